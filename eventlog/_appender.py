@@ -1,0 +1,252 @@
+"""The writing half of an open log: segments, the mark file, and what is known to be durable."""
+
+from __future__ import annotations
+
+import threading
+
+from eventlog._errors import FencedError, LogError, WriterFailedError
+from eventlog._files import Directory, File, Files
+from eventlog._frame import FRAME_SIZE, HEADER_SIZE, SNAPSHOT, SegmentHeader, encode_frame, padded
+from eventlog._owner import Owner
+from eventlog._reader import Tail
+from eventlog._scan import Mark
+from eventlog._segment import MARK_NAME, SegmentWriter, encode_mark, segment_name, write_all
+
+BUFFER_SIZE = 64 << 10  # durability="none" writes in pieces of this size
+
+
+class Appender:
+    """Appends frames and flushes them. Thread-safe.
+
+    Invariants: LSNs are given out under ``_lock``; a flush, a roll and a close hold ``_sync_lock``
+    (taken before ``_lock``), so that a file is never closed under a flush. ``durable`` is raised
+    only after a flush that began after the records it covers were written. After any error inside
+    a write, memory and disk may differ, so the appender is failed for good.
+    """
+
+    def __init__(self, files: Files, directory: Directory, owner: Owner, log_id: bytes) -> None:
+        self._files, self._directory, self._owner = files, directory, owner
+        self._log_id = log_id
+        self._lock, self._sync_lock = threading.Lock(), threading.Lock()
+        self._failed: BaseException | None = None
+        self._writer: SegmentWriter | None = None
+        self._mark_file: File | None = None
+        self._buffer: list[tuple[bytes, int]] = []  # frames with their LSNs
+        self._number = 0
+        self._snapshot = 0
+        self.next_lsn = 1
+        self.durable = Mark()
+        self.flushed = True  # durability="power"
+        self.buffered = False  # durability="none"
+        self.segment_size = 0
+
+    # -- recovery
+
+    def settle(self, tail: Tail, takeover: bool) -> None:
+        """Cut what was never acknowledged and make durable what is kept, before it is served.
+
+        A crash in here is safe: after each step the next opening finds the same end.
+        """
+        self._number, self.next_lsn, self._snapshot = tail.number, tail.next_lsn, tail.snapshot
+        self.durable = Mark(tail.next_lsn - 1, tail.snapshot)
+        for name in self._directory.names():
+            if name.endswith(".new"):  # a crash came before it got its name: it holds nothing
+                self._directory.remove(name)
+        if not tail.number:
+            return
+        file = self._directory.open(segment_name(tail.number), write=True)
+        keep = False
+        try:
+            if tail.damaged or takeover or tail.header is None:
+                # Evidence stays as it is, and a stuck owner may still be writing here. What we
+                # keep becomes durable; the cut is where the next segment's LSNs begin.
+                file.sync()
+                self._directory.sync()
+                return
+            writer = SegmentWriter(file, tail.header, tail.offset, tail.index, self.flushed)
+            if not tail.clean or tail.torn_size:
+                # The process or the machine died. Cut the tail and seal what is left. What comes
+                # next gets a new segment, and with it a new salt: should the bytes cut here turn
+                # up again (a file system may show old blocks after a power loss), they are no
+                # frames of that segment.
+                file.truncate(tail.offset)
+                writer.seal(self.durable, clean=False)
+                self._directory.sync()
+            elif tail.offset < self.segment_size:
+                # Closed cleanly: nothing behind the end, no other writer. Go on in it.
+                self._writer, keep = writer, True
+                self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
+        finally:
+            if not keep:
+                file.close()
+
+    # -- appending
+
+    def append(self, kind: int, count: int, payload: bytes) -> int:
+        """Append one frame of ``count`` records; the LSN of the first."""
+        size = padded(FRAME_SIZE + len(payload))
+        with self._lock:
+            self.check()
+            if self._fits(size):
+                return self._append(kind, count, payload)
+        with self._sync_lock, self._lock:
+            self.check()
+            try:
+                if not self._fits(size):
+                    if self._writer is not None:
+                        self._seal(self._writer, clean=False)
+                    self._writer = self._new_segment()
+            except BaseException as exc:
+                self.fail(exc)
+                raise
+            return self._append(kind, count, payload)
+
+    def _fits(self, size: int) -> bool:
+        if self._writer is None:
+            return False
+        end = self._writer.end + self._buffered_size()
+        # A record larger than a segment has one to itself.
+        return end + size <= self.segment_size or end == HEADER_SIZE
+
+    def _append(self, kind: int, count: int, payload: bytes) -> int:
+        writer, lsn = self._writer, self.next_lsn
+        assert writer is not None
+        marks = (lsn, self.durable.durable, self._snapshot)
+        frame = encode_frame(writer.header.salt, kind, count, payload, marks)
+        try:
+            if self.buffered:
+                self._buffer.append((frame, lsn))
+                if self._buffered_size() >= BUFFER_SIZE:
+                    self._drain()
+            else:
+                writer.write(frame, lsn)
+            self.next_lsn = lsn + count
+            if kind == SNAPSHOT:
+                self._snapshot = lsn
+        except BaseException as exc:  # a full disk, Ctrl-C between two lines: see the invariants
+            self.fail(exc)
+            raise
+        return lsn
+
+    def _buffered_size(self) -> int:
+        return sum(len(frame) for frame, _ in self._buffer)
+
+    def drain(self) -> None:
+        """Hand what is buffered to the operating system."""
+        with self._lock:
+            self.check()
+            self._drain()
+
+    def _drain(self) -> None:
+        buffer, self._buffer = self._buffer, []
+        if buffer:
+            assert self._writer is not None
+            self._writer.write(b"".join(frame for frame, _ in buffer), buffer[0][1])
+
+    def _new_segment(self) -> SegmentWriter:
+        self._owner.check()
+        if self._mark_file is None:
+            self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
+        while True:
+            self._number += 1
+            # No zero bytes, so that runs of zeros are never candidates for a frame.
+            salt = bytes(byte or 0xA5 for byte in self._files.random_bytes(4))
+            header = SegmentHeader(
+                self._number, self._log_id, self.next_lsn, 1, self._owner.epoch, salt
+            )
+            try:
+                return SegmentWriter.create(self._directory, header, self.flushed)
+            except FileExistsError:
+                # A writer that has lost the log made it after we looked. If that is us, this
+                # raises. If it was the one before us, ours takes the next number: being later,
+                # it decides where that one's records end.
+                self._owner.check()
+
+    # -- durability
+
+    def commit(self, target: int) -> None:
+        """Make records up to ``target`` durable; those who wait meanwhile share the next flush."""
+        self.check()
+        if self.flushed:
+            with self._sync_lock:
+                if self.durable.durable < target:
+                    self._flush()
+        try:
+            self._owner.check()
+        except FencedError as exc:
+            self.fail(exc)
+            raise
+
+    def _flush(self) -> None:
+        with self._lock:
+            self.check()
+            writer, mark = self._writer, Mark(self.next_lsn - 1, self._snapshot)
+        try:
+            assert writer is not None  # something is not durable, so it is in a segment
+            writer.file.sync()
+            self._note_durable(mark)
+        except BaseException as exc:
+            # fsyncgate: the pages may be marked clean now, and the next flush would lie.
+            self.fail(exc)
+            raise
+
+    def _note_durable(self, mark: Mark) -> None:
+        self.durable = mark
+        if self._mark_file is not None:
+            # After the flush, never before, and not flushed itself: it may lag, it never leads.
+            write_all(self._mark_file, encode_mark(self._log_id, self._owner.epoch, mark), 0)
+
+    def _seal(self, writer: SegmentWriter, clean: bool) -> None:
+        self._drain()
+        mark = Mark(self.next_lsn - 1, self._snapshot)
+        writer.seal(mark, clean)
+        writer.file.close()
+        self._writer = None
+        self._note_durable(mark)
+
+    # -- the end
+
+    def close(self) -> None:
+        """Seal the segment as closed cleanly, unless a failure came first."""
+        with self._sync_lock, self._lock:
+            if self._failed is not None:
+                return
+            try:
+                self._owner.check()
+                if self._writer is not None and (self._writer.dirty or self._buffer):
+                    self._seal(self._writer, clean=True)
+                    if self._mark_file is not None:
+                        self._mark_file.sync()
+            finally:
+                self.fail(LogError(f"{self._directory.path}: this EventLog is closed"))
+
+    def drop(self) -> None:
+        """Close the files, whatever state they are in. The lock goes with the owner's."""
+        if self._writer is not None:
+            self._writer.file.close()
+        if self._mark_file is not None:
+            self._mark_file.close()
+        self._owner.close()
+        self._writer = self._mark_file = None
+
+    def abandon(self, reason: LogError) -> None:
+        """In a forked child: no lock may be waited for (its holder is not here), only dropped."""
+        self._lock, self._sync_lock = threading.Lock(), threading.Lock()
+        self._failed = reason
+        self.drop()
+
+    def check(self) -> None:
+        """Raise when this writer has failed or is closed."""
+        if self._failed is None:
+            return
+        if isinstance(self._failed, LogError):
+            raise self._failed
+        raise WriterFailedError(
+            f"{self._directory.path}: an earlier write failed ({self._failed!r}). Everything up "
+            f"to LSN {self.durable.durable} is safe. Close this log and open it again to go on."
+        ) from self._failed
+
+    def fail(self, exc: BaseException) -> None:
+        """Take no more; the first reason is kept."""
+        if self._failed is None:
+            self._failed = exc

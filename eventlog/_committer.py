@@ -1,0 +1,61 @@
+"""One thread that makes records durable behind the agents' backs, for all logs of a process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import Protocol
+
+_logger = logging.getLogger("eventlog")
+
+# A record that nobody waits for is flushed within this time, together with all that came since:
+# short against a model call, long against a flush (0.1 to 10 ms).
+DELAY_S = 0.01
+
+
+class Committable(Protocol):
+    def commit(self) -> None: ...
+
+
+class Committer:
+    """Commits logs a little after they ask for it."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._wake = threading.Condition()
+        self._waiting: set[Committable] = set()
+        self._thread: threading.Thread | None = None
+
+    def request(self, log: Committable) -> None:
+        """Have ``log`` committed within about ``DELAY_S``. Returns at once."""
+        with self._wake:
+            self._waiting.add(log)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="eventlog", daemon=True)
+                self._thread.start()
+            elif len(self._waiting) == 1:
+                self._wake.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._waiting:
+                    self._wake.wait()
+            time.sleep(DELAY_S)
+            with self._wake:
+                waiting, self._waiting = self._waiting, set()
+            for log in waiting:
+                try:
+                    log.commit()
+                except Exception as exc:  # the log keeps it and raises it to whoever relies on it
+                    _logger.debug("commit behind failed: %r", exc)
+            del waiting
+
+
+committer = Committer()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=committer._reset)  # a child has no such thread

@@ -1,0 +1,284 @@
+"""The outside world of a log: files, locks, clock and randomness. The only system calls.
+
+``Files`` is the seam: ``OSFiles`` is the real thing, ``eventlog.testing`` and the in-memory store
+have their own. What a crash may do between two calls is stated at each verb.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import socket
+import stat
+import struct
+import time
+from typing import Protocol
+
+from eventlog._errors import LogError, UnsupportedFormatError
+
+_logger = logging.getLogger("eventlog")
+
+# Locks and flushes of these do not keep the promise of durability="power".
+NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
+
+_F_FULLFSYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync alone leaves the drive's cache
+_F_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", None)  # Linux 3.15 and later
+_LOCK_BYTES = 1 << 32  # slots lie beyond the lock file's content, which must stay readable
+
+
+class File(Protocol):
+    """One open file. Closing it drops its locks."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to ``size`` bytes; fewer at the end of the file."""
+
+    def pwrite(self, data: bytes, offset: int) -> int:
+        """How many bytes were written, which may be fewer. Not durable until ``sync``."""
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Durable when it returns: data and size, but not the name (see Directory.sync)."""
+
+    def lock(self, slot: int) -> bool:
+        """Try to hold ``slot`` for this open file alone; False when another has it."""
+
+    def identity(self) -> object:
+        """Equal for two openings of the same file, also under another name."""
+
+    def close(self) -> None: ...
+
+
+class Directory(Protocol):
+    """The directory of one log. Names are plain names in it; links are never followed."""
+
+    path: str
+
+    def names(self) -> list[str]: ...
+
+    def open(self, name: str, *, write: bool = False, create: bool = False) -> File:
+        """Raises FileNotFoundError; LogError when it is not a regular file."""
+
+    def publish(self, temporary: str, name: str) -> None:
+        """Give a file its name, atomically; raises FileExistsError when the name is taken."""
+
+    def remove(self, name: str) -> None: ...
+
+    def sync(self) -> None:
+        """Make names durable."""
+
+    def identity(self, name: str) -> object:
+        """As File.identity, by name; None when there is no such file."""
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """Where logs live."""
+
+    def make_directory(self, path: str) -> Directory:
+        """Open the directory; make it, durably and for its owner alone, where it is not there."""
+
+    def open_directory(self, path: str) -> Directory: ...
+
+    def list_directories(self, path: str) -> list[str]:
+        """Names of the directories in ``path``; none when it is not there."""
+
+    def file_system(self, directory: Directory) -> str:
+        """The kind of file system, "" when unknown."""
+
+    def time_ns(self) -> int: ...
+
+    def random_bytes(self, size: int) -> bytes: ...
+
+    def process(self) -> tuple[int, str]:
+        """This process' id and host, for the lock file."""
+
+
+class OSFile:
+    """A file by its descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def pread(self, size: int, offset: int) -> bytes:
+        parts = []
+        while size > 0:
+            part = os.pread(self._fd, size, offset)
+            if not part:
+                break
+            parts.append(part)
+            size, offset = size - len(part), offset + len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def pwrite(self, data: bytes, offset: int) -> int:
+        return os.pwrite(self._fd, data, offset)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        if _F_FULLFSYNC is not None:
+            fcntl.fcntl(self._fd, _F_FULLFSYNC)
+        else:
+            os.fdatasync(self._fd)
+
+    def lock(self, slot: int) -> bool:
+        try:
+            if _F_OFD_SETLK is None:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            else:
+                flock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _LOCK_BYTES + slot, 1, 0)
+                fcntl.fcntl(self._fd, _F_OFD_SETLK, flock)
+        except OSError as exc:
+            if exc.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise
+        return True
+
+    def identity(self) -> object:
+        found = os.fstat(self._fd)
+        return found.st_dev, found.st_ino
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class OSDirectory:
+    """A directory by its descriptor, so that renaming or replacing its path changes nothing."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def names(self) -> list[str]:
+        return os.listdir(self._fd)
+
+    def open(self, name: str, *, write: bool = False, create: bool = False) -> OSFile:
+        # O_NONBLOCK: opening a FIFO that somebody put there must not wait for its other end.
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        flags |= os.O_RDWR if write else os.O_RDONLY
+        flags |= os.O_CREAT if create else 0
+        try:
+            fd = os.open(name, flags, 0o600, dir_fd=self._fd)
+        except OSError as exc:
+            if exc.errno in (errno.ELOOP, errno.ENXIO):
+                raise self._foreign(name) from None
+            raise
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise self._foreign(name)
+        return OSFile(fd)
+
+    def _foreign(self, name: str) -> LogError:
+        return UnsupportedFormatError(
+            f"{self.path}/{name} is not a regular file (a link, pipe or device). Links inside a "
+            "log are refused; nothing was read from it or changed."
+        )
+
+    def publish(self, temporary: str, name: str) -> None:
+        try:
+            os.link(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except OSError as exc:
+            if exc.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+                raise
+            # No hard links here: a rename would replace, so look first. The lock keeps others out.
+            if self.identity(name) is not None:
+                raise FileExistsError(errno.EEXIST, "segment exists", name) from None
+            os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        else:
+            os.unlink(temporary, dir_fd=self._fd)
+
+    def remove(self, name: str) -> None:
+        os.unlink(name, dir_fd=self._fd)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def identity(self, name: str) -> object:
+        try:
+            found = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def device(self) -> int:
+        return os.fstat(self._fd).st_dev
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class OSFiles:
+    """The real file system, clock and entropy."""
+
+    def make_directory(self, path: str) -> OSDirectory:
+        missing = []
+        parent = os.path.abspath(path)
+        while not os.path.isdir(parent):
+            missing.append(parent)
+            parent = os.path.dirname(parent)
+        for new in reversed(missing):
+            try:
+                os.mkdir(new, 0o700)
+            except FileExistsError:  # another process made it just now; a file raises below
+                continue
+            # The new name lies in its parent: without this a power loss takes the whole log.
+            made_in = OSDirectory(os.path.dirname(new))
+            made_in.sync()
+            made_in.close()
+        return OSDirectory(path)
+
+    def open_directory(self, path: str) -> OSDirectory:
+        return OSDirectory(path)
+
+    def list_directories(self, path: str) -> list[str]:
+        try:
+            with os.scandir(path) as entries:
+                return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            return []
+
+    def file_system(self, directory: Directory) -> str:
+        assert isinstance(directory, OSDirectory)
+        device = directory.device()
+        wanted = f"{os.major(device)}:{os.minor(device)}"
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+                for line in mounts:
+                    fields, _, rest = line.partition(" - ")
+                    if fields.split()[2] == wanted:
+                        return rest.split()[0]
+        except OSError:
+            pass  # not Linux: unknown
+        return ""
+
+    def time_ns(self) -> int:
+        return time.time_ns()
+
+    def random_bytes(self, size: int) -> bytes:
+        return os.urandom(size)
+
+    def process(self) -> tuple[int, str]:
+        return os.getpid(), socket.gethostname()
+
+
+def check_file_system(files: Files, directory: Directory) -> None:
+    """Refuse durability="power" where the file system is known not to give it."""
+    kind = files.file_system(directory)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise LogError(
+            f"{directory.path} is on {kind}, a network file system, whose locks and flushes do not "
+            'keep the promise of durability="power". Nothing was written. Use a local disk, or '
+            'durability="process" if losing the latest records at a power loss is acceptable.'
+        )
+    if kind.startswith("fuse"):
+        _logger.warning("%s is on %s: flushes are as durable as it makes them",
+                        directory.path, kind)  # fmt: skip

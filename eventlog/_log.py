@@ -1,0 +1,291 @@
+"""EventLog: the public face of a log that is open for appending."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+from eventlog._appender import Appender
+from eventlog._committer import committer
+from eventlog._errors import Damage, LogError, UnsupportedFormatError
+from eventlog._files import Directory, Files, OSFiles, check_file_system
+from eventlog._frame import HEADER_SIZE, RECORDS, SNAPSHOT
+from eventlog._owner import LOCK_NAME, claim
+from eventlog._reader import LogReader, OnDamage, Tail
+from eventlog._record import Record, Snapshot, encode_payload, encode_snapshot, pack
+
+_logger = logging.getLogger("eventlog")
+
+Durability = Literal["power", "process", "none"]
+
+SEGMENT_SIZE = 8 << 20  # opening after a crash scans one: about 10 ms
+
+
+@dataclass(frozen=True, slots=True)
+class OpenReport:
+    """What opening a log found. ``str()`` says it in one line.
+
+    ``clean``: closed by its last writer. ``replayed``: records verified in the last segment, of
+    which ``size`` bytes were read. ``torn_size``: bytes cut off that were never acknowledged, with
+    ``torn_frames`` whole frames among them. ``damaged``: was acknowledged, is not sound any more.
+    """
+
+    clean: bool
+    last_lsn: int
+    replayed: int
+    size: int
+    torn_size: int
+    torn_frames: int
+    damaged: tuple[Damage, ...]
+    time_s: float
+
+    def __str__(self) -> str:
+        how = "new log" if not self.last_lsn else "closed cleanly" if self.clean else "not closed"
+        parts = [f"{how}, last LSN {self.last_lsn}, {self.replayed} records verified"]
+        if self.torn_size:
+            parts.append(f"torn tail of {self.torn_size} bytes cut off (never acknowledged)")
+        parts += [f"DAMAGE: {damage}" for damage in self.damaged]
+        return "; ".join(parts) + f" ({self.time_s * 1000:.1f} ms)"
+
+
+class EventLog:
+    """An append-only log in a directory of its own, for one writer at a time.
+
+    Made by ``EventLog.open``; a context manager. Thread-safe. ``append`` hands a record to the
+    operating system: it survives the death of the process. ``commit`` makes everything appended
+    durable, as ``durability`` says. Any error while writing leaves the writer failed: close it and
+    open the log again. A child made by fork cannot append.
+    """
+
+    path: str
+    durability: Durability
+    report: OpenReport
+
+    def __init__(self, appender: Appender, reader: LogReader, directory: Directory) -> None:
+        """Not for users: call ``EventLog.open``."""
+        self._appender, self._reader, self._directory = appender, reader, directory
+        self._files = reader.files
+        self.path = directory.path
+        self._pid = os.getpid()
+        self._open = True
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        durability: Durability = "power",
+        *,
+        takeover: bool = False,
+        segment_size: int = SEGMENT_SIZE,
+        files: Files | None = None,
+    ) -> EventLog:
+        """Create the log in directory ``path``, or recover it, and hold it exclusively.
+
+        ``durability``: what ``commit`` promises. "power": survives power loss and an OS crash (one
+        flush, 0.1 ms and up, as the disk has it). "process": survives the process; no flush.
+        "none": records are written 64 KiB at a time; a crash loses the last of them, and what is
+        left is a sound prefix. ``segment_size`` in bytes. ``report`` says what was found.
+
+        ``takeover`` is an operator's decision: take the log from an owner that is stuck. Nothing
+        that it writes afterwards counts, and its next commit raises FencedError.
+
+        Raises LogLockedError (held by another), UnsupportedFormatError (not a log, or of a newer
+        version), LogError (a file system that cannot give ``durability``), OSError. Damage is not
+        raised here but reported, and raised where it is read; appending goes on behind it.
+        """
+        if durability not in ("power", "process", "none"):
+            raise ValueError(f'durability is "power", "process" or "none", not {durability!r}')
+        if not HEADER_SIZE < segment_size <= 1 << 32:
+            raise ValueError(f"segment_size is {HEADER_SIZE + 1} to {1 << 32} bytes")
+        began = time.perf_counter()
+        files = files or OSFiles()
+        directory = files.make_directory(os.fspath(path))
+        try:
+            _check_directory(files, directory, durability)
+            reader = LogReader(files, directory)
+            owner = claim(files, directory, reader.last_epoch(), takeover)
+            log_id = reader.log_id() or files.random_bytes(16)
+            appender = Appender(files, directory, owner, log_id)
+            try:
+                appender.flushed, appender.buffered = durability == "power", durability == "none"
+                appender.segment_size = segment_size
+                tail = reader.tail()
+                appender.settle(tail, takeover)
+            except BaseException:
+                appender.drop()
+                raise
+        except BaseException:
+            directory.close()
+            raise
+        log = cls(appender, reader, directory)
+        log.durability = durability
+        log.report = _report(tail, time.perf_counter() - began)
+        for damage in tail.damaged:
+            _logger.error("%s: %s", log.path, damage)
+        _open_logs.add(log)
+        return log
+
+    @staticmethod
+    def read(path: str | os.PathLike[str], *, files: Files | None = None) -> LogReader:
+        """A reader of the log: takes no lock, writes nothing; the log may be live or damaged.
+
+        Raises FileNotFoundError, or UnsupportedFormatError when the directory holds no log.
+        """
+        files = files or OSFiles()
+        directory = files.open_directory(os.fspath(path))
+        reader = LogReader(files, directory)
+        if not reader.numbers() and directory.identity(LOCK_NAME) is None:
+            directory.close()
+            raise UnsupportedFormatError(f"{os.fspath(path)} is not a log: it has no segments")
+        return reader
+
+    @property
+    def last_lsn(self) -> int:
+        """The LSN of the newest record; 0 in an empty log."""
+        return self._appender.next_lsn - 1
+
+    @property
+    def durable_lsn(self) -> int:
+        """Records up to this LSN are known to have been flushed to the device."""
+        return self._appender.durable.durable
+
+    def append(self, kind: str, body: Any) -> int:
+        """Append one record; its LSN. With the operating system when this returns.
+
+        Raises RefusedValueError, with the path to the value, for what msgpack cannot hold and for
+        more than 64 MiB (nothing is written then); WriterFailedError after an earlier failure.
+        """
+        payload = encode_payload(self._files.time_ns(), [(kind, pack(body))])
+        return self._appender.append(RECORDS, 1, payload)
+
+    def append_batch(self, items: Iterable[tuple[str, Any]]) -> list[int]:
+        """Append records as one atomic batch: after a crash all of them are there, or none.
+
+        Returns their LSNs. Raises as ``append``; the batch as a whole is limited to 64 MiB.
+        """
+        packed = [(kind, pack(body, f"[{i}].body")) for i, (kind, body) in enumerate(items)]
+        if not packed:
+            return []
+        payload = encode_payload(self._files.time_ns(), packed)
+        first = self._appender.append(RECORDS, len(packed), payload)
+        return list(range(first, first + len(packed)))
+
+    def append_snapshot(self, state: Any) -> int:
+        """Append a snapshot of ``state``, with an xxh3-128 digest of it; its LSN."""
+        payload = encode_snapshot(self._files.time_ns(), "snapshot", pack(state, "state"))
+        return self._appender.append(SNAPSHOT, 1, payload)
+
+    def commit(self) -> None:
+        """Make everything appended so far durable; on return it is, as ``durability`` says.
+
+        Concurrent commits share a flush. Raises FencedError when another owner has taken the log
+        over; OSError when the flush failed, and WriterFailedError ever after: what was not durable
+        before is unknown then, and opening the log again finds out.
+        """
+        self._appender.commit(self.last_lsn)
+
+    def commit_behind(self) -> None:
+        """Have everything appended so far committed soon, by a thread that all logs share.
+
+        Returns at once. A failure reaches the next ``append`` or ``commit``.
+        """
+        if self.durability == "power" and self.durable_lsn < self.last_lsn:
+            committer.request(self)
+
+    def records(self, start: int = 1, on_damage: OnDamage | None = None) -> Iterator[Record]:
+        """Records from LSN ``start`` to the end, in order; see ``LogReader.records``."""
+        self._appender.drain()
+        return self._reader.records(start, on_damage=on_damage)
+
+    def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
+        """Verified snapshots, the newest first; see ``LogReader.snapshots``."""
+        self._appender.drain()
+        return self._reader.snapshots(on_damage)
+
+    def latest_snapshot(self) -> Snapshot | None:
+        """The newest snapshot that verifies, or None."""
+        return next(self.snapshots(), None)
+
+    def fetch(self, lsns: set[int]) -> dict[int, Record]:
+        """The records of these LSNs that are there and sound; the others are left out."""
+        self._appender.drain()
+        return self._reader.fetch(lsns)
+
+    def close(self) -> None:
+        """Commit, mark the log as closed cleanly, and let go of it. Closing again does nothing.
+
+        After a failure nothing more is written; the next opening recovers.
+        """
+        if not self._open:
+            return
+        self._open = False
+        _open_logs.discard(self)
+        try:
+            self._appender.close()
+        finally:
+            self._appender.drop()
+            self._directory.close()
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            self._open = False
+            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2, source=self)
+            self._appender.drop()
+            self._directory.close()
+
+    def _forked(self) -> None:
+        self._open = False
+        self._appender.abandon(
+            LogError(
+                f"{self.path} is held by process {self._pid}; a child made by fork cannot append "
+                "to it. Open it in the process that uses it."
+            )
+        )
+        self._directory.close()
+
+
+_open_logs: weakref.WeakSet[EventLog] = weakref.WeakSet()
+
+
+def _disown_in_child() -> None:
+    # The child must not keep the locks: they go with the last descriptor, not with the process.
+    for log in list(_open_logs):
+        log._forked()
+    _open_logs.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_in_child)
+
+
+def _report(tail: Tail, time_s: float) -> OpenReport:
+    clean = tail.clean and not tail.torn_size
+    return OpenReport(clean, tail.next_lsn - 1, tail.records, tail.size, tail.torn_size,
+                      tail.torn_frames, tail.damaged, time_s)  # fmt: skip
+
+
+def _check_directory(files: Files, directory: Directory, durability: Durability) -> None:
+    if durability == "power":
+        check_file_system(files, directory)
+    if directory.identity(LOCK_NAME) is None:
+        strangers = [name for name in directory.names() if not name.endswith((".seg", ".new"))]
+        if strangers and "MARK" not in strangers:
+            raise UnsupportedFormatError(
+                f"{directory.path} holds other things ({strangers[0]}, ...): a log has a directory "
+                "to itself. Nothing was written."
+            )

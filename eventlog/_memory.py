@@ -1,0 +1,120 @@
+"""Files in memory: the same verbs as the real ones, for stores that need not outlive the process."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+
+class MemoryFile:
+    """The bytes of one file and who has it locked; shared by all that have it open."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.locks: dict[int, object] = {}
+
+
+class OpenMemoryFile:
+    """One opening of a file in memory."""
+
+    def __init__(self, inode: MemoryFile) -> None:
+        self._inode = inode
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return bytes(self._inode.content[offset : offset + size])
+
+    def pwrite(self, data: bytes, offset: int) -> int:
+        content = self._inode.content
+        if len(content) < offset:
+            content.extend(bytes(offset - len(content)))
+        content[offset : offset + len(data)] = data
+        return len(data)
+
+    def size(self) -> int:
+        return len(self._inode.content)
+
+    def truncate(self, size: int) -> None:
+        content = self._inode.content
+        del content[size:]
+        content.extend(bytes(size - len(content)))
+
+    def sync(self) -> None:
+        pass
+
+    def lock(self, slot: int) -> bool:
+        return self._inode.locks.setdefault(slot, self) is self
+
+    def identity(self) -> object:
+        return self._inode
+
+    def close(self) -> None:
+        locks = self._inode.locks
+        for slot in [slot for slot, holder in locks.items() if holder is self]:
+            del locks[slot]
+
+
+class MemoryDirectory:
+    """A directory in memory."""
+
+    def __init__(self, path: str, entries: dict[str, MemoryFile]) -> None:
+        self.path, self.entries = path, entries
+
+    def names(self) -> list[str]:
+        return list(self.entries)
+
+    def open(self, name: str, *, write: bool = False, create: bool = False) -> OpenMemoryFile:
+        if name not in self.entries:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+            self.entries[name] = MemoryFile()
+        return OpenMemoryFile(self.entries[name])
+
+    def publish(self, temporary: str, name: str) -> None:
+        if name in self.entries:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        self.entries[name] = self.entries.pop(temporary)
+
+    def remove(self, name: str) -> None:
+        del self.entries[name]
+
+    def sync(self) -> None:
+        pass
+
+    def identity(self, name: str) -> object:
+        return self.entries.get(name)
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryFiles:
+    """A file system in memory. Not for several processes; not shared with a forked child."""
+
+    def __init__(self) -> None:
+        self.directories: dict[str, dict[str, MemoryFile]] = {}
+
+    def make_directory(self, path: str) -> MemoryDirectory:
+        return MemoryDirectory(path, self.directories.setdefault(path, {}))
+
+    def open_directory(self, path: str) -> MemoryDirectory:
+        if path not in self.directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return MemoryDirectory(path, self.directories[path])
+
+    def list_directories(self, path: str) -> list[str]:
+        inside = path.rstrip("/") + "/"
+        return sorted(p[len(inside) :] for p in self.directories
+                      if p.startswith(inside) and "/" not in p[len(inside) :])  # fmt: skip
+
+    def file_system(self, directory: object) -> str:
+        return "memory"
+
+    def time_ns(self) -> int:
+        return time.time_ns()
+
+    def random_bytes(self, size: int) -> bytes:
+        return os.urandom(size)
+
+    def process(self) -> tuple[int, str]:
+        return os.getpid(), "memory"

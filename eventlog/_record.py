@@ -1,0 +1,190 @@
+"""Records to payloads and back. Pure.
+
+The payload of a frame is one msgpack array ``[time_ns, kind, body, kind, body, ...]`` in which
+each body is a msgpack document of its own, held as bytes: a reader need not decode what it does
+not look at. A snapshot's payload is ``[time_ns, kind, body, digest]``, digest = xxh3-128 of body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgpack
+import xxhash
+
+from eventlog._errors import RefusedValueError
+from eventlog._frame import PAYLOAD_SIZE_MAX, SNAPSHOT, Frame
+
+KIND_SIZE_MAX = 255  # a kind is a word, not a document
+
+_INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
+# Documents nested deeper are refused. msgpack's own packer stops at 511, its reader at 1024.
+DEPTH_MAX = 500
+
+
+_UNDECODED = object()
+
+
+class Packed(bytes):
+    """A body that is one msgpack document already; ``append`` takes it as it is."""
+
+    __slots__ = ()
+
+
+class Record:
+    """One event in the log: ``lsn``, ``kind``, ``time_ns`` (wall clock, ns since 1970), ``body``.
+
+    ``body`` is decoded from ``packed`` when it is first touched. Immutable by convention: the
+    decoded body belongs to the reader.
+    """
+
+    __slots__ = ("_body", "kind", "lsn", "packed", "time_ns")
+
+    def __init__(self, lsn: int, kind: str, time_ns: int, packed: bytes) -> None:
+        self.lsn, self.kind, self.time_ns, self.packed = lsn, kind, time_ns, packed
+        self._body: Any = _UNDECODED
+
+    @property
+    def body(self) -> Any:
+        """The body; raises ValueError when it is not a msgpack document (see DamagedError)."""
+        if self._body is _UNDECODED:
+            self._body = unpack(self.packed)
+        return self._body
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Record) and (
+            (self.lsn, self.kind, self.time_ns, self.packed)
+            == (other.lsn, other.kind, other.time_ns, other.packed)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.lsn, self.packed))
+
+    def __repr__(self) -> str:
+        return f"Record(lsn={self.lsn}, kind={self.kind!r}, {len(self.packed)} bytes)"
+
+
+class Snapshot(Record):
+    """A record that replaces replay of what is before it. Its digest has been verified."""
+
+    __slots__ = ()
+
+
+
+def pack(value: Any, path: str = "body") -> bytes:
+    """``value`` as one msgpack document.
+
+    Carries None, bool, int (64 bit), float, str, bytes, list, and dict with scalar keys, each of
+    exactly that type; raises RefusedValueError with the path to anything else.
+    """
+    if type(value) is Packed:
+        return value
+    try:
+        # A packer of its own per call: packers are not thread-safe, and making one is cheap.
+        return bytes(msgpack.packb(value, strict_types=True))
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        where, reason = find_refused(value, path)
+        raise RefusedValueError(where, reason or str(exc)) from None
+
+
+def unpack(packed: bytes) -> Any:
+    """The value of one msgpack document; ValueError when it is not one. Runs no code from it."""
+    try:
+        return msgpack.unpackb(packed, strict_map_key=False)
+    except Exception as exc:  # msgpack raises ValueError, TypeError and its own, by kind of garbage
+        raise ValueError(f"not a msgpack document: {type(exc).__name__}: {exc}") from None
+
+
+def find_refused(value: Any, path: str, depth: int = 0) -> tuple[str, str]:
+    """The first part of ``value`` that msgpack cannot hold: its path, and why ("" if none)."""
+    if depth > DEPTH_MAX:
+        return path, f"nested deeper than {DEPTH_MAX} levels"
+    kind = type(value)
+    if kind is int and not _INT_MIN <= value <= _INT_MAX:
+        return path, "an int of more than 64 bits"
+    if kind is str and any("\ud800" <= c <= "\udfff" for c in value):
+        return path, "a str with lone surrogates (not encodable as UTF-8)"
+    if kind in (type(None), bool, int, float, str, bytes):
+        return path, ""
+    if kind is list:
+        parts: Iterable[tuple[str, Any]] = ((f"{path}[{i}]", v) for i, v in enumerate(value))
+    elif kind is dict:
+        parts = ((f"{path}.{k}" if type(k) is str else f"{path}[{k!r}]", v)
+                 for k, v in value.items())  # fmt: skip
+        for key in value:
+            if type(key) not in (type(None), bool, int, float, str, bytes):
+                return f"{path}[{key!r}]", f"a key of type {kind_name(key)}"
+            where, why = find_refused(key, f"{path}[{key!r}]")
+            if why:
+                return where, why
+    else:
+        return path, f"{kind_name(value)} cannot be carried"
+    for where, part in parts:
+        found, why = find_refused(part, where, depth + 1)
+        if why:
+            return found, why
+    return path, ""
+
+
+def kind_name(value: object) -> str:
+    """The type of ``value`` as its user would write it."""
+    kind = type(value)
+    if kind.__module__ in ("builtins", "__main__"):
+        return kind.__qualname__
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def encode_payload(time_ns: int, items: list[tuple[str, bytes]]) -> bytes:
+    """The payload of a frame of records."""
+    flat: list[int | str | bytes] = [time_ns]
+    for kind, packed in items:
+        if not kind or len(kind) > KIND_SIZE_MAX:
+            raise RefusedValueError("kind", f"1 to {KIND_SIZE_MAX} characters, not {len(kind)}")
+        flat += (kind, packed)
+    return _bounded(flat)
+
+
+def encode_snapshot(time_ns: int, kind: str, packed: bytes) -> bytes:
+    """The payload of a snapshot's frame."""
+    return _bounded([time_ns, kind, packed, xxhash.xxh3_128_digest(packed)])
+
+
+def _bounded(flat: list[int | str | bytes]) -> bytes:
+    size = sum(len(part) for part in flat if not isinstance(part, int))
+    if size + 16 * len(flat) > PAYLOAD_SIZE_MAX:  # 16: above msgpack's overhead for any part
+        raise RefusedValueError(
+            "body", f"{size} bytes; one append holds at most {PAYLOAD_SIZE_MAX} bytes. "
+            "Keep the value elsewhere and record a reference to it."
+        )  # fmt: skip
+    return bytes(msgpack.packb(flat))
+
+
+def decode_payload(frame: Frame, payload: bytes) -> list[Record] | None:
+    """The records of a frame whose CRC holds; None when they are not what the header says."""
+    try:
+        flat = msgpack.unpackb(payload, raw=False)
+    except Exception:  # whatever msgpack makes of it, it is not a payload of ours
+        return None
+    if frame.kind == SNAPSHOT:
+        return _decode_snapshot(frame, flat)
+    if type(flat) is not list or len(flat) != 1 + 2 * frame.count or not frame.count:
+        return None
+    time_ns, kinds, bodies = flat[0], flat[1::2], flat[2::2]
+    if type(time_ns) is not int or {type(k) for k in kinds} != {str}:
+        return None
+    if {type(b) for b in bodies} != {bytes}:
+        return None
+    return [
+        Record(frame.lsn + i, kind, time_ns, body)
+        for i, (kind, body) in enumerate(zip(kinds, bodies, strict=True))
+    ]
+
+
+def _decode_snapshot(frame: Frame, flat: Any) -> list[Record] | None:
+    if type(flat) is not list or [type(part) for part in flat] != [int, str, bytes, bytes]:
+        return None
+    time_ns, kind, packed, digest = flat
+    if frame.count != 1 or digest != xxhash.xxh3_128_digest(packed):
+        return None
+    return [Snapshot(frame.lsn, kind, time_ns, packed)]

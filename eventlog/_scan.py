@@ -1,0 +1,162 @@
+"""Bytes of a segment to frames and a verdict on whatever is not a frame. Pure.
+
+Torn or damaged is decided by what was known to be durable, not by position:
+
+* A crash leaves unsynced bytes written, missing or torn, in any order. Whatever is not a sound
+  frame and was never known to be durable was never acknowledged: it is a torn tail, and so is
+  all that follows it, for a log is a prefix of what was appended.
+* Nothing that a crash does can harm what was synced. If the first bad frame stands where a
+  record known to be durable must be, the log was damaged later: that is reported, never cut.
+
+"Known to be durable" has two sources: the caller's (the mark file, a footer, the existence of a
+later segment), and the durable marks in the headers of frames further on, each written after the
+flush that it speaks of. A mark may lag; it never leads. So a torn tail is never taken for damage,
+and damage is taken for a torn tail only if every mark that covers it is lost as well.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from eventlog._errors import Damage, UnsupportedFormatError
+from eventlog._frame import FOOTER, HEADER_SIZE, RECORDS, SNAPSHOT, Frame
+from eventlog._frame import frame_at, frames_ahead, payload_of
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The highest LSN known to be durable, and the newest snapshot's LSN up to there."""
+
+    durable: int = 0
+    snapshot: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where the sound part of a segment ends, and what lies behind it.
+
+    ``torn_size`` counts bytes up to the last one that is not zero (zeros are preallocated space);
+    ``torn_frames`` the whole frames among them, which came out of order and do not count.
+    """
+
+    offset: int
+    next_lsn: int
+    torn_size: int
+    torn_frames: int
+
+
+class Segment:
+    """The bytes of one segment and what is known of it from outside.
+
+    ``mark`` is what the outside knows: the highest durable LSN and the newest durable snapshot.
+    ``limit`` is the first LSN that a later segment holds: frames from there on were written by a
+    writer that had lost the log, or left by a crash, and never count; what is before it was made
+    durable before that segment was made.
+    """
+
+    def __init__(
+        self, number: int, buf: bytes, salt: bytes, mark: Mark, limit: int | None
+    ) -> None:
+        self.number, self.buf, self.salt = number, buf, salt
+        self.mark, self.limit = mark, limit
+        self._ahead: list[Frame] | None = None
+        self._offsets: list[int] = []
+        self._marks: list[int] = []
+
+    def walk(self, offset: int, lsn: int) -> Iterator[tuple[Frame, bytes] | Damage | End]:
+        """Frames with their payloads from ``offset``, where record ``lsn`` is to start.
+
+        Yields what is sound and what is damaged in order, and one End last.
+        """
+        while self.limit is None or lsn < self.limit:
+            frame = frame_at(self.buf, offset, self.salt)
+            if frame is not None and frame.lsn == lsn:
+                payload = payload_of(self.buf, frame, self.salt)
+                if payload is not None:
+                    if frame.kind not in (RECORDS, SNAPSHOT, FOOTER):
+                        raise UnsupportedFormatError(
+                            f"segment {self.number}, offset {offset}: frame kind {frame.kind}; "
+                            "the log is not damaged, it was written by a newer library"
+                        )
+                    yield frame, payload
+                    if any(self.buf[frame.payload_end : frame.end]):
+                        yield self._damage(offset, frame.end, lsn, lsn - 1, "padding is not zero")
+                    offset, lsn = frame.end, lsn + frame.count
+                    continue
+            known = self._known_durable(offset)
+            if lsn > known:
+                # Crash: this frame, and all behind it, was appended but no flush that covers it
+                # had returned. Nobody was told that it is there, so cutting it loses nothing.
+                break
+            # No crash leads here: a flush that covered this record had returned.
+            damage = self._judge(frame, offset, lsn, known)
+            yield damage
+            offset, lsn = damage.offset + damage.size, max(lsn, damage.last_lsn + 1)
+        yield self._end(offset, lsn)
+
+    def _judge(self, frame: Frame | None, offset: int, lsn: int, known: int) -> Damage:
+        if frame is not None and frame.lsn == lsn and frame.end <= len(self.buf):
+            # The header, which has a CRC of its own, is sound: the extent of the loss is known.
+            last = lsn + frame.count - 1
+            snapshot = frame.kind == SNAPSHOT
+            what = {SNAPSHOT: "snapshot", FOOTER: "footer"}.get(frame.kind, "record")
+            return self._damage(offset, frame.end, lsn, last, f"{what} fails its CRC", snapshot)
+        for found in self._frames_ahead(offset):
+            # In a sound log the next frame starts at the first lost record or behind it, and not
+            # behind the first record that was never durable. Copies of older frames inside a
+            # payload have lower LSNs.
+            if lsn <= found.lsn <= known + 1 and (found.offset, found.lsn) != (offset, lsn):
+                what = "gap in LSNs" if found.offset == offset else "bytes that are no frame"
+                snapshot = found.lsn == lsn + 1 and found.snapshot == lsn
+                return self._damage(offset, found.offset, lsn, found.lsn - 1, what, snapshot)
+        snapshot = lsn == known == self.mark.snapshot
+        what = "nothing sound from here on"
+        return self._damage(offset, len(self.buf), lsn, known, what, snapshot)
+
+    def _known_durable(self, offset: int) -> int:
+        """The highest LSN that any witness, outside or at ``offset`` and behind, calls durable."""
+        if self.limit is not None:
+            return self.limit - 1
+        first = self._index(offset)
+        return max([self.mark.durable, *self._marks[first : first + 1]])
+
+    def _frames_ahead(self, offset: int) -> Iterator[Frame]:
+        first = self._index(offset)
+        assert self._ahead is not None
+        return (self._ahead[i] for i in range(first, len(self._ahead)))
+
+    def _index(self, offset: int) -> int:
+        # Collected once, at the first bad frame: a segment full of damage costs one search.
+        if self._ahead is None:
+            self._ahead = list(frames_ahead(self.buf, offset, self.salt))
+            self._offsets = [frame.offset for frame in self._ahead]
+            highest = 0
+            for frame in reversed(self._ahead):
+                highest = max(highest, frame.durable)
+                self._marks.append(highest)
+            self._marks.reverse()
+        return bisect_left(self._offsets, offset)
+
+    def _damage(
+        self, offset: int, end: int, first: int, last: int, what: str, snapshot: bool = False
+    ) -> Damage:
+        return Damage(self.number, offset, end - offset, first, last, what, snapshot)
+
+    def _end(self, offset: int, lsn: int) -> End:
+        if self.limit is not None:
+            return End(offset, lsn, 0, 0)
+        torn = len(self.buf[offset:].rstrip(b"\0"))
+        frames = len(self._offsets) - self._index(offset) if torn else 0
+        return End(offset, lsn, torn, frames)
+
+
+def start_of(buf: bytes, number: int) -> tuple[bytes, int] | None:
+    """Salt and first LSN of a segment whose header is damaged, from its first frame.
+
+    Every frame starts with the salt, so the header is not the only place that has it.
+    """
+    salt = buf[HEADER_SIZE : HEADER_SIZE + 4]
+    frame = frame_at(buf, HEADER_SIZE, salt) if len(salt) == 4 else None
+    return None if frame is None else (salt, frame.lsn)

@@ -1,0 +1,217 @@
+"""One segment file: made, written, sealed, read back."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from dataclasses import dataclass
+from zlib import crc32
+
+import msgpack
+import xxhash
+
+from eventlog._files import Directory, File
+from eventlog._frame import FOOTER, HEADER_SIZE, TRAILER_SIZE, SegmentHeader
+from eventlog._frame import decode_segment_header, decode_trailer, encode_frame, encode_trailer
+from eventlog._frame import frame_at, padded, payload_of
+from eventlog._scan import Mark
+
+SUFFIX = ".seg"
+MARK_NAME = "MARK"
+
+INDEX_STEP = 64 << 10  # one index entry for so many bytes: 128 entries in 8 MiB
+# Zero-filled space ahead: the file doubles up to 1 MiB at a time, so a short run stays short and
+# a long one changes its size (which costs a journal commit) once in hundreds of records.
+PREALLOCATE_MIN, PREALLOCATE_MAX = 16 << 10, 1 << 20
+
+_MARK = struct.Struct("<8s16sQQQ")
+_MARK_MAGIC = b"evmark\r\n"
+
+
+def segment_name(number: int) -> str:
+    """The file name of a segment."""
+    return f"{number:08d}{SUFFIX}"
+
+
+def segment_number(name: str) -> int | None:
+    """The number in a segment's file name, or None for any other name."""
+    stem = name.removesuffix(SUFFIX)
+    if stem == name or len(stem) < 8 or not (stem.isascii() and stem.isdigit()):
+        return None
+    return int(stem) if segment_name(int(stem)) == name else None
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What a sealed segment says of itself. Everything in it can be rebuilt by a scan."""
+
+    offset: int
+    next_lsn: int
+    snapshot: int
+    clean: bool
+    index: list[tuple[int, int]]
+    digest: bytes
+
+    def offset_before(self, lsn: int) -> tuple[int, int]:
+        """The last indexed (LSN, offset) at or before record ``lsn``."""
+        return self.index[max(0, bisect_right(self.index, (lsn, 1 << 63)) - 1)]
+
+
+def read_footer(buf: bytes, salt: bytes) -> Footer | None:
+    """The footer that the segment ends with; None when there is none that holds."""
+    offset = decode_trailer(buf, salt)
+    frame = frame_at(buf, offset, salt) if offset is not None and offset < len(buf) else None
+    if frame is None or frame.kind != FOOTER or frame.end != len(buf):
+        return None
+    payload = payload_of(buf, frame, salt)
+    if payload is None:
+        return None
+    try:
+        unpacker = msgpack.Unpacker(max_buffer_size=len(payload))
+        unpacker.feed(payload)
+        clean, flat, digest = unpacker.unpack()
+        index = list(zip(flat[::2], flat[1::2], strict=True))
+    except Exception:  # a footer that makes no sense is rebuilt by a scan like one that is lost
+        return None
+    if not index or not all(type(part) is int for entry in index for part in entry):
+        return None
+    return Footer(frame.offset, frame.lsn, frame.snapshot, clean is True, index, digest)
+
+
+def digest_holds(buf: bytes, footer: Footer) -> bool:
+    """Whether every byte before the footer is as it was when the segment was sealed."""
+    return bool(xxhash.xxh3_128_digest(memoryview(buf)[: footer.offset]) == footer.digest)
+
+
+class SegmentWriter:
+    """Appends frames to one segment. Not thread-safe; its log holds the lock.
+
+    Invariant: bytes before ``end`` are never written again, so that nothing which a crash may
+    tear was acknowledged before.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        header: SegmentHeader,
+        end: int,
+        index: list[tuple[int, int]],
+        preallocate: bool,
+    ) -> None:
+        self.file, self.header, self.end, self.index = file, header, end, index
+        self.dirty = False
+        self._allocated = end
+        self._preallocate = preallocate
+
+    @classmethod
+    def create(
+        cls, directory: Directory, header: SegmentHeader, preallocate: bool
+    ) -> SegmentWriter:
+        """Make a segment; it is durable, with its name, when this returns.
+
+        Raises FileExistsError when there is one of that number. A crash before the name is given
+        leaves a temporary file that counts for nothing; after it, a whole and empty segment.
+        """
+        name = segment_name(header.number)
+        temporary = f"{name}.{header.epoch}.new"
+        file = directory.open(temporary, write=True, create=True)
+        try:
+            file.truncate(0)
+            write_all(file, header.encode(), 0)
+            file.sync()
+            directory.publish(temporary, name)
+            directory.sync()
+        except BaseException:
+            file.close()
+            raise
+        return cls(file, header, HEADER_SIZE, [(header.first_lsn, HEADER_SIZE)], preallocate)
+
+    def write(self, frame: bytes, lsn: int) -> None:
+        """Append a frame; with the operating system when this returns, durable after sync."""
+        start, end = self.end, self.end + len(frame)
+        data = frame
+        if self._preallocate and end > self._allocated:
+            ahead = min(max(end, PREALLOCATE_MIN), PREALLOCATE_MAX)
+            data = frame + bytes(-(-(end + ahead) // 4096) * 4096 - end)
+        self.end, self.dirty = end, True
+        self._allocated = max(self._allocated, start + write_all(self.file, data, start, len(frame)))
+        if start - self.index[-1][1] >= INDEX_STEP:
+            self.index.append((lsn, start))
+
+    def seal(self, mark: Mark, clean: bool) -> None:
+        """End the segment with a footer, trimmed and durable when this returns.
+
+        A crash in the middle leaves a torn footer behind sound records, which is a torn tail.
+        """
+        digest = xxhash.xxh3_128_digest(self.file.pread(self.end, 0))
+        flat = [part for entry in self.index for part in entry]
+        body = bytes(msgpack.packb([clean, flat, digest]))
+        body = body.ljust(padded(len(body))) + encode_trailer(self.header.salt, self.end)
+        marks = (mark.durable + 1, mark.durable, mark.snapshot)
+        frame = encode_frame(self.header.salt, FOOTER, 0, body, marks)
+        # The records must be durable before a footer says so.
+        self.file.sync()
+        write_all(self.file, frame, self.end)
+        self.end += len(frame)
+        self.file.truncate(self.end)
+        self._allocated = self.end
+        self.file.sync()
+
+
+def write_all(file: File, data: bytes, offset: int, need: int | None = None) -> int:
+    """Write ``data``, the first ``need`` bytes of it for certain; how many were written.
+
+    A short write is gone on with, which brings out the error behind it (ENOSPC, EFBIG).
+    """
+    need = len(data) if need is None else need
+    written = file.pwrite(data, offset)
+    while written < need:
+        more = file.pwrite(data[written:need], offset + written)
+        if more <= 0:
+            raise OSError(f"a write of {need - written} bytes wrote none")
+        written += more
+    return written
+
+
+def read_header(directory: Directory, number: int) -> SegmentHeader | None:
+    """The header of a segment; None when it is damaged."""
+    file = directory.open(segment_name(number))
+    try:
+        return decode_segment_header(file.pread(HEADER_SIZE, 0))
+    finally:
+        file.close()
+
+
+def read_segment(directory: Directory, number: int) -> bytes:
+    """All bytes of a segment."""
+    file = directory.open(segment_name(number))
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def encode_mark(log_id: bytes, epoch: int, mark: Mark) -> bytes:
+    """The content of the mark file."""
+    checked = _MARK.pack(_MARK_MAGIC, log_id, epoch, mark.durable, mark.snapshot)
+    return checked + crc32(checked).to_bytes(4, "little")
+
+
+def read_mark(directory: Directory) -> tuple[bytes, int, Mark] | None:
+    """Log id, epoch and mark of the mark file; None when it is lost or torn, which is no damage."""
+    try:
+        file = directory.open(MARK_NAME)
+    except FileNotFoundError:
+        return None
+    try:
+        content = file.pread(_MARK.size + 4, 0)
+    finally:
+        file.close()
+    checked, crc = content[: _MARK.size], content[_MARK.size :]
+    if len(crc) != 4 or crc32(checked).to_bytes(4, "little") != crc:
+        return None
+    magic, log_id, epoch, durable, snapshot = _MARK.unpack(checked)
+    return None if magic != _MARK_MAGIC else (log_id, epoch, Mark(durable, snapshot))
+
+
+assert TRAILER_SIZE % 8 == 0
