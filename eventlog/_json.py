@@ -1,0 +1,97 @@
+"""msgpack documents to JSON and back, without loss. Pure."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64decode, b64encode
+from typing import Any
+
+import msgpack
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+# Levels of a body as JSON. Readers stop at 256 (jq 1.5) to 1000 (Python).
+JSON_DEPTH_MAX = 200
+
+
+def to_json(packed: bytes) -> Json:
+    """One msgpack document as JSON, without loss. Never raises.
+
+    What JSON cannot hold is an object with one key that begins with a dollar sign:
+
+        {"$bytes": "<base64>"}              bytes
+        {"$float": "nan" | "inf" | "-inf"}  a float that is no number
+        {"$map": [[key, value], ...]}       a map with a key that is no string, that begins with a
+                                            dollar sign, or that occurs twice
+        {"$ext": [type, "<base64>"]}        a msgpack extension value, timestamps (-1) included
+        {"$msgpack": "<base64>"}            a whole body that is not a msgpack document, or that
+                                            nests too deep for JSON readers
+
+    Integers have up to 64 bits: read them with a JSON reader that does not round beyond 2**53.
+    """
+    try:
+        value = msgpack.unpackb(
+            packed, strict_map_key=False, object_pairs_hook=_Pairs, ext_hook=msgpack.ExtType
+        )
+        return _to_json(value, 0)
+    except Exception:  # garbage, by any of the exceptions that msgpack has for it, or ours
+        return {"$msgpack": _base64(packed)}
+
+
+def from_json(value: Json) -> Any:
+    """What ``to_json`` was given, as Python values (ExtType for extension values)."""
+    if isinstance(value, list):
+        return [from_json(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    tag, inner = next(iter(value.items()), ("", None))
+    if tag == "$bytes" and isinstance(inner, str):
+        return b64decode(inner)
+    if tag == "$float" and isinstance(inner, str):
+        return float(inner)
+    if tag == "$map" and isinstance(inner, list):
+        return {from_json(pair[0]): from_json(pair[1]) for pair in inner if isinstance(pair, list)}
+    if tag == "$ext" and isinstance(inner, list):
+        code, data = inner
+        raw = b64decode(str(data))
+        return msgpack.Timestamp.from_bytes(raw) if code == -1 else msgpack.ExtType(code, raw)
+    if tag == "$msgpack" and isinstance(inner, str):
+        return msgpack.unpackb(b64decode(inner), strict_map_key=False)
+    return {key: from_json(part) for key, part in value.items()}
+
+
+class _Pairs(list[tuple[Any, Any]]):
+    """A map as it was written: order, keys of any type, keys that occur twice."""
+
+
+class _TooDeepError(Exception):
+    pass
+
+
+def _to_json(value: Any, depth: int) -> Json:
+    if depth > JSON_DEPTH_MAX:
+        raise _TooDeepError
+    if isinstance(value, _Pairs):
+        keys = [key for key, _ in value]
+        if all(type(key) is str and key[:1] != "$" for key in keys) and len({*keys}) == len(keys):
+            return {key: _to_json(part, depth + 1) for key, part in value}
+        pairs: list[Json] = [
+            [_to_json(key, depth + 3), _to_json(part, depth + 3)] for key, part in value
+        ]
+        return {"$map": pairs}
+    if isinstance(value, list):
+        return [_to_json(part, depth + 1) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": str(value)}
+    if isinstance(value, bytes):
+        return {"$bytes": _base64(value)}
+    if isinstance(value, msgpack.Timestamp):
+        return {"$ext": [-1, _base64(value.to_bytes())]}
+    if isinstance(value, msgpack.ExtType):
+        return {"$ext": [value.code, _base64(value.data)]}
+    assert value is None or isinstance(value, (bool, int, float, str))  # msgpack has no other
+    return value
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode("ascii")
