@@ -1,0 +1,299 @@
+"""The command logdump, as a process: in a pipe, on a terminal, interrupted, misused."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import msgpack
+import pytest
+from logdump.__main__ import main
+
+from eventlog import EventLog, Packed
+from eventlog.dump import from_json
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-W", "error", "-m", "logdump")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tools'}"}
+
+NASTY = "\x1b[31mred\x1b]0;title\x07\x9b\x7f\r\n\u202e\u2028"
+
+
+def run(*args: str | Path, **more: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [*COMMAND, *args], capture_output=True, env=ENVIRONMENT | more, check=False, timeout=60
+    )
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "run"
+    with EventLog.open(path, segment_size=2000) as log:
+        for i in range(20):
+            log.append("tool_result", {"call": i, "text": NASTY})
+        log.append(f"kind{NASTY}", b"\x1b[0m")
+        log.append_snapshot({"state": "x" * 300, NASTY: NASTY})
+        log.append("ext", Packed(msgpack.packb([msgpack.ExtType(5, b"\x1b[0m"), {1: 2.5}])))
+    return path
+
+
+def segment(path: Path, number: int = 1) -> Path:
+    return path / f"{number:08d}.seg"
+
+
+def flip(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+def files(path: Path) -> dict[str, tuple[bytes, int, int]]:
+    return {p.name: (p.read_bytes(), p.stat().st_mtime_ns, p.stat().st_ino) for p in path.iterdir()}
+
+
+def test_dump_is_aligned_and_one_line_per_record(log: Path) -> None:
+    done = run("dump", log)
+    assert (done.returncode, done.stderr) == (0, b"")
+    lines = done.stdout.decode().splitlines()
+    assert len(lines) == 24
+    head = lines[0]
+    assert head.split() == ["LSN", "TIME", "(UTC)", "KIND", "SIZE", "VALUE"]
+    for number, line in enumerate(lines[1:], 1):
+        assert line[:9] == f"{number:>9}"
+        if number != 21:  # its kind is wider than its column
+            assert line[head.index("KIND") - 2 : head.index("KIND")] == "  "
+            assert int(line[: head.index("VALUE")].split()[-1]) > 0
+    assert all(len(line) <= 160 for line in lines)
+    assert "ext 5" in lines[-1] and "2.5" in lines[-1]
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_nothing_from_a_log_reaches_the_terminal_raw(log: Path, options: tuple[str, ...]) -> None:
+    done = run("dump", log, *options)
+    assert not [c for c in done.stdout.decode() if not c.isprintable() and c != "\n"]
+
+
+def test_nothing_raw_from_damaged_logs_and_paths(tmp_path: Path) -> None:
+    path = tmp_path / f"a{NASTY.replace('/', '')}"
+    with EventLog.open(path) as log:
+        log.append("k", 1)
+    flip(segment(path), 130)
+    for done in (run("verify", path), run("dump", path), run("dump", f"{path}x")):
+        text = (done.stdout + done.stderr).decode()
+        assert text and not [c for c in text if not c.isprintable() and c != "\n"]
+
+
+def test_json_is_what_was_written(log: Path) -> None:
+    items = [json.loads(line) for line in run("dump", "--json", log).stdout.splitlines()]
+    records = list(EventLog.read(log).records())
+    assert [(i["lsn"], i["kind"], from_json(i["body"])) for i in items] == [
+        (r.lsn, r.kind, r.body) for r in records
+    ]
+
+
+def test_reading_changes_nothing(log: Path) -> None:
+    flip(segment(log, 2), 200)
+    before = files(log)
+    run("dump", log)
+    run("verify", log)
+    assert files(log) == before
+
+
+def test_live_log_can_be_read(tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "run") as log:
+        log.append("k", 1)
+        log.commit()
+        done = run("verify", tmp_path / "run")
+        assert done.returncode == 0, done.stdout
+        log.append("k", 2)
+
+
+def test_verify_says_what_is_wrong_and_where(log: Path) -> None:
+    assert run("verify", log).returncode == 0
+    flip(segment(log, 2), 200)
+    done = run("verify", log)
+    assert done.returncode == 2
+    assert b"DAMAGE: segment 2, offset" in done.stdout and b"lost" in done.stdout
+    segment(log, 1).unlink()
+    assert run("verify", log).returncode == 6
+    done = run("verify", log, "--json")
+    *findings, totals = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {f["bit"] for f in findings} == {2, 4}
+    assert totals["type"] == "totals" and totals["exit_code"] == done.returncode == 6
+
+
+def test_dump_shows_damage_and_exits_with_its_bits(log: Path) -> None:
+    flip(segment(log, 2), 200)
+    done = run("dump", log)
+    assert done.returncode == 2
+    assert b"DAMAGE  segment 2" in done.stdout
+
+
+def test_torn_tail_is_bit_1_for_verify_and_no_failure_for_dump(tmp_path: Path) -> None:
+    log = EventLog.open(tmp_path / "run")
+    log.append("k", 1)
+    log.commit()
+    with segment(tmp_path / "run").open("r+b") as file:
+        file.seek(log._appender._writer.end)  # type: ignore[union-attr]
+        file.write(b"half a frame")
+    assert run("verify", tmp_path / "run").returncode == 1
+    assert run("dump", tmp_path / "run").returncode == 0
+    log._appender.fail(OSError("as if the process had died"))
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["verify", "{tmp}/nothing"], 66, "no such directory"),
+        (["dump", "{tmp}/nothing"], 66, "no such directory"),
+        (["verify", "{tmp}"], 32, "is not a log: it has no segments. There are logs in it: run"),
+        (["verify", "{tmp}/run/00000001.seg"], 32, "is a file"),
+        (["verify"], 64, "PATH"),
+        (["vrfy", "x"], 64, "invalid choice"),
+        ([], 64, "COMMAND"),
+    ],
+)
+def test_users_mistake_is_answered_in_a_line(
+    log: Path, tmp_path: Path, args: list[str], code: int, says: str
+) -> None:
+    done = run(*(arg.format(tmp=tmp_path) for arg in args))
+    assert done.returncode == code
+    assert says in done.stderr.decode() and b"Traceback" not in done.stderr
+    assert done.stdout == b""
+
+
+def test_foreign_directory_is_json_when_asked(tmp_path: Path) -> None:
+    done = run("verify", "--json", tmp_path)
+    assert done.returncode == 32
+    assert json.loads(done.stdout.splitlines()[0])["bit"] == 32
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_log_of_somebody_else_is_an_error_in_a_line(log: Path) -> None:
+    segment(log).chmod(0)
+    done = run("verify", log)
+    assert done.returncode == 74 and b"Permission denied" in done.stderr
+
+
+def test_link_inside_a_log_is_refused(log: Path, tmp_path: Path) -> None:
+    segment(log).rename(tmp_path / "elsewhere")
+    segment(log).symlink_to(tmp_path / "elsewhere")
+    done = run("verify", log)
+    assert done.returncode == 32 and b"not a regular file" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["", "dump", "verify"])
+def test_help_has_examples_and_fits_80_columns(command: str) -> None:
+    done = run(*command.split(), "--help", COLUMNS="80")
+    text = done.stdout.decode()
+    assert done.returncode == 0 and "examples:\n  logdump" in text
+    assert all(len(line) < 80 for line in text.splitlines())
+
+
+def big(path: Path) -> Path:
+    with EventLog.open(path, durability="none", segment_size=1 << 20) as log:
+        for i in range(60_000):
+            log.append("k", [i, "x" * 100])
+    return path
+
+
+def test_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
+    path = big(tmp_path / "run")
+    process = subprocess.Popen(
+        [*COMMAND, "dump", path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(30) == 141
+    process.stderr.close()
+
+
+def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
+    path = big(tmp_path / "run")
+    process = subprocess.Popen(
+        [*COMMAND, "dump", path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.readline()  # and no more, so that it waits in a write
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    process.stdout.read()
+    assert process.stderr.read() == b""
+    assert process.wait(30) == 130
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
+    program = (
+        "import resource, sys; from logdump.__main__ import main; code = main(sys.argv[1:]); "
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr); sys.exit(code)"
+    )
+    peaks = []
+    for size in (1, 40):
+        path = tmp_path / f"run{size}"
+        with EventLog.open(path, durability="none", segment_size=1 << 20) as log:
+            for i in range(size * 1000):
+                log.append("k", [i, "x" * 1000])
+        done = subprocess.run(
+            [sys.executable, "-c", program, "verify", path],
+            capture_output=True,
+            env=ENVIRONMENT,
+            check=True,
+        )
+        peaks.append(int(done.stderr))
+    assert peaks[1] - peaks[0] < 12_000, peaks  # KiB; the longer log has 40 MB
+
+
+def test_on_a_terminal_lines_fit_its_width(log: Path) -> None:
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 80))
+    environment = {k: v for k, v in ENVIRONMENT.items() if k not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [*COMMAND, "dump", log], stdout=slave, stdin=slave, env=environment, close_fds=True
+    )
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:  # Linux: all on the other side have closed it
+            break
+        if not part:
+            break
+        shown += part
+    os.close(master)
+    assert process.wait(30) == 0
+    lines = shown.decode().split("\r\n")
+    assert len(lines) == 25
+    assert all(len(line) <= 80 for line in lines if "kind" not in line)
+    assert "\x1b" not in shown.decode() and "..." in lines[1]
+
+
+def test_letters_that_the_output_has_not_are_escaped(tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "run") as log:
+        log.append("k", "漢字")
+    done = run("dump", tmp_path / "run", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 0 and b"\\u6f22\\u5b57" in done.stdout
+
+
+def test_main_returns_its_exit_code(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(log)]) == 0
+    assert "sound. 23 records, LSN 1-23" in capsys.readouterr().out
+    assert main(["verify", str(log / "no")]) == 66
