@@ -1,0 +1,46 @@
+"""Agents that go on where they stopped.
+
+Decorate what an agent calls with ``@tool``, wrap the agent in a ``RecoverableAgent``, and run it:
+after a crash the same call resumes it, and nothing that the log holds is executed again.
+"""
+
+from recovery._agent import RecoverableAgent, RecoveryReport
+from recovery._checkpoint import Checkpoint, CheckpointStore, Validity
+from recovery._errors import (
+    DamagedRunError,
+    DivergenceError,
+    InDoubtError,
+    PermanentError,
+    RecoveryError,
+    RunFailedError,
+    TaskMismatchError,
+    ToolError,
+)
+from recovery._resolve import resolve
+from recovery._run import Run, SyncRun
+from recovery._tool import Call, Resolution, current_call, tool
+from recovery._values import OutcomeUnknown
+
+__all__ = [
+    "Call",
+    "Checkpoint",
+    "CheckpointStore",
+    "DamagedRunError",
+    "DivergenceError",
+    "InDoubtError",
+    "OutcomeUnknown",
+    "PermanentError",
+    "RecoverableAgent",
+    "RecoveryError",
+    "RecoveryReport",
+    "Resolution",
+    "Run",
+    "RunFailedError",
+    "SyncRun",
+    "TaskMismatchError",
+    "ToolError",
+    "Validity",
+    "current_call",
+    "resolve",
+    "tool",
+]

@@ -1,0 +1,261 @@
+"""RecoverableAgent: runs an agent function on a run, again and again if need be."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eventlog import Damage, EventLog
+from recovery._call import failure
+from recovery._checkpoint import CheckpointStore
+from recovery._drive import drive, drive_async
+from recovery._errors import PermanentError, RunFailedError, Stop, TaskMismatchError
+from recovery._events import RunFailed, RunFinished, RunResumed, RunStarted, encode
+from recovery._history import History, load
+from recovery._run import Run, SyncRun, live_runs
+from recovery._tool import current_scope, is_async
+from recovery._values import pack
+from recovery.stores.file import default_directory
+
+_logger = logging.getLogger("recovery")
+
+BACKOFF_S, BACKOFF_MAX_S = 0.05, 5.0
+LANDING_S = 30.0  # how long calls of other tasks are waited for when the agent function ends
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What it took to bring a run to where it is. ``str()`` says it in one line.
+
+    ``from_step`` and ``checkpoint_lsn``: the checkpoint (0: none). ``replayed``: records read
+    behind it. ``served``: calls answered from the log; ``executed``: calls made. ``in_doubt``: the
+    calls that a crash had left in doubt, and how each was settled. ``torn_size``: bytes cut off
+    that were never acknowledged. ``damage`` and ``broken``: what is not sound any more, and
+    checkpoints passed over. ``time_s``: from opening the log to the start of the agent function.
+    """
+
+    run_id: str
+    recovery_count: int
+    from_step: int
+    checkpoint_lsn: int
+    replayed: int
+    served: int
+    executed: int
+    in_doubt: tuple[str, ...]
+    torn_size: int
+    damage: tuple[Damage, ...]
+    broken: tuple[str, ...]
+    time_s: float
+
+    def __str__(self) -> str:
+        parts = [f"run {self.run_id}: recovery {self.recovery_count} from step {self.from_step}",
+                 f"{self.replayed} records replayed", f"{self.served} calls served from the log",
+                 f"{self.executed} executed"]  # fmt: skip
+        parts += [f"in doubt: {call}" for call in self.in_doubt]
+        if self.torn_size:
+            parts.append(f"torn tail of {self.torn_size} bytes cut off")
+        parts += [f"DAMAGE: {found}" for found in self.damage]
+        parts += [f"passed over: {reason}" for reason in self.broken]
+        return "; ".join(parts) + f" ({self.time_s * 1000:.1f} ms)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Execute:
+    run: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Sleep:
+    seconds: float
+
+
+class RecoverableAgent:
+    """An agent function whose runs survive crashes.
+
+    ``agent_fn(run)`` is a function, async (it gets a Run) or plain (a SyncRun).
+    ``checkpoint_store``: where runs live; None is the default directory on disk
+    (``$EVENTLOG_HOME`` or ``~/.eventlog``). ``checkpoint_every_n``: steps between checkpoints.
+    ``max_recoveries``: how often in a row an error of the agent is recovered from in this process
+    without getting a step further; the last one is raised, and the run can be resumed later.
+    ``recovery_count`` counts the recoveries that this object made, of all its runs.
+    """
+
+    def __init__(
+        self,
+        agent_fn: Callable[[Any], Any],
+        checkpoint_store: CheckpointStore | None = None,
+        checkpoint_every_n: int = 3,
+        *,
+        max_recoveries: int = 3,
+    ) -> None:
+        if checkpoint_every_n < 1:
+            raise ValueError(f"checkpoint_every_n is 1 or more, not {checkpoint_every_n}")
+        self.agent_fn = agent_fn
+        self.store = checkpoint_store or CheckpointStore(default_directory())
+        self.checkpoint_every_n = checkpoint_every_n
+        self.max_recoveries = max_recoveries
+        self.recovery_count = 0
+
+    async def run_with_recovery(
+        self, task: Any, run_id: str, *, takeover: bool = False
+    ) -> dict[str, Any]:
+        """Run the agent on ``task``, or resume run ``run_id`` where it stopped.
+
+        Returns a dict: ``result`` (what the agent returned), ``run_id``, ``recovered_from_step``
+        (the checkpoint it last resumed from, 0 if none), ``recovery_count`` (of the run, over all
+        processes), ``report`` (a RecoveryReport). A finished run returns its recorded result and
+        executes nothing. A plain agent function runs in a thread.
+
+        Raises TaskMismatchError, InDoubtError (parked), DivergenceError, RunFailedError,
+        DamagedRunError; LogLockedError when another process has the run (``takeover`` takes it
+        from a process that is known to be stuck); else the agent's own last error.
+        """
+        if not is_async(self.agent_fn):
+            return await asyncio.to_thread(
+                self.run_with_recovery_sync, task, run_id, takeover=takeover
+            )
+        return await drive_async(self._recover(task, run_id, takeover, Run), self._perform_async)
+
+    def run_with_recovery_sync(
+        self, task: Any, run_id: str, *, takeover: bool = False
+    ) -> dict[str, Any]:
+        """The same without an event loop, for plain agent functions (an async one gets a loop)."""
+        if is_async(self.agent_fn):
+            return asyncio.run(self.run_with_recovery(task, run_id, takeover=takeover))
+        return drive(self._recover(task, run_id, takeover, SyncRun), self._perform)
+
+    async def _perform_async(self, effect: _Execute | _Sleep) -> Any:
+        if isinstance(effect, _Sleep):
+            return await asyncio.sleep(effect.seconds)
+        token = current_scope.set(None)
+        live_runs.add(effect.run)
+        try:
+            return await self.agent_fn(effect.run)
+        finally:
+            live_runs.discard(effect.run)
+            current_scope.reset(token)
+            await _landed(effect.run)
+
+    def _perform(self, effect: _Execute | _Sleep) -> Any:
+        if isinstance(effect, _Sleep):
+            return time.sleep(effect.seconds)
+        token = current_scope.set(None)
+        try:
+            return self.agent_fn(effect.run)
+        finally:
+            current_scope.reset(token)
+
+    def _recover(
+        self, task: Any, run_id: str, takeover: bool, kind: type[Run] | type[SyncRun]
+    ) -> Generator[_Execute | _Sleep, Any, dict[str, Any]]:
+        """The life of a run in this process; yields what its driver is to do."""
+        pack(task, "task")
+        with self.store.claim(run_id, takeover) as log:
+            failures, furthest = 0, -1
+            while True:
+                began = time.perf_counter()
+                history = load(log, run_id)
+                ended = _ended(history, run_id, task)
+                if ended is not None:
+                    return _result(run_id, ended, _report(log, history, None, began))
+                self.recovery_count += _begin(log, history, run_id, task)
+                run = kind(log, history, self.checkpoint_every_n)
+                report = _report(log, history, run, began)
+                _logger.info("%s", report)
+                try:
+                    result = yield _Execute(run)
+                    ended = run.finish(result)  # raises what the agent may have swallowed
+                    report = replace(report, served=run.served, executed=run.executed,
+                                     in_doubt=tuple(run.settled))  # fmt: skip
+                    return _result(run_id, ended, report)
+                except Stop as stop:
+                    raise stop.error from stop.error.__cause__
+                except Exception as exc:
+                    if run.stopped is not None:
+                        raise run.stopped from exc
+                    _end_if_permanent(log, run, exc)
+                    failures = 1 if run.step > furthest else failures + 1
+                    furthest = max(furthest, run.step)
+                    if failures > self.max_recoveries:
+                        raise
+                    _logger.warning("run %s: recovering from %r", run_id, exc)
+                finally:
+                    run.close()
+                yield _Sleep(min(BACKOFF_S * 2 ** (failures - 1), BACKOFF_MAX_S))
+
+
+async def _landed(run: Run) -> None:
+    """Let calls that are still under way end, so that their outcomes are recorded."""
+    deadline = time.monotonic() + LANDING_S
+    while run.in_flight and time.monotonic() < deadline:  # noqa: ASYNC110 - rare, and short
+        await asyncio.sleep(0.005)
+
+
+def _ended(history: History, run_id: str, task: Any) -> RunFinished | None:
+    """How the run ended, if it did; raises for another task, and for a failed run."""
+    started, ended = history.started, history.ended
+    if started is not None and pack(started.task, "task") != pack(task, "task"):
+        raise TaskMismatchError(run_id, started.task, task)
+    if isinstance(ended, RunFailed):
+        raise RunFailedError(run_id, (ended.type, ended.message, ended.traceback), ended.call)
+    return ended
+
+
+def _begin(log: EventLog, history: History, run_id: str, task: Any) -> int:
+    """Record that the run begins, or that it is resumed; the number of recoveries that this is."""
+    recovering = history.started is not None or history.restored is not None
+    if history.started is None:
+        history.started = RunStarted(run_id, task, uuid.uuid4().hex)
+        history.prologue.append(log.append(*encode(history.started)))
+    if recovering:
+        history.recoveries += 1
+        log.append(*encode(RunResumed(history.recoveries, history.step)))
+    log.commit_behind()
+    return int(recovering)
+
+
+def _end_if_permanent(log: EventLog, run: Run | SyncRun, exc: Exception) -> None:
+    """Record that the run failed, and raise RunFailedError, if trying again changes nothing.
+
+    That is so for a PermanentError, and for the recorded failure of a call that the agent let
+    through: replay would raise it again at the same place.
+    """
+    failed, call = run.last_failure or (None, 0)
+    if exc is not failed and not isinstance(exc, PermanentError):
+        return
+    what = failure(0, exc)
+    call = call if exc is failed else 0
+    log.append(*encode(RunFailed(what.type, what.message, what.traceback, call)))
+    log.commit()
+    raise RunFailedError(run.run_id, (what.type, what.message, what.traceback), call) from exc
+
+
+def _report(
+    log: EventLog, history: History, run: Run | SyncRun | None, began: float
+) -> RecoveryReport:
+    doubt = (
+        []
+        if run is None
+        else [f"{call.key} (LSN {call.lsn})" for call in history.replay.in_doubt()]
+    )
+    return RecoveryReport(
+        history.run_id, history.recoveries, history.step,
+        history.restored.lsn if history.restored else 0, len(history.entries), 0, 0, tuple(doubt),
+        log.report.torn_size, tuple(dict.fromkeys((*log.report.damaged, *history.damage))),
+        history.broken, time.perf_counter() - began + log.report.time_s,
+    )  # fmt: skip
+
+
+def _result(run_id: str, ended: RunFinished, report: RecoveryReport) -> dict[str, Any]:
+    return {
+        "result": ended.result,
+        "run_id": run_id,
+        "recovered_from_step": ended.recovered_from_step,
+        "recovery_count": ended.recovery_count,
+        "report": report,
+    }

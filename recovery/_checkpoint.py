@@ -1,0 +1,277 @@
+"""Checkpoints for users: the record, and the store to save and load them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from types import TracebackType
+from typing import Any, Self
+
+from eventlog import Damage, EventLog
+from recovery._errors import RecoveryError
+from recovery._events import CallFailed, CallIntended, CallResolved, CallReturned, decode
+from recovery._frozen import thaw
+from recovery._history import RunRecords, load
+from recovery._messages import Messages
+from recovery._snapshots import (
+    BrokenCheckpointError,
+    Checkpointed,
+    Restored,
+    SnapshotWriter,
+    checksum,
+    pack_state,
+    restore,
+)
+from recovery._values import digest, pack, unpack
+from recovery.stores.file import FileStore
+from recovery.stores.memory import MemoryStore
+from recovery.stores.protocol import RunStore, check_run_id
+
+
+class RecordedOutcomes(Sequence[dict[str, Any]]):
+    """The outcomes of a run's calls up to a checkpoint, read from the log when first touched.
+
+    Each is a dict of step, tool, call_id, and value or error.
+    """
+
+    def __init__(self, store: RunStore, run_id: str, up_to: int) -> None:
+        self._store, self._run_id, self._up_to = store, run_id, up_to
+        self._read: list[dict[str, Any]] | None = None
+
+    def _outcomes(self) -> list[dict[str, Any]]:
+        if self._read is None:
+            reader = self._store.read(self._run_id)
+            if reader is None:
+                raise RecoveryError(f"run {self._run_id!r} is gone")
+            with reader:
+                self._read = outcomes(reader, self._up_to)
+        return self._read
+
+    def __len__(self) -> int:
+        return len(self._outcomes())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._outcomes()[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._outcomes())
+
+
+def outcomes(log: RunRecords, up_to: int) -> list[dict[str, Any]]:
+    """The outcomes of calls that agents made up to LSN ``up_to``, in the order of the log."""
+    made: dict[int, CallIntended] = {}
+    found: list[dict[str, Any]] = []
+    for record in log.records(1):
+        if record.lsn > up_to:
+            break
+        event = decode(record)
+        if isinstance(event, CallIntended):
+            made[record.lsn] = event
+            continue
+        if not isinstance(event, CallReturned | CallFailed | CallResolved):
+            continue
+        call = made.get(event.call)
+        if call is None or not call.scope.isdigit():
+            continue  # made inside another call, whose outcome covers it
+        outcome = {"step": int(call.scope), "tool": call.tool, "call_id": call.call_id}
+        if isinstance(event, CallFailed):
+            found.append(outcome | {"error": f"{event.type}: {event.message}"})
+        elif isinstance(event, CallReturned) or event.how == "outcome":
+            found.append(outcome | {"value": event.value})
+    return found
+
+
+@dataclass
+class Checkpoint:
+    """What a run was at the end of a step.
+
+    ``state``, ``messages`` and ``tool_results`` are plain values that msgpack can hold;
+    ``timestamp`` is in seconds since 1970. ``checksum`` (32 hex digits, xxh3-128 of run, step,
+    state, messages and given tool results) is computed when it is not given. ``is_valid`` turns
+    False when validation fails.
+    """
+
+    checkpoint_id: str
+    run_id: str
+    step_number: int
+    state: dict[str, Any]
+    messages: list[Any]
+    tool_results: Sequence[Any]
+    timestamp: float
+    is_valid: bool = True
+    checksum: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.checksum:
+            self.checksum = self.compute_checksum()
+
+    def compute_checksum(self) -> str:
+        """The checksum of the content as it is now; RefusedValueError if it cannot be carried."""
+        messages = Messages()
+        messages.extend(self.messages)
+        results = b""
+        if not isinstance(self.tool_results, RecordedOutcomes):
+            results = digest(pack(self.tool_results, "tool_results"))
+        state = {key: digest(packed) for key, packed in pack_state(self.state).items()}
+        return checksum(self.run_id, self.step_number, state, (messages.digest(), results))
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """Whether a checkpoint is sound (its truth value), and why not."""
+
+    sound: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.sound
+
+    def __str__(self) -> str:
+        return "sound" if self.sound else self.reason
+
+
+class CheckpointStore:
+    """Saves checkpoints and loads those that verify. Under an agent, or on its own.
+
+    ``storage_backend``: None keeps them in memory, a path on disk (``~`` is expanded), and any
+    RunStore where that keeps them. A context manager: a store that has saved something holds the
+    run's log until it is closed, or an agent takes the run up. For one thread.
+    """
+
+    def __init__(self, storage_backend: str | os.PathLike[str] | RunStore | None = None) -> None:
+        self.backend: RunStore
+        if storage_backend is None:
+            self.backend = MemoryStore()
+        elif isinstance(storage_backend, str | os.PathLike):
+            self.backend = FileStore(storage_backend)
+        else:
+            self.backend = storage_backend
+        self._saving: dict[str, tuple[EventLog, SnapshotWriter, Messages]] = {}
+
+    def save(self, checkpoint: Checkpoint) -> str:
+        """Save a checkpoint; its id. Durable when this returns. Only what changed is written.
+
+        Raises RefusedValueError, with the path to the value, for what cannot be carried;
+        RecoveryError for a finished run or a checksum that does not fit; LogLockedError when
+        another process has the run.
+        """
+        if checkpoint.checksum != checkpoint.compute_checksum():
+            raise RecoveryError(
+                f"checkpoint {checkpoint.checkpoint_id!r} was changed after its checksum was "
+                "computed; nothing was saved. Make a new Checkpoint from the values."
+            )
+        log, writer, messages = self._open(checkpoint.run_id)
+        given = [digest(pack(message, "messages")) for message in checkpoint.messages]
+        pairs = zip(messages.message_digests, given, strict=False)
+        kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        messages[kept:] = checkpoint.messages[kept:]
+        results = checkpoint.tool_results
+        what = Checkpointed(
+            checkpoint.run_id, checkpoint.step_number, checkpoint.timestamp,
+            checkpoint.checkpoint_id,
+            tool_results=None if isinstance(results, RecordedOutcomes) else results,
+        )  # fmt: skip
+        writer.write(what, checkpoint.state, messages)
+        log.commit()
+        return checkpoint.checkpoint_id or f"{checkpoint.run_id}-{checkpoint.step_number:06d}"
+
+    def load_latest(self, run_id: str) -> Checkpoint | None:
+        """The newest checkpoint of the run that verifies; None when there is none."""
+        return next(self._load(run_id, []), None)
+
+    def load_at_step(self, run_id: str, step_number: int) -> Checkpoint | None:
+        """The newest checkpoint taken at the end of this step that verifies, or None."""
+        found = self._load(run_id, [])
+        return next((one for one in found if one.step_number == step_number), None)
+
+    def validate(self, checkpoint: Checkpoint | str) -> Validity:
+        """Whether a checkpoint is what its checksum says; or, for a run id, whether all of the
+        run's stored checkpoints are sound. The reason says what is wrong. Nothing is changed in
+        the store; a Checkpoint that fails gets ``is_valid = False``.
+        """
+        if isinstance(checkpoint, str):
+            broken: list[str] = []
+            for _ in self._load(checkpoint, broken):
+                pass
+            return Validity(not broken, "; ".join(broken))
+        try:
+            found = checkpoint.compute_checksum()
+        except ValueError as exc:
+            found = str(exc)
+        if found != checkpoint.checksum:
+            checkpoint.is_valid = False
+            return Validity(False, f"checksum is {found}, recorded {checkpoint.checksum}")
+        return Validity(checkpoint.is_valid, "" if checkpoint.is_valid else "marked as not valid")
+
+    def claim(self, run_id: str, takeover: bool = False) -> EventLog:
+        """The run's log, for an agent; lets go of it first if ``save`` held it."""
+        self._let_go(run_id)
+        return self.backend.claim(run_id, takeover)
+
+    def close(self) -> None:
+        """Let go of the runs to which something was saved."""
+        for run_id in list(self._saving):
+            self._let_go(run_id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _let_go(self, run_id: str) -> None:
+        saving = self._saving.pop(run_id, None)
+        if saving is not None:
+            saving[0].close()
+
+    def _open(self, run_id: str) -> tuple[EventLog, SnapshotWriter, Messages]:
+        if run_id not in self._saving:
+            log = self.backend.claim(run_id)
+            try:
+                history = load(log, run_id)
+                if history.ended is not None:
+                    raise RecoveryError(f"run {run_id!r} has ended: nothing can be saved to it")
+                writer = SnapshotWriter(log, history.restored)
+                messages = Messages()
+                if history.restored is not None:
+                    messages.restore(history.restored.messages, history.restored.refs)
+                messages.on_change = writer.messages_changed
+            except BaseException:
+                log.close()
+                raise
+            self._saving[run_id] = log, writer, messages
+        return self._saving[run_id]
+
+    def _load(self, run_id: str, broken: list[str]) -> Iterator[Checkpoint]:
+        reader = self.backend.read(check_run_id(run_id))
+        if reader is None:
+            return
+        with reader:
+
+            def damaged(found: Damage) -> None:
+                broken.append(str(found))
+
+            for snapshot in reader.snapshots(damaged):
+                try:
+                    yield self._checkpoint(restore(reader, snapshot))
+                except BrokenCheckpointError as exc:
+                    broken.append(str(exc))
+
+    def _checkpoint(self, found: Restored) -> Checkpoint:
+        results = found.tool_results
+        if results is None:
+            results = RecordedOutcomes(self.backend, found.run_id, found.lsn)
+        messages = [thaw(unpack(message)) for message in found.messages]
+        return Checkpoint(
+            found.checkpoint_id, found.run_id, found.step, found.state, messages, results,
+            found.timestamp, True, found.checksum,
+        )  # fmt: skip

@@ -1,0 +1,303 @@
+"""The heart of a run: what it knows and what it writes."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar
+
+from eventlog import EventLog, Packed, RefusedValueError
+from recovery._errors import DivergenceError, RecoveryError, Stop
+from recovery._events import (
+    Event,
+    MessagesChanged,
+    RunFinished,
+    RunResumed,
+    StepStarted,
+    ValueRecorded,
+    encode,
+)
+from recovery._history import History
+from recovery._keys import step_scope
+from recovery._messages import Messages
+from recovery._snapshots import Checkpointed, SnapshotWriter
+from recovery._tool import Arguments, Scope, ToolSpec, current_scope
+from recovery._values import Ref, digest, pack, pack_list, unpack
+
+T = TypeVar("T")
+
+RECENT_OUTCOMES = 256  # a message equal to one of these is recorded as a reference to it
+REF_SIZE_MIN = 32  # below this the value itself is as short as a reference
+
+
+class RunCore(ABC):
+    """One execution of an agent on a run; made anew for each recovery.
+
+    ``mutex`` guards it: calls may come from several threads.
+    """
+
+    def __init__(self, log: EventLog, history: History, checkpoint_every_n: int) -> None:
+        assert history.started is not None
+        self.run_id, self.task, self.uid = (
+            history.started.run_id, history.started.task, history.started.uid,
+        )  # fmt: skip
+        self.recovery_count = history.recoveries
+        self.step = 0
+        self.served = self.executed = 0
+        self.in_flight = 0
+        self.mutex = threading.RLock()
+        self.replay = history.replay
+        self.settled: list[str] = []
+        self.last_failure: tuple[Exception, int] | None = None
+        self._log, self._history = log, history
+        self._every = checkpoint_every_n
+        self._checkpointed = history.step
+        self._entered = self._closed = False
+        self._stopped: Exception | None = None
+        self._scope = Scope(self, step_scope(0))
+        self._recent: OrderedDict[bytes, Ref] = OrderedDict()
+        self._prologue = dict.fromkeys(history.prologue)
+        self._state: dict[str, Any] = {}
+        self._messages = Messages(self._record_messages)
+        self._snapshots = SnapshotWriter(log, history.restored)
+        if history.restored is None:
+            self._messages.on_change = self._snapshots.messages_changed
+
+    @abstractmethod
+    async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        """Make a call from async code."""
+
+    @abstractmethod
+    def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        """Make a call from plain code."""
+
+    # -- what the agent sees
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What must survive a crash between steps: a dict, saved with each checkpoint."""
+        return self._state
+
+    @state.setter
+    def state(self, value: dict[str, Any]) -> None:
+        kept = dict(value)
+        self._state.clear()
+        self._state.update(kept)
+
+    @property
+    def messages(self) -> Messages:
+        """The conversation: a list of which every change is recorded."""
+        return self._messages
+
+    @messages.setter
+    def messages(self, value: list[Any]) -> None:
+        if value is not self._messages:  # `run.messages += [...]` assigns the list to itself
+            self._messages[:] = value
+
+    def now(self) -> float:
+        """Seconds since 1970, as they were when this line first ran."""
+        return float(self._value("now", time.time))
+
+    def random(self) -> float:
+        """A random number in [0, 1), the same on replay."""
+        return float(self._value("random", random.random))
+
+    def uuid(self) -> str:
+        """A new UUID, the same on replay."""
+        return str(self._value("uuid", lambda: str(uuid.uuid4())))
+
+    def _value(self, name: str, ask: Callable[[], Any]) -> Any:
+        with self.mutex:
+            self.check()
+            scope = self.here()
+            occurrence = scope.next_occurrence(name)
+            recorded = self.replay.take_value(scope.path, name, occurrence)
+            if recorded is not None:
+                return recorded.value
+            value = ask()
+            self.emit(ValueRecorded(scope.path, name, occurrence, value))
+            return value
+
+    # -- steps
+
+    def next_step(self) -> int:
+        """End the step, if one has begun, and begin the next: here a checkpoint may be taken."""
+        with self.mutex:
+            self.check()
+            if not self._entered:
+                self._enter()
+            else:
+                self._checkpoint_if_due()
+            self.step += 1
+            self._scope = Scope(self, step_scope(self.step))
+            current_scope.set(self._scope)
+            if self.step not in self.replay.steps:
+                self.emit(StepStarted(self.step))
+            return self.step
+
+    def claim_steps(self) -> None:
+        """There is one loop of steps in a run, for a checkpoint must know where to go on."""
+        if self._entered:
+            raise RecoveryError("run.steps() was called before: a run has one loop of steps")
+
+    def _enter(self) -> None:
+        self._entered = True
+        restored = self._history.restored
+        if restored is None:
+            return
+        if self.replay.changes and self.replay.changes[0].lsn <= restored.lsn:
+            change = self.replay.changes[0]
+            self.diverge(change.lsn, f"messages[{change.change.start}:] changed before the first "
+                          "step", "the first step began without that change")  # fmt: skip
+        # What the code before the loop did to state and messages was done, and recorded, before;
+        # from here on they are those of the checkpoint.
+        self.state = restored.state
+        self._messages.restore(restored.messages, restored.refs)
+        self._messages.on_change = self._snapshots.messages_changed
+        self.step = restored.step
+
+    def _checkpoint_if_due(self) -> None:
+        # Not while calls are in flight (their tasks would be lost with the process, and the
+        # checkpoint would forget them), and not while the record is being replayed (the records
+        # of later steps stand before the checkpoint in the log): then at a later step.
+        if self.step - self._checkpointed < self._every or self.in_flight:
+            return
+        if not self.replay.used_up:
+            return
+        what = Checkpointed(self.run_id, self.step, time.time(), recoveries=self.recovery_count,
+                            prologue=tuple(self._prologue))  # fmt: skip
+        self._attempt(lambda: self._snapshots.write(what, self._state, self._messages))
+        self._checkpointed = self.step
+        self._log.commit_behind()
+
+    # -- messages
+
+    def remember(self, packed: bytes, lsn: int) -> None:
+        """An outcome that a message may soon be equal to."""
+        if len(packed) >= REF_SIZE_MIN:
+            self._recent[digest(packed)] = Ref(lsn)
+            if len(self._recent) > RECENT_OUTCOMES:
+                self._recent.popitem(last=False)
+
+    def _record_messages(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
+        with self.mutex:
+            self.check()
+            if self.replay.changes:
+                return self._match_change(start, stop, packed)
+            refs: list[Ref | None] = [
+                self._recent.get(digest(one)) if len(one) >= REF_SIZE_MIN else None
+                for one in packed
+            ]
+            new = pack_list([
+                Packed(one) if ref is None else pack(ref, "reference")
+                for ref, one in zip(refs, packed, strict=True)
+            ])  # fmt: skip
+            lsn = self.emit(MessagesChanged(start, stop, new))
+            return [ref or Ref(lsn, i) for i, ref in enumerate(refs)]
+
+    def _match_change(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
+        """What replay does again must be what is recorded; it is not written twice."""
+        recorded = self.replay.changes[0]
+        change = recorded.change
+        values = [self._history.value_of(item) for item in change.new]
+        again = (start, stop, packed)
+        if again != (change.start, change.stop, [pack(value, "") for value in values]):
+            self.diverge(
+                recorded.lsn,
+                f"messages[{change.start}:{change.stop}] = {shorten(values)}",
+                f"messages[{start}:{stop}] = {shorten([unpack(one) for one in packed])}",
+            )
+        self.replay.changes.popleft()
+        return [item if isinstance(item, Ref) else Ref(recorded.lsn, i)
+                for i, item in enumerate(change.new)]  # fmt: skip
+
+    # -- the end
+
+    def finish(self, result: Any) -> RunFinished:
+        """Record that the agent returned ``result``; durable when this returns."""
+        with self.mutex:
+            self.check()
+            missing = self.replay.unclaimed()
+            if missing:
+                self.diverge(missing[0].lsn, str(missing[0].key), "the agent returned")
+            if self.replay.changes:
+                lsn = self.replay.changes[0].lsn
+                self.diverge(lsn, "a change of the messages", "the agent returned")
+            if self._history.restored is not None and not self._entered:
+                self.diverge(0, "a loop of steps", "the agent returned without one")
+            packed = pack(result, "result")
+            event = RunFinished(packed, self._history.step, self.recovery_count)
+            self.emit(event)
+            self._attempt(self._log.commit)
+            return replace(event, result=unpack(packed))
+
+    def close(self) -> None:
+        """Nothing that a left-over task of this execution does counts any more."""
+        self._closed = True
+
+    @property
+    def stopped(self) -> Exception | None:
+        """Why the run must not go on, whatever the agent made of it."""
+        return self._stopped
+
+    def stop(self, error: Exception) -> NoReturn:
+        """End the agent function, now and at whatever it tries next."""
+        self._stopped = error
+        raise Stop(error)
+
+    def commit(self) -> None:
+        """Make everything durable; a failure of the log ends the agent function."""
+        self._attempt(self._log.commit)
+
+    def caught_up(self) -> bool:
+        restored = self._history.restored
+        return (self._entered or restored is None) and not self.replay.unclaimed()
+
+    def here(self) -> Scope:
+        scope = current_scope.get()
+        return scope if scope is not None and scope.run is self else self._scope
+
+    def check(self) -> None:
+        if self._stopped is not None:
+            raise Stop(self._stopped)
+        if self._closed:
+            raise RecoveryError(f"run {self.run_id!r} is over, or was recovered since this task "
+                                "began: nothing that it does counts any more")  # fmt: skip
+
+    def emit(self, event: Event) -> int:
+        kind, body = encode(event)
+        lsn = self._attempt(lambda: self._log.append(kind, body))
+        if self._is_prologue(event):
+            self._prologue[lsn] = None
+        self._log.commit_behind()
+        return lsn
+
+    def _is_prologue(self, event: Event) -> bool:
+        """Whether the code before the first step needs it on replay, whatever the checkpoint."""
+        if isinstance(event, RunResumed):
+            return False
+        scope, call = getattr(event, "scope", ""), getattr(event, "call", 0)
+        return not self._entered or scope == step_scope(0) or call in self._prologue
+
+    def _attempt(self, write: Callable[[], T]) -> T:
+        try:
+            return write()
+        except RefusedValueError:
+            raise
+        except Exception as exc:  # the log is lost, fenced or full: no agent code can mend that
+            self.stop(exc)
+
+    def diverge(self, lsn: int, recorded: str, found: str) -> NoReturn:
+        self.stop(DivergenceError(self.run_id, self.step, lsn, recorded, found))
+
+
+def shorten(value: Any, size: int = 400) -> str:
+    """``repr(value)``, its middle left out when it is long."""
+    text = repr(value)
+    return text if len(text) <= size else f"{text[: size // 2]} ... {text[-size // 2 :]}"

@@ -1,0 +1,121 @@
+"""What stops a run, by what its user can do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from eventlog._errors import Damage
+
+
+class RecoveryError(Exception):
+    """Base of the errors of this package."""
+
+
+class TaskMismatchError(RecoveryError):
+    """The run exists, with another task. Nothing was executed or written.
+
+    Use another ``run_id`` for the new task, or pass ``recorded`` to go on with the old one.
+    """
+
+    def __init__(self, run_id: str, recorded: Any, given: Any) -> None:
+        self.run_id, self.recorded, self.given = run_id, recorded, given
+        super().__init__(
+            f"run {run_id!r} is about another task. Nothing was executed.\n"
+            f"  recorded: {recorded!r}\n  given:    {given!r}\n"
+            "Use another run_id for the new task, or give the recorded task to resume this run."
+        )
+
+
+class DivergenceError(RecoveryError):
+    """The code does not do what the record says it did. Stopped before any new side effect.
+
+    Nothing was executed or written since the difference. ``run_id``, ``step``, ``lsn`` (of the
+    recorded side, 0 if none), ``recorded`` and ``found`` describe it.
+    """
+
+    def __init__(self, run_id: str, step: int, lsn: int, recorded: str, found: str) -> None:
+        self.run_id, self.step, self.lsn = run_id, step, lsn
+        self.recorded, self.found = recorded, found
+        super().__init__(
+            f"run {run_id!r} diverged in step {step}; no new side effect was started.\n"
+            f"  recorded{f' (LSN {lsn})' if lsn else ''}: {recorded}\n  now: {found}\n"
+            "Run it with the code that made the record, to resume it; or start a new run_id with "
+            "the new code. The record is untouched."
+        )
+
+
+class InDoubtError(RecoveryError):
+    """Calls were started before a crash and nobody knows whether they took effect.
+
+    The run is parked: nothing is executed until each call in ``calls`` is resolved with
+    ``recovery.resolve``; then run it again, and it goes on where it stopped.
+    """
+
+    def __init__(self, run_id: str, calls: Sequence[Any]) -> None:
+        self.run_id, self.calls = run_id, tuple(calls)
+        lines = "\n".join(f"  {call}" for call in self.calls)
+        super().__init__(
+            f"run {run_id!r} is parked: the outcome of {len(self.calls)} call(s) is unknown.\n"
+            f"{lines}\nFind out whether it happened, then recovery.resolve(store, {run_id!r}, LSN, "
+            "Resolution.outcome(value) | Resolution.retry() | Resolution.fail(reason)), and run "
+            "again. A tool can do this itself: @tool(reconcile=...) or @tool(after_crash=...)."
+        )
+
+
+class RunFailedError(RecoveryError):
+    """The run ended as failed, now or in an earlier process. ``__cause__`` is the error, if now.
+
+    ``type_name``, ``message`` and ``traceback`` are those of the recorded cause; ``call`` is the
+    LSN of the recorded tool failure that caused it, 0 if it was none: ``recovery.resolve`` with
+    ``Resolution.retry()`` or ``.outcome()`` for that call makes the run go on.
+    """
+
+    def __init__(self, run_id: str, cause: tuple[str, str, str], call: int) -> None:
+        self.run_id, self.call = run_id, call
+        self.type_name, self.message, self.traceback = cause
+        hint = f" It was call {call} that failed: resolving it lets the run go on." if call else ""
+        super().__init__(f"run {run_id!r} failed: {self.type_name}: {self.message}.{hint}")
+
+
+class DamagedRunError(RecoveryError):
+    """Records that recovery needs are damaged, and no checkpoint stands in for them.
+
+    Nothing was executed: a lost record may be a call that was made. ``damage`` lists what is lost.
+    """
+
+    def __init__(self, run_id: str, damage: Sequence[Damage]) -> None:
+        self.run_id, self.damage = run_id, tuple(damage)
+        lines = "\n".join(f"  {item}" for item in self.damage)
+        super().__init__(
+            f"run {run_id!r} cannot be resumed safely: records are damaged.\n{lines}\nNothing was "
+            "executed or changed. Restore the segment from a copy, or read what is sound with "
+            "`logdump dump` and start a new run."
+        )
+
+
+class PermanentError(Exception):
+    """Raise it (or a subclass) from an agent to end its run as failed, without recovery."""
+
+
+class ToolError(Exception):
+    """A tool failed with an exception that the log cannot rebuild by name.
+
+    The same on the first execution and on replay. Builtin exceptions, and those that a tool
+    declares with ``@tool(raises=[...])``, are raised as themselves instead.
+    """
+
+    def __init__(self, type_name: str, message: str, traceback: str) -> None:
+        self.type_name, self.message, self.traceback = type_name, message, traceback
+        super().__init__(f"{type_name}: {message}")
+
+
+class Stop(BaseException):
+    """Ends the agent function from inside a call; carries the error for the caller of the run.
+
+    Not an Exception, so that an agent's ``except Exception`` does not swallow it.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error

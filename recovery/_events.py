@@ -1,0 +1,192 @@
+"""What a run writes to its log: one frozen type per event. Pure.
+
+The body of a record is a map of the event's fields. An unknown field is ignored and a missing one
+takes its default, so that later versions can add fields.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar, get_args
+
+from eventlog._record import Packed, Record
+from recovery._values import pack, unpack
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The run began. ``uid`` tells it from any other run of the same name."""
+
+    kind: ClassVar = "run_started"
+    run_id: str
+    task: Any
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResumed:
+    """A process took the run up again: the ``recovery``-th time, from the end of ``from_step``."""
+
+    kind: ClassVar = "run_resumed"
+    recovery: int
+    from_step: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    """A step began; all before it belongs to earlier ones."""
+
+    kind: ClassVar = "step"
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallIntended:
+    """A call is about to be made. Durable before a side effect starts.
+
+    ``args`` is [positional, by name] while that is small, else None; ``size`` is its packed size.
+    """
+
+    kind: ClassVar = "call"
+    scope: str
+    tool: str
+    call_id: str
+    digest: bytes
+    occurrence: int
+    after_crash: str
+    args: Any = None
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallRetried:
+    """Call ``call`` (the LSN of its intent) is about to be made again, as ``attempt``."""
+
+    kind: ClassVar = "retry"
+    call: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallReturned:
+    """The call's result."""
+
+    kind: ClassVar = "outcome"
+    call: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailed:
+    """The call's exception: enough to raise it again. ``args`` is None if not to be carried."""
+
+    kind: ClassVar = "failure"
+    call: int
+    type: str
+    message: str
+    args: Any = None
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallResolved:
+    """Somebody decided what became of a call in doubt (or of a failed one).
+
+    ``how``: "outcome" (``value`` is its result), "retry", "fail" (``value`` says why).
+    """
+
+    kind: ClassVar = "resolved"
+    call: int
+    how: str
+    value: Any = None
+    who: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRecorded:
+    """What the outside world answered: the time, a random number, an id."""
+
+    kind: ClassVar = "value"
+    scope: str
+    name: str
+    occurrence: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesChanged:
+    """``messages[start:stop] = new``, where ``new`` holds values or Refs to values in the log."""
+
+    kind: ClassVar = "messages"
+    start: int
+    stop: int
+    new: Any = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RunParked:
+    """The run waits for the calls (LSNs of intents) to be resolved."""
+
+    kind: ClassVar = "run_parked"
+    calls: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """The agent returned."""
+
+    kind: ClassVar = "run_finished"
+    result: Any
+    recovered_from_step: int = 0
+    recovery_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed:
+    """The agent failed for good. ``call`` is the failed call that it did not handle, or 0."""
+
+    kind: ClassVar = "run_failed"
+    type: str
+    message: str
+    traceback: str = ""
+    call: int = 0
+
+
+Event = (
+    RunStarted | RunResumed | StepStarted | CallIntended | CallRetried | CallReturned | CallFailed
+    | CallResolved | ValueRecorded | MessagesChanged | RunParked | RunFinished | RunFailed
+)  # fmt: skip
+
+_TYPES: dict[str, type[Event]] = {event.kind: event for event in get_args(Event)}
+_FIELDS = {kind: tuple(f.name for f in fields(event)) for kind, event in _TYPES.items()}
+_REQUIRED = {
+    kind: {f.name for f in fields(event) if f.default is MISSING and f.default_factory is MISSING}
+    for kind, event in _TYPES.items()
+}
+_NAMES = {name: bytes(pack(name, name)) for names in _FIELDS.values() for name in names}
+
+assert all(len(names) < 16 for names in _FIELDS.values())  # so that a fixmap holds them
+
+
+def encode(event: Event) -> tuple[str, Packed]:
+    """Kind and body of the record. A field that is Packed already goes in as it is."""
+    names = _FIELDS[event.kind]
+    parts = [bytes((0x80 | len(names),))]  # msgpack's fixmap
+    for name in names:
+        value = getattr(event, name)
+        parts.append(_NAMES[name])
+        parts.append(value if type(value) is Packed else pack(value, name))
+    return event.kind, Packed(b"".join(parts))
+
+
+def decode(record: Record) -> Event | None:
+    """The event in a record; None for kinds of other writers. ValueError when it makes no sense."""
+    kind = _TYPES.get(record.kind)
+    if kind is None:
+        return None
+    body = unpack(record.packed)
+    if not isinstance(body, dict) or not _REQUIRED[record.kind] <= body.keys():
+        raise ValueError(f"record {record.lsn} is no {record.kind!r} event")
+    return kind(**{name: body[name] for name in _FIELDS[record.kind] if name in body})

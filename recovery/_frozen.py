@@ -1,0 +1,68 @@
+"""Messages as values: dicts and lists that refuse to be changed in place.
+
+A message in ``run.messages`` is in the log. Changing the dict in place would not be, and the
+change would be gone after a crash; so it raises, and says how to do it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+
+def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
+    raise TypeError(
+        "messages are recorded values and cannot be changed in place: assign a new one, as in "
+        "run.messages[i] = {**run.messages[i], 'content': ...}"
+    )
+
+
+class FrozenDict(dict[Any, Any]):
+    """A dict that cannot be changed; copies of it are plain dicts."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _refuse
+    __ior__ = _refuse
+
+    def __copy__(self) -> dict[Any, Any]:
+        return dict(self)
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return thaw(self)
+
+    def __reduce__(self) -> tuple[type[dict[Any, Any]], tuple[dict[Any, Any]]]:
+        return dict, (thaw(self),)
+
+
+class FrozenList(list[Any]):
+    """A list that cannot be changed; copies of it are plain lists."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = append = extend = insert = pop = remove = clear = _refuse
+    __iadd__ = __imul__ = sort = reverse = _refuse
+
+    def __copy__(self) -> list[Any]:
+        return list(self)
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return thaw(self)
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
+        return list, (thaw(self),)
+
+
+def freeze(value: Any) -> Any:
+    """A deep copy of plain ``value`` that cannot be changed."""
+    if type(value) is dict or type(value) is FrozenDict:
+        return FrozenDict((key, freeze(part)) for key, part in value.items())
+    if type(value) is list or type(value) is FrozenList:
+        return FrozenList(freeze(part) for part in value)
+    return value
+
+
+def thaw(value: Any) -> Any:
+    """A deep, plain copy."""
+    if isinstance(value, dict):
+        return {key: thaw(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [thaw(part) for part in value]
+    return value

@@ -1,0 +1,54 @@
+"""Which call is which. Pure.
+
+A call is known by what it is, not by when it comes: scope, tool, the model's call id if there is
+one, the digest of its arguments, and its occurrence among equal ones of its scope. Concurrent
+calls therefore find their own results in whatever order they are made. The scope is the step in
+which the calling task began, or the call inside which it is made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import msgpack
+import xxhash
+
+
+@dataclass(frozen=True, slots=True)
+class CallKey:
+    """The identity of a call within its run. ``occurrence`` counts equal ones, from 1."""
+
+    scope: str
+    tool: str
+    call_id: str
+    digest: bytes
+    occurrence: int = 0
+
+    def nth(self, occurrence: int) -> CallKey:
+        """The same call, the ``occurrence``-th time."""
+        return replace(self, occurrence=occurrence)
+
+    def __str__(self) -> str:
+        parts = [self.tool]
+        if self.call_id:
+            parts.append(f"id {self.call_id}")
+        parts.append(f"arguments {self.digest.hex()[:8]}")
+        if self.occurrence > 1:
+            parts.append(f"occurrence {self.occurrence}")
+        return ", ".join(parts)
+
+
+def idempotency_key(uid: str, key: CallKey) -> str:
+    """32 hex digits, the same for each attempt at a call and for no other call of any run."""
+    parts = [uid, key.scope, key.tool, key.call_id, key.digest, key.occurrence]
+    return str(xxhash.xxh3_128_hexdigest(msgpack.packb(parts)))
+
+
+def step_scope(step: int) -> str:
+    """The scope of calls made in a step; 0 is the code before the first one."""
+    return str(step)
+
+
+def call_scope(lsn: int) -> str:
+    """The scope of calls made by the tool whose intent is record ``lsn``."""
+    return f"call {lsn}"

@@ -1,0 +1,131 @@
+"""``run.messages``: a list of which every change is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from typing import Any, SupportsIndex
+
+import xxhash
+
+from recovery._frozen import freeze
+from recovery._values import Conversation, Ref, digest, pack, unpack
+
+# Called with (start, stop, packed new messages) before a change; where each is now in the log.
+Recorder = Callable[[int, int, list[bytes]], list[Ref | None]]
+
+
+class Messages(Conversation):
+    """A list whose elements are frozen copies of what was put in, and whose changes are recorded.
+
+    A change is any method of list, or an assignment to an index or slice; each is with the
+    operating system when it returns. Values that cannot be carried raise RefusedValueError, and
+    changing a message in place raises TypeError. Not for concurrent changes from several threads.
+    """
+
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.message_digests: list[bytes] = []
+        self.refs: list[Ref | None] = []
+        self._chain: list[bytes] = []
+        self.on_change: Callable[[int], None] | None = None
+
+    def digest(self) -> bytes:
+        """A digest of the whole list, kept from one message to the next: the cost is in news."""
+        for i in range(len(self._chain), len(self.message_digests)):
+            before = self._chain[i - 1] if i else b""
+            self._chain.append(xxhash.xxh3_128_digest(before + self.message_digests[i]))
+        return self._chain[-1] if self._chain else b""
+
+    def restore(self, packed: list[bytes], refs: list[Ref | None]) -> None:
+        """Become these messages, which the log has already; nothing is recorded."""
+        self._put(0, len(self), packed, refs)
+
+    def _splice(self, start: int, stop: int, new: Iterable[Any]) -> None:
+        packed: list[bytes] = [
+            pack(message, f"messages[{start + i}]") for i, message in enumerate(new)
+        ]
+        refs: list[Ref | None] = [None] * len(packed)
+        if self.recorder is not None and (packed or stop > start):
+            refs = self.recorder(start, stop, packed)
+        self._put(start, stop, packed, refs)
+
+    def _put(self, start: int, stop: int, packed: list[bytes], refs: list[Ref | None]) -> None:
+        super().__setitem__(slice(start, stop), [freeze(unpack(one)) for one in packed])
+        self.message_digests[start:stop] = [digest(one) for one in packed]
+        self.refs[start:stop] = refs
+        del self._chain[start:]
+        if self.on_change is not None:
+            self.on_change(start)
+
+    # -- the methods of list, each a splice
+
+    def append(self, message: Any, /) -> None:
+        self._splice(len(self), len(self), [message])
+
+    def extend(self, messages: Iterable[Any], /) -> None:
+        self._splice(len(self), len(self), list(messages))
+
+    def insert(self, index: SupportsIndex, message: Any, /) -> None:
+        start, _, _ = slice(index, None).indices(len(self))
+        self._splice(start, start, [message])
+
+    def pop(self, index: SupportsIndex = -1, /) -> Any:
+        at = range(len(self))[index]
+        message = self[at]
+        self._splice(at, at + 1, [])
+        return message
+
+    def remove(self, message: Any, /) -> None:
+        at = self.index(message)
+        self._splice(at, at + 1, [])
+
+    def clear(self) -> None:
+        self._splice(0, len(self), [])
+
+    def reverse(self) -> None:
+        self._splice(0, len(self), list(reversed(self)))
+
+    def sort(self, *, key: Any = None, reverse: bool = False) -> None:
+        self._splice(0, len(self), sorted(self, key=key, reverse=reverse))
+
+    def __setitem__(self, index: Any, value: Any, /) -> None:
+        if not isinstance(index, slice):
+            at = range(len(self))[index]
+            self._splice(at, at + 1, [value])
+            return
+        start, stop, step = index.indices(len(self))
+        if step == 1:
+            self._splice(start, max(start, stop), list(value))
+        else:
+            changed = list(self)
+            changed[index] = list(value)
+            self._splice(0, len(self), changed)
+
+    def __delitem__(self, index: SupportsIndex | slice, /) -> None:
+        kept = list(self)
+        del kept[index]
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                self._splice(0, len(self), kept)
+            else:
+                self._splice(start, max(start, stop), [])
+            return
+        at = range(len(self))[index]
+        self._splice(at, at + 1, [])
+
+    def __iadd__(self, messages: Iterable[Any], /) -> Messages:  # type: ignore[misc]
+        self.extend(messages)
+        return self
+
+    def __imul__(self, times: SupportsIndex, /) -> Messages:
+        self._splice(0, len(self), list(self) * int(times))
+        return self
+
+    def __deepcopy__(self, memo: object) -> list[Any]:
+        return [deepcopy(message) for message in self]
+
+    def __reduce__(self) -> Any:
+        return list, (self.__deepcopy__(None),)

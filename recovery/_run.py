@@ -1,0 +1,198 @@
+"""Runs as agents see them, and the two drivers that perform what a call's protocol asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from eventlog import EventLog
+from recovery._call import Commit, Effect, Invoke, Wait, protocol
+from recovery._core import RunCore
+from recovery._drive import drive, drive_async
+from recovery._history import History
+from recovery._tool import Arguments, ToolSpec, current_scope, is_async, spec_of
+
+R = TypeVar("R")
+
+# How long a new side effect waits for coroutines that may still claim a recorded call, since one
+# last did. It costs time only where the code has changed, or a coroutine is slower than this to
+# come to its call; stopping such a run is safe, so this is long.
+STRICT_WAIT_S = 10.0
+# How long a recorded result waits for those recorded before it. Being stuck here is no harm: the
+# code asks for its results in another order, and gets them.
+ORDER_WAIT_S = 0.5
+
+live_runs: set[RunCore] = set()  # async runs of this process
+_flushers = ThreadPoolExecutor(8, thread_name_prefix="recovery-commit")
+
+
+class _Drivers(RunCore):
+    is_async = False
+
+    def __init__(self, log: EventLog, history: History, checkpoint_every_n: int) -> None:
+        super().__init__(log, history, checkpoint_every_n)
+        self._home = threading.current_thread()
+
+    # -- from async code
+
+    async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        steps = protocol(self, spec, given, call_id)
+        return await drive_async(steps, self._perform_async, self.mutex)
+
+    async def _perform_async(self, effect: Effect) -> Any:
+        match effect:
+            case Wait():
+                return effect.ready() or await self._wait(effect)
+            case Commit():
+                return await self._commit()
+            case Invoke():
+                return await _invoke(effect)
+
+    async def _wait(self, wait: Wait) -> bool:
+        limit = STRICT_WAIT_S if wait.strict else ORDER_WAIT_S
+        moved, deadline, pause = -1, 0.0, 0
+        while not wait.ready() and self.stopped is None:
+            if self.replay.claims != moved:
+                moved, deadline = self.replay.claims, time.monotonic() + limit
+            if self._alone() or time.monotonic() > deadline:
+                break
+            # First the coroutines that are ready, then those that wait for something.
+            await asyncio.sleep(0 if pause < 20 else min(0.001 * (pause - 19), 0.05))
+            pause += 1
+        return wait.ready()
+
+    def _alone(self) -> bool:
+        """Whether nobody is left who could still make a recorded call."""
+        return False
+
+    async def _commit(self) -> None:
+        if len(live_runs) <= 1:  # alone: a flush is shorter than the way to a thread and back
+            self.commit()
+        else:
+            await asyncio.get_running_loop().run_in_executor(_flushers, self.commit)
+
+    # -- from plain code
+
+    def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        return drive(protocol(self, spec, given, call_id), self._perform_sync, self.mutex)
+
+    def _perform_sync(self, effect: Effect) -> Any:
+        match effect:
+            case Wait():
+                return effect.ready() or self._wait_sync(effect)
+            case Commit():
+                return self.commit()
+            case Invoke():
+                return _invoke_sync(effect)
+
+    def _wait_sync(self, wait: Wait) -> bool:
+        """In a thread of its own: wait for the others. In the agent's thread: nobody can go on."""
+        if threading.current_thread() is self._home and (self.is_async or self.in_flight <= 1):
+            return False
+        limit = STRICT_WAIT_S if wait.strict else ORDER_WAIT_S
+        moved, deadline = -1, 0.0
+        while not wait.ready() and self.stopped is None:
+            if self.replay.claims != moved:
+                moved, deadline = self.replay.claims, time.monotonic() + limit
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.005)
+        return wait.ready()
+
+
+async def _invoke(effect: Invoke) -> Any:
+    token = current_scope.set(effect.scope)
+    try:
+        if is_async(effect.function):
+            return await effect.function(*effect.args, **effect.kwargs)
+        value = await asyncio.to_thread(effect.function, *effect.args, **effect.kwargs)
+        return await value if inspect.isawaitable(value) else value
+    finally:
+        current_scope.reset(token)
+
+
+def _invoke_sync(effect: Invoke) -> Any:
+    token = current_scope.set(effect.scope)
+    try:
+        value = effect.function(*effect.args, **effect.kwargs)
+        return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+    finally:
+        current_scope.reset(token)
+
+
+async def _awaited(value: Awaitable[R]) -> R:
+    return await value
+
+
+class Run(_Drivers):
+    """A run as an async agent sees it.
+
+    ``task``, ``run_id``; ``state`` (a dict) and ``messages`` (a list), which checkpoints restore;
+    ``step``; ``now()``, ``random()``, ``uuid()``, which are recorded; ``steps()`` and ``call()``.
+    """
+
+    is_async = True
+
+    def __init__(self, log: EventLog, history: History, checkpoint_every_n: int) -> None:
+        super().__init__(log, history, checkpoint_every_n)
+        self._root = asyncio.current_task()
+        self._others = asyncio.all_tasks()
+
+    def _alone(self) -> bool:
+        if asyncio.current_task() is not self._root:
+            return False  # the agent itself may make more calls
+        return asyncio.all_tasks() <= self._others
+
+    async def call(
+        self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
+    ) -> Any:
+        """Call a function, sync (in a thread) or async, so that it is never executed twice.
+
+        What it returns, or raises, is recorded and served from the log ever after. ``call_id`` is
+        the model's id for the call, if there is one; it tells equal calls of a step apart. The
+        arguments and the result must be values that can be carried (RefusedValueError names what
+        cannot). A function that is no ``@tool`` is taken for a side effect that parks the run when
+        a crash leaves it in doubt.
+        """
+        return await self.perform_async(spec_of(function), (args, kwargs), call_id)
+
+    def steps(self) -> AsyncIterator[int]:
+        """The steps of the run, numbered from 1, without end: leave the loop to end it.
+
+        A checkpoint is taken between steps. Only ``state`` and ``messages`` are carried over one:
+        after a crash the loop goes on behind the last checkpoint, with fresh local variables.
+        """
+        self.claim_steps()
+        return _Steps(self)
+
+
+class _Steps:
+    # Not an async generator: the step is to be set in the context of whoever iterates.
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __aiter__(self) -> _Steps:
+        return self
+
+    async def __anext__(self) -> int:
+        return self._run.next_step()
+
+
+class SyncRun(_Drivers):
+    """A run as a plain agent sees it: as Run, with nothing to await."""
+
+    def call(
+        self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
+    ) -> Any:
+        """Call a function, sync or async, so that it is never executed twice; see ``Run.call``."""
+        return self.perform_sync(spec_of(function), (args, kwargs), call_id)
+
+    def steps(self) -> Iterator[int]:
+        """The steps of the run, numbered from 1, without end; see ``Run.steps``."""
+        self.claim_steps()
+        return iter(self.next_step, 0)

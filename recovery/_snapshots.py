@@ -1,0 +1,250 @@
+"""Checkpoints as snapshot records that hold what changed.
+
+A snapshot says how the state and the messages differ from those of an earlier one, its base, and
+where in the log the unchanged values stand. The base of the i-th snapshot of a run is the
+(i & (i - 1))-th: so a snapshot is restored from at most log2(i) others, and a message is named in
+at most log2(i) snapshots, each time by a reference of a few bytes. Bytes per step stay constant
+however long the conversation. The checksum covers all that is restored, not just what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import xxhash
+
+from eventlog import Record, RefusedValueError, Snapshot
+from recovery._messages import Messages
+from recovery._values import Ref, digest, pack, unpack
+
+VERSION = 1
+
+
+class Source(Protocol):
+    """Where records come from: an EventLog or a LogReader."""
+
+    def fetch(self, lsns: set[int]) -> dict[int, Record]: ...
+
+
+class Sink(Protocol):
+    """Where a snapshot goes: an EventLog."""
+
+    def append_snapshot(self, state: Any) -> int: ...
+
+
+@dataclass(slots=True)
+class Base:
+    """An earlier snapshot, and how many of its messages still stand unchanged at the start."""
+
+    index: int
+    lsn: int
+    keep: int
+
+
+@dataclass(slots=True)
+class Restored:
+    """What a snapshot restores, verified."""
+
+    lsn: int
+    checkpoint_id: str
+    run_id: str
+    step: int
+    timestamp: float
+    recoveries: int
+    state: dict[str, Any]
+    messages: list[bytes]
+    refs: list[Ref | None]
+    prologue: list[int]
+    tool_results: Any
+    checksum: str
+    state_at: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    bases: list[Base] = field(default_factory=list)
+
+
+def checksum(run_id: str, step: int, state: Mapping[str, bytes], rest: tuple[bytes, bytes]) -> str:
+    """The checksum of a checkpoint: 32 hex digits of xxh3-128.
+
+    ``state`` is the digest of each value by key; ``rest`` the digests of the messages and of the
+    tool results (empty when these are not in the checkpoint but in the log).
+    """
+    parts = [run_id, step, sorted(state.items()), *rest]
+    return str(xxhash.xxh3_128_hexdigest(pack(_plain(parts), "checkpoint")))
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def pack_state(state: Mapping[str, Any]) -> dict[str, bytes]:
+    """Each value of a state, packed; RefusedValueError with the path to what cannot be carried."""
+    for key in state:
+        if type(key) is not str:
+            raise RefusedValueError(f"state[{key!r}]", "keys of a state are str")
+    return {key: pack(value, f"state.{key}") for key, value in state.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """What goes into a snapshot besides state and messages."""
+
+    run_id: str
+    step: int
+    timestamp: float
+    checkpoint_id: str = ""
+    recoveries: int = 0
+    prologue: tuple[int, ...] = ()
+    tool_results: Any = None
+
+
+class SnapshotWriter:
+    """Writes the snapshots of one run, each as what changed since an earlier one."""
+
+    def __init__(self, log: Sink, restored: Restored | None = None) -> None:
+        self._log = log
+        self._bases: list[Base] = restored.bases if restored else []
+        self._state_at = restored.state_at if restored else {}
+
+    def messages_changed(self, start: int) -> None:
+        """Messages from index ``start`` on are not what they were."""
+        for base in self._bases:
+            base.keep = min(base.keep, start)
+
+    def write(self, what: Checkpointed, state: Mapping[str, Any], messages: Messages) -> int:
+        """Append the snapshot; its LSN. Durable with the next commit of the log."""
+        packed = pack_state(state)
+        digests = {key: digest(value) for key, value in packed.items()}
+        changed = {key for key, new in digests.items()
+                   if self._state_at.get(key, (b"", 0))[0] != new}  # fmt: skip
+        index = self._bases[-1].index + 1 if self._bases else 1
+        bases = [base for base in self._bases if base.index <= index & (index - 1)]
+        base = bases[-1] if bases else Base(0, 0, 0)
+        results = None if what.tool_results is None else pack(what.tool_results, "tool_results")
+        body = {
+            "version": VERSION,
+            "checkpoint_id": what.checkpoint_id or f"{what.run_id}-{what.step:06d}",
+            "run_id": what.run_id,
+            "step": what.step,
+            "timestamp": what.timestamp,
+            "recoveries": what.recoveries,
+            "prologue": list(what.prologue),
+            "index": index,
+            "base": base.lsn,
+            "keep": base.keep,
+            "messages": [messages.refs[i] or messages[i] for i in range(base.keep, len(messages))],
+            # [value] where it changed, else the LSN of the snapshot that holds it
+            "state": {key: [state[key]] if key in changed else self._state_at[key][1]
+                      for key in digests},
+            "tool_results": what.tool_results,
+            "checksum": checksum(
+                what.run_id, what.step, digests,
+                (messages.digest(), digest(results) if results is not None else b""),
+            ),
+        }  # fmt: skip
+        lsn = self._log.append_snapshot(pack(body, "checkpoint"))
+        for i in range(base.keep, len(messages)):
+            messages.refs[i] = messages.refs[i] or Ref(lsn, i - base.keep)
+        self._bases = [*bases, Base(index, lsn, len(messages))]
+        kept = {key: self._state_at[key] for key in digests if key not in changed}
+        self._state_at = kept | {key: (digests[key], lsn) for key in changed}
+        return lsn
+
+
+class BrokenCheckpointError(ValueError):
+    """Why a snapshot is not restored."""
+
+
+def restore(source: Source, snapshot: Snapshot) -> Restored:
+    """All that a snapshot restores, read and verified; BrokenCheckpointError says why it is not."""
+    try:
+        return _restore(source, snapshot)
+    except (KeyError, IndexError, TypeError, ValueError) as exc:
+        reason = exc if isinstance(exc, BrokenCheckpointError) else f"{type(exc).__name__}: {exc}"
+        raise BrokenCheckpointError(f"checkpoint at LSN {snapshot.lsn}: {reason}") from None
+
+
+def _restore(source: Source, snapshot: Snapshot) -> Restored:
+    body = _body(snapshot)
+    chain = [(snapshot.lsn, body)]
+    while chain[-1][1]["base"]:
+        lsn = chain[-1][1]["base"]
+        if not 0 < lsn < chain[-1][0]:
+            raise BrokenCheckpointError(f"its base is LSN {lsn}")
+        chain.append((lsn, _body(_get(source.fetch({lsn}), lsn))))
+    placed: list[tuple[Any, Ref]] = []
+    bases: list[Base] = []
+    for lsn, part in reversed(chain):
+        del placed[part["keep"] :]
+        for base in bases:
+            base.keep = min(base.keep, part["keep"])
+        for i, item in enumerate(part["messages"]):
+            placed.append((item, item if isinstance(item, Ref) else Ref(lsn, i)))
+        bases.append(Base(part["index"], lsn, len(placed)))
+    packed = _resolve(source, placed)
+    state, state_at = _state(source, snapshot.lsn, body)
+    messages = Messages()
+    messages.restore(packed, [ref for _, ref in placed])
+    results = body["tool_results"]
+    found = checksum(
+        body["run_id"], body["step"], {key: at[0] for key, at in state_at.items()},
+        (messages.digest(), b"" if results is None else digest(pack(results, "tool_results"))),
+    )  # fmt: skip
+    if found != body["checksum"]:
+        raise BrokenCheckpointError(f"checksum is {found}, recorded {body['checksum']}")
+    return Restored(
+        snapshot.lsn, body["checkpoint_id"], body["run_id"], body["step"], body["timestamp"],
+        body["recoveries"], state, packed, messages.refs, body["prologue"], results, found,
+        state_at, bases,
+    )  # fmt: skip
+
+
+def _body(record: Record) -> dict[str, Any]:
+    body = unpack(record.packed)
+    if not isinstance(record, Snapshot) or not isinstance(body, dict):
+        raise BrokenCheckpointError("not a checkpoint of a run")
+    if body.get("version") != VERSION:
+        raise BrokenCheckpointError(f"version {body.get('version')!r} is not known to this library")
+    return body
+
+
+def _get(found: dict[int, Record], lsn: int) -> Record:
+    if lsn not in found:
+        raise BrokenCheckpointError(f"it needs LSN {lsn}, which is damaged or missing")
+    return found[lsn]
+
+
+def _resolve(source: Source, placed: list[tuple[Any, Ref]]) -> list[bytes]:
+    wanted = {ref.lsn for item, ref in placed if isinstance(item, Ref)}
+    found = source.fetch(wanted)
+    bodies = {lsn: unpack(_get(found, lsn).packed) for lsn in wanted}
+    return [
+        pack(value_at(found[ref.lsn], bodies[ref.lsn], ref) if isinstance(item, Ref) else item, "")
+        for item, ref in placed
+    ]
+
+
+def value_at(record: Record, body: Any, ref: Ref) -> Any:
+    """The value that a Ref names in its record."""
+    match record.kind:
+        case "outcome" | "resolved":
+            return body["value"]
+        case "messages":
+            return body["new"][ref.index]
+        case "snapshot":
+            return body["messages"][ref.index]
+    raise BrokenCheckpointError(f"LSN {ref.lsn} is a {record.kind!r}, which holds no message")
+
+
+def _state(
+    source: Source, lsn: int, body: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, tuple[bytes, int]]]:
+    kept = {at for at in body["state"].values() if isinstance(at, int)}
+    found = source.fetch(kept)
+    bodies = {at: _body(_get(found, at)) for at in kept}
+    state, state_at = {}, {}
+    for key, value in body["state"].items():
+        at = value if isinstance(value, int) else lsn
+        (state[key],) = bodies[at]["state"][key] if isinstance(value, int) else value
+        state_at[key] = digest(pack(state[key], key)), at
+    return state, state_at

@@ -1,0 +1,238 @@
+"""Tools: functions whose calls are recorded, and what to do about one that a crash cut short."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+
+from eventlog import RefusedValueError
+from recovery._errors import ToolError
+from recovery._events import CallFailed
+
+if TYPE_CHECKING:
+    from recovery._core import RunCore
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_REFUSED = f"{RefusedValueError.__module__}.{RefusedValueError.__qualname__}"
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+AfterCrash = Literal["park", "retry", "report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What became of a call in doubt: made by the class methods."""
+
+    how: Literal["outcome", "retry", "fail", "unknown"]
+    value: Any = None
+
+    @classmethod
+    def outcome(cls, value: Any) -> Resolution:
+        """It happened, and this is its result. It is not executed again."""
+        return cls("outcome", value)
+
+    @classmethod
+    def retry(cls) -> Resolution:
+        """It did not happen (or is safe to repeat): execute it, under the same idempotency key."""
+        return cls("retry")
+
+    @classmethod
+    def fail(cls, reason: str) -> Resolution:
+        """Give up on it: the agent gets a ToolError with this reason."""
+        return cls("fail", reason)
+
+    @classmethod
+    def unknown(cls) -> Resolution:
+        """Nobody can tell yet: the call stays in doubt and the run parks."""
+        return cls("unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call as its tool, a reconcile hook or an operator sees it.
+
+    ``idempotency_key`` is the same for every attempt; ``attempt`` counts from 1; ``lsn`` is the
+    record of the intent; ``started_ns`` when it was first intended (wall clock, ns).
+    """
+
+    run_id: str
+    lsn: int
+    step: str
+    tool: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    call_id: str
+    idempotency_key: str
+    attempt: int
+    started_ns: int
+
+    def __str__(self) -> str:
+        shown = [repr(arg) for arg in self.args] + [f"{k}={v!r}" for k, v in self.kwargs.items()]
+        text = ", ".join(part if len(part) <= 80 else part[:77] + "..." for part in shown)
+        return f"LSN {self.lsn}: {self.tool}({text}), idempotency key {self.idempotency_key}"
+
+
+Reconcile = Callable[[Call], Resolution | Awaitable[Resolution]]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """How calls of a function are recorded."""
+
+    name: str
+    function: Callable[..., Any]
+    after_crash: AfterCrash | Literal["reconcile"] = "park"
+    reconcile: Reconcile | None = None
+    raises: tuple[type[Exception], ...] = ()
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a call needs no durable intent, because making it twice does no harm."""
+        return self.after_crash == "retry"
+
+    def rebuild(self, failed: CallFailed) -> Exception:
+        """The exception that the agent sees, on the first execution as on replay.
+
+        Types are looked up among the builtin ones and those that the tool declares, never imported.
+        """
+        kind = next((kind for kind in self.raises
+                     if f"{kind.__module__}.{kind.__qualname__}" == failed.type), None)  # fmt: skip
+        if kind is None and failed.type.startswith("builtins."):
+            found = getattr(builtins, failed.type.removeprefix("builtins."), None)
+            if isinstance(found, type) and issubclass(found, Exception):
+                kind = found
+        if failed.type == _REFUSED:
+            kind = RefusedValueError
+        if kind is not None and failed.args is not None:
+            try:
+                exc = kind(*failed.args)
+            except Exception:  # its constructor wants something else
+                exc = None
+            if type(exc) is kind and str(exc) == failed.message:
+                return exc
+        return ToolError(failed.type.removeprefix("builtins."), failed.message, failed.traceback)
+
+
+class Scope:
+    """Where in a run the present code is: part of the identity of the calls it makes.
+
+    Counts equal calls itself, so that the counts go when the last task of the scope has gone.
+    """
+
+    __slots__ = ("_counts", "call", "path", "run")
+
+    def __init__(self, run: RunCore, path: str, call: Call | None = None) -> None:
+        self.run, self.path, self.call = run, path, call
+        self._counts: Counter[object] = Counter()
+
+    def next_occurrence(self, what: object) -> int:
+        """1 for the first of its kind here, then 2, 3, ..."""
+        self._counts[what] += 1
+        return self._counts[what]
+
+
+current_scope: ContextVar[Scope | None] = ContextVar("recovery_scope", default=None)
+
+
+def current_call() -> Call | None:
+    """The recorded call inside which this code runs: its idempotency key, its attempt.
+
+    None outside of one. Works in the tool itself and in all that it calls, also in threads started
+    by ``asyncio.to_thread``.
+    """
+    scope = current_scope.get()
+    return scope.call if scope is not None else None
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    after_crash: AfterCrash = "park",
+    reconcile: Reconcile | None = None,
+    raises: Sequence[type[Exception]] = (),
+    name: str | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    after_crash: AfterCrash = "park",
+    reconcile: Reconcile | None = None,
+    raises: Sequence[type[Exception]] = (),
+    name: str | None = None,
+) -> Any:
+    """Make a function a tool: called inside a run it is recorded and never executed twice.
+
+    Called outside of a run it is the plain function. ``after_crash`` says what to do when a crash
+    leaves it unknown whether a call took effect: "park" (the run stops until somebody resolves
+    it), "retry" (the call is safe to repeat), "report" (the agent receives an OutcomeUnknown).
+    ``reconcile`` asks the outside world instead: a function (sync or async) from the Call to a
+    Resolution; if it raises or answers unknown, the run parks. ``raises`` names exceptions that
+    the agent is to see as themselves (builtin ones need not be named; others become ToolError).
+    ``name`` is the tool's name in the log, the function's by default.
+    """
+    if after_crash not in ("park", "retry", "report"):
+        raise ValueError(f'after_crash is "park", "retry" or "report", not {after_crash!r}')
+    if reconcile is not None and after_crash != "park":
+        raise ValueError("reconcile= decides what happens after a crash; leave out after_crash=")
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        policy: Any = "reconcile" if reconcile is not None else after_crash
+        named = name or function_name(function)
+        spec = ToolSpec(named, function, policy, reconcile, tuple(raises))
+        if is_async(function):
+
+            @functools.wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                scope = current_scope.get()
+                if scope is None:
+                    return await function(*args, **kwargs)
+                return await scope.run.perform_async(spec, (args, kwargs), "")
+        else:
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                scope = current_scope.get()
+                if scope is None:
+                    return function(*args, **kwargs)
+                return scope.run.perform_sync(spec, (args, kwargs), "")
+
+        wrapper.tool_spec = spec  # type: ignore[attr-defined]
+        return wrapper
+
+    return decorate if function is None else decorate(function)
+
+
+def spec_of(function: Callable[..., Any]) -> ToolSpec:
+    """The spec of a tool; for any other function that of a side effect that parks."""
+    spec = getattr(function, "tool_spec", None)
+    return spec if isinstance(spec, ToolSpec) else ToolSpec(function_name(function), function)
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The name under which calls of a function are recorded."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling the function gives something to await."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    called = getattr(function, "__call__", None)  # noqa: B004 - an object whose call is async
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)

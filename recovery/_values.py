@@ -1,0 +1,156 @@
+"""Values to msgpack and back, so that what comes back equals what went in, in value and type.
+
+Pure. Plain values are msgpack's own; what is ours travels as msgpack extension types by number.
+Nothing read from a log names anything to import or call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import xxhash
+
+from eventlog._errors import RefusedValueError
+from eventlog._record import DEPTH_MAX, Packed, find_refused
+from recovery._frozen import FrozenDict, FrozenList
+
+EXT_REF, EXT_MESSAGES, EXT_UNKNOWN = 1, 2, 3
+
+# First bytes of msgpack's binary types: only where one occurs can a bytearray have slipped in.
+_BINARY = (b"\xc4", b"\xc5", b"\xc6")
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value that the log has already: record ``lsn``, and which of its values."""
+
+    lsn: int
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeUnknown:
+    """What an agent receives for a call whose outcome a crash has hidden (after_crash="report").
+
+    The call may or may not have taken effect; ``idempotency_key`` is the one that it was given.
+    """
+
+    tool: str
+    idempotency_key: str
+
+    def __str__(self) -> str:
+        return (
+            f"The outcome of {self.tool} is unknown: the process died while it ran. It may or may "
+            f"not have taken effect (idempotency key {self.idempotency_key}). Find out before "
+            "doing it again."
+        )
+
+
+class MessagesDigest:
+    """Stands for the whole conversation where it is an argument: its length and its digest."""
+
+    __slots__ = ("digest", "length")
+
+    def __init__(self, length: int, digest: bytes) -> None:
+        self.length, self.digest = length, digest
+
+
+class Conversation(list[Any]):
+    """A list that knows a digest of itself: what run.messages is to this module."""
+
+    def digest(self) -> bytes:
+        raise NotImplementedError
+
+
+def _default(value: Any) -> Any:
+    match value:
+        case FrozenDict():
+            return dict(value)
+        case FrozenList():
+            return list(value)
+        case Ref():
+            return msgpack.ExtType(EXT_REF, msgpack.packb([value.lsn, value.index]))
+        case MessagesDigest():
+            packed = msgpack.packb([value.length, value.digest])
+            return msgpack.ExtType(EXT_MESSAGES, packed)
+        case OutcomeUnknown():
+            packed = msgpack.packb([value.tool, value.idempotency_key])
+            return msgpack.ExtType(EXT_UNKNOWN, packed)
+        case Conversation():
+            return list(value)
+    raise TypeError(f"cannot carry {type(value).__name__}")
+
+
+def _default_argument(value: Any) -> Any:
+    if isinstance(value, Conversation):
+        return _default(MessagesDigest(len(value), value.digest()))
+    return _default(value)
+
+
+def _ext(code: int, data: bytes) -> Any:
+    parts = msgpack.unpackb(data)
+    match code, parts:
+        case 1, [int(lsn), int(index)]:
+            return Ref(lsn, index)
+        case 2, [int(length), bytes(digest)]:
+            return MessagesDigest(length, digest)
+        case 3, [str(tool), str(key)]:
+            return OutcomeUnknown(tool, key)
+    raise ValueError(f"extension type {code} is not known to this library")
+
+
+def pack(value: Any, path: str) -> Packed:
+    """``value`` as msgpack; RefusedValueError with the path to what cannot be carried."""
+    return _pack(value, path, _default)
+
+
+def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], path: str) -> Packed:
+    """Arguments as [positional, by name], run.messages among them by its digest alone."""
+    named = {name: kwargs[name] for name in sorted(kwargs)}
+    return _pack([list(args), named], path, _default_argument)
+
+
+def _pack(value: Any, path: str, default: Callable[[Any], Any]) -> Packed:
+    try:
+        packed = msgpack.packb(value, strict_types=True, default=default)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        where, why = find_refused(_without_ours(value), path)
+        raise RefusedValueError(where, why or str(exc)) from None
+    if any(mark in packed for mark in _BINARY):
+        # msgpack takes bytearray and memoryview and gives back bytes, which is another type.
+        where, why = find_refused(_without_ours(value), path)
+        if why:
+            raise RefusedValueError(where, why)
+    return Packed(packed)
+
+
+def _without_ours(value: Any, depth: int = 0) -> Any:
+    """The same with plain dicts and lists for ours, so that what is left to refuse is foreign."""
+    if depth > DEPTH_MAX:
+        return value
+    if type(value) is dict or isinstance(value, FrozenDict):
+        return {key: _without_ours(part, depth + 1) for key, part in value.items()}
+    if type(value) is list or isinstance(value, FrozenList | Conversation):
+        return [_without_ours(part, depth + 1) for part in value]
+    return None if isinstance(value, Ref | MessagesDigest | OutcomeUnknown) else value
+
+
+def pack_list(parts: list[Packed]) -> Packed:
+    """A list of values that are packed already."""
+    return Packed(msgpack.Packer().pack_array_header(len(parts)) + b"".join(parts))
+
+
+def unpack(packed: bytes) -> Any:
+    """The value again; ValueError when it is none of ours."""
+    try:
+        return msgpack.unpackb(packed, strict_map_key=False, ext_hook=_ext)
+    except Exception as exc:  # msgpack raises by kind of garbage
+        raise ValueError(f"not a value: {type(exc).__name__}: {exc}") from None
+
+
+def digest(packed: bytes) -> bytes:
+    """The xxh3-128 digest of a packed value: equal values of equal types have equal digests."""
+    return bytes(xxhash.xxh3_128_digest(packed))

@@ -1,0 +1,1 @@
+"""Where runs live: one protocol, one module for each kind of store."""

@@ -1,0 +1,28 @@
+"""Runs as directories on disk: the default store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from eventlog._files import OSFiles
+from eventlog._log import Durability
+from recovery.stores.protocol import LogStore
+
+
+def default_directory() -> str:
+    """Where runs live unless told otherwise: ``$EVENTLOG_HOME``, else ``~/.eventlog``."""
+    return os.environ.get("EVENTLOG_HOME") or str(Path("~/.eventlog").expanduser())
+
+
+class FileStore(LogStore):
+    """Runs in directory ``path``, each a log in a directory of its own; made when first used.
+
+    ``durability`` is that of the logs: "power", "process" or "none" (see EventLog.open).
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, durability: Durability = "power"
+    ) -> None:
+        root = default_directory() if path is None else str(Path(path).expanduser())
+        super().__init__(root, OSFiles(), durability)

@@ -1,0 +1,13 @@
+"""Runs in memory: for tests, and for agents whose runs need not outlive the process."""
+
+from __future__ import annotations
+
+from eventlog._memory import MemoryFiles
+from recovery.stores.protocol import LogStore
+
+
+class MemoryStore(LogStore):
+    """Runs in this process' memory, in the same log format as on disk."""
+
+    def __init__(self) -> None:
+        super().__init__("memory", MemoryFiles(), "power")
