@@ -1,0 +1,55 @@
+# Needs python3 (3.11 or newer) with pip; everything else goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+comma := ,
+
+# The demo's default model is offline; the client library is installed only for a real endpoint.
+DEMO_EXTRAS := demo$(if $(OPENAI_BASE_URL)$(OPENAI_API_KEY),$(comma)openai)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench crash docs clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+demo: $(VENV)/.with-$(DEMO_EXTRAS) ## kill a working agent again and again, and see it finish (DIR= KILLS= SEED=)
+	@$(BIN)/python examples/demo.py $(if $(DIR),--dir "$(DIR)") $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+
+test: $(VENV)/.with-dev ## the test suite without the long crash sweeps
+	@$(BIN)/pytest -q -m "not crash"
+
+crash: $(VENV)/.with-dev ## the long crash sweeps, then the suite with many more random examples
+	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m crash
+	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m "not crash"
+
+lint: $(VENV)/.with-dev ## ruff and mypy
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+bench: $(VENV)/.with-dev ## the benchmarks
+	@$(BIN)/python -m tools.bench
+
+docs: $(VENV)/.with-docs ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "see site/index.html"
+
+clean: ## remove everything that these targets made
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp per set of extras, renewed when pyproject.toml changes.
+$(VENV)/.with-%: $(VENV)/.created pyproject.toml
+	@echo "installing .[$*] into $(VENV)"
+	@$(PIP) --editable '.[$*]'
+	@touch $@
+
+# Some systems ship venv without its bundled pip; their own pip then puts one in.
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; name one with make PYTHON=...")'
+	@echo "creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || \
+		{ $(PYTHON) -m venv --clear --without-pip $(VENV) && $(PYTHON) -m pip --quiet --python $(BIN)/python install pip; }
+	@touch $@
