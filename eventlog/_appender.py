@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 
-from eventlog._errors import FencedError, LogError, WriterFailedError
-from eventlog._files import Directory, File, Files
+from eventlog._errors import LogError, WriterFailedError
+from eventlog._files import Directory, File, Files, write_all
 from eventlog._frame import FRAME_SIZE, HEADER_SIZE, SNAPSHOT, SegmentHeader, encode_frame, padded
 from eventlog._owner import Owner
 from eventlog._reader import Tail
 from eventlog._scan import Mark
-from eventlog._segment import MARK_NAME, SegmentWriter, encode_mark, segment_name, write_all
+from eventlog._segment import MARK_NAME, SegmentWriter, encode_mark, segment_name
 
 BUFFER_SIZE = 64 << 10  # durability="none" writes in pieces of this size
 
@@ -29,9 +29,11 @@ class Appender:
         self._log_id = log_id
         self._lock, self._sync_lock = threading.Lock(), threading.Lock()
         self._failed: BaseException | None = None
+        self.unseen = False  # whether a failure has happened that nobody was told of
         self._writer: SegmentWriter | None = None
         self._mark_file: File | None = None
-        self._buffer: list[tuple[bytes, int]] = []  # frames with their LSNs
+        self._buffer: list[bytes] = []  # frames that follow each other
+        self._buffer_lsn = self._buffer_size = 0
         self._number = 0
         self._snapshot = 0
         self.next_lsn = 1
@@ -42,42 +44,50 @@ class Appender:
 
     # -- recovery
 
-    def settle(self, tail: Tail, takeover: bool) -> None:
+    def settle(self, tail: Tail) -> None:
         """Cut what was never acknowledged and make durable what is kept, before it is served.
 
         A crash in here is safe: after each step the next opening finds the same end.
         """
+        contested = self._owner.contested
         self._number, self.next_lsn, self._snapshot = tail.number, tail.next_lsn, tail.snapshot
         self.durable = Mark(tail.next_lsn - 1, tail.snapshot)
         for name in self._directory.names():
             if name.endswith(".new"):  # a crash came before it got its name: it holds nothing
                 self._directory.remove(name)
-        if not tail.number:
-            return
+        if tail.number:
+            self._settle_segment(tail, contested)
+        if contested:
+            # Whoever was here may still append behind the end that we have found. From now on
+            # that does not count, for us and for readers alike: the LSNs go on in our segment.
+            self._writer = self._new_segment(b"")
+
+    def _settle_segment(self, tail: Tail, contested: bool) -> None:
         file = self._directory.open(segment_name(tail.number), write=True)
-        keep = False
         try:
-            if tail.damaged or takeover or tail.header is None:
-                # Evidence stays as it is, and a stuck owner may still be writing here. What we
-                # keep becomes durable; the cut is where the next segment's LSNs begin.
+            if tail.damaged or contested or tail.header is None:
+                # Evidence stays as it is, and another may still be writing here. What we keep
+                # becomes durable; the cut is where the next segment's LSNs begin.
+                _renew(file, tail)
                 file.sync()
                 self._directory.sync()
                 return
             writer = SegmentWriter(file, tail.header, tail.offset, tail.index, self.flushed)
-            if not tail.clean or tail.torn_size:
+            if not tail.sealed:
                 # The process or the machine died. Cut the tail and seal what is left. What comes
                 # next gets a new segment, and with it a new salt: should the bytes cut here turn
                 # up again (a file system may show old blocks after a power loss), they are no
                 # frames of that segment.
                 file.truncate(tail.offset)
+                _renew(file, tail)
                 writer.seal(self.durable, clean=False)
                 self._directory.sync()
-            elif tail.offset < self.segment_size:
+            elif tail.clean and tail.offset < self.segment_size:
                 # Closed cleanly: nothing behind the end, no other writer. Go on in it.
-                self._writer, keep = writer, True
                 self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
+                self._writer = writer
         finally:
-            if not keep:
+            if self._writer is None:
                 file.close()
 
     # -- appending
@@ -87,24 +97,26 @@ class Appender:
         size = padded(FRAME_SIZE + len(payload))
         with self._lock:
             self.check()
-            if self._fits(size):
+            if self._fits(size, payload):
                 return self._append(kind, count, payload)
         with self._sync_lock, self._lock:
             self.check()
             try:
-                if not self._fits(size):
+                if not self._fits(size, payload):
                     if self._writer is not None:
                         self._seal(self._writer, clean=False)
-                    self._writer = self._new_segment()
+                    self._writer = self._new_segment(payload)
             except BaseException as exc:
                 self.fail(exc)
                 raise
             return self._append(kind, count, payload)
 
-    def _fits(self, size: int) -> bool:
-        if self._writer is None:
+    def _fits(self, size: int, payload: bytes) -> bool:
+        # A payload that has the segment's salt in it (an agent that reads its own log, or somebody
+        # who forges frames) goes to another segment: the search for frames never looks into one.
+        if self._writer is None or self._writer.header.salt in payload:
             return False
-        end = self._writer.end + self._buffered_size()
+        end = self._writer.end + self._buffer_size
         # A record larger than a segment has one to itself.
         return end + size <= self.segment_size or end == HEADER_SIZE
 
@@ -115,8 +127,11 @@ class Appender:
         frame = encode_frame(writer.header.salt, kind, count, payload, marks)
         try:
             if self.buffered:
-                self._buffer.append((frame, lsn))
-                if self._buffered_size() >= BUFFER_SIZE:
+                if not self._buffer:
+                    self._buffer_lsn, self._buffer_size = lsn, 0
+                self._buffer.append(frame)
+                self._buffer_size += len(frame)
+                if self._buffer_size >= BUFFER_SIZE:
                     self._drain()
             else:
                 writer.write(frame, lsn)
@@ -128,9 +143,6 @@ class Appender:
             raise
         return lsn
 
-    def _buffered_size(self) -> int:
-        return sum(len(frame) for frame, _ in self._buffer)
-
     def drain(self) -> None:
         """Hand what is buffered to the operating system."""
         with self._lock:
@@ -138,19 +150,22 @@ class Appender:
             self._drain()
 
     def _drain(self) -> None:
-        buffer, self._buffer = self._buffer, []
-        if buffer:
+        if self._buffer:
             assert self._writer is not None
-            self._writer.write(b"".join(frame for frame, _ in buffer), buffer[0][1])
+            frames = b"".join(self._buffer)
+            self._buffer, self._buffer_size = [], 0
+            self._writer.write(frames, self._buffer_lsn)
 
-    def _new_segment(self) -> SegmentWriter:
+    def _new_segment(self, payload: bytes) -> SegmentWriter:
+        """A segment for ``payload``, and what comes after it."""
         self._owner.check()
         if self._mark_file is None:
             self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
         while True:
             self._number += 1
-            # No zero bytes, so that runs of zeros are never candidates for a frame.
-            salt = bytes(byte or 0xA5 for byte in self._files.random_bytes(4))
+            salt = self._new_salt()
+            while salt in payload:
+                salt = self._new_salt()
             header = SegmentHeader(
                 self._number, self._log_id, self.next_lsn, 1, self._owner.epoch, salt
             )
@@ -162,41 +177,40 @@ class Appender:
                 # it decides where that one's records end.
                 self._owner.check()
 
+    def _new_salt(self) -> bytes:
+        # No zero bytes, so that runs of zeros are never candidates for a frame.
+        return bytes(byte or 0xA5 for byte in self._files.random_bytes(4))
+
     # -- durability
 
     def commit(self, target: int) -> None:
         """Make records up to ``target`` durable; those who wait meanwhile share the next flush."""
-        self.check()
-        if self.flushed:
-            with self._sync_lock:
-                if self.durable.durable < target:
-                    self._flush()
-        try:
-            self._owner.check()
-        except FencedError as exc:
-            self.fail(exc)
-            raise
-
-    def _flush(self) -> None:
-        with self._lock:
-            self.check()
-            writer, mark = self._writer, Mark(self.next_lsn - 1, self._snapshot)
-        try:
-            assert writer is not None  # something is not durable, so it is in a segment
-            writer.file.sync()
-            self._note_durable(mark)
-        except BaseException as exc:
-            # fsyncgate: the pages may be marked clean now, and the next flush would lie.
-            self.fail(exc)
-            raise
+        with self._sync_lock:
+            with self._lock:
+                self.check()
+                writer, mark = self._writer, Mark(self.next_lsn - 1, self._snapshot)
+            try:
+                if self.flushed and self.durable.durable < target:
+                    assert writer is not None  # something is not durable, so it is in a segment
+                    writer.file.sync()
+                    self._note_durable(mark)
+                else:
+                    self._owner.check()
+            except BaseException as exc:
+                # fsyncgate: the pages may be marked clean now, and the next flush would lie.
+                self.fail(exc)
+                raise
 
     def _note_durable(self, mark: Mark) -> None:
+        # Whoever has lost the log neither acknowledges nor writes over the new owner's mark.
+        self._owner.check()
         self.durable = mark
         if self._mark_file is not None:
             # After the flush, never before, and not flushed itself: it may lag, it never leads.
             write_all(self._mark_file, encode_mark(self._log_id, self._owner.epoch, mark), 0)
 
     def _seal(self, writer: SegmentWriter, clean: bool) -> None:
+        self._owner.check()
         self._drain()
         mark = Mark(self.next_lsn - 1, self._snapshot)
         writer.seal(mark, clean)
@@ -207,9 +221,14 @@ class Appender:
     # -- the end
 
     def close(self) -> None:
-        """Seal the segment as closed cleanly, unless a failure came first."""
+        """Seal the segment as closed cleanly, unless a failure came first.
+
+        A failure that nobody was told of (of ``commit_behind``) is raised here at the latest.
+        """
         with self._sync_lock, self._lock:
             if self._failed is not None:
+                if self.unseen:
+                    self.check()
                 return
             try:
                 self._owner.check()
@@ -222,12 +241,13 @@ class Appender:
 
     def drop(self) -> None:
         """Close the files, whatever state they are in. The lock goes with the owner's."""
-        if self._writer is not None:
-            self._writer.file.close()
-        if self._mark_file is not None:
-            self._mark_file.close()
-        self._owner.close()
+        writer, mark_file = self._writer, self._mark_file
         self._writer = self._mark_file = None
+        if writer is not None:
+            writer.file.close()
+        if mark_file is not None:
+            mark_file.close()
+        self._owner.close()
 
     def abandon(self, reason: LogError) -> None:
         """In a forked child: no lock may be waited for (its holder is not here), only dropped."""
@@ -239,8 +259,9 @@ class Appender:
         """Raise when this writer has failed or is closed."""
         if self._failed is None:
             return
+        self.unseen = False
         if isinstance(self._failed, LogError):
-            raise self._failed
+            raise self._failed.with_traceback(None)
         raise WriterFailedError(
             f"{self._directory.path}: an earlier write failed ({self._failed!r}). Everything up "
             f"to LSN {self.durable.durable} is safe. Close this log and open it again to go on."
@@ -250,3 +271,14 @@ class Appender:
         """Take no more; the first reason is kept."""
         if self._failed is None:
             self._failed = exc
+
+
+def _renew(file: File, tail: Tail) -> None:
+    """Write again, unchanged, what is kept but was not known to be durable.
+
+    If a flush of the writer before us has failed, the operating system may hold these bytes in
+    memory alone and take them for written: they can be read, and a flush would do nothing.
+    """
+    kept = file.pread(tail.offset - tail.unsure, tail.unsure)
+    if kept:
+        write_all(file, kept, tail.unsure)

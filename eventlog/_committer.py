@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
 from typing import Protocol
-
-_logger = logging.getLogger("eventlog")
 
 # A record that nobody waits for is flushed within this time, together with all that came since:
 # short against a model call, long against a flush (0.1 to 10 ms).
@@ -16,7 +13,8 @@ DELAY_S = 0.01
 
 
 class Committable(Protocol):
-    def commit(self) -> None: ...
+    def commit_now(self) -> None:
+        """Commit; an error is kept for whoever relies on the log."""
 
 
 class Committer:
@@ -35,8 +33,9 @@ class Committer:
         with self._wake:
             self._waiting.add(log)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="eventlog", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="eventlog", daemon=True)
+                thread.start()
+                self._thread = thread
             elif len(self._waiting) == 1:
                 self._wake.notify()
 
@@ -48,12 +47,8 @@ class Committer:
             time.sleep(DELAY_S)
             with self._wake:
                 waiting, self._waiting = self._waiting, set()
-            for log in waiting:
-                try:
-                    log.commit()
-                except Exception as exc:  # the log keeps it and raises it to whoever relies on it
-                    _logger.debug("commit behind failed: %r", exc)
-            del waiting
+            while waiting:  # emptied, so that this thread keeps no log alive while it sleeps
+                waiting.pop().commit_now()
 
 
 committer = Committer()

@@ -99,6 +99,21 @@ class Files(Protocol):
         """This process' id and host, for the lock file."""
 
 
+def write_all(file: File, data: bytes, offset: int, need: int | None = None) -> int:
+    """Write ``data``, the first ``need`` bytes of it for certain; how many were written.
+
+    A short write is gone on with, which brings out the error behind it (ENOSPC, EFBIG).
+    """
+    need = len(data) if need is None else need
+    written = file.pwrite(data, offset)
+    while written < need:
+        more = file.pwrite(data[written:need], offset + written)
+        if more <= 0:
+            raise OSError(f"a write of {need - written} bytes wrote none")
+        written += more
+    return written
+
+
 class OSFile:
     """A file by its descriptor."""
 
@@ -148,7 +163,12 @@ class OSFile:
         return found.st_dev, found.st_ino
 
     def close(self) -> None:
-        os.close(self._fd)
+        fd, self._fd = self._fd, -1  # closing twice must not close what has the number by then
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()  # Ctrl-C between two lines must not leave a lock behind
 
 
 class OSDirectory:
@@ -156,6 +176,7 @@ class OSDirectory:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._fd = -1
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def names(self) -> list[str]:
@@ -169,18 +190,23 @@ class OSDirectory:
         try:
             fd = os.open(name, flags, 0o600, dir_fd=self._fd)
         except OSError as exc:
-            if exc.errno in (errno.ELOOP, errno.ENXIO):
+            if exc.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 raise self._foreign(name) from None
             raise
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
+        file, found = OSFile(fd), os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
             raise self._foreign(name)
-        return OSFile(fd)
+        if write and found.st_nlink > 1:
+            raise LogError(
+                f"{self.path}/{name} has {found.st_nlink} names (hard links): what is written to "
+                "it would show up under the others too. Nothing was written. Copy the log instead."
+            )
+        return file
 
     def _foreign(self, name: str) -> LogError:
         return UnsupportedFormatError(
-            f"{self.path}/{name} is not a regular file (a link, pipe or device). Links inside a "
-            "log are refused; nothing was read from it or changed."
+            f"{self.path}/{name} is not a regular file (a link, pipe, device or directory). These "
+            "are refused inside a log; nothing was read from it or changed."
         )
 
     def publish(self, temporary: str, name: str) -> None:
@@ -213,7 +239,12 @@ class OSDirectory:
         return os.fstat(self._fd).st_dev
 
     def close(self) -> None:
-        os.close(self._fd)
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class OSFiles:

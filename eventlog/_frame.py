@@ -39,7 +39,9 @@ RECORDS, SNAPSHOT, FOOTER = 1, 2, 3
 PAYLOAD_SIZE_MAX = 64 << 20
 
 _SEGMENT = struct.Struct("<8sHHI16sQQQ4s")
-_FRAME_CHECKED = struct.Struct("<IBBHQQQII")  # what the header's CRC covers
+# What the header's CRC covers. Kind, flags and the reserved bytes are one u32 here: a flag that a
+# newer version may set makes an unknown kind, which is refused instead of misread.
+_FRAME_CHECKED = struct.Struct("<IIQQQII")
 _FRAME_HEAD = struct.Struct("<4sI")
 _TRAILER = struct.Struct("<4sIQ")
 _CRC = struct.Struct("<I")
@@ -130,9 +132,7 @@ def encode_frame(
     size = len(payload)
     seed = _CRC.unpack(salt)[0]
     lsn, durable, snapshot = marks
-    checked = _FRAME_CHECKED.pack(
-        size, kind, 0, 0, lsn, durable, snapshot, count, crc32(payload, seed)
-    )
+    checked = _FRAME_CHECKED.pack(size, kind, lsn, durable, snapshot, count, crc32(payload, seed))
     head = _FRAME_HEAD.pack(salt, crc32(checked, seed))
     return b"".join((head, checked, payload, bytes(-size % ALIGNMENT)))
 
@@ -147,7 +147,7 @@ def frame_at(buf: bytes, offset: int, salt: bytes) -> Frame | None:
     checked = buf[offset + 8 : offset + FRAME_SIZE]
     if crc32(checked, _CRC.unpack(salt)[0]) != header_crc:
         return None
-    size, kind, _, _, lsn, durable, snapshot, count, crc = _FRAME_CHECKED.unpack(checked)
+    size, kind, lsn, durable, snapshot, count, crc = _FRAME_CHECKED.unpack(checked)
     if size > PAYLOAD_SIZE_MAX:
         return None
     return Frame(offset, size, kind, lsn, durable, snapshot, count, crc)
@@ -155,10 +155,10 @@ def frame_at(buf: bytes, offset: int, salt: bytes) -> Frame | None:
 
 def payload_of(buf: bytes, frame: Frame, salt: bytes) -> bytes | None:
     """The frame's payload when it is all there and its CRC holds, else None."""
-    payload = buf[frame.payload_offset : frame.payload_end]
-    if len(payload) < frame.size or crc32(payload, _CRC.unpack(salt)[0]) != frame.crc:
+    if frame.payload_end > len(buf):  # looked at first: copying what is there could add up
         return None
-    return payload
+    payload = buf[frame.payload_offset : frame.payload_end]
+    return payload if crc32(payload, _CRC.unpack(salt)[0]) == frame.crc else None
 
 
 def frames_ahead(buf: bytes, offset: int, salt: bytes) -> Iterator[Frame]:
@@ -173,7 +173,7 @@ def frames_ahead(buf: bytes, offset: int, salt: bytes) -> Iterator[Frame]:
             frame = frame_at(buf, at, salt)
             if frame is not None:
                 yield frame
-        at = buf.find(salt, at + 1)
+        at = buf.find(salt, padded(at + 1))
 
 
 def encode_trailer(salt: bytes, footer_offset: int) -> bytes:

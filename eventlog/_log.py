@@ -117,7 +117,7 @@ class EventLog:
                 appender.flushed, appender.buffered = durability == "power", durability == "none"
                 appender.segment_size = segment_size
                 tail = reader.tail()
-                appender.settle(tail, takeover)
+                appender.settle(tail)
             except BaseException:
                 appender.drop()
                 raise
@@ -199,6 +199,14 @@ class EventLog:
         if self.durability == "power" and self.durable_lsn < self.last_lsn:
             committer.request(self)
 
+    def commit_now(self) -> None:
+        """Not for users: what the committer's thread does."""
+        try:
+            self._appender.commit(self.last_lsn)
+        except Exception as exc:  # kept by the appender, for the next call or for close
+            self._appender.unseen = True
+            _logger.debug("%s: commit behind failed: %r", self.path, exc)
+
     def records(self, start: int = 1, on_damage: OnDamage | None = None) -> Iterator[Record]:
         """Records from LSN ``start`` to the end, in order; see ``LogReader.records``."""
         self._appender.drain()
@@ -221,17 +229,14 @@ class EventLog:
     def close(self) -> None:
         """Commit, mark the log as closed cleanly, and let go of it. Closing again does nothing.
 
-        After a failure nothing more is written; the next opening recovers.
+        After a failure nothing more is written; the next opening recovers. Raises a failure that
+        came behind the caller's back (see ``commit_behind``), FencedError, OSError.
         """
-        if not self._open:
-            return
-        self._open = False
-        _open_logs.discard(self)
         try:
-            self._appender.close()
+            if self._open:
+                self._appender.close()
         finally:
-            self._appender.drop()
-            self._directory.close()
+            self._release()
 
     def __enter__(self) -> EventLog:
         return self
@@ -243,10 +248,14 @@ class EventLog:
 
     def __del__(self) -> None:
         if getattr(self, "_open", False):
-            self._open = False
             warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2, source=self)
-            self._appender.drop()
-            self._directory.close()
+            self._release()
+
+    def _release(self) -> None:
+        self._open = False
+        _open_logs.discard(self)
+        self._appender.drop()
+        self._directory.close()
 
     def _forked(self) -> None:
         self._open = False

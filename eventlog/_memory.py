@@ -1,4 +1,4 @@
-"""Files in memory: the same verbs as the real ones, for stores that need not outlive the process."""
+"""Files in memory: the same verbs as the real ones, for what need not outlive the process."""
 
 from __future__ import annotations
 

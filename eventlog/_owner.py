@@ -21,18 +21,24 @@ import time
 from typing import Any
 
 from eventlog._errors import FencedError, LogLockedError
-from eventlog._files import Directory, File, Files
+from eventlog._files import Directory, File, Files, write_all
 
 LOCK_NAME = "LOCK"
 _CONTENT_SIZE = 512  # within one page, so that it is read as it was written
 
 
 class Owner:
-    """The right to append, under ``epoch``."""
+    """The right to append, under ``epoch``.
 
-    def __init__(self, directory: Directory, file: File, epoch: int, content: bytes) -> None:
+    ``contested``: an earlier owner may be alive and still writing, because the log was taken from
+    it, or because the lock file that it holds is no longer there.
+    """
+
+    def __init__(
+        self, directory: Directory, file: File, epoch: int, content: bytes, contested: bool
+    ) -> None:
         self._directory, self._file, self._content = directory, file, content
-        self.epoch = epoch
+        self.epoch, self.contested = epoch, contested
 
     def check(self) -> None:
         """Raise FencedError when a newer owner has the log. Two system calls, about 2 us."""
@@ -62,22 +68,28 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
     """
     file = directory.open(LOCK_NAME, write=True, create=True)
     try:
-        found = _parse(file.pread(_CONTENT_SIZE, 0))
-        epoch = max(_epoch(found), last_epoch)
-        mine = (file.lock(epoch) or takeover) and file.lock(epoch + 1)
-        # An owner may have come and gone between reading and locking: its epoch must not be reused.
-        if not mine or _epoch(_parse(file.pread(_CONTENT_SIZE, 0))) > epoch:
-            found = _parse(file.pread(_CONTENT_SIZE, 0))
-            raise LogLockedError(
-                directory.path, found.get("pid"), found.get("host"), found.get("since")
-            )
+        # A lock file that knows less than the segments was removed, replaced, or lost to a power
+        # failure. It cannot tell whether somebody holds the one that was here before.
+        contested = _read_epoch(file) < last_epoch
+        while True:
+            epoch = max(_read_epoch(file), last_epoch)
+            free = file.lock(epoch)
+            contested = contested or not free
+            if not ((free or takeover) and file.lock(epoch + 1)):
+                found = _parse(file.pread(_CONTENT_SIZE, 0))
+                raise LogLockedError(
+                    directory.path, found.get("pid"), found.get("host"), found.get("since")
+                )
+            if _read_epoch(file) <= epoch:
+                break
+            # An owner came and went between reading and locking: its epoch must not be reused.
         content = _content(files, epoch + 1)
         file.truncate(_CONTENT_SIZE)
-        file.pwrite(content, 0)
+        write_all(file, content, 0)
     except BaseException:
         file.close()
         raise
-    return Owner(directory, file, epoch + 1, content)
+    return Owner(directory, file, epoch + 1, content, contested)
 
 
 def _content(files: Files, epoch: int) -> bytes:
@@ -95,7 +107,7 @@ def _parse(content: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _epoch(found: dict[str, Any]) -> int:
-    epoch = found.get("epoch")
+def _read_epoch(file: File) -> int:
+    epoch = _parse(file.pread(_CONTENT_SIZE, 0)).get("epoch")
     # Bounded, for it comes from a file: beyond 2^48 epochs nobody has opened a log that often.
     return epoch if type(epoch) is int and 0 < epoch < 1 << 48 else 0

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 from eventlog._errors import Damage, DamagedError, UnsupportedFormatError
 from eventlog._files import Directory, Files
-from eventlog._frame import FOOTER, HEADER_SIZE, SNAPSHOT, Frame, SegmentHeader
-from eventlog._frame import decode_segment_header
+from eventlog._frame import (
+    FOOTER,
+    FRAME_SIZE,
+    HEADER_SIZE,
+    SNAPSHOT,
+    Frame,
+    SegmentHeader,
+    decode_segment_header,
+)
 from eventlog._owner import LOCK_NAME
 from eventlog._record import Record, Snapshot, decode_payload
 from eventlog._scan import End, Mark, Segment, start_of
-from eventlog._segment import INDEX_STEP, digest_holds, read_footer, read_header, read_mark
-from eventlog._segment import read_segment, segment_name, segment_number
+from eventlog._segment import (
+    INDEX_STEP,
+    Footer,
+    digest_holds,
+    read_footer,
+    read_header,
+    read_mark,
+    read_segment,
+    segment_name,
+    segment_number,
+)
 
 _logger = logging.getLogger("eventlog")
 
@@ -55,6 +72,8 @@ class Tail:
     torn_frames: int
     damaged: tuple[Damage, ...]
     index: list[tuple[int, int]]
+    sealed: bool  # whether it ends with a footer
+    unsure: int  # from this offset on, what is kept was not known to be durable
 
 
 class LogReader:
@@ -93,7 +112,7 @@ class LogReader:
         report = on_damage or self._raise
         position = _Position(start)
         while True:
-            for item in self._walk(position):
+            for item in self._pass(position):
                 if isinstance(item, Damage):
                     if item.last_lsn >= start or not item.lost:
                         report(item)
@@ -101,20 +120,21 @@ class LogReader:
                     yield item
             if not follow:
                 return
+            time.sleep(POLL_S)
             while not self._grown(position):
                 time.sleep(POLL_S)
 
     def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
         """Verified snapshots, the newest first; a damaged one is passed over and reported."""
-        for place in reversed(self._places(1)):
+        mark, places = self._look(1)
+        for place in reversed(places):
             if not place.first_lsn:
                 continue
-            segment, offset, lsn = self._load(place, place.first_lsn)
-            footer = read_footer(segment.buf, segment.salt)
+            footer = self._footer(place)
             if footer is not None and footer.snapshot < place.first_lsn:
                 continue
             found = []
-            for item in _decoded(segment, offset, lsn):
+            for item in self._decoded(place, mark, _Position(place.first_lsn)):
                 if isinstance(item, Snapshot):
                     found.append(item)
                 elif isinstance(item, Damage) and item.snapshot:
@@ -132,13 +152,13 @@ class LogReader:
         found: dict[int, Record] = {}
         if not lsns:
             return found
-        for place in self._places(min(lsns)):
+        mark, places = self._look(min(lsns))
+        for place in places:
             limit = place.limit or 1 << 64
             wanted = {lsn for lsn in lsns if place.first_lsn <= lsn < limit}
             if not wanted or not place.first_lsn:
                 continue
-            segment, offset, lsn = self._load(place, min(wanted))
-            for item in _decoded(segment, offset, lsn):
+            for item in self._decoded(place, mark, _Position(min(wanted))):
                 if isinstance(item, Record) and item.lsn in wanted:
                     found[item.lsn] = item
                     wanted.discard(item.lsn)
@@ -148,36 +168,36 @@ class LogReader:
 
     def tail(self) -> Tail:
         """Verify the last segment and say where the log ends."""
-        places = self._places(1 << 63)
+        mark, places = self._look(1 << 63)
         number = places[-1].number if places else 0
         damaged = [place.damage for place in reversed(places) if place.damage is not None]
         place = next((place for place in places if place.first_lsn), None)
         if place is None:
-            durable = self._mark().durable
+            durable = mark.durable
             if durable:  # segments were there and none can be read, not even the header
                 damaged.append(Damage(number, 0, 0, 1, durable, "no segment is readable"))
-            return Tail(number, None, 0, durable + 1, 0, 0, 0, False, 0, 0, tuple(damaged), [])
-        segment, offset, lsn = self._load(place, place.first_lsn)
-        segment.limit = None
-        footer = read_footer(segment.buf, segment.salt)
-        size = len(segment.buf)
-        if footer is not None and footer.next_lsn > self._mark().durable:
-            if digest_holds(segment.buf, footer) and not damaged:
-                count = footer.next_lsn - place.first_lsn
-                return Tail(number, place.header, size, footer.next_lsn, footer.snapshot,
-                            count, size, footer.clean, 0, 0, (), footer.index)  # fmt: skip
-        frames, end = [], End(offset, lsn, 0, 0)
-        for item in segment.walk(offset, lsn):
+            return Tail(number, None, 0, durable + 1, 0, 0, 0, False, 0, 0, tuple(damaged),
+                        [], False, 0)  # fmt: skip
+        place = replace(place, limit=None)
+        segment = self._load(place, mark)
+        footer, size = read_footer(segment.buf, segment.salt), len(segment.buf)
+        whole = footer is not None and digest_holds(segment.buf, footer) and not damaged
+        if footer is not None and whole and footer.next_lsn > mark.durable:
+            return Tail(number, place.header, size, footer.next_lsn, footer.snapshot,
+                        footer.next_lsn - place.first_lsn, size, footer.clean, 0, 0, (),
+                        footer.index, True, size)  # fmt: skip
+        frames, end = [], End(HEADER_SIZE, place.first_lsn, 0, 0)
+        for item in self._frames(place, mark, _Position(place.first_lsn)):
             if isinstance(item, Damage):
                 damaged.append(item)
             elif isinstance(item, End):
                 end = item
             else:
                 frames.append(item[0])
-        clean = bool(frames) and frames[-1].kind == FOOTER and footer is not None and footer.clean
         return Tail(number, place.header, end.offset, end.next_lsn, _newest_snapshot(frames),
-                    sum(frame.count for frame in frames), size, clean, end.torn_size,
-                    end.torn_frames, tuple(damaged), _index(place, frames))  # fmt: skip
+                    sum(frame.count for frame in frames), size, False, end.torn_size,
+                    end.torn_frames, tuple(damaged), _index(place, frames), False,
+                    _unsure(frames, mark, end))  # fmt: skip
 
     def last_epoch(self) -> int:
         """The highest epoch that a segment was written under; 0 when none can be read."""
@@ -189,7 +209,8 @@ class LogReader:
         mark = read_mark(self._directory)
         if mark is not None:
             return mark[0]
-        return next((p.header.log_id for p in self._places(1) if p.header is not None), None)
+        headers = (self._header(number) for number in self.numbers())
+        return next((header.log_id for header in headers if header is not None), None)
 
     def numbers(self) -> list[int]:
         """The numbers of the segments that are there, in order."""
@@ -199,19 +220,6 @@ class LogReader:
     def _raise(self, damage: Damage) -> None:
         raise DamagedError(self.path, damage)
 
-    def _mark(self) -> Mark:
-        """What the mark file vouches for.
-
-        A mark of an older epoch than the last segment's was left, or written late, by a writer
-        that had lost the log: its LSNs are not this log's.
-        """
-        found = read_mark(self._directory)
-        numbers = self.numbers()
-        if found is None:
-            return Mark()
-        last = self._header(numbers[-1]) if numbers else None
-        return found[2] if last is None or found[1] >= last.epoch else Mark()
-
     def _header(self, number: int) -> SegmentHeader | None:
         if number not in self._headers:
             header = read_header(self._directory, number)
@@ -220,78 +228,137 @@ class LogReader:
             self._headers[number] = header
         return self._headers[number]
 
-    def _places(self, start: int) -> list[Place]:
-        """The segments that hold records from ``start`` on, in order; at least the last one.
+    def _look(self, start: int) -> tuple[Mark, list[Place]]:
+        """What the mark file vouches for, and the segments with records from ``start`` on.
 
-        Walks back from the newest, so that the cost is in the tail, not in the history.
+        They are in order, and at least the last one is there. Walks back from the newest, so that
+        the cost is in the tail, not in the history. The mark is read before the listing, and both
+        before any bytes: then what it vouches for is in these files, whatever a writer does.
         """
-        mark = read_mark(self._directory)
+        found = read_mark(self._directory)
         numbers = self.numbers()
         if not numbers and self._directory.identity(LOCK_NAME) is None:
             raise UnsupportedFormatError(f"{self.path} is not a log: it has no segments")
+        log_id = self._log_id(found[0] if found else None, numbers)
         places: list[Place] = []
-        log_id, limit = (mark[0] if mark else None), None
+        limit = None
         for number in reversed(numbers):
-            place, log_id = self._place(number, limit, log_id)
+            place = self._place(number, limit, log_id)
             places.append(place)
             if place.first_lsn:
                 limit = min(place.first_lsn, limit or place.first_lsn)
                 if place.first_lsn <= start:
                     break
-        return places[::-1]
+        last = self._header(numbers[-1]) if numbers else None
+        if found is None or found[0] != (log_id or found[0]):
+            return Mark(), places[::-1]
+        # A mark of an older epoch than the last segment's was left, or written late, by a writer
+        # that had lost the log: its LSNs are not this log's.
+        return found[2] if last is None or found[1] >= last.epoch else Mark(), places[::-1]
 
-    def _place(
-        self, number: int, limit: int | None, log_id: bytes | None
-    ) -> tuple[Place, bytes | None]:
+    def _log_id(self, marked: bytes | None, numbers: list[int]) -> bytes | None:
+        """The id of this log, whatever segment or mark file of another one was copied into it."""
+        ids: Counter[bytes] = Counter()
+        for number in reversed(numbers):
+            header = self._header(number)
+            if header is not None:
+                if header.log_id == marked:  # nearly always the first one looked at
+                    return marked
+                ids[header.log_id] += 1
+        return max(ids, key=lambda log_id: ids[log_id]) if ids else marked
+
+    def _place(self, number: int, limit: int | None, log_id: bytes | None) -> Place:
         header = self._header(number)
         if header is not None:
-            if header.number == number and header.log_id == (log_id or header.log_id):
-                return Place(number, header.first_lsn, limit, header, None), header.log_id
+            if header.number == number and header.log_id == log_id:
+                return Place(number, header.first_lsn, limit, header, None)
             what = "a segment of another log, or under another number"
-            return Place(number, 0, limit, None, Damage(number, 0, 0, 1, 0, what)), log_id
+            return Place(number, 0, limit, None, Damage(number, 0, 0, 1, 0, what))
         # A segment gets its name after its header is durable: no crash leads here.
-        start = start_of(read_segment(self._directory, number), number)
+        start = start_of(read_segment(self._directory, number))
         what = "segment header fails its CRC" + ("" if start else "; no frame found")
         damage = Damage(number, 0, HEADER_SIZE, 1, 0, what)
-        return Place(number, start[1] if start else 0, limit, None, damage), log_id
+        return Place(number, start[1] if start else 0, limit, None, damage)
 
-    def _load(self, place: Place, lsn: int) -> tuple[Segment, int, int]:
-        """The segment, with an offset from which to walk to ``lsn`` and the LSN found there.
-
-        The mark is read before the bytes: what it vouches for was written before.
-        """
-        mark = self._mark()
+    def _load(self, place: Place, mark: Mark) -> Segment:
         buf = read_segment(self._directory, place.number)
         header = decode_segment_header(buf)
-        start = start_of(buf, place.number)
+        start = start_of(buf)
         salt = header.salt if header is not None else start[0] if start is not None else b""
-        segment = Segment(place.number, buf, salt, mark, place.limit)
-        footer = read_footer(buf, salt)
-        if footer is not None and lsn > place.first_lsn:
-            at, offset = footer.offset_before(lsn)
-            if at <= lsn and place.first_lsn <= at:
-                return segment, offset, at
-        return segment, HEADER_SIZE, place.first_lsn
+        return Segment(place.number, buf, salt, mark, place.limit)
 
-    def _walk(self, position: _Position) -> Iterator[Record | Damage]:
-        """All that there is from ``position`` on, which moves along."""
-        places = self._places(position.lsn)
-        expected = position.lsn
+    def _footer(self, place: Place) -> Footer | None:
+        segment = self._load(place, Mark())
+        return read_footer(segment.buf, segment.salt)
+
+    def _frames(
+        self, place: Place, mark: Mark, position: _Position
+    ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
+        """The walk over a segment from ``position``, which is moved behind all that is yielded.
+
+        A position without an offset is looked up.
+
+        A writer may be at work between the pages of our reading, so that a frame is there and an
+        earlier one, that it vouches for, is not. Damage is believed when what is lost was known
+        to be durable before the bytes were read; else they are read again.
+        """
+        vouched = mark.durable if place.limit is None else place.limit - 1
+        while True:
+            segment = self._load(place, mark)
+            if not position.offset:
+                position.lsn, position.offset = _start(segment, place, position.lsn)
+            for item in segment.walk(position.offset, position.lsn):
+                if isinstance(item, End):
+                    position.offset = item.offset
+                elif isinstance(item, Damage):
+                    # Damage before the position is padding, of a frame that was read whole.
+                    if item.offset >= position.offset and item.first_lsn > vouched:
+                        vouched = max(segment.known_durable(), item.first_lsn)
+                        break
+                    position.offset = item.offset + item.size
+                    position.lsn = max(position.lsn, item.last_lsn + 1)
+                else:
+                    position.offset = item[0].end
+                    position.lsn = item[0].lsn + item[0].count
+                yield item
+            else:
+                return
+
+    def _decoded(self, place: Place, mark: Mark, position: _Position) -> Iterator[Record | Damage]:
+        """The walk as records."""
+        for item in self._frames(place, mark, position):
+            if isinstance(item, Damage):
+                yield item
+            elif not isinstance(item, End) and item[0].kind != FOOTER:
+                frame, payload = item
+                records = decode_payload(frame, payload)
+                if records is None:
+                    what, last = "payload is not what its header says", frame.lsn + frame.count - 1
+                    yield Damage(place.number, frame.offset, frame.end - frame.offset, frame.lsn,
+                                 last, what, frame.kind == SNAPSHOT)  # fmt: skip
+                yield from records or ()
+
+    def _pass(self, position: _Position) -> Iterator[Record | Damage]:
+        """All that there is now from ``position`` on, which moves along."""
+        mark, places = self._look(position.lsn)
         for place in places:
             if place.number < position.number:
                 continue
-            if place.damage is not None:
-                yield place.damage
-            if not place.first_lsn:
-                continue
-            if place.number != position.number:
+            expected = position.lsn
+            if place.number > position.number:
+                if place.damage is not None:
+                    yield place.damage
                 position.number, position.offset = place.number, 0
-                oldest = place.header.oldest_lsn if place.header else 1
-                expected = max(expected, oldest)
-                if place.first_lsn > expected:
-                    yield self._missing(place, expected)
-            yield from self._walk_place(place, position)
-            expected = max(expected, position.lsn)
+                # From the start on: after a takeover its LSNs begin again before the position.
+                position.lsn = max(place.first_lsn, position.start)
+            # What is superseded from its first record on holds nothing.
+            if not 0 < place.first_lsn < (place.limit or 1 << 64):
+                position.lsn = expected
+                continue
+            oldest = place.header.oldest_lsn if place.header else 1
+            if position.offset == 0 and place.first_lsn > max(expected, oldest):
+                yield self._missing(place, max(expected, oldest))
+            yield from self._decoded(place, mark, position)
 
     def _missing(self, place: Place, expected: int) -> Damage:
         before = [n for n in self.numbers() if n < place.number]
@@ -299,29 +366,13 @@ class LogReader:
         what = f"{segment_name(place.number - 1)} is missing" if gap else "records are missing"
         return Damage(place.number, 0, 0, expected, place.first_lsn - 1, what)
 
-    def _walk_place(self, place: Place, position: _Position) -> Iterator[Record | Damage]:
-        reread = False
-        while True:
-            segment, offset, lsn = self._load(place, position.lsn)
-            if position.offset:
-                offset, lsn = position.offset, position.lsn
-            for item in _decoded(segment, offset, lsn, position):
-                if isinstance(item, Damage) and place.limit is None and not reread:
-                    # The writer may have been at work between the pages of our reading: what a
-                    # later frame vouches for was written by then, so a second look decides.
-                    reread = True
-                    break
-                yield item
-            else:
-                return
-
     def _grown(self, position: _Position) -> bool:
         numbers = self.numbers()
         if not numbers or numbers[-1] > position.number:
             return bool(numbers)
         file = self._directory.open(segment_name(position.number))
         try:
-            return any(file.pread(48, position.offset))
+            return any(file.pread(FRAME_SIZE, position.offset))
         finally:
             file.close()
 
@@ -330,33 +381,18 @@ class _Position:
     """How far a reader has come: the next LSN, and where it starts when ``offset`` is not 0."""
 
     def __init__(self, lsn: int) -> None:
-        self.lsn, self.number, self.offset = lsn, 0, 0
+        self.start = self.lsn = lsn
+        self.number = self.offset = 0
 
 
-def _decoded(
-    segment: Segment, offset: int, lsn: int, position: _Position | None = None
-) -> Iterator[Record | Damage]:
-    """The walk as records. ``position`` is moved behind each frame before it is yielded."""
-    position = position or _Position(lsn)
-    for item in segment.walk(offset, lsn):
-        if isinstance(item, End):
-            position.offset, position.lsn = item.offset, item.next_lsn
-            return
-        records: list[Record] | None = []
-        if isinstance(item, Damage):
-            yield item
-            end, after = item.offset + item.size, max(position.lsn, item.last_lsn + 1)
-        else:
-            frame, payload = item
-            end, after = frame.end, frame.lsn + frame.count
-            if frame.kind != FOOTER:
-                records = decode_payload(frame, payload)
-            if records is None:
-                what = "payload is not what its header says"
-                yield Damage(segment.number, frame.offset, end - frame.offset, frame.lsn,
-                             after - 1, what, frame.kind == SNAPSHOT)  # fmt: skip
-        position.offset, position.lsn = end, after
-        yield from records or ()
+def _start(segment: Segment, place: Place, lsn: int) -> tuple[int, int]:
+    """An LSN at or before ``lsn``, and the offset of its frame."""
+    footer = read_footer(segment.buf, segment.salt)
+    if footer is not None and lsn > place.first_lsn:
+        found = footer.offset_before(lsn)
+        if place.first_lsn <= found[0] <= lsn:
+            return found
+    return place.first_lsn, HEADER_SIZE
 
 
 def _newest_snapshot(frames: list[Frame]) -> int:
@@ -371,3 +407,9 @@ def _index(place: Place, frames: list[Frame]) -> list[tuple[int, int]]:
         if frame.offset - index[-1][1] >= INDEX_STEP:
             index.append((frame.lsn, frame.offset))
     return index
+
+
+def _unsure(frames: list[Frame], mark: Mark, end: End) -> int:
+    known = max([mark.durable, *(frame.durable for frame in frames)])
+    offsets = (frame.offset for frame in frames if frame.lsn > known)
+    return min(next(offsets, end.offset), end.offset)

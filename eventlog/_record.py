@@ -7,7 +7,6 @@ not look at. A snapshot's payload is ``[time_ns, kind, body, digest]``, digest =
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgpack
@@ -22,6 +21,7 @@ _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 # Documents nested deeper are refused. msgpack's own packer stops at 511, its reader at 1024.
 DEPTH_MAX = 500
 
+_SCALARS = (type(None), bool, int, float, str, bytes)
 
 _UNDECODED = object()
 
@@ -71,12 +71,12 @@ class Snapshot(Record):
     __slots__ = ()
 
 
-
 def pack(value: Any, path: str = "body") -> bytes:
     """``value`` as one msgpack document.
 
     Carries None, bool, int (64 bit), float, str, bytes, list, and dict with scalar keys, each of
-    exactly that type; raises RefusedValueError with the path to anything else.
+    exactly that type; raises RefusedValueError with the path to anything else. (A bytearray or
+    memoryview is written too, and read back as bytes.)
     """
     if type(value) is Packed:
         return value
@@ -96,35 +96,34 @@ def unpack(packed: bytes) -> Any:
         raise ValueError(f"not a msgpack document: {type(exc).__name__}: {exc}") from None
 
 
-def find_refused(value: Any, path: str, depth: int = 0) -> tuple[str, str]:
+def find_refused(value: Any, path: str) -> tuple[str, str]:
     """The first part of ``value`` that msgpack cannot hold: its path, and why ("" if none)."""
-    if depth > DEPTH_MAX:
-        return path, f"nested deeper than {DEPTH_MAX} levels"
-    kind = type(value)
-    if kind is int and not _INT_MIN <= value <= _INT_MAX:
-        return path, "an int of more than 64 bits"
-    if kind is str and any("\ud800" <= c <= "\udfff" for c in value):
-        return path, "a str with lone surrogates (not encodable as UTF-8)"
-    if kind in (type(None), bool, int, float, str, bytes):
-        return path, ""
-    if kind is list:
-        parts: Iterable[tuple[str, Any]] = ((f"{path}[{i}]", v) for i, v in enumerate(value))
-    elif kind is dict:
-        parts = ((f"{path}.{k}" if type(k) is str else f"{path}[{k!r}]", v)
-                 for k, v in value.items())  # fmt: skip
-        for key in value:
-            if type(key) not in (type(None), bool, int, float, str, bytes):
-                return f"{path}[{key!r}]", f"a key of type {kind_name(key)}"
-            where, why = find_refused(key, f"{path}[{key!r}]")
-            if why:
-                return where, why
-    else:
-        return path, f"{kind_name(value)} cannot be carried"
-    for where, part in parts:
-        found, why = find_refused(part, where, depth + 1)
+    todo = [(path, value, 0)]  # not recursive: the caller's stack may be deep already
+    while todo:
+        where, part, depth = todo.pop()
+        why = _refusal(part, depth)
         if why:
-            return found, why
+            return where, why
+        if type(part) is list:
+            todo += [(f"{where}[{i}]", v, depth + 1) for i, v in enumerate(part)][::-1]
+        elif type(part) is dict:
+            for key, v in reversed(part.items()):
+                at = f"{where}.{key}" if type(key) is str else f"{where}[{key!r}]"
+                if type(key) not in _SCALARS:
+                    return at, f"a key of type {kind_name(key)}"
+                todo += [(at, v, depth + 1), (f"{where}[{key!r}]", key, depth)]
     return path, ""
+
+
+def _refusal(part: Any, depth: int) -> str:
+    kind = type(part)
+    if kind is int and not _INT_MIN <= part <= _INT_MAX:
+        return "an int of more than 64 bits"
+    if kind is str and any("\ud800" <= c <= "\udfff" for c in part):
+        return "a str with lone surrogates (not encodable as UTF-8)"
+    if kind in (list, dict):
+        return f"nested deeper than {DEPTH_MAX} levels" if depth > DEPTH_MAX else ""
+    return "" if kind in _SCALARS else f"{kind_name(part)} cannot be carried"
 
 
 def kind_name(value: object) -> str:
@@ -138,9 +137,14 @@ def kind_name(value: object) -> str:
 def encode_payload(time_ns: int, items: list[tuple[str, bytes]]) -> bytes:
     """The payload of a frame of records."""
     flat: list[int | str | bytes] = [time_ns]
-    for kind, packed in items:
+    for i, (kind, packed) in enumerate(items):
+        where = "kind" if len(items) == 1 else f"[{i}].kind"
+        if type(kind) is not str:
+            raise RefusedValueError(where, f"a str, not {kind_name(kind)}")
         if not kind or len(kind) > KIND_SIZE_MAX:
-            raise RefusedValueError("kind", f"1 to {KIND_SIZE_MAX} characters, not {len(kind)}")
+            raise RefusedValueError(where, f"1 to {KIND_SIZE_MAX} characters, not {len(kind)}")
+        if not kind.isascii() and _refusal(kind, 0):
+            raise RefusedValueError(where, _refusal(kind, 0))
         flat += (kind, packed)
     return _bounded(flat)
 
@@ -151,13 +155,13 @@ def encode_snapshot(time_ns: int, kind: str, packed: bytes) -> bytes:
 
 
 def _bounded(flat: list[int | str | bytes]) -> bytes:
-    size = sum(len(part) for part in flat if not isinstance(part, int))
-    if size + 16 * len(flat) > PAYLOAD_SIZE_MAX:  # 16: above msgpack's overhead for any part
+    payload = bytes(msgpack.packb(flat))
+    if len(payload) > PAYLOAD_SIZE_MAX:
         raise RefusedValueError(
-            "body", f"{size} bytes; one append holds at most {PAYLOAD_SIZE_MAX} bytes. "
+            "body", f"{len(payload)} bytes; one append holds at most {PAYLOAD_SIZE_MAX} bytes. "
             "Keep the value elsewhere and record a reference to it."
         )  # fmt: skip
-    return bytes(msgpack.packb(flat))
+    return payload
 
 
 def decode_payload(frame: Frame, payload: bytes) -> list[Record] | None:

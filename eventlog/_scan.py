@@ -21,8 +21,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eventlog._errors import Damage, UnsupportedFormatError
-from eventlog._frame import FOOTER, HEADER_SIZE, RECORDS, SNAPSHOT, Frame
-from eventlog._frame import frame_at, frames_ahead, payload_of
+from eventlog._frame import (
+    FOOTER,
+    HEADER_SIZE,
+    RECORDS,
+    SNAPSHOT,
+    Frame,
+    frame_at,
+    frames_ahead,
+    payload_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +64,7 @@ class Segment:
     durable before that segment was made.
     """
 
-    def __init__(
-        self, number: int, buf: bytes, salt: bytes, mark: Mark, limit: int | None
-    ) -> None:
+    def __init__(self, number: int, buf: bytes, salt: bytes, mark: Mark, limit: int | None) -> None:
         self.number, self.buf, self.salt = number, buf, salt
         self.mark, self.limit = mark, limit
         self._ahead: list[Frame] | None = None
@@ -72,16 +78,16 @@ class Segment:
         """
         while self.limit is None or lsn < self.limit:
             frame = frame_at(self.buf, offset, self.salt)
-            if frame is not None and frame.lsn == lsn:
-                payload = payload_of(self.buf, frame, self.salt)
-                if payload is not None:
-                    if frame.kind not in (RECORDS, SNAPSHOT, FOOTER):
-                        raise UnsupportedFormatError(
-                            f"segment {self.number}, offset {offset}: frame kind {frame.kind}; "
-                            "the log is not damaged, it was written by a newer library"
-                        )
+            if frame is not None and frame.lsn != lsn:
+                frame = None
+            payload = payload_of(self.buf, frame, self.salt) if frame is not None else None
+            if frame is not None and payload is not None:
+                padding = any(self.buf[frame.payload_end : frame.end])
+                # A crash may leave old bytes in the padding too: then the frame is a torn one.
+                if not padding or lsn <= self._known_durable(offset):
+                    self._check_kind(frame)
                     yield frame, payload
-                    if any(self.buf[frame.payload_end : frame.end]):
+                    if padding:
                         yield self._damage(offset, frame.end, lsn, lsn - 1, "padding is not zero")
                     offset, lsn = frame.end, lsn + frame.count
                     continue
@@ -96,8 +102,19 @@ class Segment:
             offset, lsn = damage.offset + damage.size, max(lsn, damage.last_lsn + 1)
         yield self._end(offset, lsn)
 
+    def known_durable(self) -> int:
+        """The highest LSN that any witness calls durable, as far as the walk has come."""
+        return self._known_durable(HEADER_SIZE)
+
+    def _check_kind(self, frame: Frame) -> None:
+        if frame.kind not in (RECORDS, SNAPSHOT, FOOTER):
+            raise UnsupportedFormatError(
+                f"segment {self.number}, offset {frame.offset}: frame kind {frame.kind:#x}; "
+                "the log is not damaged, it was written by a newer library"
+            )
+
     def _judge(self, frame: Frame | None, offset: int, lsn: int, known: int) -> Damage:
-        if frame is not None and frame.lsn == lsn and frame.end <= len(self.buf):
+        if frame is not None and frame.end <= len(self.buf):
             # The header, which has a CRC of its own, is sound: the extent of the loss is known.
             last = lsn + frame.count - 1
             snapshot = frame.kind == SNAPSHOT
@@ -152,7 +169,7 @@ class Segment:
         return End(offset, lsn, torn, frames)
 
 
-def start_of(buf: bytes, number: int) -> tuple[bytes, int] | None:
+def start_of(buf: bytes) -> tuple[bytes, int] | None:
     """Salt and first LSN of a segment whose header is damaged, from its first frame.
 
     Every frame starts with the salt, so the header is not the only place that has it.

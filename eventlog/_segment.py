@@ -10,10 +10,20 @@ from zlib import crc32
 import msgpack
 import xxhash
 
-from eventlog._files import Directory, File
-from eventlog._frame import FOOTER, HEADER_SIZE, TRAILER_SIZE, SegmentHeader
-from eventlog._frame import decode_segment_header, decode_trailer, encode_frame, encode_trailer
-from eventlog._frame import frame_at, padded, payload_of
+from eventlog._files import Directory, File, write_all
+from eventlog._frame import (
+    FOOTER,
+    HEADER_SIZE,
+    TRAILER_SIZE,
+    SegmentHeader,
+    decode_segment_header,
+    decode_trailer,
+    encode_frame,
+    encode_trailer,
+    frame_at,
+    padded,
+    payload_of,
+)
 from eventlog._scan import Mark
 
 SUFFIX = ".seg"
@@ -36,9 +46,10 @@ def segment_name(number: int) -> str:
 def segment_number(name: str) -> int | None:
     """The number in a segment's file name, or None for any other name."""
     stem = name.removesuffix(SUFFIX)
-    if stem == name or len(stem) < 8 or not (stem.isascii() and stem.isdigit()):
+    if stem == name or not 8 <= len(stem) <= 10 or not (stem.isascii() and stem.isdigit()):
         return None
-    return int(stem) if segment_name(int(stem)) == name else None
+    number = int(stem)
+    return number if number and segment_name(number) == name else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,9 @@ def read_footer(buf: bytes, salt: bytes) -> Footer | None:
         index = list(zip(flat[::2], flat[1::2], strict=True))
     except Exception:  # a footer that makes no sense is rebuilt by a scan like one that is lost
         return None
-    if not index or not all(type(part) is int for entry in index for part in entry):
+    if not index or not all(type(part) is int for part in flat) or index != sorted(index):
+        return None
+    if index[0][1] < HEADER_SIZE or index[-1][1] > frame.offset:
         return None
     return Footer(frame.offset, frame.lsn, frame.snapshot, clean is True, index, digest)
 
@@ -99,7 +112,7 @@ class SegmentWriter:
         preallocate: bool,
     ) -> None:
         self.file, self.header, self.end, self.index = file, header, end, index
-        self.dirty = False
+        self.dirty = False  # whether it lacks a footer behind what is in it
         self._allocated = end
         self._preallocate = preallocate
 
@@ -113,7 +126,7 @@ class SegmentWriter:
         leaves a temporary file that counts for nothing; after it, a whole and empty segment.
         """
         name = segment_name(header.number)
-        temporary = f"{name}.{header.epoch}.new"
+        temporary = f"{name}.{header.salt.hex()}.new"  # nobody else's, whoever else is at work
         file = directory.open(temporary, write=True, create=True)
         try:
             file.truncate(0)
@@ -124,7 +137,9 @@ class SegmentWriter:
         except BaseException:
             file.close()
             raise
-        return cls(file, header, HEADER_SIZE, [(header.first_lsn, HEADER_SIZE)], preallocate)
+        writer = cls(file, header, HEADER_SIZE, [(header.first_lsn, HEADER_SIZE)], preallocate)
+        writer.dirty = True
+        return writer
 
     def write(self, frame: bytes, lsn: int) -> None:
         """Append a frame; with the operating system when this returns, durable after sync."""
@@ -134,7 +149,8 @@ class SegmentWriter:
             ahead = min(max(end, PREALLOCATE_MIN), PREALLOCATE_MAX)
             data = frame + bytes(-(-(end + ahead) // 4096) * 4096 - end)
         self.end, self.dirty = end, True
-        self._allocated = max(self._allocated, start + write_all(self.file, data, start, len(frame)))
+        written = write_all(self.file, data, start, len(frame))
+        self._allocated = max(self._allocated, start + written)
         if start - self.index[-1][1] >= INDEX_STEP:
             self.index.append((lsn, start))
 
@@ -156,21 +172,6 @@ class SegmentWriter:
         self.file.truncate(self.end)
         self._allocated = self.end
         self.file.sync()
-
-
-def write_all(file: File, data: bytes, offset: int, need: int | None = None) -> int:
-    """Write ``data``, the first ``need`` bytes of it for certain; how many were written.
-
-    A short write is gone on with, which brings out the error behind it (ENOSPC, EFBIG).
-    """
-    need = len(data) if need is None else need
-    written = file.pwrite(data, offset)
-    while written < need:
-        more = file.pwrite(data[written:need], offset + written)
-        if more <= 0:
-            raise OSError(f"a write of {need - written} bytes wrote none")
-        written += more
-    return written
 
 
 def read_header(directory: Directory, number: int) -> SegmentHeader | None:

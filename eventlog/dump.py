@@ -23,21 +23,19 @@ from eventlog._frame import (
     HEADER_SIZE,
     SNAPSHOT,
     Frame,
-    decode_segment_header,
     decode_trailer,
     frame_at,
 )
 from eventlog._json import Json, from_json, to_json
 from eventlog._reader import LogReader, Place
 from eventlog._record import Record, Snapshot, decode_payload
-from eventlog._scan import End, Mark, Segment, start_of
+from eventlog._scan import End, Mark, Segment
 from eventlog._segment import (
     MARK_NAME,
     Footer,
     digest_holds,
     read_footer,
     read_mark,
-    read_segment,
     segment_name,
 )
 
@@ -175,10 +173,7 @@ def _check_body(found: _Found) -> Finding | None:
 def _examine(reader: LogReader, totals: Totals) -> Iterator[_Found | Finding]:
     """Records and problems in the order in which they are in the log."""
     try:
-        # The mark before the listing: what it vouches for is then in a segment that is listed,
-        # also when the writer makes new ones while we read.
-        mark = reader._mark()
-        places = reader._places(0)
+        mark, places = reader._look(0)
     except UnsupportedFormatError as exc:
         yield _foreign(reader, exc)
         return
@@ -251,7 +246,7 @@ def _looks(
     """The walk over a segment; its doubtful places are looked at again when it is the last one."""
     place, looks, doubtful = examined.place, 0, -1
     while True:
-        examined.segment = segment = _load(reader, place, mark)
+        examined.segment = segment = reader._load(place, mark)
         for item in segment.walk(examined.offset, examined.lsn):
             again = place.limit is None and _doubtful(item) and looks < LOOKS_MAX
             if again and examined.offset != doubtful:
@@ -280,13 +275,6 @@ def _doubtful(item: tuple[Frame, bytes] | Damage | End) -> bool:
     if isinstance(item, Damage):
         return item.lost > 0
     return isinstance(item, End) and item.torn_size > 0
-
-
-def _load(reader: LogReader, place: Place, mark: Mark) -> Segment:
-    buf = read_segment(reader._directory, place.number)
-    header, start = decode_segment_header(buf), start_of(buf, place.number)
-    salt = header.salt if header is not None else start[0] if start is not None else b""
-    return Segment(place.number, buf, salt, mark, place.limit)
 
 
 # -- findings

@@ -8,8 +8,10 @@
     after = disk.after_power_loss()   # a new disk as the power loss may have left it
 
 What the model keeps: everything synced; of writes not synced, any subset, any of them cut to a
-prefix or with some of their 512-byte sectors missing; sizes grown or not; names not made durable
-by a directory sync may be missing. ``after_process_death`` keeps all writes.
+prefix or with some of their 512-byte sectors missing; sizes grown or not, with zeros or old bytes
+in what no write filled; names not made durable by a directory sync may be missing. A sync that
+fails drops what it was to write for good: the process still reads it, later syncs report success.
+``after_process_death`` keeps all writes.
 """
 
 from __future__ import annotations
@@ -38,28 +40,43 @@ class _Inode(MemoryFile):
         self.pending: list[tuple[int, bytes | None]] = []
 
     def sync(self) -> None:
-        self.durable, self.pending = bytes(self.content), []
+        # Not simply the content: a failed sync may have dropped a part of that.
+        durable = bytearray(self.durable)
+        for offset, data in self.pending:
+            _put(durable, offset, data, b"")
+        self.durable, self.pending = bytes(durable), []
 
     def after_power_loss(self, choose: random.Random) -> bytes:
         """One content that the disk may hold."""
         content = bytearray(self.durable)
+        stale = bytes(self.content) if choose.random() < 0.3 else b""
+        stale = stale[choose.choice((0, 8, 64, SECTOR)) :]
         for offset, data in self.pending:
             fate = choose.random()
             if data is None:
                 if fate < 0.5:
-                    del content[offset:]
-                    content.extend(bytes(offset - len(content)))
+                    _put(content, offset, None, stale)
                 continue
             if fate < 0.3:
                 continue
             kept = _torn(data, choose) if fate < 0.7 else [(0, data)]
             grown = offset + len(data) if choose.random() < 0.3 else 0
             for at, part in kept:
-                end = offset + at + len(part)
-                content.extend(bytes(max(0, end - len(content))))
-                content[offset + at : end] = part
-            content.extend(bytes(max(0, grown - len(content))))
+                _put(content, offset + at, part, stale)
+            if grown > len(content):
+                _put(content, grown, b"", stale)
         return bytes(content)
+
+
+def _put(content: bytearray, offset: int, data: bytes | None, stale: bytes) -> None:
+    """A write, or a truncation; what it grows over without filling holds ``stale`` bytes."""
+    if data is None:
+        del content[offset:]
+    gap = offset - len(content)
+    if gap > 0:
+        content.extend(stale[len(content) :][:gap].ljust(gap, b"\0"))
+    if data is not None:
+        content[offset : offset + len(data)] = data
 
 
 def _torn(data: bytes, choose: random.Random) -> list[tuple[int, bytes]]:
@@ -79,7 +96,7 @@ class _OpenFile(OpenMemoryFile):
             self._file.pending.append((offset, data[:size]))
             OpenMemoryFile.pwrite(self, data[:size], offset)
 
-        self._disk.step("write", torn, len(data))
+        data = data[: self._disk.step("write", torn, len(data))]
         self._file.pending.append((offset, data))
         return super().pwrite(data, offset)
 
@@ -89,7 +106,11 @@ class _OpenFile(OpenMemoryFile):
         super().truncate(size)
 
     def sync(self) -> None:
-        self._disk.step("sync")
+        try:
+            self._disk.step("sync")
+        except OSError:
+            self._file.pending = []
+            raise
         self._file.sync()
 
 
@@ -134,6 +155,7 @@ class SimulatedDisk(MemoryFiles):
         self._crash_at: int | None = None
         self._torn_size = 0
         self._faults: dict[tuple[str, int], OSError] = {}
+        self._short: dict[int, int] = {}
         self._dead = False
 
     # -- what a test says
@@ -148,6 +170,10 @@ class SimulatedDisk(MemoryFiles):
     def fail_at(self, verb: str, nth: int, error: int) -> None:
         """Fail the ``nth`` call of ``verb`` from now (from 0) with ``errno`` ``error``."""
         self._faults[verb, self.calls.count(verb) + nth] = OSError(error, os.strerror(error))
+
+    def shorten_at(self, nth: int, size: int) -> None:
+        """Have the ``nth`` write from now (from 0) write ``size`` bytes only, and say so."""
+        self._short[self.calls.count("write") + nth] = size
 
     def after_process_death(self) -> SimulatedDisk:
         """The disk for the next process: every write is there, every lock is gone."""
@@ -174,12 +200,12 @@ class SimulatedDisk(MemoryFiles):
 
     # -- what the engine does
 
-    def step(self, verb: str, torn: Callable[[int], None] | None = None, size: int = 0) -> None:
-        """Count a changing call; crash or fail if this is the one."""
+    def step(self, verb: str, torn: Callable[[int], None] | None = None, size: int = 0) -> int:
+        """Count a changing call; crash or fail if this is the one. How much of a write to do."""
         if self._dead:
             raise Crash
-        number = len(self.calls)
-        fault = self._faults.pop((verb, self.calls.count(verb)), None) if self._faults else None
+        number, nth = len(self.calls), self.calls.count(verb)
+        fault = self._faults.pop((verb, nth), None)
         self.calls.append(verb)
         if number == self._crash_at:
             self._dead = True
@@ -188,9 +214,11 @@ class SimulatedDisk(MemoryFiles):
             raise Crash
         if fault is not None:
             raise fault
+        return min(size, self._short.pop(nth, size)) if verb == "write" else size
 
     def make_directory(self, path: str) -> MemoryDirectory:
         self.directories.setdefault(path, {})
+        self.durable_names.setdefault(path, {})
         return _Directory(self, path)
 
     def open_directory(self, path: str) -> MemoryDirectory:
@@ -227,7 +255,8 @@ class SimulatedDisk(MemoryFiles):
                     copy.durable = before.durable if before else data
                     copy.pending = list(before.pending) if before else []
                 after.directories[path][name] = copies[id(inode)]
-            durable = self.durable_names.get(path, {})
+            # What is found after a power loss is on the disk; after a process death it may not be.
+            durable = entries if directories is not self.directories else self.durable_names[path]
             after.durable_names[path] = {
                 name: after.directories[path][name]
                 for name in entries
