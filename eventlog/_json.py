@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from base64 import b64decode, b64encode
 from typing import Any
 
@@ -13,6 +14,8 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 # Levels of a body as JSON. Readers stop at 256 (jq 1.5) to 1000 (Python).
 JSON_DEPTH_MAX = 200
 
+_NAN = struct.pack(">d", math.nan)
+
 
 def to_json(packed: bytes) -> Json:
     """One msgpack document as JSON, without loss. Never raises.
@@ -20,7 +23,8 @@ def to_json(packed: bytes) -> Json:
     What JSON cannot hold is an object with one key that begins with a dollar sign:
 
         {"$bytes": "<base64>"}              bytes
-        {"$float": "nan" | "inf" | "-inf"}  a float that is no number
+        {"$float": "nan" | "inf" | "-inf"}  a float that is no number; a NaN of other bits than
+                                            7ff8000000000000 is given by them, 16 hex digits
         {"$map": [[key, value], ...]}       a map with a key that is no string, that begins with a
                                             dollar sign, or that occurs twice
         {"$ext": [type, "<base64>"]}        a msgpack extension value, timestamps (-1) included
@@ -48,7 +52,7 @@ def from_json(value: Json) -> Any:
     if tag == "$bytes" and isinstance(inner, str):
         return b64decode(inner)
     if tag == "$float" and isinstance(inner, str):
-        return float(inner)
+        return struct.unpack(">d", bytes.fromhex(inner))[0] if len(inner) == 16 else float(inner)
     if tag == "$map" and isinstance(inner, list):
         return {from_json(pair[0]): from_json(pair[1]) for pair in inner if isinstance(pair, list)}
     if tag == "$ext" and isinstance(inner, list):
@@ -82,7 +86,8 @@ def _to_json(value: Any, depth: int) -> Json:
     if isinstance(value, list):
         return [_to_json(part, depth + 1) for part in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return {"$float": str(value)}
+        bits = struct.pack(">d", value)
+        return {"$float": bits.hex() if value != value and bits != _NAN else str(value)}
     if isinstance(value, bytes):
         return {"$bytes": _base64(value)}
     if isinstance(value, msgpack.Timestamp):

@@ -365,11 +365,21 @@ def test_unknown_frame_kind_is_bit_32(disk) -> None:
     assert bits(disk) == NOT_A_LOG
 
 
-def test_segment_of_another_log_is_bit_32(disk) -> None:
+def test_segment_of_another_log_is_bit_32(rolled) -> None:
+    other = SimulatedDisk(seed=2)
+    write(other, records=12, segment_size=512)
+    content(rolled, 2)[:] = content(other, 2)
+    findings = found(rolled)
+    assert {f.bit for f in findings} == {NOT_A_LOG, DAMAGED}
+    assert "another log" in findings[-1].text
+
+
+def test_mark_of_another_log_is_bit_32(disk) -> None:
     other = SimulatedDisk(seed=2)
     write(other)
     content(disk)[:] = content(other)
-    assert bits(disk) & NOT_A_LOG
+    (finding,) = found(disk)
+    assert finding.bit == NOT_A_LOG and "MARK is of another log" in finding.text
 
 
 def test_damaged_footer_of_a_sealed_segment_is_bit_2_and_loses_nothing(rolled) -> None:
@@ -489,6 +499,7 @@ def test_any_body_survives_json(value: Any) -> None:
         (b"\x00\xff", {"$bytes": "AP8="}),
         (math.nan, {"$float": "nan"}),
         (-math.inf, {"$float": "-inf"}),
+        (-math.nan, {"$float": "fff8000000000000"}),
         ({1: "x"}, {"$map": [[1, "x"]]}),
         ({"$bytes": "AP8="}, {"$map": [["$bytes", "AP8="]]}),
         (msgpack.ExtType(5, b"a"), {"$ext": [5, "YQ=="]}),
