@@ -10,11 +10,11 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eventlog import Damage, EventLog
+from eventlog import Damage, EventLog, RefusedValueError
 from recovery._call import failure
 from recovery._checkpoint import CheckpointStore
 from recovery._drive import drive, drive_async
-from recovery._errors import PermanentError, RunFailedError, Stop, TaskMismatchError
+from recovery._errors import PermanentError, RecoveryError, RunFailedError, TaskMismatchError
 from recovery._events import RunFailed, RunFinished, RunResumed, RunStarted, encode
 from recovery._history import History, load
 from recovery._run import Run, SyncRun, live_runs
@@ -149,6 +149,9 @@ class RecoverableAgent:
             return self.agent_fn(effect.run)
         finally:
             current_scope.reset(token)
+            deadline = time.monotonic() + LANDING_S
+            while effect.run.in_flight and time.monotonic() < deadline:
+                time.sleep(0.005)
 
     def _recover(
         self, task: Any, run_id: str, takeover: bool, kind: type[Run] | type[SyncRun]
@@ -173,11 +176,11 @@ class RecoverableAgent:
                     report = replace(report, served=run.served, executed=run.executed,
                                      in_doubt=tuple(run.settled))  # fmt: skip
                     return _result(run_id, ended, report)
-                except Stop as stop:
-                    raise stop.error from stop.error.__cause__
-                except Exception as exc:
-                    if run.stopped is not None:
-                        raise run.stopped from exc
+                except BaseException as exc:
+                    if run.stopped is not None:  # whatever the agent, or a task group, made of it
+                        raise run.stopped from run.stopped.__cause__
+                    if not isinstance(exc, Exception) or isinstance(exc, RefusedValueError):
+                        raise  # the process is to end, or the code hands over what cannot be kept
                     _end_if_permanent(log, run, exc)
                     failures = 1 if run.step > furthest else failures + 1
                     furthest = max(furthest, run.step)
@@ -199,6 +202,11 @@ async def _landed(run: Run) -> None:
 def _ended(history: History, run_id: str, task: Any) -> RunFinished | None:
     """How the run ended, if it did; raises for another task, and for a failed run."""
     started, ended = history.started, history.ended
+    if started is not None and started.run_id != run_id:
+        raise RecoveryError(
+            f"the log of {run_id!r} is that of run {started.run_id!r}: a copy, or a file system "
+            "that does not tell the two names apart. Nothing was executed."
+        )
     if started is not None and pack(started.task, "task") != pack(task, "task"):
         raise TaskMismatchError(run_id, started.task, task)
     if isinstance(ended, RunFailed):
@@ -225,11 +233,11 @@ def _end_if_permanent(log: EventLog, run: Run | SyncRun, exc: Exception) -> None
     That is so for a PermanentError, and for the recorded failure of a call that the agent let
     through: replay would raise it again at the same place.
     """
-    failed, call = run.last_failure or (None, 0)
-    if exc is not failed and not isinstance(exc, PermanentError):
+    calls = [call for failed, call in run.failures if failed is exc]
+    if not calls and not isinstance(exc, PermanentError):
         return
     what = failure(0, exc)
-    call = call if exc is failed else 0
+    call = calls[0] if calls else 0
     log.append(*encode(RunFailed(what.type, what.message, what.traceback, call)))
     log.commit()
     raise RunFailedError(run.run_id, (what.type, what.message, what.traceback), call) from exc

@@ -60,7 +60,7 @@ class Invoke:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    scope: Scope
+    scope: Scope | None
 
 
 Effect = Wait | Commit | Invoke
@@ -111,6 +111,8 @@ def protocol(
                 # Invariant: no side effect starts before its intent is durable.
                 yield Commit()
             settled = yield from _execute(run, spec, call)
+        if recorded is not None:
+            recorded.last = settled.event  # which covers what it had recorded inside
     finally:
         run.in_flight -= 1
     # What was recorded is served before what is new, as it was the first time.
@@ -171,7 +173,8 @@ def _settle(
 def _reconcile(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Resolution]:
     assert spec.reconcile is not None
     try:
-        how = yield Invoke(spec.reconcile, (call,), {}, Scope(run, f"reconcile {call.lsn}"))
+        # In no scope: what it finds out is true now, and is not to be served from the log later.
+        how = yield Invoke(spec.reconcile, (call,), {}, None)
     except Exception:
         _logger.exception("run %s: reconciling failed, the call stays in doubt: %s",
                           run.run_id, call)  # fmt: skip
@@ -212,7 +215,7 @@ def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
         case CallResolved(value=reason):
             reason = unpack(reason) if type(reason) is Packed else reason
             exc = ToolError("resolved as failed", str(reason), "")
-    run.last_failure = exc, call
+    run.failures.append((exc, call))
     raise exc from settled.cause
 
 

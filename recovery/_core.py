@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
@@ -54,7 +54,8 @@ class RunCore(ABC):
         self.mutex = threading.RLock()
         self.replay = history.replay
         self.settled: list[str] = []
-        self.last_failure: tuple[Exception, int] | None = None
+        # Exceptions of calls as the agent got them, with the calls: the last few.
+        self.failures: deque[tuple[Exception, int]] = deque(maxlen=64)
         self._log, self._history = log, history
         self._every = checkpoint_every_n
         self._checkpointed = history.step
@@ -76,6 +77,10 @@ class RunCore(ABC):
     @abstractmethod
     def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
         """Make a call from plain code."""
+
+    def outlived(self) -> bool:
+        """Whether a task that has made calls has outlived its step."""
+        return False
 
     # -- what the agent sees
 
@@ -163,12 +168,12 @@ class RunCore(ABC):
         self.step = restored.step
 
     def _checkpoint_if_due(self) -> None:
-        # Not while calls are in flight (their tasks would be lost with the process, and the
-        # checkpoint would forget them), and not while the record is being replayed (the records
-        # of later steps stand before the checkpoint in the log): then at a later step.
-        if self.step - self._checkpointed < self._every or self.in_flight:
+        # Not while tasks that make calls are at work (resuming behind the step that made them
+        # would lose them), and not while the record is being replayed (the records of later steps
+        # stand before the checkpoint in the log): then at a later step.
+        if self.step - self._checkpointed < self._every:
             return
-        if not self.replay.used_up:
+        if self.in_flight or self.outlived() or not self.replay.used_up:
             return
         what = Checkpointed(self.run_id, self.step, time.time(), recoveries=self.recovery_count,
                             prologue=tuple(self._prologue))  # fmt: skip

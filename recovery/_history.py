@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from eventlog import Damage, Record, Snapshot
 from recovery._errors import DamagedRunError
 from recovery._events import (
     CallResolved,
+    CallReturned,
     Event,
     RunFailed,
     RunFinished,
@@ -56,6 +57,14 @@ class History:
     recoveries: int
     damage: tuple[Damage, ...]
     broken: tuple[str, ...]
+    _outcomes: dict[int, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._outcomes = {
+            lsn: event.value
+            for lsn, _, event in self.entries
+            if isinstance(event, CallReturned | CallResolved)
+        }
 
     @property
     def step(self) -> int:
@@ -66,6 +75,8 @@ class History:
         """What a recorded message is: itself, or what it refers to."""
         if not isinstance(item, Ref):
             return item
+        if item.lsn in self._outcomes:
+            return self._outcomes[item.lsn]
         record = self.log.fetch({item.lsn})[item.lsn]
         return value_at(record, unpack(record.packed), item)
 
@@ -77,15 +88,15 @@ def load(log: RunRecords, run_id: str) -> History:
     DamagedRunError when other records are lost: one of them may be a call that was made.
     """
     damage: list[Damage] = []
-    lost: list[Damage] = []
     broken: list[str] = []
-    restored, entries = _newest_checkpoint(log, damage, broken)
-
-    def on_damage(found: Damage) -> None:
-        (damage if found.snapshot or not found.lost else lost).append(found)
-
-    for record in log.records(restored.lsn + 1 if restored else 1, on_damage=on_damage):
-        entries += _entry(record, lost)
+    for restored, prologue in _checkpoints(log, damage, broken):
+        tail, lost = _tail(log, restored, damage)
+        entries = prologue + tail
+        # A call of a step that was over at the checkpoint: made by a task that had outlived its
+        # step, and that only an earlier start brings back.
+        if restored is None or not _reaches_behind(tail, restored.step):
+            break
+        broken.append(f"checkpoint at LSN {restored.lsn}: a task of an earlier step outlived it")
     if lost:
         raise DamagedRunError(run_id, lost)
     for reason in broken:
@@ -101,10 +112,11 @@ def load(log: RunRecords, run_id: str) -> History:
     )  # fmt: skip
 
 
-def _newest_checkpoint(
+def _checkpoints(
     log: RunRecords, damage: list[Damage], broken: list[str]
-) -> tuple[Restored | None, list[Entry]]:
-    """The newest checkpoint that verifies, with the events of the code before the first step."""
+) -> Iterator[tuple[Restored | None, list[Entry]]]:
+    """Checkpoints that verify, the newest first, with the events of the code before the first
+    step; at last the beginning of the log."""
     for snapshot in log.snapshots(damage.append):
         try:
             restored = restore(log, snapshot)
@@ -120,8 +132,28 @@ def _newest_checkpoint(
         entries: list[Entry] = []
         for lsn in sorted(found):
             entries += _entry(found[lsn], [])
-        return restored, entries
-    return None, []
+        yield restored, entries
+    yield None, []
+
+
+def _tail(
+    log: RunRecords, restored: Restored | None, damage: list[Damage]
+) -> tuple[list[Entry], list[Damage]]:
+    """The events behind a checkpoint, and what is lost among them besides checkpoints."""
+    entries: list[Entry] = []
+    lost: list[Damage] = []
+
+    def on_damage(found: Damage) -> None:
+        (damage if found.snapshot or not found.lost else lost).append(found)
+
+    for record in log.records(restored.lsn + 1 if restored else 1, on_damage=on_damage):
+        entries += _entry(record, lost)
+    return entries, lost
+
+
+def _reaches_behind(tail: list[Entry], step: int) -> bool:
+    scopes = (getattr(event, "scope", "") for _, _, event in tail)
+    return any(scope.isdigit() and 0 < int(scope) <= step for scope in scopes)
 
 
 def _entry(record: Record, lost: list[Damage]) -> list[Entry]:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -141,12 +142,22 @@ class Run(_Drivers):
     def __init__(self, log: EventLog, history: History, checkpoint_every_n: int) -> None:
         super().__init__(log, history, checkpoint_every_n)
         self._root = asyncio.current_task()
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._others = asyncio.all_tasks()
 
     def _alone(self) -> bool:
         if asyncio.current_task() is not self._root:
             return False  # the agent itself may make more calls
         return asyncio.all_tasks() <= self._others
+
+    def outlived(self) -> bool:
+        return any(not task.done() for task in self._tasks if task is not self._root)
+
+    async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        task = asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+        return await super().perform_async(spec, given, call_id)
 
     async def call(
         self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
