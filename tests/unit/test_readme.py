@@ -1,0 +1,85 @@
+"""The README's example is run as it stands, but for the bodies that it leaves to the reader."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from recovery import RunFailedError
+
+ROOT = Path(__file__).parents[2]
+
+
+def example() -> str:
+    text = (ROOT / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    return code
+
+
+def run_example(model: object, sent: list[str], task: str) -> dict[str, object]:
+    code = example()
+    stub = "async def ask_model(messages: list) -> dict: ...    # your client library; returns a chat message"
+    assert stub in code
+    code = code.replace(stub, "async def ask_model(messages: list) -> dict: return MODEL(messages)")
+    stub = "def send_email(to: str, body: str) -> str: ..."
+    assert stub in code
+    code = code.replace(
+        stub, "def send_email(to: str, body: str) -> str: SENT.append(to); return 'sent'"
+    )
+    code = code.replace('"write to Ann"', "TASK")
+    names: dict[str, object] = {"MODEL": model, "SENT": sent, "TASK": task, "__name__": "readme"}
+    exec(compile(code, "README.md", "exec"), names)  # noqa: S102 - our own README
+    return names
+
+
+def answer(messages: list[dict[str, object]]) -> dict[str, object]:
+    if len(messages) == 1:
+        call = {"id": "c1", "name": "send_email", "args": {"to": "ann", "body": "hello"}}
+        return {"role": "assistant", "content": "", "tool_calls": [call]}
+    return {"role": "assistant", "content": f"done: {messages[-1]['content']}"}
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    sent: list[str] = []
+    run_example(answer, sent, "write to Ann")
+    assert capsys.readouterr().out == "done: sent\n"
+    assert sent == ["ann"]
+
+
+def test_the_example_resumes_without_sending_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    sent: list[str] = []
+    died = []
+
+    class Died(BaseException):
+        """The process dies here."""
+
+    def dies_once(messages: list[dict[str, object]]) -> dict[str, object]:
+        if len(messages) > 1 and not died:
+            died.append(True)
+            raise Died
+        return answer(messages)
+
+    with pytest.raises(Died):
+        run_example(dies_once, sent, "write to Ann")
+    assert sent == ["ann"]
+    run_example(dies_once, sent, "write to Ann")
+    run_example(dies_once, sent, "write to Ann")  # finished: the recorded result
+    assert capsys.readouterr().out == "done: sent\ndone: sent\n"
+    assert sent == ["ann"]
+
+
+def test_the_example_does_not_lose_a_failure() -> None:
+    def fails(messages: list[dict[str, object]]) -> dict[str, object]:
+        raise ValueError("no such model")
+
+    with pytest.raises(RunFailedError, match="no such model"):
+        run_example(fails, [], "write to Ann")
+
+
+def test_the_commands_of_the_readme_are_targets() -> None:
+    text = (ROOT / "README.md").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    for target in set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.M)):
+        assert re.search(rf"^{target}:", makefile, re.M), target
