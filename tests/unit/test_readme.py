@@ -18,20 +18,22 @@ def example() -> str:
     return code
 
 
-def run_example(model: object, sent: list[str], task: str) -> dict[str, object]:
+def run_example(model: object, sent: list[str], task: str) -> None:
     code = example()
-    stub = "async def ask_model(messages: list) -> dict: ...    # your client library; returns a chat message"
-    assert stub in code
-    code = code.replace(stub, "async def ask_model(messages: list) -> dict: return MODEL(messages)")
-    stub = "def send_email(to: str, body: str) -> str: ..."
-    assert stub in code
-    code = code.replace(
-        stub, "def send_email(to: str, body: str) -> str: SENT.append(to); return 'sent'"
-    )
-    code = code.replace('"write to Ann"', "TASK")
-    names: dict[str, object] = {"MODEL": model, "SENT": sent, "TASK": task, "__name__": "readme"}
+    for stub, body in (
+        ("ask_model(messages: list) -> dict: ...", "ask_model(messages): return MODEL(messages)"),
+        ("send_email(to: str, body: str) -> str: ...", "send_email(to, body): return SEND(to)"),
+        ('"write to Ann"', "TASK"),
+    ):
+        assert stub in code
+        code = code.replace(stub, body)
+
+    def send(to: str) -> str:
+        sent.append(to)
+        return "sent"
+
+    names = {"MODEL": model, "SEND": send, "TASK": task, "__name__": "readme"}
     exec(compile(code, "README.md", "exec"), names)  # noqa: S102 - our own README
-    return names
 
 
 def answer(messages: list[dict[str, object]]) -> dict[str, object]:
