@@ -56,7 +56,9 @@ class Appender:
             if name.endswith(".new"):  # a crash came before it got its name: it holds nothing
                 self._directory.remove(name)
         if tail.number:
+            self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
             self._settle_segment(tail, contested)
+            self._note_durable(self.durable)
         if contested:
             # Whoever was here may still append behind the end that we have found. From now on
             # that does not count, for us and for readers alike: the LSNs go on in our segment.
@@ -84,7 +86,6 @@ class Appender:
                 self._directory.sync()
             elif tail.clean and tail.offset < self.segment_size:
                 # Closed cleanly: nothing behind the end, no other writer. Go on in it.
-                self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
                 self._writer = writer
         finally:
             if self._writer is None:
