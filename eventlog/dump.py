@@ -368,9 +368,22 @@ def _check_mark(reader: LogReader, mark: Mark, places: list[Place]) -> Iterator[
     if found is not None and ids and found[0] not in ids:
         text = f"{MARK_NAME} is of another log than the segments; they may have been exchanged"
         yield Finding(NOT_A_LOG, 0, 0, 0, 1, 0, text)
-    if found is None and reader._directory.identity(MARK_NAME) is not None:
+    if found is None and _mark_is_torn(reader):
         text = f"{MARK_NAME} is torn or damaged. Harmless: it is made anew by the next commit"
         yield Finding(0, 0, 0, 0, 1, 0, text)
+
+
+def _mark_is_torn(reader: LogReader) -> bool:
+    try:
+        file = reader._directory.open(MARK_NAME)
+    except FileNotFoundError:
+        return False
+    try:
+        empty = file.size() == 0  # made, and nothing was flushed yet
+    finally:
+        file.close()
+    # Once more, for a writer may just have been writing it.
+    return not empty and read_mark(reader._directory) is None
 
 
 def _check_end(examined: _Examined, end: End) -> Iterator[Finding]:

@@ -221,6 +221,21 @@ def test_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
     process.stderr.close()
 
 
+@pytest.mark.parametrize("command", ["dump", "verify"])
+def test_pipe_that_is_closed_before_the_end_is_noticed(log: Path, command: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*COMMAND, command, log],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
     path = big(tmp_path / "run")
     process = subprocess.Popen(

@@ -222,6 +222,24 @@ def test_live_record_that_is_half_written_is_looked_at_again(monkeypatch) -> Non
     log.close()
 
 
+def test_late_seal_of_a_fenced_writer_is_no_damage(monkeypatch) -> None:
+    disk = SimulatedDisk()
+    old = EventLog.open("log", files=disk)
+    old.append("k", 1)
+    old.commit()
+    new = EventLog.open("log", files=disk, takeover=True)
+    new.append("k", 2)
+    new.commit()
+    # As if it had looked at LOCK just before the takeover.
+    monkeypatch.setattr(old._appender._owner, "check", lambda: None)
+    old.append("late", 2)
+    old.append_snapshot("late")
+    old._appender._mark_file = None
+    old.close()
+    assert [f.bit for f in found(disk)] == [0]
+    new.close()
+
+
 # -- harm
 
 
@@ -302,6 +320,55 @@ def test_missing_first_and_last_segments_are_bit_4(rolled) -> None:
     findings = found(rolled)
     assert [f.bit for f in findings] == [MISSING, MISSING]
     assert findings[0].first_lsn == 1 and findings[-1].last_lsn == 19
+
+
+def superseded(takeovers: int) -> SimulatedDisk:
+    """A log with segments that hold nothing that counts before the one that does."""
+    disk = SimulatedDisk()
+    logs = [EventLog.open("log", files=disk, takeover=i > 0) for i in range(takeovers + 1)]
+    logs[-1].append("k", 1)
+    logs[-1].close()
+    for log in logs[:-1]:
+        log._appender.fail(OSError("as if its process had died"))
+        log.close()
+    assert found(disk) == []
+    return disk
+
+
+def test_superseded_segments_are_checked_too() -> None:
+    disk = superseded(3)
+    flip(disk, 33, 1)
+    (finding,) = found(disk)
+    assert (finding.bit, finding.segment) == (DAMAGED, 1)
+
+
+def test_missing_segment_that_held_nothing_is_bit_4() -> None:
+    disk = superseded(3)
+    del disk.directories["log"][segment_name(2)]
+    (finding,) = found(disk)
+    assert finding.bit == MISSING and finding.last_lsn < finding.first_lsn
+    assert totals(disk).records == 1
+
+
+def test_unreadable_first_segment_leaves_a_gap(rolled) -> None:
+    first = next(EventLog.read("log", files=rolled).records()).lsn
+    flip(rolled, 20)
+    flip(rolled, HEADER_SIZE + 20)
+    header, gap = found(rolled)
+    assert (header.bit, header.segment) == (DAMAGED, 1)
+    assert (gap.bit, gap.segment, gap.first_lsn) == (GAP, 2, first)
+    assert totals(rolled).records == 19 - (gap.last_lsn - gap.first_lsn + 1)
+
+
+def test_segment_that_vanishes_meanwhile_is_bit_4(disk, monkeypatch) -> None:
+    reader = EventLog.read("log", files=disk)
+
+    def gone(*_: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(reader, "_load", gone)
+    (finding,) = verify(reader)
+    assert finding.bit == MISSING and "vanished" in finding.text
 
 
 def test_no_segment_left_is_bit_4(disk) -> None:
@@ -395,6 +462,31 @@ def test_damaged_footer_of_a_sealed_segment_is_bit_2_and_loses_nothing(rolled) -
     assert bits(rolled) == DAMAGED
 
 
+@pytest.mark.parametrize(
+    ("index", "snapshot", "says"), [(72, 5, "index"), (64, 4, "newest snapshot, not LSN 5")]
+)
+def test_footer_that_says_wrong_things_is_bit_2(disk, index: int, snapshot: int, says: str) -> None:
+    footer = frames(disk)[-1]
+    assert (footer.kind, footer.snapshot) == (FOOTER, 5)
+    header = decode_segment_header(bytes(content(disk)))
+    assert header is not None
+    body = payload(disk, footer).replace(b"\x92\x01\x40", bytes([0x92, 1, index]), 1)
+    marks = (footer.lsn, footer.durable, snapshot)
+    content(disk)[footer.offset :] = encode_frame(header.salt, FOOTER, 0, body, marks)
+    (finding,) = found(disk)
+    assert finding.bit == DAMAGED and says in finding.text
+
+
+def test_mark_that_leads_is_bit_2(disk) -> None:
+    header = decode_segment_header(bytes(content(disk)))
+    assert header is not None
+    frame = frames(disk)[0]
+    body, marks = payload(disk, frame), (1, 1, 0)
+    content(disk)[frame.offset : frame.end] = encode_frame(header.salt, 1, 1, body, marks)
+    (finding,) = found(disk)
+    assert finding.bit == DAMAGED and "ahead" in finding.text
+
+
 def test_changed_frame_with_a_right_crc_is_found_by_the_digest(disk) -> None:
     frame = frames(disk)[0]
     other = payload(disk, frame).replace(b"yyy", b"yxy", 1)
@@ -417,6 +509,8 @@ def test_body_that_is_no_msgpack_is_bit_2_and_dumped_as_bytes() -> None:
 def test_torn_mark_is_noted_and_no_problem(disk) -> None:
     disk.directories["log"]["MARK"].content[3] ^= 1
     assert [f.bit for f in found(disk)] == [0]
+    disk.directories["log"]["MARK"].content.clear()  # as it is before the first flush
+    assert found(disk) == []
 
 
 def test_every_flipped_bit_of_a_sealed_segment_is_found(rolled) -> None:

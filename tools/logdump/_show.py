@@ -37,7 +37,7 @@ def printable(text: str) -> str:
 
 def as_line(value: Json) -> str:
     """One line of JSON, pure ASCII and without control characters."""
-    return json.dumps(value, allow_nan=False).replace("\x7f", "\\u007f")
+    return json.dumps(value, allow_nan=False)
 
 
 def heading(width: int | None) -> str:
