@@ -126,13 +126,15 @@ class RecoverableAgent:
     ) -> dict[str, Any]:
         """The same without an event loop, for plain agent functions (an async one gets a loop)."""
         if is_async(self.agent_fn):
+            if asyncio._get_running_loop() is not None:
+                raise RuntimeError("in async code, await run_with_recovery(...) instead")
             return asyncio.run(self.run_with_recovery(task, run_id, takeover=takeover))
         return drive(self._recover(task, run_id, takeover, SyncRun), self._perform)
 
     async def _perform_async(self, effect: _Execute | _Sleep) -> Any:
         if isinstance(effect, _Sleep):
             return await asyncio.sleep(effect.seconds)
-        token = current_scope.set(None)
+        token = current_scope.set(effect.run.scope)
         live_runs.add(effect.run)
         try:
             return await self.agent_fn(effect.run)
@@ -144,7 +146,7 @@ class RecoverableAgent:
     def _perform(self, effect: _Execute | _Sleep) -> Any:
         if isinstance(effect, _Sleep):
             return time.sleep(effect.seconds)
-        token = current_scope.set(None)
+        token = current_scope.set(effect.run.scope)
         try:
             return self.agent_fn(effect.run)
         finally:
@@ -207,7 +209,8 @@ def _ended(history: History, run_id: str, task: Any) -> RunFinished | None:
             f"the log of {run_id!r} is that of run {started.run_id!r}: a copy, or a file system "
             "that does not tell the two names apart. Nothing was executed."
         )
-    if started is not None and pack(started.task, "task") != pack(task, "task"):
+    # By value, since the order of a dict's keys says nothing; packed, since a NaN equals nothing.
+    if started is not None and started.task != task and pack(started.task, "") != pack(task, ""):
         raise TaskMismatchError(run_id, started.task, task)
     if isinstance(ended, RunFailed):
         raise RunFailedError(run_id, (ended.type, ended.message, ended.traceback), ended.call)
@@ -233,14 +236,22 @@ def _end_if_permanent(log: EventLog, run: Run | SyncRun, exc: Exception) -> None
     That is so for a PermanentError, and for the recorded failure of a call that the agent let
     through: replay would raise it again at the same place.
     """
-    calls = [call for failed, call in run.failures if failed is exc]
-    if not calls and not isinstance(exc, PermanentError):
+    leaves = _leaves(exc)
+    calls = [call for failed, call in run.failures if any(failed is leaf for leaf in leaves)]
+    if len(calls) < len(leaves) and not any(isinstance(leaf, PermanentError) for leaf in leaves):
         return
     what = failure(0, exc)
     call = calls[0] if calls else 0
     log.append(*encode(RunFailed(what.type, what.message, what.traceback, call)))
     log.commit()
     raise RunFailedError(run.run_id, (what.type, what.message, what.traceback), call) from exc
+
+
+def _leaves(exc: BaseException) -> list[BaseException]:
+    """The exceptions in a group, as task groups raise them; else the exception itself."""
+    if not isinstance(exc, BaseExceptionGroup):
+        return [exc]
+    return [leaf for part in exc.exceptions for leaf in _leaves(part)]
 
 
 def _report(

@@ -61,7 +61,7 @@ class RunCore(ABC):
         self._checkpointed = history.step
         self._entered = self._closed = False
         self._stopped: Exception | None = None
-        self._scope = Scope(self, step_scope(0))
+        self.scope = Scope(self, step_scope(0))  # of the agent's own code: its present step
         self._recent: OrderedDict[bytes, Ref] = OrderedDict()
         self._prologue = dict.fromkeys(history.prologue)
         self._state: dict[str, Any] = {}
@@ -140,8 +140,8 @@ class RunCore(ABC):
             else:
                 self._checkpoint_if_due()
             self.step += 1
-            self._scope = Scope(self, step_scope(self.step))
-            current_scope.set(self._scope)
+            self.scope = Scope(self, step_scope(self.step))
+            current_scope.set(self.scope)
             if self.step not in self.replay.steps:
                 self.emit(StepStarted(self.step))
             return self.step
@@ -266,7 +266,7 @@ class RunCore(ABC):
 
     def here(self) -> Scope:
         scope = current_scope.get()
-        return scope if scope is not None and scope.run is self else self._scope
+        return scope if scope is not None and scope.run is self else self.scope
 
     def check(self) -> None:
         if self._stopped is not None:
