@@ -35,6 +35,7 @@ from recovery._values import OutcomeUnknown, digest, pack, pack_arguments, unpac
 _logger = logging.getLogger("recovery")
 
 ARGS_SIZE_MAX = 4 << 10  # arguments up to this size are recorded whole, larger ones by digest
+ERROR_SIZE_MAX = 64 << 10  # an exception with larger arguments becomes a ToolError
 TEXT_SIZE_MAX = 16 << 10  # of a recorded message or traceback
 
 
@@ -193,10 +194,19 @@ def _execute(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any,
         scope = Scope(run, call_scope(call.lsn), call)
         value = yield Invoke(spec.function, call.args, call.kwargs, scope)
         event = CallReturned(call.lsn, pack(value, f"result of {spec.name}"))
+        # A stop that the tool has swallowed, of a call inside it: it knows nothing of the outcome.
+        scope.check()
+        try:
+            return Settled(run.emit(event), event)
+        except RefusedValueError as exc:  # too large
+            raise RefusedValueError(f"result of {spec.name}", exc.reason) from None
     except Exception as exc:
+        scope.check()
         event = failure(call.lsn, exc)
         return Settled(run.emit(event), event, exc)
-    return Settled(run.emit(event), event)
+    except BaseException:
+        scope.check()
+        raise
 
 
 def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
@@ -222,16 +232,25 @@ def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
 def failure(call: int, exc: Exception) -> CallFailed:
     """The event for an exception."""
     kind = type(exc)
+    given: tuple[Any, ...] = exc.args
+    if isinstance(exc, RefusedValueError):
+        given = exc.value_path, exc.reason
+    elif isinstance(exc, OSError) and exc.filename is not None:
+        given = exc.errno, exc.strerror, exc.filename, None, exc.filename2
+        given = given if exc.filename2 is not None else given[:3]
     args: Packed | None
     try:
-        if isinstance(exc, RefusedValueError):
-            args = pack([exc.value_path, exc.reason], "args")
-        else:
-            args = pack(list(exc.args), "args")
+        args = pack(list(given), "args")
     except RefusedValueError:
         args = None
+    if args is not None and len(args) > ERROR_SIZE_MAX:
+        args = None
+    try:
+        message = str(exc)
+    except Exception as error:  # of the user's __str__
+        message = f"<no message: {kind.__name__}.__str__ raised {type(error).__name__}>"
     text = "".join(traceback.format_exception(exc))
-    return CallFailed(call, f"{kind.__module__}.{kind.__qualname__}", clean(str(exc)), args,
+    return CallFailed(call, f"{kind.__module__}.{kind.__qualname__}", clean(message), args,
                       clean(text[-TEXT_SIZE_MAX:]))  # fmt: skip
 
 

@@ -252,9 +252,10 @@ class RunCore(ABC):
         return self._stopped
 
     def stop(self, error: Exception) -> NoReturn:
-        """End the agent function, now and at whatever it tries next."""
-        self._stopped = error
-        raise Stop(error)
+        """End the agent function, now and at whatever it tries next. The first reason counts."""
+        self._stopped = self._stopped or error
+        self.here().stopped = True
+        raise Stop(self._stopped)
 
     def commit(self) -> None:
         """Make everything durable; a failure of the log ends the agent function."""
@@ -270,7 +271,7 @@ class RunCore(ABC):
 
     def check(self) -> None:
         if self._stopped is not None:
-            raise Stop(self._stopped)
+            self.stop(self._stopped)
         if self._closed:
             raise RecoveryError(f"run {self.run_id!r} is over, or was recovered since this task "
                                 "began: nothing that it does counts any more")  # fmt: skip

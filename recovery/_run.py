@@ -16,7 +16,7 @@ from recovery._call import Commit, Effect, Invoke, Wait, protocol
 from recovery._core import RunCore
 from recovery._drive import drive, drive_async
 from recovery._history import History
-from recovery._tool import Arguments, ToolSpec, current_scope, is_async, spec_of
+from recovery._tool import Arguments, ToolSpec, current_scope, function_name, is_async, spec_of
 
 R = TypeVar("R")
 
@@ -111,17 +111,33 @@ async def _invoke(effect: Invoke) -> Any:
     try:
         if is_async(effect.function):
             return await effect.function(*effect.args, **effect.kwargs)
-        value = await asyncio.to_thread(effect.function, *effect.args, **effect.kwargs)
+        value = await asyncio.to_thread(_called, effect)
         return await value if inspect.isawaitable(value) else value
     finally:
         current_scope.reset(token)
 
 
+def _called(effect: Invoke) -> Any:
+    try:
+        return effect.function(*effect.args, **effect.kwargs)
+    except StopIteration as exc:  # a future takes none (Python 3.11 then waits for ever)
+        raise RuntimeError("the tool raised StopIteration") from exc
+
+
 def _invoke_sync(effect: Invoke) -> Any:
     token = current_scope.set(effect.scope)
     try:
-        value = effect.function(*effect.args, **effect.kwargs)
-        return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+        value = _called(effect)
+        if not inspect.isawaitable(value):
+            return value
+        if asyncio._get_running_loop() is None:
+            return asyncio.run(_awaited(value))
+        if inspect.iscoroutine(value):
+            value.close()
+        raise TypeError(
+            f"{function_name(effect.function)} is no async function, but returned something to "
+            "await. Use `await run.call(...)` for it, or make it `async def`."
+        )
     finally:
         current_scope.reset(token)
 

@@ -108,16 +108,17 @@ class ToolSpec:
         if kind is None and failed.type.startswith("builtins."):
             found = getattr(builtins, failed.type.removeprefix("builtins."), None)
             if isinstance(found, type) and issubclass(found, Exception):
-                kind = found
+                # These two mean something to the generators and coroutines they pass through.
+                kind = None if issubclass(found, StopIteration | StopAsyncIteration) else found
         if failed.type == _REFUSED:
             kind = RefusedValueError
         if kind is not None and failed.args is not None:
             try:
                 exc = kind(*failed.args)
+                if type(exc) is kind and str(exc) == failed.message:
+                    return exc
             except Exception:  # its constructor wants something else
-                exc = None
-            if type(exc) is kind and str(exc) == failed.message:
-                return exc
+                pass
         return ToolError(failed.type.removeprefix("builtins."), failed.message, failed.traceback)
 
 
@@ -127,11 +128,17 @@ class Scope:
     Counts equal calls itself, so that the counts go when the last task of the scope has gone.
     """
 
-    __slots__ = ("_counts", "call", "path", "run")
+    __slots__ = ("_counts", "call", "path", "run", "stopped")
 
     def __init__(self, run: RunCore, path: str, call: Call | None = None) -> None:
         self.run, self.path, self.call = run, path, call
+        self.stopped = False  # whether the run was stopped at a call made here
         self._counts: Counter[object] = Counter()
+
+    def check(self) -> None:
+        """Stop again if a call made here did, whatever became of that."""
+        if self.stopped:
+            self.run.check()
 
     def next_occurrence(self, what: object) -> int:
         """1 for the first of its kind here, then 2, 3, ..."""
@@ -191,6 +198,8 @@ def tool(
         raise ValueError("reconcile= decides what happens after a crash; leave out after_crash=")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(function):
+            raise TypeError(f"@tool is for functions, not {function!r}; a name is @tool(name=...)")
         policy: Any = "reconcile" if reconcile is not None else after_crash
         named = name or function_name(function)
         spec = ToolSpec(named, function, policy, reconcile, tuple(raises))
