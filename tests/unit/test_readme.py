@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def example() -> str:
     text = (ROOT / "README.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
-    return code
+    return str(code)
 
 
 def run_example(model: object, sent: list[str], task: str) -> None:
@@ -52,7 +52,7 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_example_resumes_without_sending_twice(capsys: pytest.CaptureFixture[str]) -> None:
     sent: list[str] = []
-    died = []
+    died: list[bool] = []
 
     class Died(BaseException):
         """The process dies here."""
