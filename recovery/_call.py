@@ -41,7 +41,8 @@ TEXT_SIZE_MAX = 16 << 10  # of a recorded message or traceback
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Let other coroutines go on until ``ready()``; the answer is whether it became so."""
+    """Let other coroutines go on until ``ready()``; the answer is whether it became so, or None
+    where they cannot go on meanwhile: plain code in the thread of the event loop."""
 
     ready: Callable[[], bool]
     # Whether being stuck means that the code has changed (so wait long), or only that it asks for
@@ -129,14 +130,16 @@ def _intend(
     other = run.replay.resembling(key)
     if other is not None:
         run.diverge(other.lsn, describe(other), found)
-    if not spec.repeatable:
-        # A recorded call that nobody has made yet may be this one, changed.
-        if not (yield Wait(run.caught_up, strict=True)):
-            missing = run.replay.unclaimed()
-            if missing:
-                run.diverge(missing[0].lsn, describe(missing[0]), found)
-            run.diverge(0, "the loop of steps goes on from a checkpoint", found)
-        run.check()
+    # A recorded call that nobody has made yet may be this one, changed. Should it be, nothing of
+    # what the changed code does may get into the record, or the code that made the record could
+    # not go on with it either.
+    ready = yield Wait(run.caught_up, strict=True)
+    if not ready and not (ready is None and spec.repeatable):
+        missing = run.replay.unclaimed()
+        if missing:
+            run.diverge(missing[0].lsn, describe(missing[0]), found)
+        run.diverge(0, "the loop of steps goes on from a checkpoint", found)
+    run.check()
     small = packed if len(packed) <= ARGS_SIZE_MAX else None
     event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
                          spec.after_crash, small, len(packed))  # fmt: skip

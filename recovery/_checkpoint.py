@@ -14,6 +14,7 @@ from recovery._errors import RecoveryError
 from recovery._events import CallFailed, CallIntended, CallResolved, CallReturned, decode
 from recovery._frozen import thaw
 from recovery._history import RunRecords, load
+from recovery._keys import step_of
 from recovery._messages import Messages
 from recovery._snapshots import (
     BrokenCheckpointError,
@@ -78,9 +79,10 @@ def outcomes(log: RunRecords, up_to: int) -> list[dict[str, Any]]:
         if not isinstance(event, CallReturned | CallFailed | CallResolved):
             continue
         call = made.get(event.call)
-        if call is None or not call.scope.isdigit():
+        step = step_of(call.scope) if call is not None else None
+        if call is None or step is None:
             continue  # made inside another call, whose outcome covers it
-        outcome = {"step": int(call.scope), "tool": call.tool, "call_id": call.call_id}
+        outcome = {"step": step, "tool": call.tool, "call_id": call.call_id}
         if isinstance(event, CallFailed):
             found.append(outcome | {"error": f"{event.type}: {event.message}"})
         elif isinstance(event, CallReturned) or event.how == "outcome":

@@ -64,6 +64,7 @@ class RunCore(ABC):
         self.scope = Scope(self, step_scope(0))  # of the agent's own code: its present step
         self._recent: OrderedDict[bytes, Ref] = OrderedDict()
         self._prologue = dict.fromkeys(history.prologue)
+        self._pending: list[tuple[Event, bool]] = []
         self._state: dict[str, Any] = {}
         self._messages = Messages(self._record_messages)
         self._snapshots = SnapshotWriter(log, history.restored)
@@ -126,7 +127,7 @@ class RunCore(ABC):
             if recorded is not None:
                 return recorded.value
             value = ask()
-            self.emit(ValueRecorded(scope.path, name, occurrence, value))
+            self._note(ValueRecorded(scope.path, name, occurrence, value))
             return value
 
     # -- steps
@@ -177,6 +178,7 @@ class RunCore(ABC):
             return
         what = Checkpointed(self.run_id, self.step, time.time(), recoveries=self.recovery_count,
                             prologue=tuple(self._prologue))  # fmt: skip
+        self._write_pending()
         self._attempt(lambda: self._snapshots.write(what, self._state, self._messages))
         self._checkpointed = self.step
         self._log.commit_behind()
@@ -193,6 +195,12 @@ class RunCore(ABC):
     def _record_messages(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
         with self.mutex:
             self.check()
+            call = self.here().call
+            if call is not None:
+                raise RecoveryError(
+                    f"run.messages was changed inside a call of {call.tool}, which is not executed "
+                    "again on replay: return the message, and let the agent append it"
+                )
             if self.replay.changes:
                 return self._match_change(start, stop, packed)
             refs: list[Ref | None] = [
@@ -203,14 +211,14 @@ class RunCore(ABC):
                 Packed(one) if ref is None else pack(ref, "reference")
                 for ref, one in zip(refs, packed, strict=True)
             ])  # fmt: skip
-            lsn = self.emit(MessagesChanged(start, stop, new))
-            return [ref or Ref(lsn, i) for i, ref in enumerate(refs)]
+            lsn = self._note(MessagesChanged(start, stop, new))
+            return [ref or (Ref(lsn, i) if lsn else None) for i, ref in enumerate(refs)]
 
     def _match_change(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
         """What replay does again must be what is recorded; it is not written twice."""
         recorded = self.replay.changes[0]
         change = recorded.change
-        values = [self._history.value_of(item) for item in change.new]
+        values = self._attempt(lambda: [self._history.value_of(item) for item in change.new])
         again = (start, stop, packed)
         if again != (change.start, change.stop, [pack(value, "") for value in values]):
             self.diverge(
@@ -276,10 +284,33 @@ class RunCore(ABC):
             raise RecoveryError(f"run {self.run_id!r} is over, or was recovered since this task "
                                 "began: nothing that it does counts any more")  # fmt: skip
 
+    def _note(self, event: ValueRecorded | MessagesChanged) -> int:
+        """Record what replay comes upon again by itself; its LSN, or 0 while it is put off.
+
+        It is put off while recorded calls are unclaimed. Should the code turn out to have changed,
+        nothing that it has done may be in the record: else the code that made the record could not
+        go on with it either.
+        """
+        if self.replay.unclaimed():
+            self._pending.append((event, self._is_prologue(event)))
+            return 0
+        return self.emit(event)
+
     def emit(self, event: Event) -> int:
+        """Record an event; its LSN."""
+        if not self.replay.unclaimed():
+            self._write_pending()
+        return self._write(event, self._is_prologue(event))
+
+    def _write_pending(self) -> None:
+        pending, self._pending = self._pending, []
+        for event, is_prologue in pending:
+            self._write(event, is_prologue)
+
+    def _write(self, event: Event, is_prologue: bool) -> int:
         kind, body = encode(event)
         lsn = self._attempt(lambda: self._log.append(kind, body))
-        if self._is_prologue(event):
+        if is_prologue:
             self._prologue[lsn] = None
         self._log.commit_behind()
         return lsn

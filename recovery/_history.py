@@ -20,7 +20,7 @@ from recovery._events import (
     StepStarted,
     decode,
 )
-from recovery._keys import step_scope
+from recovery._keys import step_of, step_scope
 from recovery._replay import Replay
 from recovery._snapshots import BrokenCheckpointError, Restored, restore, value_at
 from recovery._values import Ref, unpack
@@ -77,7 +77,10 @@ class History:
             return item
         if item.lsn in self._outcomes:
             return self._outcomes[item.lsn]
-        record = self.log.fetch({item.lsn})[item.lsn]
+        record = self.log.fetch({item.lsn}).get(item.lsn)
+        if record is None:
+            what = "holds a message that a later record refers to"
+            raise DamagedRunError(self.run_id, [Damage(0, 0, 0, item.lsn, item.lsn, what)])
         return value_at(record, unpack(record.packed), item)
 
 
@@ -103,7 +106,7 @@ def load(log: RunRecords, run_id: str) -> History:
         _logger.warning("run %s: %s; an earlier one stands in", run_id, reason)
     return History(
         run_id, log, restored, entries, Replay.of(entries),
-        restored.prologue if restored else list(_prologue(entries)),
+        list(_prologue(tail, restored)),
         next((e for _, _, e in entries if isinstance(e, RunStarted)), None),
         _ended(entries),
         (restored.recoveries if restored else 0)
@@ -153,7 +156,7 @@ def _tail(
 
 def _reaches_behind(tail: list[Entry], step: int) -> bool:
     scopes = (getattr(event, "scope", "") for _, _, event in tail)
-    return any(scope.isdigit() and 0 < int(scope) <= step for scope in scopes)
+    return any(0 < (step_of(scope) or 0) <= step for scope in scopes)
 
 
 def _entry(record: Record, lost: list[Damage]) -> list[Entry]:
@@ -165,11 +168,11 @@ def _entry(record: Record, lost: list[Damage]) -> list[Entry]:
     return [] if event is None else [(record.lsn, record.time_ns, event)]
 
 
-def _prologue(entries: list[Entry]) -> dict[int, None]:
+def _prologue(tail: list[Entry], restored: Restored | None) -> dict[int, None]:
     """The LSNs that the code before the first step needs on replay."""
-    needed: dict[int, None] = {}
-    before = True
-    for lsn, _, event in entries:
+    needed = dict.fromkeys(restored.prologue if restored else [])
+    before = restored is None
+    for lsn, _, event in tail:
         before = before and not isinstance(event, StepStarted)
         scope, call = getattr(event, "scope", ""), getattr(event, "call", 0)
         if isinstance(event, RunResumed):

@@ -52,3 +52,19 @@ def step_scope(step: int) -> str:
 def call_scope(lsn: int) -> str:
     """The scope of calls made by the tool whose intent is record ``lsn``."""
     return f"call {lsn}"
+
+
+def step_of(scope: str) -> int | None:
+    """The step whose scope this is; None for the scope of a call."""
+    return int(scope) if _is_number(scope) else None
+
+
+def outer_call(scope: str) -> int:
+    """The LSN of the call whose scope this is; 0 for a scope of no call."""
+    number = scope.removeprefix("call ")
+    return int(number) if number != scope and _is_number(number) else 0
+
+
+def _is_number(text: str) -> bool:
+    # Read from a log, so bounded; and isdecimal() alone is true of other scripts' digits.
+    return text.isascii() and text.isdecimal() and len(text) < 20

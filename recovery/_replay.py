@@ -29,7 +29,7 @@ from recovery._events import (
     StepStarted,
     ValueRecorded,
 )
-from recovery._keys import CallKey
+from recovery._keys import CallKey, outer_call
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Replay:
     _calls: dict[CallKey, RecordedCall] = field(default_factory=dict)
     _by_lsn: dict[int, RecordedCall] = field(default_factory=dict)
     _values: dict[tuple[str, str, int], ValueRecorded] = field(default_factory=dict)
-    _undelivered: deque[int] = field(default_factory=deque)
+    _undelivered: deque[RecordedCall] = field(default_factory=deque)
     _delivered: set[int] = field(default_factory=set)
 
     @classmethod
@@ -87,9 +87,10 @@ class Replay:
         replay = cls()
         for lsn, time_ns, event in events:
             replay._add(lsn, time_ns, event)
-        # Nobody asks for a call inside a call that is itself served, so it waits for nobody.
-        done = (call.last_lsn for call in replay.unclaimed() if call.done)
-        replay._undelivered = deque(sorted(done))
+        # Nobody asks for a call inside a call that is itself served.
+        replay._calls = {call.key: call for call in replay.unclaimed()}
+        done = (call for call in replay._calls.values() if call.done)
+        replay._undelivered = deque(sorted(done, key=lambda call: call.last_lsn))
         return replay
 
     def _add(self, lsn: int, time_ns: int, event: Event) -> None:
@@ -141,20 +142,20 @@ class Replay:
         return [call for call in self.unclaimed() if not call.done and not call.to_retry]
 
     def _covered(self, call: RecordedCall) -> bool:
-        scope = call.key.scope
-        if not scope.startswith("call "):
+        lsn = outer_call(call.key.scope)
+        if not 0 < lsn < call.lsn:
             return False
-        outer = self._by_lsn.get(int(scope.removeprefix("call ")))
+        outer = self._by_lsn.get(lsn)
         return outer is None or outer.done or self._covered(outer)
 
     def is_next(self, call: RecordedCall) -> bool:
         """Whether every outcome recorded before this call's has been served."""
         self._skip()
-        return not self._undelivered or self._undelivered[0] >= call.last_lsn
+        return not self._undelivered or self._undelivered[0].last_lsn >= call.last_lsn
 
     def deliver(self, call: RecordedCall) -> None:
         """This call's outcome is served."""
-        self._delivered.add(call.last_lsn)
+        self._delivered.add(call.lsn)
         self._skip()
 
     @property
@@ -165,9 +166,11 @@ class Replay:
 
     def _skip(self) -> None:
         while self._undelivered:
-            if self._undelivered[0] not in self._delivered:
+            first = self._undelivered[0]
+            if first.lsn not in self._delivered and not self._covered(first):
                 return
-            self._delivered.discard(self._undelivered.popleft())
+            self._delivered.discard(first.lsn)
+            self._undelivered.popleft()
 
     @property
     def used_up(self) -> bool:

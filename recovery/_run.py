@@ -91,10 +91,13 @@ class _Drivers(RunCore):
             case Invoke():
                 return _invoke_sync(effect)
 
-    def _wait_sync(self, wait: Wait) -> bool:
+    def _wait_sync(self, wait: Wait) -> bool | None:
         """In a thread of its own: wait for the others. In the agent's thread: nobody can go on."""
-        if threading.current_thread() is self._home and (self.is_async or self.in_flight <= 1):
-            return False
+        if threading.current_thread() is self._home:
+            if self.is_async:
+                return None
+            if self.in_flight <= 1:
+                return False
         limit = STRICT_WAIT_S if wait.strict else ORDER_WAIT_S
         moved, deadline = -1, 0.0
         while not wait.ready() and self.stopped is None:
