@@ -225,7 +225,7 @@ def test_live_record_that_is_half_written_is_looked_at_again(monkeypatch) -> Non
 def test_late_seal_of_a_fenced_writer_is_no_damage(monkeypatch) -> None:
     disk = SimulatedDisk()
     old = EventLog.open("log", files=disk)
-    old.append("k", 1)
+    old.append_snapshot(1)
     old.commit()
     new = EventLog.open("log", files=disk, takeover=True)
     new.append("k", 2)
