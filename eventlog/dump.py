@@ -319,7 +319,8 @@ def _loss(first: int, last: int) -> str:
 
 
 def _torn_text(end: End) -> str:
-    whole = f", with {end.torn_frames} whole frames among them," if end.torn_frames else ""
+    frames = "1 whole frame" if end.torn_frames == 1 else f"{end.torn_frames} whole frames"
+    whole = f", with {frames} among them," if end.torn_frames else ""
     return (
         f"torn tail: {end.torn_size} bytes{whole} behind LSN {end.next_lsn - 1} that were never "
         "acknowledged; the next opening cuts them off. Harmless. (In a log that is being written "
