@@ -12,7 +12,6 @@ from typing import Any, Self
 from eventlog import Damage, EventLog
 from recovery._errors import RecoveryError
 from recovery._events import CallFailed, CallIntended, CallResolved, CallReturned, decode
-from recovery._frozen import thaw
 from recovery._history import RunRecords, load
 from recovery._keys import step_of
 from recovery._messages import Messages
@@ -272,7 +271,7 @@ class CheckpointStore:
         results = found.tool_results
         if results is None:
             results = RecordedOutcomes(self.backend, found.run_id, found.lsn)
-        messages = [thaw(unpack(message)) for message in found.messages]
+        messages = [unpack(message) for message in found.messages]
         return Checkpoint(
             found.checkpoint_id, found.run_id, found.step, found.state, messages, results,
             found.timestamp, True, found.checksum,

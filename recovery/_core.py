@@ -28,7 +28,7 @@ from recovery._keys import step_scope
 from recovery._messages import Messages
 from recovery._snapshots import Checkpointed, SnapshotWriter
 from recovery._tool import Arguments, Scope, ToolSpec, current_scope
-from recovery._values import Ref, digest, pack, pack_list, unpack
+from recovery._values import Ref, digest, pack, pack_list, pack_ref, unpack
 
 T = TypeVar("T")
 
@@ -208,7 +208,7 @@ class RunCore(ABC):
                 for one in packed
             ]
             new = pack_list([
-                Packed(one) if ref is None else pack(ref, "reference")
+                Packed(one) if ref is None else pack_ref(ref)
                 for ref, one in zip(refs, packed, strict=True)
             ])  # fmt: skip
             lsn = self._note(MessagesChanged(start, stop, new))

@@ -50,15 +50,6 @@ class FrozenList(list[Any]):
         return list, (thaw(self),)
 
 
-def freeze(value: Any) -> Any:
-    """A deep copy of plain ``value`` that cannot be changed."""
-    if type(value) is dict or type(value) is FrozenDict:
-        return FrozenDict((key, freeze(part)) for key, part in value.items())
-    if type(value) is list or type(value) is FrozenList:
-        return FrozenList(freeze(part) for part in value)
-    return value
-
-
 def thaw(value: Any) -> Any:
     """A deep, plain copy."""
     if isinstance(value, dict):

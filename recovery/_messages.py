@@ -8,8 +8,7 @@ from typing import Any, SupportsIndex
 
 import xxhash
 
-from recovery._frozen import freeze
-from recovery._values import Conversation, Ref, digest, pack, unpack
+from recovery._values import Conversation, Ref, digest, pack, unpack_frozen
 
 # Called with (start, stop, packed new messages) before a change; where each is now in the log.
 Recorder = Callable[[int, int, list[bytes]], list[Ref | None]]
@@ -52,7 +51,7 @@ class Messages(Conversation):
         self._put(start, stop, packed, refs)
 
     def _put(self, start: int, stop: int, packed: list[bytes], refs: list[Ref | None]) -> None:
-        super().__setitem__(slice(start, stop), [freeze(unpack(one)) for one in packed])
+        super().__setitem__(slice(start, stop), [unpack_frozen(one) for one in packed])
         self.message_digests[start:stop] = [digest(one) for one in packed]
         self.refs[start:stop] = refs
         del self._chain[start:]

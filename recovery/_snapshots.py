@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import xxhash
 
-from eventlog import Record, RefusedValueError, Snapshot
+from eventlog import Packed, Record, RefusedValueError, Snapshot
 from recovery._messages import Messages
-from recovery._values import Ref, digest, pack, unpack
+from recovery._values import Ref, digest, pack, pack_list, pack_map, pack_ref, unpack
 
 VERSION = 1
 
@@ -77,7 +77,7 @@ def _plain(value: Any) -> Any:
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
-def pack_state(state: Mapping[str, Any]) -> dict[str, bytes]:
+def pack_state(state: Mapping[str, Any]) -> dict[str, Packed]:
     """Each value of a state, packed; RefusedValueError with the path to what cannot be carried."""
     for key in state:
         if type(key) is not str:
@@ -120,6 +120,7 @@ class SnapshotWriter:
         index = self._bases[-1].index + 1 if self._bases else 1
         bases = [base for base in self._bases if base.index <= index & (index - 1)]
         base = bases[-1] if bases else Base(0, 0, 0)
+        news = list(zip(messages.refs[base.keep :], messages[base.keep :], strict=True))
         results = None if what.tool_results is None else pack(what.tool_results, "tool_results")
         body = {
             "version": VERSION,
@@ -132,17 +133,20 @@ class SnapshotWriter:
             "index": index,
             "base": base.lsn,
             "keep": base.keep,
-            "messages": [messages.refs[i] or messages[i] for i in range(base.keep, len(messages))],
+            "messages": pack_list([pack_ref(ref) if ref else pack(message, "messages")
+                                   for ref, message in news]),
             # [value] where it changed, else the LSN of the snapshot that holds it
-            "state": {key: [state[key]] if key in changed else self._state_at[key][1]
-                      for key in digests},
-            "tool_results": what.tool_results,
+            "state": pack_map({key: pack_list([packed[key]]) if key in changed
+                               else self._state_at[key][1] for key in digests}),
+            "tool_results": pack(None, "") if results is None else results,
             "checksum": checksum(
                 what.run_id, what.step, digests,
                 (messages.digest(), digest(results) if results is not None else b""),
             ),
         }  # fmt: skip
-        lsn = self._log.append_snapshot(pack(body, "checkpoint"))
+        parts = {key: value if type(value) is Packed else pack(value, key)
+                 for key, value in body.items()}  # fmt: skip
+        lsn = self._log.append_snapshot(pack_map(parts))
         for i in range(base.keep, len(messages)):
             messages.refs[i] = messages.refs[i] or Ref(lsn, i - base.keep)
         self._bases = [*bases, Base(index, lsn, len(messages))]

@@ -6,7 +6,7 @@ Nothing read from a log names anything to import or call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,9 @@ from recovery._frozen import FrozenDict, FrozenList
 
 EXT_REF, EXT_MESSAGES, EXT_UNKNOWN = 1, 2, 3
 
-# First bytes of msgpack's binary types: only where one occurs can a bytearray have slipped in.
-_BINARY = (b"\xc4", b"\xc5", b"\xc6")
+# First bytes of msgpack's binary and extension types: only where one of them occurs can a value
+# have slipped in that msgpack takes and gives back as another type.
+_SLIPPERY = tuple(bytes([first]) for first in (*range(0xC4, 0xCA), *range(0xD4, 0xD9)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ class MessagesDigest:
     def __init__(self, length: int, digest: bytes) -> None:
         self.length, self.digest = length, digest
 
+    def __repr__(self) -> str:
+        return f"<{self.length} messages, digest {self.digest.hex()[:8]}>"
+
 
 class Conversation(list[Any]):
     """A list that knows a digest of itself: what run.messages is to this module."""
@@ -76,7 +80,7 @@ def _default(value: Any) -> Any:
         case MessagesDigest():
             packed = msgpack.packb([value.length, value.digest])
             return msgpack.ExtType(EXT_MESSAGES, packed)
-        case OutcomeUnknown():
+        case OutcomeUnknown(tool=str(), idempotency_key=str()):
             packed = msgpack.packb([value.tool, value.idempotency_key])
             return msgpack.ExtType(EXT_UNKNOWN, packed)
         case Conversation():
@@ -107,24 +111,40 @@ def pack(value: Any, path: str) -> Packed:
     return _pack(value, path, _default)
 
 
+def pack_ref(ref: Ref) -> Packed:
+    """A reference, where one stands for a value."""
+    return Packed(msgpack.packb(_default(ref)))
+
+
 def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], path: str) -> Packed:
     """Arguments as [positional, by name], run.messages among them by its digest alone."""
     named = {name: kwargs[name] for name in sorted(kwargs)}
-    return _pack([list(args), named], path, _default_argument)
+    try:
+        return _pack([list(args), named], path, _default_argument)
+    except RefusedValueError as exc:
+        where = exc.value_path.removeprefix(path)
+        where = where.replace("[0][", "args[", 1).replace("[1].", "", 1)
+        raise RefusedValueError(f"{path.removesuffix('(...)')}({where})", exc.reason) from None
 
 
 def _pack(value: Any, path: str, default: Callable[[Any], Any]) -> Packed:
     try:
         packed = msgpack.packb(value, strict_types=True, default=default)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-        where, why = find_refused(_without_ours(value), path)
+        where, why = _refused(value, path)
         raise RefusedValueError(where, why or str(exc)) from None
-    if any(mark in packed for mark in _BINARY):
-        # msgpack takes bytearray and memoryview and gives back bytes, which is another type.
-        where, why = find_refused(_without_ours(value), path)
+    if any(first in packed for first in _SLIPPERY):
+        where, why = _refused(value, path)
         if why:
             raise RefusedValueError(where, why)
     return Packed(packed)
+
+
+def _refused(value: Any, path: str) -> tuple[str, str]:
+    try:
+        return find_refused(_without_ours(value), path)
+    except RecursionError:
+        return path, f"nested deeper than {DEPTH_MAX} levels"
 
 
 def _without_ours(value: Any, depth: int = 0) -> Any:
@@ -133,9 +153,12 @@ def _without_ours(value: Any, depth: int = 0) -> Any:
         return value
     if type(value) is dict or isinstance(value, FrozenDict):
         return {key: _without_ours(part, depth + 1) for key, part in value.items()}
-    if type(value) is list or isinstance(value, FrozenList | Conversation):
+    # What is in a conversation has been packed before, and there may be much of it.
+    if isinstance(value, Conversation | Ref | MessagesDigest | OutcomeUnknown):
+        return None
+    if type(value) is list or isinstance(value, FrozenList):
         return [_without_ours(part, depth + 1) for part in value]
-    return None if isinstance(value, Ref | MessagesDigest | OutcomeUnknown) else value
+    return value
 
 
 def pack_list(parts: list[Packed]) -> Packed:
@@ -143,10 +166,27 @@ def pack_list(parts: list[Packed]) -> Packed:
     return Packed(msgpack.Packer().pack_array_header(len(parts)) + b"".join(parts))
 
 
+def pack_map(parts: Mapping[str, Packed | int]) -> Packed:
+    """A dict of values that are packed already (and numbers)."""
+    items = [msgpack.Packer().pack_map_header(len(parts))]
+    for key, part in parts.items():
+        items += (msgpack.packb(key), part if type(part) is Packed else msgpack.packb(part))
+    return Packed(b"".join(items))
+
+
 def unpack(packed: bytes) -> Any:
     """The value again; ValueError when it is none of ours."""
+    return _unpack(packed)
+
+
+def unpack_frozen(packed: bytes) -> Any:
+    """The value again, of dicts and lists that cannot be changed."""
+    return _unpack(packed, object_hook=FrozenDict, list_hook=FrozenList)
+
+
+def _unpack(packed: bytes, **hooks: Callable[[Any], Any]) -> Any:
     try:
-        return msgpack.unpackb(packed, strict_map_key=False, ext_hook=_ext)
+        return msgpack.unpackb(packed, strict_map_key=False, ext_hook=_ext, **hooks)
     except Exception as exc:  # msgpack raises by kind of garbage
         raise ValueError(f"not a value: {type(exc).__name__}: {exc}") from None
 
