@@ -163,15 +163,30 @@ def _settle(
             how = Resolution.unknown()
     run.settled.append(f"{call}: {how.how} ({who})")
     if how.how == "unknown":
-        run.emit(RunParked([recorded.lsn]))
+        calls = [call, *_others_in_doubt(run)]
+        run.emit(RunParked([one.lsn for one in calls]))
         run.commit()
-        run.stop(InDoubtError(run.run_id, [call]))
+        run.stop(InDoubtError(run.run_id, calls))
     if how.how == "retry" and spec.repeatable:
         return None
     value = pack(how.value, f"resolution of {spec.name}")
     event = CallResolved(recorded.lsn, how.how, value, who)
     lsn = run.emit(event)
     return None if how.how == "retry" else Settled(lsn, event)
+
+
+def _others_in_doubt(run: RunCore) -> list[Call]:
+    """Calls that would park next, so that all of them can be resolved at once."""
+    found = []
+    for other in run.replay.in_doubt():
+        if other.intent.after_crash == "park":
+            given: Arguments = ((), {})
+            match other.intent.args:
+                case [list(args), dict(kwargs)]:
+                    given = tuple(args), kwargs
+            attempt = other.attempts, other.time_ns
+            found.append(_call(run, other.lsn, other.key, given, attempt))
+    return found
 
 
 def _reconcile(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Resolution]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from types import TracebackType
 from typing import Any, Self
 
-from eventlog import Damage, EventLog
+from eventlog import Damage, EventLog, LogError
 from recovery._errors import RecoveryError
 from recovery._events import CallFailed, CallIntended, CallResolved, CallReturned, decode
-from recovery._history import RunRecords, load
+from recovery._history import History, RunRecords, load
 from recovery._keys import step_of
 from recovery._messages import Messages
 from recovery._snapshots import (
@@ -67,7 +68,7 @@ class RecordedOutcomes(Sequence[dict[str, Any]]):
 def outcomes(log: RunRecords, up_to: int) -> list[dict[str, Any]]:
     """The outcomes of calls that agents made up to LSN ``up_to``, in the order of the log."""
     made: dict[int, CallIntended] = {}
-    found: list[dict[str, Any]] = []
+    found: dict[int, dict[str, Any]] = {}
     for record in log.records(1):
         if record.lsn > up_to:
             break
@@ -82,11 +83,15 @@ def outcomes(log: RunRecords, up_to: int) -> list[dict[str, Any]]:
         if call is None or step is None:
             continue  # made inside another call, whose outcome covers it
         outcome = {"step": step, "tool": call.tool, "call_id": call.call_id}
-        if isinstance(event, CallFailed):
-            found.append(outcome | {"error": f"{event.type}: {event.message}"})
-        elif isinstance(event, CallReturned) or event.how == "outcome":
-            found.append(outcome | {"value": event.value})
-    return found
+        found.pop(event.call, None)  # the newest outcome counts: a failed call may be resolved
+        match event:
+            case CallFailed():
+                found[event.call] = outcome | {"error": f"{event.type}: {event.message}"}
+            case CallResolved(how="fail"):
+                found[event.call] = outcome | {"error": f"resolved as failed: {event.value}"}
+            case CallReturned() | CallResolved(how="outcome"):
+                found[event.call] = outcome | {"value": event.value}
+    return list(found.values())
 
 
 @dataclass
@@ -138,6 +143,29 @@ class Validity:
         return "sound" if self.sound else self.reason
 
 
+@dataclass(slots=True)
+class _Saving:
+    """A run to which checkpoints are saved, and what it was before the first of them."""
+
+    log: EventLog
+    writer: SnapshotWriter
+    messages: Messages
+    history: History
+
+
+def _check_forgotten(history: History, checkpoint: Checkpoint) -> None:
+    """A checkpoint stands in for all that is recorded before it. RecoveryError if that would make
+    a later recovery forget calls: it would execute them again."""
+    for call in history.replay.unclaimed():
+        step = step_of(call.key.scope)
+        if not call.done or step is None or step > checkpoint.step_number:
+            raise RecoveryError(
+                f"a checkpoint of run {checkpoint.run_id!r} at step {checkpoint.step_number} would "
+                f"make it forget a call: {call.key} (LSN {call.lsn}, step {call.key.scope}, "
+                f"{'with an outcome' if call.done else 'in doubt'}). Nothing was saved."
+            )
+
+
 class CheckpointStore:
     """Saves checkpoints and loads those that verify. Under an agent, or on its own.
 
@@ -154,7 +182,7 @@ class CheckpointStore:
             self.backend = FileStore(storage_backend)
         else:
             self.backend = storage_backend
-        self._saving: dict[str, tuple[EventLog, SnapshotWriter, Messages]] = {}
+        self._saving: dict[str, _Saving] = {}
 
     def save(self, checkpoint: Checkpoint) -> str:
         """Save a checkpoint; its id. Durable when this returns. Only what changed is written.
@@ -168,19 +196,26 @@ class CheckpointStore:
                 f"checkpoint {checkpoint.checkpoint_id!r} was changed after its checksum was "
                 "computed; nothing was saved. Make a new Checkpoint from the values."
             )
-        log, writer, messages = self._open(checkpoint.run_id)
+        saving = self._open(checkpoint.run_id)
+        _check_forgotten(saving.history, checkpoint)
         given = [digest(pack(message, "messages")) for message in checkpoint.messages]
-        pairs = zip(messages.message_digests, given, strict=False)
+        pairs = zip(saving.messages.message_digests, given, strict=False)
         kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        messages[kept:] = checkpoint.messages[kept:]
         results = checkpoint.tool_results
         what = Checkpointed(
             checkpoint.run_id, checkpoint.step_number, checkpoint.timestamp,
-            checkpoint.checkpoint_id,
-            tool_results=None if isinstance(results, RecordedOutcomes) else results,
+            checkpoint.checkpoint_id, saving.history.recoveries, tuple(saving.history.prologue),
+            None if isinstance(results, RecordedOutcomes) else results,
         )  # fmt: skip
-        writer.write(what, checkpoint.state, messages)
-        log.commit()
+        try:
+            saving.messages[kept:] = checkpoint.messages[kept:]
+            saving.writer.write(what, checkpoint.state, saving.messages)
+            saving.log.commit()
+        except BaseException:  # the next save looks at what is really in the log
+            del self._saving[checkpoint.run_id]
+            with suppress(LogError, OSError):
+                saving.log.close()
+            raise
         return checkpoint.checkpoint_id or f"{checkpoint.run_id}-{checkpoint.step_number:06d}"
 
     def load_latest(self, run_id: str) -> Checkpoint | None:
@@ -199,6 +234,8 @@ class CheckpointStore:
         """
         if isinstance(checkpoint, str):
             broken: list[str] = []
+            if not self._exists(checkpoint):
+                return Validity(False, f"there is no run {checkpoint!r}")
             for _ in self._load(checkpoint, broken):
                 pass
             return Validity(not broken, "; ".join(broken))
@@ -232,9 +269,15 @@ class CheckpointStore:
     def _let_go(self, run_id: str) -> None:
         saving = self._saving.pop(run_id, None)
         if saving is not None:
-            saving[0].close()
+            saving.log.close()
 
-    def _open(self, run_id: str) -> tuple[EventLog, SnapshotWriter, Messages]:
+    def _exists(self, run_id: str) -> bool:
+        reader = self.backend.read(check_run_id(run_id))
+        if reader is not None:
+            reader.close()
+        return reader is not None
+
+    def _open(self, run_id: str) -> _Saving:
         if run_id not in self._saving:
             log = self.backend.claim(run_id)
             try:
@@ -249,14 +292,15 @@ class CheckpointStore:
             except BaseException:
                 log.close()
                 raise
-            self._saving[run_id] = log, writer, messages
+            self._saving[run_id] = _Saving(log, writer, messages, history)
         return self._saving[run_id]
 
     def _load(self, run_id: str, broken: list[str]) -> Iterator[Checkpoint]:
-        reader = self.backend.read(check_run_id(run_id))
+        saving = self._saving.get(check_run_id(run_id))
+        reader = saving.log if saving is not None else self.backend.read(run_id)
         if reader is None:
             return
-        with reader:
+        with nullcontext(reader) if saving is not None else reader:
 
             def damaged(found: Damage) -> None:
                 broken.append(str(found))

@@ -122,7 +122,7 @@ class MessagesChanged:
     kind: ClassVar = "messages"
     start: int
     stop: int
-    new: Any = field(default_factory=list)
+    new: list[Any] | Packed = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +159,16 @@ Event = (
     | CallResolved | ValueRecorded | MessagesChanged | RunParked | RunFinished | RunFailed
 )  # fmt: skip
 
+# Annotations (as text) of fields that are more than any value that can be carried.
+_PLAIN = {"int": int, "str": str, "bytes": bytes, "list[int]": list, "list[Any] | Packed": list}
 _TYPES: dict[str, type[Event]] = {event.kind: event for event in get_args(Event)}
 _FIELDS = {kind: tuple(f.name for f in fields(event)) for kind, event in _TYPES.items()}
 _REQUIRED = {
     kind: {f.name for f in fields(event) if f.default is MISSING and f.default_factory is MISSING}
+    for kind, event in _TYPES.items()
+}
+_FIELD_TYPES = {
+    kind: {f.name: _PLAIN[str(f.type)] for f in fields(event) if str(f.type) in _PLAIN}
     for kind, event in _TYPES.items()
 }
 _NAMES = {name: bytes(pack(name, name)) for names in _FIELDS.values() for name in names}
@@ -189,4 +195,7 @@ def decode(record: Record) -> Event | None:
     body = unpack(record.packed)
     if not isinstance(body, dict) or not _REQUIRED[record.kind] <= body.keys():
         raise ValueError(f"record {record.lsn} is no {record.kind!r} event")
+    for name, wanted in _FIELD_TYPES[record.kind].items():
+        if name in body and type(body[name]) is not wanted:
+            raise ValueError(f"record {record.lsn}: {name} of {record.kind!r} is no {wanted}")
     return kind(**{name: body[name] for name in _FIELDS[record.kind] if name in body})

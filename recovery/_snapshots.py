@@ -185,6 +185,8 @@ def _restore(source: Source, snapshot: Snapshot) -> Restored:
         for i, item in enumerate(part["messages"]):
             placed.append((item, item if isinstance(item, Ref) else Ref(lsn, i)))
         bases.append(Base(part["index"], lsn, len(placed)))
+    if not all(type(lsn) is int for lsn in body["prologue"]):
+        raise BrokenCheckpointError("its list of earlier records is none")
     packed = _resolve(source, placed)
     state, state_at = _state(source, snapshot.lsn, body)
     messages = Messages()

@@ -12,7 +12,7 @@ from recovery.stores.protocol import LogStore
 
 def default_directory() -> str:
     """Where runs live unless told otherwise: ``$EVENTLOG_HOME``, else ``~/.eventlog``."""
-    return os.environ.get("EVENTLOG_HOME") or str(Path("~/.eventlog").expanduser())
+    return str(Path(os.environ.get("EVENTLOG_HOME") or "~/.eventlog").expanduser())
 
 
 class FileStore(LogStore):
@@ -24,5 +24,6 @@ class FileStore(LogStore):
     def __init__(
         self, path: str | os.PathLike[str] | None = None, durability: Durability = "power"
     ) -> None:
-        root = default_directory() if path is None else str(Path(path).expanduser())
-        super().__init__(root, OSFiles(), durability)
+        root = Path(default_directory() if path is None else path).expanduser()
+        # Absolute, because agents change their working directory.
+        super().__init__(str(root.absolute()), OSFiles(), durability)
