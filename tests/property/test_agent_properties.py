@@ -1,0 +1,1000 @@
+"""What an agent's run promises, for any program and a crash at any call of the disk.
+
+An agent program is data, run by one interpreter as an async agent or as a plain one. The oracle is
+the same program run without a crash. What tools do to the outside world is counted in a list that
+outlives every crash, together with each call's idempotency key. Time is virtual and threads are
+taken in turn, so that a failure repeats: `Stuck` is raised where a real process would hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import random
+import selectors
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import eventlog._log
+import recovery._agent
+import recovery._run
+from eventlog import EventLog
+from eventlog.testing import Crash, SimulatedDisk
+from recovery import (
+    CheckpointStore,
+    DamagedRunError,
+    DivergenceError,
+    InDoubtError,
+    OutcomeUnknown,
+    RecoverableAgent,
+    Resolution,
+    RunFailedError,
+    current_call,
+    resolve,
+    tool,
+)
+from recovery._events import (
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallReturned,
+    ValueRecorded,
+    decode,
+)
+from recovery.stores.protocol import LogStore
+
+TASK, RUN = {"topic": "otters"}, "run"
+LIVES_MAX = 80
+PARKS = 40  # of one life's work; more means that resolving does not help
+
+# -- a world in which a process can die
+
+
+class Stuck(AssertionError):
+    """Nothing can ever happen again, and the run has not ended."""
+
+
+class Clock:
+    """Time that passes only where something waits for it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def module(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            monotonic=lambda: self.now, sleep=self.sleep, perf_counter=time.perf_counter,
+            time=time.time, time_ns=time.time_ns,
+        )  # fmt: skip
+
+
+class _Selector(selectors.SelectSelector):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            raise Stuck("the event loop waits for nothing")
+        self._clock.now += max(0.0, timeout)
+        return super().select(0)
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop of virtual time, whose threads are calls that come a little later."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(_Selector(clock))
+        self._clock = clock
+        self.set_exception_handler(lambda loop, context: None)
+
+    def time(self) -> float:
+        return self._clock.now
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+        future = self.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = func(*args)
+            except BaseException as exc:
+                future.set_exception(exc)
+            else:
+                future.set_result(result)
+
+        self.call_soon(self.call_soon, work)
+        return future
+
+
+class Store(LogStore):
+    """Runs on a simulated disk, in small segments."""
+
+    def __init__(self, disk: SimulatedDisk, segment_size: int) -> None:
+        super().__init__("runs", disk, "power")
+        self.segment_size, self.log = segment_size, None
+
+    def claim(self, run_id: str, takeover: bool = False) -> EventLog:
+        path = self._path(run_id)
+        log = EventLog.open(path, files=self._files, segment_size=self.segment_size)
+        self.log = log
+        return log
+
+
+@dataclass
+class Effect:
+    """Something that a tool did outside."""
+
+    key: str
+    what: str
+    policy: str
+    life: int
+
+
+@dataclass
+class World:
+    """All that outlives a process, and the process of the moment."""
+
+    clock: Clock
+    disk: SimulatedDisk
+    segment_size: int = 1 << 20
+    effects: list[Effect] = field(default_factory=list)
+    results: dict[str, Any] = field(default_factory=dict)
+    raised: set[Any] = field(default_factory=set)
+    asked: Counter[str] = field(default_factory=Counter)
+    seen: dict[Any, Any] = field(default_factory=dict)
+    life: int = 0
+    store: Store = None  # type: ignore[assignment]
+    kill: tuple[int, bool] | None = None  # die at this effect from now, before it or behind it
+    settled: set[int] = field(default_factory=set)  # calls with an outcome when the life began
+    retried: set[str] = field(default_factory=set)
+    executed: int = 0
+    final: Any = None
+    problems: list[str] = field(default_factory=list)  # that an agent would take for a tool's
+
+    def begin(self, kill: tuple[int, bool] | None = None) -> None:
+        self.life += 1
+        self.store = Store(self.disk, self.segment_size)
+        self.kill = kill and (self.executed + kill[0], kill[1])
+        self.settled = {call for _, call, _ in outcomes(self.disk)}
+
+    @property
+    def dead(self) -> bool:
+        return self.disk._dead
+
+    def die(self) -> None:
+        self.disk._dead = True
+        raise Crash
+
+    def effect(self, what: str, policy: str, result: Any) -> None:
+        """What a tool does to the outside world, at the moment when it does it."""
+        if self.dead:
+            raise Crash
+        call = current_call()
+        assert call is not None
+        if call.lsn in self.settled:
+            self.problems.append(f"{call} had an outcome and is executed again")
+        log = self.store.log
+        if policy != "retry" and (log is None or log.durable_lsn < call.lsn):
+            self.problems.append(f"{call} starts without a durable intent")
+        number, self.executed = self.executed, self.executed + 1
+        if self.kill == (number, False):
+            self.die()
+        self.effects.append(Effect(call.idempotency_key, what, policy, self.life))
+        self.results[call.idempotency_key] = result
+        if self.kill == (number, True):
+            self.die()
+
+    def happened(self, key: str) -> bool:
+        return key in self.results
+
+
+def records(disk: SimulatedDisk) -> list[Any]:
+    try:
+        reader = EventLog.read(f"runs/{RUN}", files=disk)
+    except (FileNotFoundError, eventlog.UnsupportedFormatError):
+        return []
+    with reader:
+        return list(reader.records(1))
+
+
+def events(disk: SimulatedDisk) -> Iterator[tuple[int, Any]]:
+    return ((record.lsn, decode(record)) for record in records(disk))
+
+
+def outcomes(disk: SimulatedDisk) -> list[tuple[int, int, Any]]:
+    """(LSN, call, event) of all outcomes that stand."""
+    return [
+        (lsn, event.call, event)
+        for lsn, event in events(disk)
+        if isinstance(event, CallReturned | CallFailed)
+        or (isinstance(event, CallResolved) and event.how != "retry")
+    ]
+
+
+# -- programs
+
+
+@dataclass(frozen=True)
+class Do:
+    """One call: ``x`` names the argument, ``then`` what becomes of the result."""
+
+    tool: str
+    x: Any
+    call_id: str = ""
+    direct: bool = False
+    then: str = ""
+    delay: int = 0
+    caught: bool = True
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A coroutine of a gather: yields, a call, yields, perhaps a call with the first's result."""
+
+    before: int
+    first: Do
+    between: int
+    second: Do | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    prologue: tuple[Any, ...]
+    steps: tuple[tuple[Any, ...], ...]
+    every: int = 1
+    segment_size: int = 1 << 20
+    plain: bool = False
+
+
+class AgentError(Exception):
+    """Declared by a tool as raised."""
+
+
+class HiddenError(Exception):
+    """Not declared."""
+
+
+async def yields(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def shown(x: Any) -> Any:
+    """A short plain stand-in for an argument."""
+    if isinstance(x, list) and x[:1] == ["value"]:
+        return "value"  # another one in every run
+    text = repr(list(x) if isinstance(x, list) else x)
+    return x if isinstance(x, int | str) and len(text) < 40 else f"#{zlib.crc32(text.encode()):x}"
+
+
+def answer(name: str, x: Any) -> Any:
+    """A tool's result: the same whenever it is called with the same argument."""
+    what = shown(x)
+    size = zlib.crc32(repr(what).encode()) % 60
+    return {"tool": name, "x": what, "text": "r" * (5000 if size == 7 else size)}
+
+
+def make_tools(world: World) -> dict[str, Callable[..., Any]]:
+    """Tools of every policy and kind, whose effects the world counts."""
+
+    def plain_tool(name: str, policy: str, **options: Any) -> Callable[..., Any]:
+        def body(x: Any, delay: int = 0) -> Any:
+            result = answer(name, x)
+            world.effect(f"{name} {shown(x)}", policy, result)
+            return result
+
+        body.__name__ = name
+        return body if policy == "plain" else tool(**options)(body)
+
+    def async_tool(name: str, policy: str, **options: Any) -> Callable[..., Any]:
+        async def body(x: Any, delay: int = 0) -> Any:
+            await yields(delay)
+            result = answer(name, x)
+            world.effect(f"{name} {shown(x)}", policy, result)
+            await yields(delay // 2)
+            return result
+
+        body.__name__ = name
+        return body if policy == "plain" else tool(**options)(body)
+
+    @tool(after_crash="retry")
+    def look(key: str) -> Any:
+        return [world.results[key]] if world.happened(key) else []
+
+    async def reconcile(call: Any) -> Resolution:
+        world.asked[call.idempotency_key] += 1
+        found = look(call.idempotency_key)
+        await asyncio.sleep(0)
+        return Resolution.outcome(found[0]) if found else Resolution.retry()
+
+    def hesitant(call: Any) -> Resolution:
+        world.asked[call.idempotency_key] += 1
+        if world.asked[call.idempotency_key] % 2:
+            return Resolution.unknown()
+        found = look(call.idempotency_key)
+        return Resolution.outcome(found[0]) if found else Resolution.retry()
+
+    def failing(name: str, error: type[Exception], **options: Any) -> Callable[..., Any]:
+        @tool(name=name, **options)
+        async def fail(x: Any, delay: int = 0) -> Any:
+            await yields(delay)
+            raise error(f"cannot {shown(x)}")
+
+        return fail
+
+    tools = {
+        "park": async_tool("park", "park"),
+        "undecorated": async_tool("undecorated", "plain"),
+        "retry": async_tool("retry", "retry", after_crash="retry"),
+        "report": async_tool("report", "report", after_crash="report"),
+        "reconcile": async_tool("reconcile", "reconcile", reconcile=reconcile),
+        "hesitant": async_tool("hesitant", "reconcile", reconcile=hesitant),
+        "sync_park": plain_tool("sync_park", "park"),
+        "sync_retry": plain_tool("sync_retry", "retry", after_crash="retry"),
+        "fail": failing("fail", ValueError),
+        "fail_declared": failing("fail_declared", AgentError, raises=[AgentError]),
+        "fail_hidden": failing("fail_hidden", HiddenError, after_crash="retry"),
+        "look": look,
+    }
+    inner_park, inner_retry = tools["park"], tools["retry"]
+
+    async def outer(x: Any, delay: int = 0) -> Any:
+        first = await inner_park(["inner", shown(x)], delay)
+        await yields(delay)
+        second, third = await asyncio.gather(
+            inner_retry(first["x"], 1), inner_park(["other", shown(x)])
+        )
+        return [first, second["x"], third["x"]]
+
+    tools["outer"] = tool(name="outer")(outer)
+    tools["outer_retry"] = tool(name="outer_retry", after_crash="retry")(outer)
+    sync_park = tools["sync_park"]
+
+    @tool
+    def sync_outer(x: Any, delay: int = 0) -> Any:
+        return [sync_park(["inner", shown(x)]), sync_park(["inner", shown(x)])]
+
+    tools["sync_outer"] = sync_outer
+    return tools
+
+
+CAREFUL = ("park", "retry", "report", "reconcile", "hesitant", "outer", "outer_retry",
+           "sync_park", "sync_retry", "undecorated", "fail", "fail_declared", "fail_hidden")  # fmt: skip
+PLAIN = ("sync_park", "sync_retry", "sync_outer", "park", "reconcile", "fail", "undecorated")
+SYNC = {"sync_park", "sync_retry", "sync_outer"}
+
+
+class Interpreter:
+    """Runs a program as an agent. In plain agents nothing ever waits."""
+
+    def __init__(self, world: World, program: Program, run: Any) -> None:
+        self.world, self.program, self.run = world, program, run
+        self.tools = make_tools(world)
+        self.env: dict[str, Any] = {}
+        self.tasks: dict[str, asyncio.Task[Any]] = {}
+
+    async def agent(self) -> Any:
+        run, steps = self.run, self.program.steps
+        await self.ops(self.program.prologue)
+        if self.program.plain:
+            for _ in run.steps():
+                if await self.step(steps):
+                    break
+        else:
+            async for _ in run.steps():
+                if await self.step(steps):
+                    break
+        for name in list(self.tasks):
+            await self.join(name)
+        self.world.final = json.loads(json.dumps([run.state, list(run.messages)]))
+        return {"state": json.loads(json.dumps(run.state)), "count": len(run.messages)}
+
+    async def step(self, steps: tuple[tuple[Any, ...], ...]) -> bool:
+        self.env = {}
+        await self.ops(steps[self.run.step - 1])
+        return bool(self.run.step == len(steps))
+
+    async def ops(self, ops: tuple[Any, ...]) -> None:
+        for op in ops:
+            if self.world.dead:
+                raise Crash
+            await getattr(self, op[0])(*op[1:])
+
+    def value(self, x: Any) -> Any:
+        match x:
+            case "last":
+                return self.env.get("last", "none")
+            case "messages":
+                return self.run.messages
+            case "count":
+                return len(self.run.messages)
+            case "state":
+                return sorted(self.run.state)
+        return x
+
+    # -- messages and state
+
+    async def append(self, value: Any) -> None:
+        self.run.messages.append(value)
+
+    async def edit(self, index: int, value: Any) -> None:
+        if self.run.messages:
+            self.run.messages[index % len(self.run.messages)] = {"edited": value}
+
+    async def trim(self, start: int, size: int) -> None:
+        del self.run.messages[start : start + size]
+
+    async def replace(self, start: int, values: list[Any]) -> None:
+        self.run.messages[start:] = values
+
+    async def insert(self, index: int, value: Any) -> None:
+        self.run.messages.insert(index, value)
+
+    async def pop(self, index: int) -> None:
+        if self.run.messages:
+            self.env["last"] = json.dumps(self.run.messages.pop(index % len(self.run.messages)))
+
+    async def set(self, key: str, value: Any) -> None:
+        self.run.state[key] = self.value(value)
+
+    async def nest(self, key: str, value: Any) -> None:
+        inner = self.run.state.setdefault("nested", {})
+        inner.setdefault(key, []).append(value)
+
+    async def forget(self, key: str) -> None:
+        self.run.state.pop(key, None)
+
+    async def pause(self, count: int) -> None:
+        if not self.program.plain:
+            await yields(count)
+
+    # -- calls
+
+    async def call(self, do: Do) -> None:
+        self.env["last"] = await self.one(do)
+
+    async def one(self, do: Do, x: Any = None) -> Any:
+        """Make one call, find out what became of it if nobody knows, keep its result."""
+        x = self.value(do.x) if x is None else x
+        try:
+            result = await self.made(do, x)
+        except Exception as exc:
+            if not do.caught:
+                raise
+            result = ["failed", type(exc).__name__, str(exc)]
+        again = 0
+        while isinstance(result, OutcomeUnknown):
+            again += 1
+            found = await self.made(Do("look", ""), result.idempotency_key)
+            call_id = f"{do.call_id or do.tool}-again-{again}"
+            other = replace(do, call_id=call_id, direct=False)
+            result = found[0] if found else await self.made(other, x)
+        if do.then == "append":
+            self.run.messages.append(result)
+        elif do.then == "wrap":
+            self.run.messages.append({"role": "tool", "content": result})
+        elif do.then == "state":
+            self.run.state["result"] = result
+        elif do.then:
+            self.run.state[do.then] = result
+        return result
+
+    async def made(self, do: Do, x: Any) -> Any:
+        function = self.tools[do.tool]
+        args = (x,) if do.tool == "look" else (x, do.delay)
+        if self.program.plain:
+            if do.direct and do.tool in SYNC:
+                return function(*args)
+            return self.run.call(function, *args, call_id=do.call_id)
+        if do.direct and do.tool != "undecorated":
+            result = function(*args)
+            return result if do.tool in SYNC else await result
+        return await self.run.call(function, *args, call_id=do.call_id)
+
+    async def branch(self, branch: Branch) -> Any:
+        await yields(branch.before)
+        result = await self.one(branch.first)
+        await yields(branch.between)
+        return result if branch.second is None else await self.one(branch.second, shown(result))
+
+    async def gather(self, branches: tuple[Branch, ...]) -> None:
+        start = len(self.run.messages)
+        results = await asyncio.gather(*map(self.branch, branches))
+        self.normalize(start)
+        self.run.state["gathered"] = results
+
+    async def group(self, branches: tuple[Branch, ...]) -> None:
+        start = len(self.run.messages)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self.branch(branch)) for branch in branches]
+            self.run.state["grouped"] = [task.result() for task in tasks]
+        except* (ValueError, AgentError):
+            self.run.state["grouped"] = "failed"
+        self.normalize(start)
+
+    def normalize(self, start: int) -> None:
+        # Which branch appends first depends on time; what comes after must not.
+        tail = sorted(self.run.messages[start:], key=repr)
+        if tail != self.run.messages[start:]:
+            self.run.messages[start:] = tail
+
+    async def start(self, name: str, branch: Branch) -> None:
+        self.tasks[name] = asyncio.create_task(self.branch(branch))
+
+    async def join(self, name: str) -> None:
+        if name in self.tasks:
+            await self.tasks.pop(name)
+
+    # -- values of the outside world, and errors
+
+    async def ask(self, kind: str, number: int, use: str) -> None:
+        value = getattr(self.run, kind)()
+        kept = self.world.seen.setdefault((self.run.step, number), value)
+        if kept != value:
+            self.world.problems.append(f"{kind} was {kept!r} and is {value!r} after the crash")
+        if use:
+            await self.made(Do(use, ""), ["value", value])
+
+    async def fail_once(self, number: int) -> None:
+        if (self.run.step, number) not in self.world.raised:
+            self.world.raised.add((self.run.step, number))
+            raise RuntimeError("the agent fails once")
+
+
+def make_agent(world: World, program: Program) -> Callable[..., Any]:
+    async def agent(run: Any) -> Any:
+        return await Interpreter(world, program, run).agent()
+
+    def plain(run: Any) -> Any:
+        try:
+            Interpreter(world, program, run).agent().send(None)
+        except StopIteration as done:
+            return done.value
+        raise AssertionError("a plain agent waits")
+
+    return plain if program.plain else agent
+
+
+# -- lives
+
+ENDS = {
+    InDoubtError: "parked",
+    RunFailedError: "failed",
+    DivergenceError: "diverged",
+    DamagedRunError: "damaged",
+}
+
+
+@dataclass
+class End:
+    """How a life ended."""
+
+    how: str
+    value: Any = None
+
+
+def live(
+    world: World, program: Program, job: Callable[[], Coroutine[Any, Any, Any]] | None = None
+) -> End:
+    """One life of the agent's process on the world's disk, to its end or death."""
+
+    async def run() -> Any:
+        agent = make_agent(world, program)
+        runner = RecoverableAgent(agent, CheckpointStore(world.store), program.every)
+        if program.plain:
+            return runner.run_with_recovery_sync(TASK, RUN)
+        return await runner.run_with_recovery(TASK, RUN)
+
+    loop = Loop(world.clock)
+    try:
+        if program.plain and job is None:
+            run().send(None)
+            raise AssertionError("a plain agent waits")
+        return End("finished", loop.run_until_complete((job or run)()))
+    except StopIteration as done:
+        return End("finished", done.value)
+    except BaseException as exc:
+        if world.dead:  # whatever the agent made of it: a dead process does nothing
+            return End("crashed")
+        return End(
+            next((how for kind, how in ENDS.items() if isinstance(exc, kind)), "raised"), exc
+        )
+    finally:
+        bury(loop)
+        if world.problems:
+            raise AssertionError(world.problems[0])
+
+
+def bury(loop: Loop) -> None:
+    """Leave nothing of a dead process running."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
+    loop.close()
+
+
+def operate(world: World, parked: InDoubtError) -> None:
+    """What an operator does: look outside whether it happened, and say so."""
+    for call in parked.calls:
+        how = Resolution.retry()
+        if world.happened(call.idempotency_key):
+            how = Resolution.outcome(world.results[call.idempotency_key])
+        resolve(world.store, RUN, call.lsn, how, who="operator")
+
+
+def die_and_return(world: World, power: int | None) -> None:
+    """The disk for the next process. ``power``: the seed of a power loss."""
+    dead = world.disk
+    process = dead.after_process_death()
+    log = world.store.log
+    acknowledged = 0 if log is None else log.durable_lsn
+    before = {record.lsn: record for record in records(process)}
+    after = process if power is None else dead.after_power_loss(power)
+    found = {record.lsn: record for record in records(after)}
+    for lsn in range(1, acknowledged + 1):
+        assert lsn in before and lsn in found, f"LSN {lsn} was acknowledged and is gone"
+        assert found[lsn] == before[lsn]
+    if power is not None:  # a value that was lost may be another one now
+        kept = [event.value for _, event in events(after) if isinstance(event, ValueRecorded)]
+        world.seen = {key: value for key, value in world.seen.items() if value in kept}
+    world.disk = after
+
+
+@dataclass
+class Plan:
+    """When the lives of a run end: one entry for each, the last ones live on."""
+
+    at: tuple[tuple[str, int, int], ...]  # ("disk", call, torn size) or ("effect", nth, behind it)
+    power: tuple[int | None, ...] = ()
+
+    def begin(self, world: World) -> None:
+        index = world.life
+        kind, number, how = self.at[index] if index < len(self.at) else ("", 0, 0)
+        world.begin((number, bool(how)) if kind == "effect" else None)
+        if kind == "disk":
+            world.disk.crash_at(number, how)
+
+    def seed(self, life: int) -> int | None:
+        return self.power[life - 1] if 0 < life <= len(self.power) else None
+
+
+def lives(world: World, program: Program, plan: Plan) -> End:
+    """Live, die, be resolved and live again until the run has ended."""
+    parks = 0
+    while world.life < LIVES_MAX:
+        plan.begin(world)
+        end = live(world, program)
+        while end.how == "parked" and parks < PARKS:
+            parks += 1
+            parked = end.value
+            try:
+                operate(world, parked)
+            except Crash:
+                end = End("crashed")
+                break
+            world.settled = {call for _, call, _ in outcomes(world.disk)}
+            end = live(world, program)
+        if world.dead:
+            die_and_return(world, plan.seed(world.life))
+            continue
+        return end
+    raise AssertionError(f"not finished after {LIVES_MAX} lives and {parks} resolutions")
+
+
+def outcome_of(world: World, end: End) -> Any:
+    if end.how == "failed":
+        return end.how, end.value.type_name, end.value.message
+    if end.how != "finished":
+        raise end.value
+    return end.how, end.value["result"], world.final
+
+
+def harmful(world: World) -> Counter[str]:
+    """Side effects, as often as they took place, but those that a task group may cancel."""
+    return Counter(
+        effect.what
+        for effect in world.effects
+        if effect.policy != "retry" and "may-cancel" not in effect.what
+    )
+
+
+def check_effects(world: World, oracle: World) -> None:
+    once = Counter(effect.key for effect in world.effects if effect.policy != "retry")
+    assert not [key for key, count in once.items() if count > 1], "twice under one key"
+    assert harmful(world) == harmful(oracle)
+    made = {effect.what for effect in oracle.effects if effect.policy == "retry"}
+    again = {effect.what for effect in world.effects if effect.policy == "retry"}
+    assert {x for x in made ^ again if "may-cancel" not in x} == set()
+
+
+def check_log(world: World) -> None:
+    """No identity is intended twice, no call has two outcomes unless it was retried."""
+    intents = [
+        (event.scope, event.tool, event.call_id, event.digest, event.occurrence)
+        for _, event in events(world.disk)
+        if isinstance(event, CallIntended)
+    ]
+    assert len(intents) == len(set(intents))
+    settled = Counter(call for _, call, event in outcomes(world.disk))
+    assert max(settled.values(), default=0) <= 1
+
+
+def segments(disk: SimulatedDisk) -> dict[str, bytes]:
+    entries = disk.directories.get(f"runs/{RUN}", {})
+    return {name: bytes(file.content) for name, file in entries.items() if name.endswith(".seg")}
+
+
+def check_finished(world: World, program: Program, end: End) -> None:
+    """A finished run gives its recorded result, executes nothing and, at last, writes nothing."""
+    count, result = world.executed, outcome_of(world, end)
+    for again in range(2):
+        before = segments(world.disk)
+        world.disk._crash_at = None
+        world.begin()
+        other = live(world, program)
+        assert outcome_of(world, other) == result
+        assert world.executed == count
+        assert again == 0 or segments(world.disk) == before
+        if end.how == "finished":
+            assert other.value["report"].executed == 0
+    if end.how == "finished":
+        report = end.value["report"]
+        assert not report.damage and not report.broken, str(report)
+
+
+def fresh(world: World, program: Program) -> World:
+    return World(Clock(), SimulatedDisk(seed=1), program.segment_size) if world is None else world
+
+
+@dataclass
+class Trial:
+    """A program with its crash-free run."""
+
+    program: Program
+    oracle: World
+    result: Any
+    disk_calls: int
+    points: int = 0
+
+    def world(self) -> World:
+        clock = self.oracle.clock
+        return World(clock, SimulatedDisk(seed=1), self.program.segment_size)
+
+    def crash(self, plan: Plan) -> World:
+        """Live by the plan, then compare with the oracle."""
+        world = self.world()
+        self.points += len(plan.at)
+        end = lives(world, self.program, plan)
+        assert outcome_of(world, end) == self.result
+        check_effects(world, self.oracle)
+        check_log(world)
+        check_finished(world, self.program, end)
+        return world
+
+
+def trial(clock: Clock, program: Program) -> Trial:
+    oracle = World(clock, SimulatedDisk(seed=1), program.segment_size)
+    oracle.begin()
+    # The oracle has seen the agent's own errors already, so that it never recovers.
+    oracle.raised = {(s, n) for s in range(20) for n in range(20)}
+    end = live(oracle, program)
+    result = outcome_of(oracle, end)
+    # The agent's errors come in the runs that crash, where the disk sees more calls.
+    again = World(clock, SimulatedDisk(seed=1), program.segment_size)
+    again.begin()
+    live(again, program)
+    return Trial(program, oracle, result, len(again.disk.calls))
+
+
+# -- generators
+
+small = st.integers(0, 3)
+text = st.sampled_from(["a", "b", "otter " * 8, "x" * 700])
+
+
+@st.composite
+def dos(draw: Any, names: tuple[str, ...], x: Any = None, then: tuple[str, ...] = ("",)) -> Do:
+    name = draw(st.sampled_from(names))
+    x = draw(x if x is not None else st.sampled_from(
+        ["a", "b", 7, "last", "messages", "count", "state", "big" * 2000]))  # fmt: skip
+    delay = draw(small)
+    return Do(name, x, draw(st.sampled_from(["", "", "id"])), draw(st.booleans()),
+              draw(st.sampled_from(then)), delay)  # fmt: skip
+
+
+ASYNC_ONLY = tuple(name for name in CAREFUL if name not in SYNC)
+THEN = ("", "append", "wrap", "state")
+
+
+@st.composite
+def branches(draw: Any, names: tuple[str, ...], count: int, label: str = "") -> tuple[Branch, ...]:
+    made = []
+    for number in range(count):
+        # Equal calls of several branches are told apart by occurrence alone.
+        x = st.sampled_from([f"{label}same", f"{label}{number}"])
+        then = ("",) if label else ("", "append", "wrap")
+        first = draw(dos(names, x, then))
+        first = replace(first, call_id=first.call_id and f"{first.call_id}-{number}")
+        second = draw(st.none() | dos(names, st.just("unused"), then))
+        if second is not None:
+            second = replace(second, call_id=second.call_id and f"{second.call_id}-{number}b")
+        made.append(Branch(draw(small), first, draw(small), second))
+    return tuple(made)
+
+
+def message_ops() -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.tuples(st.just("append"), text | st.integers()),
+        st.tuples(st.just("append"), st.fixed_dictionaries({"role": text, "n": st.integers(0, 9)})),
+        st.tuples(st.just("edit"), small, text),
+        st.tuples(st.just("trim"), small, small),
+        st.tuples(st.just("replace"), small, st.lists(text, max_size=3)),
+        st.tuples(st.just("insert"), small, text),
+        st.tuples(st.just("pop"), small),
+    )
+
+
+def state_ops() -> st.SearchStrategy[Any]:
+    key = st.sampled_from(["k", "l"])
+    return st.one_of(
+        st.tuples(st.just("set"), key, st.sampled_from(["last", "count", "plain", 5])),
+        st.tuples(st.just("nest"), key, st.integers(0, 9)),
+        st.tuples(st.just("forget"), key),
+    )
+
+
+@st.composite
+def operations(draw: Any, plain: bool, where: int) -> tuple[Any, ...]:
+    kinds = ["message", "message", "state", "call", "call", "call", "ask", "fail_once"]
+    kinds += [] if plain else ["gather", "gather", "group", "failing group", "pause"]
+    made: list[Any] = []
+    for number in range(draw(st.integers(0, 4))):
+        match draw(st.sampled_from(kinds)):
+            case "message":
+                made.append(draw(message_ops()))
+            case "state":
+                made.append(draw(state_ops()))
+            case "call":
+                do = draw(dos(PLAIN if plain else CAREFUL, None, THEN))
+                # The model never gives one id to two calls.
+                do = replace(do, call_id=do.call_id and f"{do.call_id}-{number}")
+                made += [("call", do)] * draw(st.sampled_from([1, 1, 2]) if not do.call_id
+                                              else st.just(1))  # fmt: skip
+            case "ask":
+                use = draw(st.sampled_from(["", "sync_retry", "sync_park"]))
+                made.append(("ask", draw(st.sampled_from(["now", "random", "uuid"])), number, use))
+            case "fail_once":
+                made.append(("fail_once", number))
+            case "gather":
+                made.append(("gather", draw(branches(ASYNC_ONLY, draw(st.integers(2, 4))))))
+            case "group":
+                names = tuple(n for n in ASYNC_ONLY if "fail" not in n)
+                made.append(("group", draw(branches(names, draw(st.integers(2, 3))))))
+            case "failing group":
+                names = ("park", "retry", "reconcile")
+                doomed = draw(branches(names, 2, "may-cancel "))
+                bad = Branch(draw(small), Do("fail", "may-cancel", delay=draw(small)), 0)
+                made.append(("group", (*doomed, bad)))
+            case "pause":
+                made.append(("pause", draw(small)))
+    return tuple(made)
+
+
+@st.composite
+def programs(draw: Any, steps_max: int = 5, plain: bool | None = None) -> Program:
+    is_plain = draw(st.sampled_from([False, False, False, True])) if plain is None else plain
+    prologue = draw(operations(is_plain, 0))
+    steps = [list(draw(operations(is_plain, i + 1)))
+             for i in range(draw(st.integers(1, steps_max)))]  # fmt: skip
+    if not is_plain and draw(st.booleans()):
+        # A task that is started in one step and awaited in a later one, where it left its result.
+        first = draw(st.integers(-1, len(steps) - 1))
+        (made,) = draw(branches(ASYNC_ONLY, 1))
+        keep = Do(made.first.tool, "background", "", made.first.direct, "background",
+                  draw(st.integers(0, 30)))  # fmt: skip
+        task = Branch(made.before, keep, made.between, None)
+        last = draw(st.integers(max(0, first), len(steps) - 1))
+        at = steps[first] if first >= 0 else None
+        if at is None:
+            prologue = (*prologue, ("start", "bg", task))
+        else:
+            at.append(("start", "bg", task))
+        steps[last].append(("join", "bg"))
+    if draw(st.sampled_from([False] * 5 + [True])):
+        name = draw(st.sampled_from(["fail"] if is_plain else ["fail", "fail_declared"]))
+        steps[-1].append(("call", Do(name, "fatal", caught=False)))
+    return Program(prologue, tuple(map(tuple, steps)), draw(st.integers(1, 4)),
+                   draw(st.sampled_from([600, 2000, 1 << 20])), is_plain)  # fmt: skip
+
+
+# -- tests
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(logging.getLogger("recovery"), "disabled", True)  # it has much to say
+    monkeypatch.setattr(logging.getLogger("asyncio"), "disabled", True)
+    monkeypatch.setattr(recovery._run, "time", clock.module())
+    monkeypatch.setattr(recovery._agent, "time", clock.module())
+    # Commits behind the agent's back come at points that repeat, and die like everything else.
+    requests = itertools.count()
+
+    class Committer:
+        def request(self, log: Any) -> None:
+            if next(requests) % 3 == 0:
+                log.commit_now()
+
+    monkeypatch.setattr(eventlog._log, "committer", Committer())
+    return clock
+
+
+def example_settings(**options: Any) -> settings:
+    return settings(
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        **options,
+    )
+
+
+def crash_plans(trial: Trial, rng: random.Random, count: int) -> Iterator[Plan]:
+    """Plans for ``count`` first crash points, or for all of them, each with more crashes behind."""
+    points = list(range(trial.disk_calls))
+    effects = [(n, behind) for n in range(trial.oracle.executed) for behind in (0, 1)]
+    for point in rng.sample(points, min(count, len(points))):
+        torn = rng.choice([0, 1, 40, 100, 1 << 20])
+        more = [("disk", rng.randrange(1 + trial.disk_calls), rng.choice([0, 30, 1 << 20]))
+                for _ in range(rng.choice([0, 1, 1, 2]))]  # fmt: skip
+        power = tuple(rng.choice([None, rng.randrange(1 << 30)]) for _ in range(3))
+        yield Plan((("disk", point, torn), *more), power)
+    for n, behind in rng.sample(effects, min(max(2, count // 2), len(effects))):
+        more = [("effect", rng.randrange(3), rng.randrange(2))] * rng.randrange(2)
+        power = tuple(rng.choice([None, rng.randrange(1 << 30)]) for _ in range(3))
+        yield Plan((("effect", n, behind), *more), power)
+
+
+def sweep(clock: Clock, seed: int, examples: int, count: int) -> int:
+    points = 0
+
+    @settings(example_settings(max_examples=examples))
+    @given(programs(), st.integers(0, 1 << 30))
+    def check(program: Program, number: int) -> None:
+        nonlocal points
+        one = trial(clock, program)
+        for plan in crash_plans(one, random.Random(number), count):
+            try:
+                one.crash(plan)
+            except BaseException as exc:
+                exc.add_note(f"{plan}")
+                raise
+        points += one.points
+
+    check()
+    return points
+
+
+def test_a_run_that_crashes_ends_like_one_that_never_does(clock: Clock, capsys: Any) -> None:
+    points = sweep(clock, 0, 60, 12)
+    with capsys.disabled():
+        print(f"\n{points} crash points")
