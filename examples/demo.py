@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ except ImportError:
 HERE = Path(__file__).resolve().parent
 HUNG_S = 300.0  # without a new record
 SIDE_EFFECTS = ("write_section", "send_mail")
+
+_interrupted = threading.Event()
 
 
 class DemoError(Exception):
@@ -117,6 +120,8 @@ class Demo:
         effect, records, quiet_since = self._seen(plan), 0, time.monotonic()
         with self.out.status("") as status:
             while process.poll() is None:
+                if _interrupted.is_set():
+                    raise KeyboardInterrupt
                 if new := follower.catch_up():
                     records, quiet_since = records + new, time.monotonic()
                     status.update(self._status())
@@ -190,7 +195,8 @@ class Demo:
         table.add_column(no_wrap=True)
         for head, text in rows:
             table.add_row(Text(head), Text(text))
-        self.out.print(f"\n[bold]{title}[/bold]", table)
+        if table.rows:
+            self.out.print(f"\n[bold]{title}[/bold]", table)
 
     def _recoveries(self) -> Iterator[tuple[str, str]]:
         for life in range(2, self.lives + 1):
@@ -273,8 +279,6 @@ def _mail_server(work: Path) -> Iterator[int]:
 def _documents(given: Path | None, work: Path) -> Path:
     """The directory to read: the given one, or a copy of this project's README and docs."""
     if given is not None:
-        if not given.is_dir():
-            raise DemoError(f"{given} is not a directory")
         return given.resolve()
     source = work / "documents"
     source.mkdir()
@@ -306,18 +310,25 @@ def _arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.kills < 0:
         parser.error("--kills is 0 or more")
+    if args.dir is not None and not args.dir.is_dir():
+        parser.error(f"{args.dir} is not a directory")
     if args.seed is None:
         args.seed = random.SystemRandom().randrange(1 << 32)
     return args
 
 
-def _terminated(*_: object) -> None:
-    raise KeyboardInterrupt
+def _interrupt(*_: object) -> None:
+    # Raised right here, the first one could come between the start of a process and the place that
+    # will end it.
+    if _interrupted.is_set():
+        raise KeyboardInterrupt
+    _interrupted.set()
 
 
 def main() -> int:
     args = _arguments()
-    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
     work = None
     try:
         work = _work(args.keep)

@@ -35,7 +35,7 @@ def read(directory: Path, name: str) -> str:
 
 
 def _files(directory: Path) -> Iterator[Path]:
-    """Regular files under the directory, in order; hidden ones and linked directories left out."""
+    """Regular files under the directory, in order; hidden ones and links are left out."""
     looked_at = 0
     for folder, folders, names in os.walk(directory):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -44,7 +44,7 @@ def _files(directory: Path) -> Iterator[Path]:
             if looked_at > LOOKED_AT_MAX:
                 return
             path = Path(folder, name)
-            if not name.startswith(".") and path.is_file():
+            if not name.startswith(".") and path.is_file() and not path.is_symlink():
                 yield path
 
 

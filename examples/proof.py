@@ -45,7 +45,8 @@ class LoggedCall:
     def __str__(self) -> str:
         given = self.arguments or []
         named = next((str(a) for a in given if str(a) != "team@example.org"), "")
-        return f"{self.tool} {named[:40]}".rstrip()
+        shown = "".join(c if c.isprintable() else "?" for c in named[:40])
+        return f"{self.tool} {shown}".rstrip()
 
 
 def logged_calls(log: Path) -> list[LoggedCall]:
