@@ -47,6 +47,9 @@ class File(Protocol):
     def lock(self, slot: int) -> bool:
         """Try to hold ``slot`` for this open file alone; False when another has it."""
 
+    def held(self, slots: int) -> bool:
+        """Whether another open file holds any of the slots below ``slots``."""
+
     def identity(self) -> object:
         """Equal for two openings of the same file, also under another name."""
 
@@ -114,6 +117,10 @@ def write_all(file: File, data: bytes, offset: int, need: int | None = None) -> 
     return written
 
 
+def _flock(start: int, size: int) -> bytes:
+    return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, size, 0)
+
+
 class OSFile:
     """A file by its descriptor."""
 
@@ -150,13 +157,18 @@ class OSFile:
             if _F_OFD_SETLK is None:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             else:
-                flock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _LOCK_BYTES + slot, 1, 0)
-                fcntl.fcntl(self._fd, _F_OFD_SETLK, flock)
+                fcntl.fcntl(self._fd, _F_OFD_SETLK, _flock(_LOCK_BYTES + slot, 1))
         except OSError as exc:
             if exc.errno in (errno.EACCES, errno.EAGAIN):
                 return False
             raise
         return True
+
+    def held(self, slots: int) -> bool:
+        if _F_OFD_SETLK is None or slots < 1:
+            return False
+        found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _flock(_LOCK_BYTES, slots))
+        return bool(struct.unpack_from("h", found)[0] != fcntl.F_UNLCK)
 
     def identity(self) -> object:
         found = os.fstat(self._fd)

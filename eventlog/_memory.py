@@ -45,6 +45,10 @@ class OpenMemoryFile:
     def lock(self, slot: int) -> bool:
         return self._inode.locks.setdefault(slot, self) is self
 
+    def held(self, slots: int) -> bool:
+        locks = self._inode.locks.items()
+        return any(slot < slots and holder is not self for slot, holder in locks)
+
     def identity(self) -> object:
         return self._inode
 

@@ -74,7 +74,8 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
         while True:
             epoch = max(_read_epoch(file), last_epoch)
             free = file.lock(epoch)
-            contested = contested or not free
+            # Whoever held an earlier epoch and is still alive has been stuck since a takeover.
+            contested = contested or not free or file.held(epoch)
             if not ((free or takeover) and file.lock(epoch + 1)):
                 found = _parse(file.pread(_CONTENT_SIZE, 0))
                 raise LogLockedError(

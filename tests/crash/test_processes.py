@@ -20,6 +20,7 @@ from zlib import crc32
 import pytest
 
 from eventlog import (
+    Damage,
     DamagedError,
     EventLog,
     FencedError,
@@ -29,9 +30,9 @@ from eventlog import (
     UnsupportedFormatError,
     WriterFailedError,
 )
+from eventlog._files import OSFiles
 from eventlog._frame import HEADER_SIZE, SegmentHeader, decode_segment_header
 from eventlog._segment import read_mark
-from eventlog._files import OSFiles
 
 ROOT = Path(__file__).parents[2]
 Start = Callable[..., subprocess.Popen[str]]
@@ -327,11 +328,15 @@ def test_a_full_disk_loses_nothing_acknowledged(tmp_path: Path, start: Start, li
         log.commit()
 
 
+def mounted(options: list[str]) -> int:
+    return subprocess.run(["mount", *options], capture_output=True, check=False).returncode
+
+
 def test_a_really_full_file_system(tmp_path: Path, start: Start) -> None:
     mount = tmp_path / "mount"
     mount.mkdir()
     options = ["-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
-    if os.geteuid() or subprocess.run(["mount", *options], capture_output=True).returncode:
+    if os.geteuid() or mounted(options):
         pytest.skip("needs to be allowed to mount")
     try:
         written = 0
@@ -493,7 +498,7 @@ def test_what_is_not_a_file_of_ones_own_is_refused(tmp_path: Path, name: str, wh
         if os.geteuid():
             pytest.skip("needs to be allowed to make devices")
         os.mknod(path / name, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
-    with pytest.raises(LogError, match="hard links|not a regular file"):
+    with pytest.raises(LogError, match=r"hard links|not a regular file"):
         EventLog.open(path)
     assert elsewhere.read_bytes() == before
 
@@ -556,7 +561,7 @@ def rolled(path: Path) -> list[Path]:
 
 def lost(path: Path) -> tuple[list[int], set[int]]:
     """LSNs that can be read, and LSNs that are reported as lost, by reading or opening."""
-    damaged = []
+    damaged: list[Damage] = []
     with EventLog.read(path) as reader:
         there = [r.lsn for r in reader.records(on_damage=damaged.append)]
         damaged += reader.tail().damaged
@@ -655,7 +660,7 @@ def test_a_lost_lock_content_is_no_obstacle(tmp_path: Path) -> None:
 
 
 def test_descriptors_and_locks_are_released(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for n in range(3):
         with EventLog.open(tmp_path / "log", segment_size=300) as log:
             for _ in range(5):
@@ -665,7 +670,7 @@ def test_descriptors_and_locks_are_released(tmp_path: Path) -> None:
         log.close()
         with pytest.raises(LogError, match="closed"):
             log.append("event", 1)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_an_append_that_failed_reaches_whoever_closes(tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def files(name: str) -> dict[str, bytes]:
 
 
 def test_every_golden_log_is_tested() -> None:
-    assert NAMES == sorted(path.name for path in (DATA / "v1").iterdir())
-    assert NAMES == sorted(log.__name__ for log in golden.LOGS)
+    assert sorted(path.name for path in (DATA / "v1").iterdir()) == NAMES
+    assert sorted(log.__name__ for log in golden.LOGS) == NAMES
 
 
 @pytest.mark.parametrize("log", golden.LOGS, ids=lambda log: log.__name__)

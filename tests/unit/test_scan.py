@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+
 import pytest
 
 from eventlog import Damage, UnsupportedFormatError, _frame, _scan
@@ -21,11 +24,16 @@ def walk(
 ) -> tuple[list[int], list[Damage], End]:
     """LSNs, damage and end."""
     segment = Segment(1, bytes(HEADER_SIZE) + body, SALT, mark or Mark(), limit)
-    items = list(segment.walk(HEADER_SIZE, 1))
-    end = items.pop()
-    assert isinstance(end, End)
-    lsns = [item[0].lsn for item in items if not isinstance(item, Damage)]
-    return lsns, [item for item in items if isinstance(item, Damage)], end
+    lsns: list[int] = []
+    damaged: list[Damage] = []
+    for item in segment.walk(HEADER_SIZE, 1):
+        if isinstance(item, End):
+            return lsns, damaged, item
+        if isinstance(item, Damage):
+            damaged.append(item)
+        else:
+            lsns.append(item[0].lsn)
+    raise AssertionError("a walk ends with an End")
 
 
 def broken(whole: bytes, at: int) -> bytes:
@@ -142,9 +150,6 @@ def forged(size: int, what: str) -> bytes:
 
 
 def _resized(head: bytes, size: int) -> bytes:
-    import struct
-    import zlib
-
     checked = struct.pack("<I", max(0, size)) + head[12:]
     seed = int.from_bytes(SALT, "little")
     return head[:4] + zlib.crc32(checked, seed).to_bytes(4, "little") + checked
@@ -156,11 +161,11 @@ def test_the_search_ahead_is_linear_in_adversarial_bytes(
 ) -> None:
     """Counted, not timed: bytes that are hashed or copied, and candidates looked at."""
     cost = {"bytes": 0, "looks": 0}
-    crc32, at, of = _frame.crc32, _scan.frame_at, _scan.payload_of
+    at, of = _frame.frame_at, _frame.payload_of
 
     def counted_crc(data: bytes, seed: int = 0) -> int:
         cost["bytes"] += len(data)
-        return int(crc32(data, seed))
+        return zlib.crc32(data, seed)
 
     def counted_at(buf: bytes, offset: int, salt: bytes) -> Frame | None:
         cost["looks"] += 1

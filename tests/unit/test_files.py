@@ -1,0 +1,126 @@
+"""The real files and those in memory keep one contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eventlog import EventLog, LogError
+from eventlog._files import Files, OSDirectory, OSFiles, check_file_system, write_all
+from eventlog._memory import MemoryFiles
+from eventlog.testing import SimulatedDisk
+
+
+@pytest.fixture(params=[OSFiles, MemoryFiles, SimulatedDisk])
+def files(request: pytest.FixtureRequest) -> Files:
+    made: Files = request.param()
+    return made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "root" / "log")
+
+
+def test_bytes_and_sizes(files: Files, path: str) -> None:
+    directory = files.make_directory(path)
+    file = directory.open("f", write=True, create=True)
+    assert (file.size(), file.pread(9, 0)) == (0, b"")
+    assert file.pwrite(b"abc", 2) == 3
+    assert (file.size(), file.pread(9, 0), file.pread(2, 3)) == (5, b"\0\0abc", b"bc")
+    file.truncate(3)
+    file.truncate(4)
+    assert file.pread(9, 0) == b"\0\0a\0"
+    file.sync()
+    directory.sync()
+    assert directory.open("f").pread(9, 2) == b"a\0"
+    file.close()
+    file.close()
+
+
+def test_names(files: Files, path: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.open_directory(path)
+    directory = files.make_directory(path)
+    with pytest.raises(FileNotFoundError):
+        directory.open("f")
+    file = directory.open("f.new", write=True, create=True)
+    assert directory.identity("f") is None
+    directory.publish("f.new", "f")
+    assert directory.names() == ["f"]
+    assert directory.identity("f") == file.identity() != None  # noqa: E711
+    directory.open("g.new", write=True, create=True)
+    with pytest.raises(FileExistsError):
+        directory.publish("g.new", "f")
+    directory.remove("f")
+    assert directory.names() == ["g.new"]
+    assert files.list_directories(path.removesuffix("/log")) == ["log"]
+    assert files.list_directories(path + "/nothing") == []
+    directory.close()
+
+
+def test_locks(files: Files, path: str) -> None:
+    directory = files.make_directory(path)
+    first = directory.open("f", write=True, create=True)
+    second = directory.open("f", write=True)
+    assert first.lock(3) and first.lock(3) and not second.lock(3) and second.lock(4)
+    assert second.held(4) and not second.held(3) and not first.held(4) and first.held(5)
+    assert not first.held(0)
+    first.close()
+    assert second.lock(3) and not second.held(4)
+    second.close()
+
+
+def test_a_write_that_comes_to_nothing_is_an_error() -> None:
+    disk = SimulatedDisk()
+    file = disk.make_directory("d").open("f", write=True, create=True)
+    disk.shorten_at(0, 1)
+    disk.shorten_at(1, 0)
+    with pytest.raises(OSError, match="wrote none"):
+        write_all(file, b"abc", 0)
+    disk.shorten_at(0, 2)
+    assert write_all(file, b"abcdef", 0, 2) == 2
+    disk.shorten_at(0, 1)
+    assert write_all(file, b"abcdef", 0, 4) == 4
+
+
+def test_new_directories_are_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    sync = OSDirectory.sync
+
+    def noted(directory: OSDirectory) -> None:
+        synced.append(directory.path)
+        sync(directory)
+
+    monkeypatch.setattr(OSDirectory, "sync", noted)
+    OSFiles().make_directory(str(tmp_path / "a" / "b")).close()
+    assert synced[-2:] == [str(tmp_path), str(tmp_path / "a")]
+
+
+class On(MemoryFiles):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def file_system(self, directory: object) -> str:
+        return self.kind
+
+
+def test_a_network_file_system_is_refused_by_name() -> None:
+    with pytest.raises(LogError, match="is on nfs4"):
+        EventLog.open("log", files=On("nfs4"))
+    EventLog.open("log", "process", files=On("nfs4")).close()
+    EventLog.open("log", files=On("ext4")).close()
+
+
+def test_a_file_system_in_user_space_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    files = On("fuse.something")
+    check_file_system(files, files.make_directory("log"))
+    assert "fuse.something" in caplog.text
+
+
+def test_the_file_system_of_a_directory_has_a_name(tmp_path: Path) -> None:
+    directory = OSFiles().make_directory(str(tmp_path))
+    assert isinstance(OSFiles().file_system(directory), str)
+    directory.close()

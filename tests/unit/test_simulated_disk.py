@@ -1,0 +1,189 @@
+"""The model that the crash tests rest on is itself checked: it must lose what a disk may lose."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from eventlog.testing import SECTOR, Crash, SimulatedDisk
+
+SEEDS = range(300)
+
+
+def fresh() -> tuple[SimulatedDisk, Callable[[str], bytes | None]]:
+    disk = SimulatedDisk()
+    disk.make_directory("d")
+    return disk, lambda name: content(disk, name)
+
+
+def content(disk: SimulatedDisk, name: str = "f") -> bytes | None:
+    file = disk.directories["d"].get(name)
+    return None if file is None else bytes(file.content)
+
+
+def outcomes(disk: SimulatedDisk, name: str = "f") -> set[bytes | None]:
+    return {content(disk.after_power_loss(seed), name) for seed in SEEDS}
+
+
+def test_what_is_synced_with_its_name_is_never_lost() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    file.pwrite(b"data", 0)
+    file.sync()
+    assert outcomes(disk) == {None, b"data"}, "the name is not durable yet"
+    directory.sync()
+    assert outcomes(disk) == {b"data"}
+
+
+def test_what_is_not_synced_may_be_there_torn_or_missing() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    file.sync()
+    directory.sync()
+    file.pwrite(b"abc", 0)
+    assert {b"", b"a", b"ab", b"abc"} <= outcomes(disk)
+    assert b"\0\0\0" in outcomes(disk), "grown, without the data"
+    assert content(disk.after_process_death()) == b"abc"
+
+
+def test_a_later_write_may_be_there_without_an_earlier_one() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    file.pwrite(b"........", 0)
+    file.sync()
+    directory.sync()
+    file.pwrite(b"1", 0)
+    file.pwrite(b"2", 4)
+    assert {b"........", b"1.......", b"....2...", b"1...2..."} <= outcomes(disk)
+
+
+def test_sectors_of_a_long_write_are_lost_one_by_one() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    file.pwrite(b"." * 3 * SECTOR, 0)
+    file.sync()
+    directory.sync()
+    file.pwrite(b"x" * 3 * SECTOR, 0)
+    kept = {bytes(c[i] for i in (0, SECTOR, 2 * SECTOR)) for c in outcomes(disk) if c}
+    assert {b"x.x", b".x.", b"..x"} <= kept
+
+
+def test_what_a_file_grew_over_may_show_old_bytes() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    file.sync()
+    directory.sync()
+    file.pwrite(b"a" * 700, 0)
+    file.pwrite(b"b" * 700, 700)
+    hole = {c[:700] for c in outcomes(disk) if c and c.endswith(b"b")}
+    assert {bytes(700), b"a" * 700} <= hole
+
+
+def test_a_truncation_may_be_lost() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    file.pwrite(b"abc", 0)
+    file.sync()
+    directory.sync()
+    file.truncate(1)
+    assert outcomes(disk) == {b"abc", b"a"}
+    file.sync()
+    assert outcomes(disk) == {b"a"}
+
+
+def test_a_failed_sync_loses_for_good_what_can_still_be_read() -> None:
+    """fsyncgate: the next sync reports success, and the data are not on the disk."""
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    file.pwrite(b"old", 0)
+    file.sync()
+    directory.sync()
+    file.pwrite(b"new", 0)
+    disk.fail_at("sync", 0, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        file.sync()
+    file.sync()
+    assert file.pread(3, 0) == b"new"
+    assert outcomes(disk) == {b"old"}
+    file.pwrite(b"new", 0)
+    file.sync()
+    assert outcomes(disk) == {b"new"}
+
+
+def test_names_may_change_in_any_order_until_the_directory_is_synced() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    directory.open("f.new", write=True, create=True).sync()
+    directory.sync()
+    directory.publish("f.new", "f")
+    found = {tuple(sorted(disk.after_power_loss(s).directories["d"])) for s in SEEDS}
+    assert found == {(), ("f",), ("f.new",), ("f", "f.new")}
+    with pytest.raises(FileExistsError):
+        directory.open("g.new", write=True, create=True)
+        directory.publish("g.new", "f")
+
+
+def test_what_is_found_after_a_power_loss_stays() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    directory.open("f", write=True, create=True).pwrite(b"abc", 0)
+    for seed in range(20):
+        after = disk.after_power_loss(seed)
+        assert outcomes(after) == {content(after)}
+
+
+def test_the_same_seed_is_the_same_loss() -> None:
+    disk, _ = fresh()
+    file = disk.make_directory("d").open("f", write=True, create=True)
+    file.pwrite(b"x" * 5000, 0)
+    for seed in range(20):
+        first, second = disk.after_power_loss(seed), disk.after_power_loss(seed)
+        assert content(first) == content(second)
+
+
+def test_a_crash_comes_before_its_call_takes_effect_and_stays() -> None:
+    disk, read = fresh()
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    disk.crash_at(1, torn_size=2)
+    file.pwrite(b"one", 0)
+    with pytest.raises(Crash):
+        file.pwrite(b"two", 3)
+    assert read("f") == b"onetw"
+    for call in (file.sync, directory.sync, lambda: file.truncate(0)):
+        with pytest.raises(Crash):
+            call()
+    after = disk.after_process_death().make_directory("d")
+    assert after.open("f").pread(9, 0) == b"onetw"
+
+
+def test_faults_and_short_writes_hit_the_call_they_are_meant_for() -> None:
+    disk, read = fresh()
+    file = disk.make_directory("d").open("f", write=True, create=True)
+    file.pwrite(b"0", 0)
+    disk.fail_at("write", 1, errno.ENOSPC)
+    disk.shorten_at(0, 2)
+    assert file.pwrite(b"abcd", 1) == 2
+    with pytest.raises(OSError, match="No space"):
+        file.pwrite(b"xx", 9)
+    assert file.pwrite(b"cd", 3) == 2
+    assert read("f") == b"0abcd"
+
+
+def test_locks_go_with_the_process() -> None:
+    disk, _ = fresh()
+    first = disk.make_directory("d").open("f", write=True, create=True)
+    second = disk.make_directory("d").open("f", write=True)
+    assert first.lock(1) and not second.lock(1) and second.lock(2)
+    assert disk.after_process_death().make_directory("d").open("f").lock(1)
+    first.close()
+    assert second.lock(1)
