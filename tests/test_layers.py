@@ -35,6 +35,7 @@ PURE = {
     "recovery._replay",
     "recovery._keys",
     "recovery._values",
+    "recovery._frozen",
     "recovery._errors",
 }
 # Files, clocks, randomness, other threads and processes, the terminal.
