@@ -6,6 +6,7 @@ have their own. What a crash may do between two calls is stated at each verb.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -268,16 +269,23 @@ class OSFiles:
         while not os.path.isdir(parent):
             missing.append(parent)
             parent = os.path.dirname(parent)
+        if not os.listdir(parent):
+            # Perhaps made just now, by a process that died before it came to the sync below.
+            with contextlib.suppress(PermissionError):
+                self._sync_directory(os.path.dirname(parent))
         for new in reversed(missing):
             try:
                 os.mkdir(new, 0o700)
             except FileExistsError:  # another process made it just now; a file raises below
                 continue
             # The new name lies in its parent: without this a power loss takes the whole log.
-            made_in = OSDirectory(os.path.dirname(new))
-            made_in.sync()
-            made_in.close()
+            self._sync_directory(os.path.dirname(new))
         return OSDirectory(path)
+
+    def _sync_directory(self, path: str) -> None:
+        directory = OSDirectory(path)
+        directory.sync()
+        directory.close()
 
     def open_directory(self, path: str) -> OSDirectory:
         return OSDirectory(path)

@@ -32,9 +32,10 @@ SEGMENT_SIZE = 8 << 20  # opening after a crash scans one: about 10 ms
 class OpenReport:
     """What opening a log found. ``str()`` says it in one line.
 
-    ``clean``: closed by its last writer. ``replayed``: records verified in the last segment, of
-    which ``size`` bytes were read. ``torn_size``: bytes cut off that were never acknowledged, with
-    ``torn_frames`` whole frames among them. ``damaged``: was acknowledged, is not sound any more.
+    ``clean``: closed by the last one that appended to it. ``replayed``: records verified in the
+    last segment, of which ``size`` bytes were read. ``torn_size``: bytes cut off that were never
+    acknowledged, with ``torn_frames`` whole frames among them. ``damaged``: was acknowledged, is
+    not sound any more.
     """
 
     clean: bool

@@ -96,6 +96,12 @@ def test_new_directories_are_made_durable(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(OSDirectory, "sync", noted)
     OSFiles().make_directory(str(tmp_path / "a" / "b")).close()
     assert synced[-2:] == [str(tmp_path), str(tmp_path / "a")]
+    synced.clear()
+    OSFiles().make_directory(str(tmp_path / "a" / "b")).close()
+    assert synced == [str(tmp_path / "a")], "whoever made it may have died before the sync"
+    (tmp_path / "a" / "b" / "LOCK").touch()
+    OSFiles().make_directory(str(tmp_path / "a" / "b")).close()
+    assert len(synced) == 1
 
 
 class On(MemoryFiles):
