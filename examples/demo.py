@@ -102,8 +102,9 @@ class Demo:
         self.follower.catch_up_to_the_end()
         progress = self.follower.progress
         if not killed and process.returncode != 0:
-            said = self._said(self.lives).read_text(errors="replace").strip()
-            raise DemoError(f"the agent ended with exit code {process.returncode}:\n{said}")
+            said = self._said(self.lives)
+            end = said.read_text(errors="replace").strip()[-1000:].rpartition("\n")[2]
+            raise DemoError(f"the agent gave up (see {said}): {end}")
         self.kills += killed
         inside = " and ".join(progress.under_way.values())
         how = f"killed {f'in {inside}' if inside else 'between calls'}" if killed else "finished"
