@@ -80,7 +80,7 @@ class RunCore(ABC):
         """Make a call from plain code."""
 
     def outlived(self) -> bool:
-        """Whether a task that has made calls has outlived its step."""
+        """Whether a task that was started in a step is at work when the step ends."""
         return False
 
     # -- what the agent sees
@@ -169,9 +169,9 @@ class RunCore(ABC):
         self.step = restored.step
 
     def _checkpoint_if_due(self) -> None:
-        # Not while tasks that make calls are at work (resuming behind the step that made them
-        # would lose them), and not while the record is being replayed (the records of later steps
-        # stand before the checkpoint in the log): then at a later step.
+        # Not while tasks started in a step are at work (resuming behind it would lose them), and
+        # not while the record is being replayed (the records of later steps stand before the
+        # checkpoint in the log): then at a later step.
         if self.step - self._checkpointed < self._every:
             return
         if self.in_flight or self.outlived() or not self.replay.used_up:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import gc
 import inspect
+import sys
 import threading
 import time
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -16,7 +18,16 @@ from recovery._call import Commit, Effect, Invoke, Wait, protocol
 from recovery._core import RunCore
 from recovery._drive import drive, drive_async
 from recovery._history import History
-from recovery._tool import Arguments, ToolSpec, current_scope, function_name, is_async, spec_of
+from recovery._keys import step_of
+from recovery._tool import (
+    Arguments,
+    Scope,
+    ToolSpec,
+    current_scope,
+    function_name,
+    is_async,
+    spec_of,
+)
 
 R = TypeVar("R")
 
@@ -29,6 +40,7 @@ STRICT_WAIT_S = 10.0
 ORDER_WAIT_S = 0.5
 
 live_runs: set[RunCore] = set()  # async runs of this process
+_NO_CONTEXT = contextvars.Context()
 _flushers = ThreadPoolExecutor(8, thread_name_prefix="recovery-commit")
 
 
@@ -161,22 +173,24 @@ class Run(_Drivers):
     def __init__(self, log: EventLog, history: History, checkpoint_every_n: int) -> None:
         super().__init__(log, history, checkpoint_every_n)
         self._root = asyncio.current_task()
-        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
-        self._others = asyncio.all_tasks()
 
     def _alone(self) -> bool:
         if asyncio.current_task() is not self._root:
             return False  # the agent itself may make more calls
-        return asyncio.all_tasks() <= self._others
+        return not any(self._other_tasks())
 
     def outlived(self) -> bool:
-        return any(not task.done() for task in self._tasks if task is not self._root)
+        # One that has made no call yet counts too, for it may be about to. One that was started
+        # before the first step does not: the code that resumes starts it again.
+        return any(scope.call is None and step_of(scope.path) for scope in self._other_tasks())
 
-    async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
-        task = asyncio.current_task()
-        if task is not None:
-            self._tasks.add(task)
-        return await super().perform_async(spec, given, call_id)
+    def _other_tasks(self) -> Iterator[Scope]:
+        """Where the agent started its tasks that have not ended, but for the present one."""
+        present = asyncio.current_task()
+        for task in asyncio.all_tasks():
+            scope = _context(task).get(current_scope)
+            if scope is not None and scope.run is self and task is not present:
+                yield scope
 
     async def call(
         self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
@@ -199,6 +213,14 @@ class Run(_Drivers):
         """
         self.claim_steps()
         return _Steps(self)
+
+
+def _context(task: asyncio.Task[Any]) -> contextvars.Context:
+    if sys.version_info >= (3, 12):
+        return task.get_context()
+    # Python 3.11 has no name for it.
+    held = gc.get_referents(task)
+    return next((one for one in held if isinstance(one, contextvars.Context)), _NO_CONTEXT)
 
 
 class _Steps:
