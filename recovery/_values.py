@@ -23,6 +23,13 @@ EXT_REF, EXT_MESSAGES, EXT_UNKNOWN = 1, 2, 3
 # have slipped in that msgpack takes and gives back as another type.
 _SLIPPERY = tuple(bytes([first]) for first in (*range(0xC4, 0xCA), *range(0xD4, 0xD9)))
 
+# Depth has a limit of our own, well below those of msgpack, which differ between its versions and
+# between writing and reading: what is written inside other values must be readable there. Most
+# values are too small, or hold too few lists and dicts, to be that deep; the others are read with
+# so many lists around them that the reader's limit, 1024 levels, is ours.
+_NOT_NESTING = bytes(set(range(256)) - {*range(0x80, 0xA0), *range(0xDC, 0xE0)})
+_AROUND = b"\x91" * (1024 - DEPTH_MAX - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Ref:
@@ -123,7 +130,7 @@ def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], path: str) -> 
         return _pack([list(args), named], path, _default_argument)
     except RefusedValueError as exc:
         where = exc.value_path.removeprefix(path)
-        where = where.replace("[0][", "args[", 1).replace("[1].", "", 1)
+        where = where.removeprefix("[1].") if where[:2] == "[1" else f"args{where[3:]}"
         raise RefusedValueError(f"{path.removesuffix('(...)')}({where})", exc.reason) from None
 
 
@@ -133,11 +140,21 @@ def _pack(value: Any, path: str, default: Callable[[Any], Any]) -> Packed:
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         where, why = _refused(value, path)
         raise RefusedValueError(where, why or str(exc)) from None
-    if any(first in packed for first in _SLIPPERY):
+    if any(first in packed for first in _SLIPPERY) or _is_deep(packed):
         where, why = _refused(value, path)
         if why:
             raise RefusedValueError(where, why)
     return Packed(packed)
+
+
+def _is_deep(packed: bytes) -> bool:
+    if len(packed) <= DEPTH_MAX or len(packed.translate(None, _NOT_NESTING)) <= DEPTH_MAX:
+        return False
+    try:
+        msgpack.unpackb(_AROUND + packed, strict_map_key=False)
+    except ValueError:
+        return True
+    return False
 
 
 def _refused(value: Any, path: str) -> tuple[str, str]:
