@@ -130,7 +130,7 @@ class RunParked:
     """The run waits for the calls (LSNs of intents) to be resolved."""
 
     kind: ClassVar = "run_parked"
-    calls: list[int] = field(default_factory=list)
+    calls: list[int]
 
 
 @dataclass(frozen=True, slots=True)

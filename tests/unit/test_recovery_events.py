@@ -1,0 +1,130 @@
+"""Events to records and back; what makes no sense is a ValueError and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, get_args
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eventlog import Record
+from recovery._events import (
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallRetried,
+    CallReturned,
+    Event,
+    MessagesChanged,
+    RunFailed,
+    RunFinished,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    StepStarted,
+    ValueRecorded,
+    decode,
+    encode,
+)
+from recovery._values import Ref, pack
+
+EVENTS: list[Event] = [
+    RunStarted("run_1", {"ask": ["a", 1.5, None]}, "uid"),
+    RunResumed(2, 6, "why"),
+    StepStarted(3),
+    CallIntended("3", "send", "id", b"\x00" * 16, 2, "park", [["a"], {"b": 1}], 9),
+    CallIntended("call 7", "send", "", b"", 1, "retry"),
+    CallRetried(4, 2),
+    CallReturned(4, {"x": [b"y"]}),
+    CallFailed(4, "builtins.ValueError", "bad", ["bad"], "Traceback"),
+    CallFailed(4, "m.E", "bad"),
+    CallResolved(4, "outcome", 5, "me", "looked"),
+    ValueRecorded("3", "now", 1, 1.5),
+    MessagesChanged(0, 1, [{"a": 1}, Ref(3, 1)]),
+    RunParked([4, 5]),
+    RunFinished("done", 3, 1),
+    RunFailed("E", "m", "t", 4),
+]
+ids = [type(event).__name__ for event in EVENTS]
+
+
+def record(kind: str, body: Any) -> Record:
+    return Record(9, kind, 0, msgpack.packb(body))
+
+
+def body_of(event: Event) -> Any:
+    return msgpack.unpackb(encode(event)[1], strict_map_key=False)
+
+
+def test_every_type_of_event_is_here():
+    assert {type(event) for event in EVENTS} == set(get_args(Event))
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=ids)
+def test_an_event_comes_back(event):
+    kind, packed = encode(event)
+    assert decode(Record(1, kind, 0, packed)) == event
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=ids)
+def test_unknown_fields_are_ignored(event):
+    kind, _ = encode(event)
+    assert decode(record(kind, body_of(event) | {"new in version 9": [1]})) == event
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=ids)
+def test_missing_fields_have_their_defaults_or_make_the_record_unsound(event):
+    kind, _ = encode(event)
+    for missing in fields(event):
+        body = body_of(event)
+        del body[missing.name]
+        try:
+            found = decode(record(kind, body))
+        except ValueError as exc:
+            assert "record 9" in str(exc)
+        else:
+            assert found is not None
+            assert getattr(found, missing.name) in (None, "", 0, [])
+
+
+def test_records_of_other_kinds_are_no_events():
+    assert decode(record("tool_result", {"call": 7})) is None
+    assert decode(record("snapshot", {})) is None
+    assert decode(Record(1, "mine", 0, b"\xc1")) is None
+
+
+def test_a_field_that_is_packed_goes_in_as_it_is():
+    kind, packed = encode(CallReturned(1, pack({"a": 1}, "")))
+    assert decode(Record(2, kind, 0, packed)) == CallReturned(1, {"a": 1})
+
+
+HOSTILE = [None, -1, True, 1.5, "x", b"x", [], [[]], {}, {"a": 1}, [1, "x"]]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=ids)
+def test_a_field_of_another_type_is_a_value_error(event):
+    kind, _ = encode(event)
+    free = {"task", "value", "result", "args"}  # these may be anything
+    for name in body_of(event):
+        right = type(getattr(event, name))
+        for value in HOSTILE:
+            if name in free or type(value) is right:
+                continue
+            with pytest.raises(ValueError, match="record 9"):
+                decode(record(kind, body_of(event) | {name: value}))
+
+
+@pytest.mark.parametrize("body", [*HOSTILE, msgpack.ExtType(1, b""), {1: 2}])
+@pytest.mark.parametrize("kind", [event.kind for event in EVENTS])
+def test_a_body_that_is_no_event_is_a_value_error(kind, body):
+    with pytest.raises(ValueError, match=r"record 9|not a value"):
+        decode(record(kind, body))
+
+
+@given(st.sampled_from([event.kind for event in EVENTS]), st.binary(max_size=60))
+def test_garbage_is_a_value_error(kind, garbage):
+    with pytest.raises(ValueError, match=r"."):
+        decode(Record(9, kind, 0, garbage))

@@ -1,0 +1,200 @@
+"""The record against which a run is replayed: a pure machine."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recovery._events import (
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallRetried,
+    CallReturned,
+    Event,
+    MessagesChanged,
+    StepStarted,
+    ValueRecorded,
+)
+from recovery._keys import CallKey
+from recovery._replay import RecordedCall, Replay
+
+
+def intent(tool: str, scope: str = "1", call_id: str = "", occurrence: int = 1) -> CallIntended:
+    return CallIntended(scope, tool, call_id, b"d", occurrence, "park")
+
+
+def key(tool: str, scope: str = "1", call_id: str = "", occurrence: int = 1) -> CallKey:
+    return CallKey(scope, tool, call_id, b"d", occurrence)
+
+
+def replay(*events: Event) -> Replay:
+    return Replay.of((lsn, lsn * 1000, event) for lsn, event in enumerate(events, 1))
+
+
+def claimed(found: Replay, tool: str, **parts: Any) -> RecordedCall:
+    call = found.claim(key(tool, **parts))
+    assert call is not None
+    return call
+
+
+def test_a_call_with_an_outcome_is_done():
+    found = replay(intent("a"), CallReturned(1, 5))
+    call = claimed(found, "a")
+    assert (call.done, call.to_retry, call.lsn, call.last_lsn) == (True, False, 1, 2)
+    assert found.in_doubt() == []
+    assert found.used_up
+
+
+@pytest.mark.parametrize("last", [CallFailed(1, "E", "m"), CallResolved(1, "outcome", 1),
+                                  CallResolved(1, "fail", "no")])  # fmt: skip
+def test_a_failure_and_a_resolution_are_outcomes_too(last):
+    assert claimed(replay(intent("a"), last), "a").done
+
+
+@pytest.mark.parametrize("more", [(), (CallRetried(1, 2),), (CallResolved(1, "retry"),
+                                                            CallRetried(1, 2))])  # fmt: skip
+def test_a_call_of_which_nothing_says_how_it_ended_is_in_doubt(more):
+    found = replay(intent("a"), *more)
+    assert [call.lsn for call in found.in_doubt()] == [1]
+    call = claimed(found, "a")
+    assert not call.done
+    assert not call.to_retry
+    assert call.attempts == (2 if more else 1)
+
+
+def test_a_call_resolved_as_to_be_retried_is_neither_done_nor_in_doubt():
+    found = replay(intent("a"), CallFailed(1, "E", "m"), CallResolved(1, "retry"))
+    assert found.in_doubt() == []
+    assert claimed(found, "a").to_retry
+
+
+def test_each_call_is_given_out_once():
+    found = replay(intent("a"), CallReturned(1, 5))
+    assert found.claim(key("b")) is None
+    assert found.claim(key("a", scope="2")) is None
+    assert found.claim(key("a", occurrence=2)) is None
+    assert found.claims == 0
+    claimed(found, "a")
+    assert found.claims == 1
+    assert found.claim(key("a")) is None
+
+
+def test_the_same_call_id_with_other_arguments_is_found():
+    found = replay(intent("a", call_id="x"), CallReturned(1, 5))
+    other = CallKey("1", "a", "x", b"other")
+    assert found.resembling(other) is not None
+    assert found.resembling(CallKey("2", "a", "x", b"other")) is None
+    assert found.resembling(CallKey("1", "a", "", b"other")) is None
+    claimed(found, "a", call_id="x")
+    assert found.resembling(other) is None
+
+
+@given(st.permutations(range(4)), st.permutations(range(4)))
+def test_outcomes_are_served_in_the_order_in_which_they_were_recorded(ended, asked):
+    found = replay(*(intent(f"t{i}") for i in range(4)), *(CallReturned(i + 1, i) for i in ended))
+    waiting = [claimed(found, f"t{i}") for i in asked]
+    served = []
+    while waiting:
+        ready = [call for call in waiting if found.is_next(call)]
+        assert len(ready) == 1
+        served.append(ready[0].last_lsn)
+        found.deliver(ready[0])
+        waiting.remove(ready[0])
+        assert found.all_delivered == (not waiting)
+    assert served == sorted(served)
+
+
+def test_an_outcome_served_out_of_order_does_not_hold_up_the_others():
+    found = replay(intent("a"), intent("b"), CallReturned(1, 0), CallReturned(2, 0))
+    a, b = claimed(found, "a"), claimed(found, "b")
+    assert not found.is_next(b)
+    found.deliver(b)
+    assert not found.all_delivered
+    found.deliver(a)
+    assert found.all_delivered
+
+
+# -- calls inside calls
+
+
+def test_calls_inside_a_call_with_an_outcome_are_covered_by_it():
+    found = replay(intent("outer"), intent("in", scope="call 1"), CallReturned(2, 1),
+                   intent("doubt", scope="call 1"), CallReturned(1, 2))  # fmt: skip
+    assert found.in_doubt() == []
+    outer = claimed(found, "outer")
+    assert found.used_up
+    assert found.is_next(outer)
+
+
+def test_calls_inside_a_call_in_doubt_are_to_be_served():
+    found = replay(intent("outer"), intent("in", scope="call 1"), CallReturned(2, 1))
+    assert [call.lsn for call in found.in_doubt()] == [1]
+    claimed(found, "outer")
+    assert not found.used_up
+    assert claimed(found, "in", scope="call 1").done
+    assert found.used_up
+
+
+def test_settling_a_call_covers_what_was_recorded_inside_it():
+    found = replay(intent("outer"), intent("in", scope="call 1"), CallReturned(2, 1),
+                   intent("deep", scope="call 2"))  # fmt: skip
+    outer = claimed(found, "outer")
+    assert not found.all_delivered
+    outer.last = CallResolved(1, "outcome", 1)
+    assert found.unclaimed() == []
+    assert found.all_delivered
+
+
+def test_a_call_inside_one_that_a_checkpoint_has_replaced_is_covered():
+    events = [(9, 0, intent("in", scope="call 4")), (10, 0, CallReturned(4, 1))]
+    assert Replay.of(events).used_up
+
+
+@pytest.mark.parametrize("scope", ["call 1", "call 2", "call 99", "call x", "call -1"])
+def test_a_call_that_claims_to_be_inside_a_later_one_or_itself_is_not_covered(scope):
+    found = replay(intent("a", scope=scope), intent("b", scope="call 1"))
+    assert len(found.in_doubt()) == 2
+
+
+# -- the rest
+
+
+def test_values_are_taken_once():
+    found = replay(ValueRecorded("1", "now", 1, 1.5), ValueRecorded("1", "now", 2, 2.5))
+    taken = found.take_value("1", "now", 2)
+    assert taken is not None
+    assert taken.value == 2.5
+    assert found.take_value("1", "now", 2) is None
+    assert found.take_value("2", "now", 1) is None
+    assert found.used_up
+
+
+def test_steps_and_changes_are_kept_in_order():
+    found = replay(StepStarted(1), MessagesChanged(0, 0, [1]), StepStarted(2),
+                   MessagesChanged(1, 1, [2]))  # fmt: skip
+    assert found.steps == {1, 2}
+    assert [change.lsn for change in found.changes] == [2, 4]
+    assert not found.used_up
+
+
+def test_outcomes_of_unknown_calls_are_ignored():
+    found = replay(CallReturned(77, 1), CallRetried(78, 2), CallResolved(79, "retry"))
+    assert found.used_up
+
+
+@given(st.lists(st.sampled_from("ircrf"), max_size=12))
+def test_any_order_of_events_of_a_call_ends_in_one_state(letters):
+    attempts = itertools.count(2)
+    made: dict[str, Any] = {
+        "i": lambda: intent("a"), "r": lambda: CallReturned(1, 1),
+        "c": lambda: CallRetried(1, next(attempts)), "f": lambda: CallResolved(1, "retry"),
+    }  # fmt: skip
+    found = replay(intent("a"), *(made[letter]() for letter in letters if letter != "i"))
+    call = claimed(found, "a")
+    states = [call.done, call.to_retry, not call.done and not call.to_retry]
+    assert states.count(True) == 1
