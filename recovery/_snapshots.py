@@ -163,7 +163,7 @@ def restore(source: Source, snapshot: Snapshot) -> Restored:
     """All that a snapshot restores, read and verified; BrokenCheckpointError says why it is not."""
     try:
         return _restore(source, snapshot)
-    except (KeyError, IndexError, TypeError, ValueError) as exc:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as exc:
         reason = exc if isinstance(exc, BrokenCheckpointError) else f"{type(exc).__name__}: {exc}"
         raise BrokenCheckpointError(f"checkpoint at LSN {snapshot.lsn}: {reason}") from None
 
