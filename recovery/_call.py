@@ -90,9 +90,12 @@ def protocol(
     key = key.nth(scope.next_occurrence(key))
     recorded = run.replay.claim(key)
     if recorded is not None and recorded.done:
-        yield Wait(lambda: run.replay.is_next(recorded), strict=False)
-        run.check()
-        run.replay.deliver(recorded)
+        try:
+            yield Wait(lambda: run.replay.is_next(recorded), strict=False)
+            run.check()
+            run.replay.wait_no_more(recorded.last_lsn)
+        finally:  # also when its task is cancelled: nobody else waits for it
+            run.replay.done_again(recorded.last_lsn)
         run.served += 1
         assert isinstance(recorded.last, Outcome)
         return _serve(run, spec, recorded.lsn, Settled(recorded.last_lsn, recorded.last))
@@ -118,7 +121,7 @@ def protocol(
     finally:
         run.in_flight -= 1
     # What was recorded is served before what is new, as it was the first time.
-    yield Wait(lambda: run.replay.all_delivered, strict=False)
+    yield Wait(run.up_to_date, strict=False)
     return _serve(run, spec, call.lsn, settled)
 
 

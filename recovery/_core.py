@@ -143,7 +143,7 @@ class RunCore(ABC):
             self.step += 1
             self.scope = Scope(self, step_scope(self.step))
             current_scope.set(self.scope)
-            if self.step not in self.replay.steps:
+            if not self.replay.take_step(self.step):
                 self.emit(StepStarted(self.step))
             return self.step
 
@@ -226,7 +226,7 @@ class RunCore(ABC):
                 f"messages[{change.start}:{change.stop}] = {shorten(values)}",
                 f"messages[{start}:{stop}] = {shorten([unpack(one) for one in packed])}",
             )
-        self.replay.changes.popleft()
+        self.replay.take_change()
         return [item if isinstance(item, Ref) else Ref(recorded.lsn, i)
                 for i, item in enumerate(change.new)]  # fmt: skip
 
@@ -270,8 +270,15 @@ class RunCore(ABC):
         self._attempt(self._log.commit)
 
     def caught_up(self) -> bool:
-        restored = self._history.restored
-        return (self._entered or restored is None) and not self.replay.unclaimed()
+        """Whether no recorded call is left that the code may still make."""
+        return self._has_begun() and not self.replay.unclaimed()
+
+    def up_to_date(self) -> bool:
+        """Whether the code has done again all that is recorded, and has its state back."""
+        return self._has_begun() and self.replay.all_done_again
+
+    def _has_begun(self) -> bool:
+        return self._entered or self._history.restored is None
 
     def here(self) -> Scope:
         scope = current_scope.get()

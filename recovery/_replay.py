@@ -7,9 +7,9 @@ A call that the agent makes is looked up by its identity and is one of
     in doubt    it was started, and nothing says how it ended
     new         the record does not know it
 
-Outcomes are served in the order in which they were recorded, so that coroutines go on in the
-order in which they first did. A new side effect waits until every recorded call has been claimed:
-a recorded call that nobody claims any more means that the code has changed.
+An outcome is served when all that was recorded before it has been done again, so that coroutines
+go on in the order in which they first did. A new call waits until every recorded one has been
+claimed: a recorded call that nobody claims any more means that the code has changed.
 """
 
 from __future__ import annotations
@@ -70,16 +70,21 @@ class RecordedChange:
 
 @dataclass(slots=True)
 class Replay:
-    """What the record holds and the code has not yet claimed."""
+    """What the record holds and the code has not yet claimed.
 
-    steps: set[int] = field(default_factory=set)
+    ``claims`` counts what it has: that it grows is progress.
+    """
+
     changes: deque[RecordedChange] = field(default_factory=deque)
     claims: int = 0
     _calls: dict[CallKey, RecordedCall] = field(default_factory=dict)
     _by_lsn: dict[int, RecordedCall] = field(default_factory=dict)
-    _values: dict[tuple[str, str, int], ValueRecorded] = field(default_factory=dict)
-    _undelivered: deque[RecordedCall] = field(default_factory=deque)
-    _delivered: set[int] = field(default_factory=set)
+    _values: dict[tuple[str, str, int], tuple[int, ValueRecorded]] = field(default_factory=dict)
+    _steps: dict[int, int] = field(default_factory=dict)
+    # What the code has yet to do again, in the order of the log: (LSN, scope). Of what was done
+    # out of that order, the LSNs stand in _claimed until their turn comes.
+    _open: deque[tuple[int, str]] = field(default_factory=deque)
+    _claimed: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, events: Iterable[tuple[int, int, Event]]) -> Replay:
@@ -88,9 +93,13 @@ class Replay:
         for lsn, time_ns, event in events:
             replay._add(lsn, time_ns, event)
         # Nobody asks for a call inside a call that is itself served.
-        replay._calls = {call.key: call for call in replay.unclaimed()}
-        done = (call for call in replay._calls.values() if call.done)
-        replay._undelivered = deque(sorted(done, key=lambda call: call.last_lsn))
+        calls = replay._calls = {call.key: call for call in replay.unclaimed()}
+        opened = [(call.lsn, call.key.scope) for call in calls.values()]
+        opened += [(call.last_lsn, call.key.scope) for call in calls.values() if call.done]
+        opened += [(lsn, value.scope) for lsn, value in replay._values.values()]
+        opened += [(recorded.lsn, "") for recorded in replay.changes]
+        opened += [(lsn, "") for lsn in replay._steps.values()]
+        replay._open = deque(sorted(opened))
         return replay
 
     def _add(self, lsn: int, time_ns: int, event: Event) -> None:
@@ -107,22 +116,72 @@ class Replay:
                 if isinstance(event, CallRetried):
                     call.attempts = event.attempt
             case ValueRecorded():
-                self._values[event.scope, event.name, event.occurrence] = event
+                self._values[event.scope, event.name, event.occurrence] = lsn, event
             case MessagesChanged():
                 self.changes.append(RecordedChange(lsn, event))
             case StepStarted():
-                self.steps.add(event.step)
+                self._steps[event.step] = lsn
+
+    # -- what the code does again
 
     def claim(self, key: CallKey) -> RecordedCall | None:
         """The recorded call of this identity; each is given out once."""
         call = self._calls.pop(key, None)
         if call is not None:
-            self.claims += 1
+            self.done_again(call.lsn)
         return call
 
     def take_value(self, scope: str, name: str, occurrence: int) -> ValueRecorded | None:
         """The recorded answer of the outside world."""
-        return self._values.pop((scope, name, occurrence), None)
+        lsn, value = self._values.pop((scope, name, occurrence), (0, None))
+        self.done_again(lsn)
+        return value
+
+    def take_change(self) -> RecordedChange:
+        """The next recorded change of the messages."""
+        change = self.changes.popleft()
+        self.done_again(change.lsn)
+        return change
+
+    def take_step(self, step: int) -> bool:
+        """Whether it is recorded that this step began."""
+        lsn = self._steps.pop(step, 0)
+        self.done_again(lsn)
+        return lsn > 0
+
+    def done_again(self, lsn: int) -> None:
+        """The code has done what this record says; for an outcome: it has been served."""
+        if lsn:
+            self.claims += 1
+            self._claimed.add(lsn)
+
+    # -- whose turn it is
+
+    def is_next(self, call: RecordedCall) -> bool:
+        """Whether all that was recorded before this call's outcome has been done again."""
+        self._skip()
+        return not self._open or self._open[0][0] >= call.last_lsn
+
+    @property
+    def all_done_again(self) -> bool:
+        """Whether all that is recorded has been done again."""
+        self._skip()
+        return not self._open
+
+    def wait_no_more(self, up_to: int) -> None:
+        """What is recorded up to this LSN is not waited for any more: the code does without."""
+        while self._open and self._open[0][0] <= up_to:
+            self._claimed.discard(self._open.popleft()[0])
+
+    def _skip(self) -> None:
+        while self._open:
+            lsn, scope = self._open[0]
+            if lsn not in self._claimed and not self._covered(scope, lsn):
+                return
+            self._claimed.discard(lsn)
+            self._open.popleft()
+
+    # -- what nobody has claimed
 
     def resembling(self, key: CallKey) -> RecordedCall | None:
         """An unclaimed call with the same model's call id in the same scope, but not the same."""
@@ -135,44 +194,22 @@ class Replay:
     def unclaimed(self) -> list[RecordedCall]:
         """Recorded calls that the code has not made again. Calls inside a call that has an
         outcome are covered by it."""
-        return [call for call in self._calls.values() if not self._covered(call)]
+        return [call for call in self._calls.values()
+                if not self._covered(call.key.scope, call.lsn)]  # fmt: skip
 
     def in_doubt(self) -> list[RecordedCall]:
         """Calls that were started and of which nothing says how they ended."""
         return [call for call in self.unclaimed() if not call.done and not call.to_retry]
 
-    def _covered(self, call: RecordedCall) -> bool:
-        lsn = outer_call(call.key.scope)
-        if not 0 < lsn < call.lsn:
-            return False
-        outer = self._by_lsn.get(lsn)
-        return outer is None or outer.done or self._covered(outer)
-
-    def is_next(self, call: RecordedCall) -> bool:
-        """Whether every outcome recorded before this call's has been served."""
-        self._skip()
-        return not self._undelivered or self._undelivered[0].last_lsn >= call.last_lsn
-
-    def deliver(self, call: RecordedCall) -> None:
-        """This call's outcome is served."""
-        self._delivered.add(call.lsn)
-        self._skip()
-
-    @property
-    def all_delivered(self) -> bool:
-        """Whether every recorded outcome has been served."""
-        self._skip()
-        return not self._undelivered
-
-    def _skip(self) -> None:
-        while self._undelivered:
-            first = self._undelivered[0]
-            if first.lsn not in self._delivered and not self._covered(first):
-                return
-            self._delivered.discard(first.lsn)
-            self._undelivered.popleft()
-
     @property
     def used_up(self) -> bool:
         """Whether nothing recorded is left: what comes now is new."""
         return not self.changes and not self.unclaimed()
+
+    def _covered(self, scope: str, lsn: int) -> bool:
+        """Whether a record of this scope was made inside a call that has an outcome."""
+        outer_lsn = outer_call(scope)
+        if not 0 < outer_lsn < lsn:
+            return False
+        outer = self._by_lsn.get(outer_lsn)
+        return outer is None or outer.done or self._covered(outer.key.scope, outer_lsn)

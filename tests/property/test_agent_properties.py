@@ -69,7 +69,7 @@ class Clock:
     """Time that passes only where something waits for it."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now, self.requests = 0.0, 0
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -168,6 +168,7 @@ class World:
 
     def begin(self, kill: tuple[int, bool] | None = None) -> None:
         self.life += 1
+        self.clock.now = self.clock.requests = 0
         self.store = Store(self.disk, self.segment_size)
         self.kill = kill and (self.executed + kill[0], kill[1])
         self.settled = {call for _, call, _ in outcomes(self.disk)}
@@ -239,6 +240,7 @@ class Do:
     direct: bool = False
     then: str = ""
     delay: int = 0
+    late: int = 0  # yields between the result and what becomes of it
     caught: bool = True
 
 
@@ -486,6 +488,7 @@ class Interpreter:
             call_id = f"{do.call_id or do.tool}-again-{again}"
             other = replace(do, call_id=call_id, direct=False)
             result = found[0] if found else await self.made(other, x)
+        await yields(do.late)
         if do.then == "append":
             self.run.messages.append(result)
         elif do.then == "wrap":
@@ -837,7 +840,8 @@ def branches(draw: Any, names: tuple[str, ...], count: int, label: str = "") -> 
         x = st.sampled_from([f"{label}same", f"{label}{number}"])
         then = ("",) if label else ("", "append", "wrap")
         first = draw(dos(names, x, then))
-        first = replace(first, call_id=first.call_id and f"{first.call_id}-{number}")
+        first = replace(first, call_id=first.call_id and f"{first.call_id}-{number}",
+                        late=draw(small), delay=draw(st.sampled_from([0, 1, 2, 3, 30])))  # fmt: skip
         second = draw(st.none() | dos(names, st.just("unused"), then))
         if second is not None:
             second = replace(second, call_id=second.call_id and f"{second.call_id}-{number}b")
@@ -941,11 +945,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     monkeypatch.setattr(recovery._run, "time", clock.module())
     monkeypatch.setattr(recovery._agent, "time", clock.module())
     # Commits behind the agent's back come at points that repeat, and die like everything else.
-    requests = itertools.count()
-
     class Committer:
         def request(self, log: Any) -> None:
-            if next(requests) % 3 == 0:
+            clock.requests += 1
+            if clock.requests % 3 == 0:
                 log.commit_now()
 
     monkeypatch.setattr(eventlog._log, "committer", Committer())
