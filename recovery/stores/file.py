@@ -7,6 +7,7 @@ from pathlib import Path
 
 from eventlog._files import OSFiles
 from eventlog._log import Durability
+from recovery._errors import RecoveryError
 from recovery.stores.protocol import LogStore
 
 
@@ -27,3 +28,9 @@ class FileStore(LogStore):
         root = Path(default_directory() if path is None else path).expanduser()
         # Absolute, because agents change their working directory.
         super().__init__(str(root.absolute()), OSFiles(), durability)
+
+    def _path(self, run_id: str) -> str:
+        path = super()._path(run_id)
+        if Path(path).is_symlink():
+            raise RecoveryError(f"{path} is a symbolic link. A run is a directory in its store.")
+        return path
