@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from eventlog import Packed, RefusedValueError
-from recovery._core import RunCore, shorten
+from recovery._core import RunCore, describe, shorten
 from recovery._errors import InDoubtError, ToolError
 from recovery._events import (
     CallFailed,
@@ -138,10 +138,8 @@ def _intend(
     # not go on with it either.
     ready = yield Wait(run.caught_up, strict=True)
     if not ready and not (ready is None and spec.repeatable):
-        missing = run.replay.unclaimed()
-        if missing:
-            run.diverge(missing[0].lsn, describe(missing[0]), found)
-        run.diverge(0, "the loop of steps goes on from a checkpoint", found)
+        lsn, missing = run.missing()
+        run.diverge(lsn, missing or "the loop of steps goes on from a checkpoint", found)
     run.check()
     small = packed if len(packed) <= ARGS_SIZE_MAX else None
     event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
@@ -271,8 +269,11 @@ def failure(call: int, exc: Exception) -> CallFailed:
     except Exception as error:  # of the user's __str__
         message = f"<no message: {kind.__name__}.__str__ raised {type(error).__name__}>"
     text = "".join(traceback.format_exception(exc))
+    if len(text) > TEXT_SIZE_MAX:  # where it was raised is in front, what it says is at the end
+        half = TEXT_SIZE_MAX // 2 - 5
+        text = f"{text[:half]} ... {text[-half:]}"
     return CallFailed(call, f"{kind.__module__}.{kind.__qualname__}", clean(message), args,
-                      clean(text[-TEXT_SIZE_MAX:]))  # fmt: skip
+                      clean(text))  # fmt: skip
 
 
 def clean(text: str) -> str:
@@ -300,13 +301,6 @@ def _canonical(
     except (TypeError, ValueError):  # no signature to be had, or a call that is about to fail
         return args, kwargs
     return bound.args, bound.kwargs
-
-
-def describe(recorded: RecordedCall) -> str:
-    """A recorded call for a person: with its arguments where the log has them."""
-    args = recorded.intent.args
-    shown = f"arguments of {recorded.intent.size} bytes" if args is None else shorten(args)
-    return f"{recorded.key}: {shown}, {'with an outcome' if recorded.done else 'in doubt'}"
 
 
 def _call_site() -> str:

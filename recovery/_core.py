@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from eventlog import EventLog, Packed, RefusedValueError
@@ -26,6 +27,7 @@ from recovery._events import (
 from recovery._history import History
 from recovery._keys import step_scope
 from recovery._messages import Messages
+from recovery._replay import RecordedCall
 from recovery._snapshots import Checkpointed, SnapshotWriter
 from recovery._tool import Arguments, Scope, ToolSpec, current_scope
 from recovery._values import Ref, digest, pack, pack_list, pack_ref, unpack
@@ -78,6 +80,10 @@ class RunCore(ABC):
     @abstractmethod
     def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
         """Make a call from plain code."""
+
+    @abstractmethod
+    def alone(self) -> bool:
+        """Whether no other code of the agent is under way but that which asks."""
 
     def outlived(self) -> bool:
         """Whether a task that was started in a step is at work when the step ends."""
@@ -201,8 +207,9 @@ class RunCore(ABC):
                     f"run.messages was changed inside a call of {call.tool}, which is not executed "
                     "again on replay: return the message, and let the agent append it"
                 )
-            if self.replay.changes:
-                return self._match_change(start, stop, packed)
+            again = self._match_change(start, stop, packed)
+            if again is not None:
+                return again
             refs: list[Ref | None] = [
                 self._recent.get(digest(one)) if len(one) >= REF_SIZE_MIN else None
                 for one in packed
@@ -214,21 +221,39 @@ class RunCore(ABC):
             lsn = self._note(MessagesChanged(start, stop, new))
             return [ref or (Ref(lsn, i) if lsn else None) for i, ref in enumerate(refs)]
 
-    def _match_change(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
-        """What replay does again must be what is recorded; it is not written twice."""
-        recorded = self.replay.changes[0]
-        change = recorded.change
-        values = self._attempt(lambda: [self._history.value_of(item) for item in change.new])
-        again = (start, stop, packed)
-        if again != (change.start, change.stop, [pack(value, "") for value in values]):
-            self.diverge(
-                recorded.lsn,
-                f"messages[{change.start}:{change.stop}] = {shorten(values)}",
-                f"messages[{start}:{stop}] = {shorten([unpack(one) for one in packed])}",
-            )
-        self.replay.take_change()
-        return [item if isinstance(item, Ref) else Ref(recorded.lsn, i)
-                for i, item in enumerate(change.new)]  # fmt: skip
+    def _match_change(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None] | None:
+        """Where the new messages are, if the change is recorded: it is not written twice.
+
+        Tasks that run side by side are known by what they change, not by when: nothing makes them
+        come in the order in which they did, and what counts is what the code does now.
+        """
+        alone = self.alone()
+        for recorded in self.replay.changes:
+            change = recorded.change
+            values = self._attempt(partial(self._values_of, change))
+            same = (stop - start, packed) == (
+                change.stop - change.start, [pack(value, "") for value in values],
+            )  # fmt: skip
+            if same and (start == change.start or not alone):
+                self.replay.take_change(recorded)
+                return [item if isinstance(item, Ref) else Ref(recorded.lsn, i)
+                        for i, item in enumerate(change.new)]  # fmt: skip
+            if alone:
+                new = [unpack(one) for one in packed]
+                self.diverge(recorded.lsn, _shown(change, values),
+                             _shown(MessagesChanged(start, stop), new))  # fmt: skip
+        return None
+
+    def _values_of(self, change: MessagesChanged) -> list[Any]:
+        return [self._history.value_of(item) for item in change.new]
+
+    def missing(self) -> tuple[int, str]:
+        """What is recorded and the code has not done again: LSN and description; 0 if nothing."""
+        for call in self.replay.unclaimed():
+            return call.lsn, describe(call)
+        for recorded in self.replay.changes:
+            return recorded.lsn, _shown(recorded.change, self._values_of(recorded.change))
+        return 0, ""
 
     # -- the end
 
@@ -236,12 +261,9 @@ class RunCore(ABC):
         """Record that the agent returned ``result``; durable when this returns."""
         with self.mutex:
             self.check()
-            missing = self.replay.unclaimed()
-            if missing:
-                self.diverge(missing[0].lsn, str(missing[0].key), "the agent returned")
-            if self.replay.changes:
-                lsn = self.replay.changes[0].lsn
-                self.diverge(lsn, "a change of the messages", "the agent returned")
+            lsn, recorded = self.missing()
+            if lsn:
+                self.diverge(lsn, recorded, "the agent returned")
             if self._history.restored is not None and not self._entered:
                 self.diverge(0, "a loop of steps", "the agent returned without one")
             packed = pack(result, "result")
@@ -270,8 +292,8 @@ class RunCore(ABC):
         self._attempt(self._log.commit)
 
     def caught_up(self) -> bool:
-        """Whether no recorded call is left that the code may still make."""
-        return self._has_begun() and not self.replay.unclaimed()
+        """Whether no recorded call or message is left that the code may still come to."""
+        return self._has_begun() and self.replay.used_up
 
     def up_to_date(self) -> bool:
         """Whether the code has done again all that is recorded, and has its state back."""
@@ -294,18 +316,18 @@ class RunCore(ABC):
     def _note(self, event: ValueRecorded | MessagesChanged) -> int:
         """Record what replay comes upon again by itself; its LSN, or 0 while it is put off.
 
-        It is put off while recorded calls are unclaimed. Should the code turn out to have changed,
+        It is put off while recorded ones are unclaimed. Should the code turn out to have changed,
         nothing that it has done may be in the record: else the code that made the record could not
         go on with it either.
         """
-        if self.replay.unclaimed():
+        if not self.replay.used_up:
             self._pending.append((event, self._is_prologue(event)))
             return 0
         return self.emit(event)
 
     def emit(self, event: Event) -> int:
         """Record an event; its LSN."""
-        if not self.replay.unclaimed():
+        if self.replay.used_up:
             self._write_pending()
         return self._write(event, self._is_prologue(event))
 
@@ -339,6 +361,17 @@ class RunCore(ABC):
 
     def diverge(self, lsn: int, recorded: str, found: str) -> NoReturn:
         self.stop(DivergenceError(self.run_id, self.step, lsn, recorded, found))
+
+
+def describe(recorded: RecordedCall) -> str:
+    """A recorded call for a person: with its arguments where the log has them."""
+    args = recorded.intent.args
+    shown = f"arguments of {recorded.intent.size} bytes" if args is None else shorten(args)
+    return f"{recorded.key}: {shown}, {'with an outcome' if recorded.done else 'in doubt'}"
+
+
+def _shown(change: MessagesChanged, values: list[Any]) -> str:
+    return f"messages[{change.start}:{change.stop}] = {shorten(values)}"
 
 
 def shorten(value: Any, size: int = 400) -> str:

@@ -137,11 +137,10 @@ class Replay:
         self.done_again(lsn)
         return value
 
-    def take_change(self) -> RecordedChange:
-        """The next recorded change of the messages."""
-        change = self.changes.popleft()
-        self.done_again(change.lsn)
-        return change
+    def take_change(self, recorded: RecordedChange) -> None:
+        """This change of the messages is made again."""
+        self.changes.remove(recorded)
+        self.done_again(recorded.lsn)
 
     def take_step(self, step: int) -> bool:
         """Whether it is recorded that this step began."""

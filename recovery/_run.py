@@ -72,16 +72,12 @@ class _Drivers(RunCore):
         while not wait.ready() and self.stopped is None:
             if self.replay.claims != moved:
                 moved, deadline = self.replay.claims, time.monotonic() + limit
-            if self._alone() or time.monotonic() > deadline:
+            if self.alone() or time.monotonic() > deadline:
                 break
             # First the coroutines that are ready, then those that wait for something.
             await asyncio.sleep(0 if pause < 20 else min(0.001 * (pause - 19), 0.05))
             pause += 1
         return wait.ready()
-
-    def _alone(self) -> bool:
-        """Whether nobody is left who could still make a recorded call."""
-        return False
 
     async def _commit(self) -> None:
         if len(live_runs) <= 1:  # alone: a flush is shorter than the way to a thread and back
@@ -174,9 +170,9 @@ class Run(_Drivers):
         super().__init__(log, history, checkpoint_every_n)
         self._root = asyncio.current_task()
 
-    def _alone(self) -> bool:
-        if asyncio.current_task() is not self._root:
-            return False  # the agent itself may make more calls
+    def alone(self) -> bool:
+        if asyncio._get_running_loop() is None or asyncio.current_task() is not self._root:
+            return False  # the agent itself may do more
         return not any(self._other_tasks())
 
     def outlived(self) -> bool:
@@ -237,6 +233,9 @@ class _Steps:
 
 class SyncRun(_Drivers):
     """A run as a plain agent sees it: as Run, with nothing to await."""
+
+    def alone(self) -> bool:
+        return threading.current_thread() is self._home and not self.in_flight
 
     def call(
         self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any

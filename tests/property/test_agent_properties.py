@@ -9,7 +9,6 @@ taken in turn, so that a failure repeats: `Stuck` is raised where a real process
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import logging
 import random
@@ -375,8 +374,10 @@ def make_tools(world: World) -> dict[str, Callable[..., Any]]:
     return tools
 
 
-CAREFUL = ("park", "retry", "report", "reconcile", "hesitant", "outer", "outer_retry",
-           "sync_park", "sync_retry", "undecorated", "fail", "fail_declared", "fail_hidden")  # fmt: skip
+CAREFUL = (
+    "park", "retry", "report", "reconcile", "hesitant", "outer", "outer_retry", "sync_park",
+    "sync_retry", "undecorated", "fail", "fail_declared", "fail_hidden",
+)  # fmt: skip
 PLAIN = ("sync_park", "sync_retry", "sync_outer", "park", "reconcile", "fail", "undecorated")
 SYNC = {"sync_park", "sync_retry", "sync_outer"}
 
@@ -535,9 +536,7 @@ class Interpreter:
 
     def normalize(self, start: int) -> None:
         # Which branch appends first depends on time; what comes after must not.
-        tail = sorted(self.run.messages[start:], key=repr)
-        if tail != self.run.messages[start:]:
-            self.run.messages[start:] = tail
+        self.run.messages[start:] = sorted(self.run.messages[start:], key=repr)
 
     async def start(self, name: str, branch: Branch) -> None:
         self.tasks[name] = asyncio.create_task(self.branch(branch))
@@ -840,8 +839,9 @@ def branches(draw: Any, names: tuple[str, ...], count: int, label: str = "") -> 
         x = st.sampled_from([f"{label}same", f"{label}{number}"])
         then = ("",) if label else ("", "append", "wrap")
         first = draw(dos(names, x, then))
-        first = replace(first, call_id=first.call_id and f"{first.call_id}-{number}",
-                        late=draw(small), delay=draw(st.sampled_from([0, 1, 2, 3, 30])))  # fmt: skip
+        call_id = first.call_id and f"{first.call_id}-{number}"
+        delay = draw(st.sampled_from([0, 1, 2, 3, 30]))
+        first = replace(first, call_id=call_id, late=draw(small), delay=delay)
         second = draw(st.none() | dos(names, st.just("unused"), then))
         if second is not None:
             second = replace(second, call_id=second.call_id and f"{second.call_id}-{number}b")

@@ -103,9 +103,9 @@ def test_outcomes_are_served_in_the_order_in_which_they_were_recorded(ended, ask
         ready = [call for call in waiting if found.is_next(call)]
         assert len(ready) == 1
         served.append(ready[0].last_lsn)
-        found.deliver(ready[0])
+        found.done_again(ready[0].last_lsn)
         waiting.remove(ready[0])
-        assert found.all_delivered == (not waiting)
+        assert found.all_done_again == (not waiting)
     assert served == sorted(served)
 
 
@@ -113,10 +113,34 @@ def test_an_outcome_served_out_of_order_does_not_hold_up_the_others():
     found = replay(intent("a"), intent("b"), CallReturned(1, 0), CallReturned(2, 0))
     a, b = claimed(found, "a"), claimed(found, "b")
     assert not found.is_next(b)
-    found.deliver(b)
-    assert not found.all_delivered
-    found.deliver(a)
-    assert found.all_delivered
+    found.done_again(b.last_lsn)
+    assert not found.all_done_again
+    found.done_again(a.last_lsn)
+    assert found.all_done_again
+
+
+def test_an_outcome_waits_for_all_that_was_recorded_before_it():
+    found = replay(StepStarted(1), intent("a"), ValueRecorded("1", "now", 1, 1.5),
+                   MessagesChanged(0, 0, [1]), intent("b"), CallReturned(2, 0))  # fmt: skip
+    a = claimed(found, "a")
+    for do in (
+        lambda: found.take_step(1),
+        lambda: found.take_value("1", "now", 1),
+        lambda: found.take_change(found.changes[0]),
+        lambda: claimed(found, "b"),
+    ):
+        assert not found.is_next(a)
+        do()
+    assert found.is_next(a)
+
+
+def test_what_an_outcome_has_waited_for_in_vain_is_not_waited_for_again():
+    found = replay(ValueRecorded("1", "now", 1, 1.5), intent("a"), CallReturned(2, 0), intent("b"),
+                   CallReturned(4, 0))  # fmt: skip
+    a, b = claimed(found, "a"), claimed(found, "b")
+    assert not found.is_next(a)
+    found.wait_no_more(a.last_lsn)
+    assert found.is_next(b)
 
 
 # -- calls inside calls
@@ -144,10 +168,10 @@ def test_settling_a_call_covers_what_was_recorded_inside_it():
     found = replay(intent("outer"), intent("in", scope="call 1"), CallReturned(2, 1),
                    intent("deep", scope="call 2"))  # fmt: skip
     outer = claimed(found, "outer")
-    assert not found.all_delivered
+    assert not found.all_done_again
     outer.last = CallResolved(1, "outcome", 1)
     assert found.unclaimed() == []
-    assert found.all_delivered
+    assert found.all_done_again
 
 
 def test_a_call_inside_one_that_a_checkpoint_has_replaced_is_covered():
@@ -177,7 +201,7 @@ def test_values_are_taken_once():
 def test_steps_and_changes_are_kept_in_order():
     found = replay(StepStarted(1), MessagesChanged(0, 0, [1]), StepStarted(2),
                    MessagesChanged(1, 1, [2]))  # fmt: skip
-    assert found.steps == {1, 2}
+    assert [found.take_step(step) for step in (1, 2, 2, 3)] == [True, True, False, False]
     assert [change.lsn for change in found.changes] == [2, 4]
     assert not found.used_up
 
