@@ -43,6 +43,7 @@ _SEGMENT = struct.Struct("<8sHHI16sQQQ4s")
 # newer version may set makes an unknown kind, which is refused instead of misread.
 _FRAME_CHECKED = struct.Struct("<IIQQQII")
 _FRAME_HEAD = struct.Struct("<4sI")
+_FRAME = struct.Struct(_FRAME_HEAD.format + _FRAME_CHECKED.format[1:])
 _TRAILER = struct.Struct("<4sIQ")
 _CRC = struct.Struct("<I")
 TRAILER_SIZE = _TRAILER.size
@@ -93,7 +94,7 @@ def decode_segment_header(buf: Buffer) -> SegmentHeader | None:
     return SegmentHeader(number, log_id, first, oldest, epoch, salt)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a log is opened at the speed at which these are made
 class Frame:
     """The header of a frame found at ``offset``; its payload may or may not be sound."""
 
@@ -105,6 +106,7 @@ class Frame:
     snapshot: int
     count: int
     crc: int
+    end: int
 
     @property
     def payload_offset(self) -> int:
@@ -113,10 +115,6 @@ class Frame:
     @property
     def payload_end(self) -> int:
         return self.offset + FRAME_SIZE + self.size
-
-    @property
-    def end(self) -> int:
-        return padded(self.payload_end)
 
 
 def padded(offset: int) -> int:
@@ -141,16 +139,15 @@ def frame_at(buf: bytes, offset: int, salt: bytes) -> Frame | None:
     """The frame whose header is sound at ``offset``, or None. The payload is not looked at."""
     if offset + FRAME_SIZE > len(buf):
         return None
-    marker, header_crc = _FRAME_HEAD.unpack_from(buf, offset)
-    if marker != salt:
+    marker, header_crc, size, kind, lsn, durable, snapshot, count, crc = _FRAME.unpack_from(
+        buf, offset
+    )
+    if marker != salt or size > PAYLOAD_SIZE_MAX:
         return None
-    checked = buf[offset + 8 : offset + FRAME_SIZE]
-    if crc32(checked, _CRC.unpack(salt)[0]) != header_crc:
+    if crc32(buf[offset + 8 : offset + FRAME_SIZE], _CRC.unpack(salt)[0]) != header_crc:
         return None
-    size, kind, lsn, durable, snapshot, count, crc = _FRAME_CHECKED.unpack(checked)
-    if size > PAYLOAD_SIZE_MAX:
-        return None
-    return Frame(offset, size, kind, lsn, durable, snapshot, count, crc)
+    end = padded(offset + FRAME_SIZE + size)
+    return Frame(offset, size, kind, lsn, durable, snapshot, count, crc, end)
 
 
 def payload_of(buf: bytes, frame: Frame, salt: bytes) -> bytes | None:

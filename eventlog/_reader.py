@@ -40,6 +40,7 @@ _logger = logging.getLogger("eventlog")
 POLL_S = 0.02  # how often a follower looks for more
 
 OnDamage = Callable[[Damage], None]
+Wanted = Callable[[Frame], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,8 @@ class LogReader:
             if footer is not None and footer.snapshot < place.first_lsn:
                 continue
             found = []
-            for item in self._decoded(place, mark, _Position(place.first_lsn)):
+            position = _Position(place.first_lsn)
+            for item in self._decoded(place, mark, position, lambda f: f.kind == SNAPSHOT):
                 if isinstance(item, Snapshot):
                     found.append(item)
                 elif isinstance(item, Damage) and item.snapshot:
@@ -158,11 +160,11 @@ class LogReader:
             wanted = {lsn for lsn in lsns if place.first_lsn <= lsn < limit}
             if not wanted or not place.first_lsn:
                 continue
-            for item in self._decoded(place, mark, _Position(min(wanted))):
+            last = max(wanted)
+            for item in self._decoded(place, mark, _Position(min(wanted)), _holds(wanted)):
                 if isinstance(item, Record) and item.lsn in wanted:
                     found[item.lsn] = item
-                    wanted.discard(item.lsn)
-                    if not wanted:
+                    if item.lsn == last:
                         break
         return found
 
@@ -292,7 +294,7 @@ class LogReader:
         return read_footer(segment.buf, segment.salt)
 
     def _frames(
-        self, place: Place, mark: Mark, position: _Position
+        self, place: Place, mark: Mark, position: _Position, wanted: Wanted | None = None
     ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
         """The walk over a segment from ``position``, which is moved behind all that is yielded.
 
@@ -307,7 +309,7 @@ class LogReader:
             segment = self._load(place, mark)
             if not position.offset:
                 position.lsn, position.offset = _start(segment, place, position.lsn)
-            for item in segment.walk(position.offset, position.lsn):
+            for item in segment.walk(position.offset, position.lsn, wanted):
                 if isinstance(item, End):
                     position.offset = item.offset
                 elif isinstance(item, Damage):
@@ -324,9 +326,11 @@ class LogReader:
             else:
                 return
 
-    def _decoded(self, place: Place, mark: Mark, position: _Position) -> Iterator[Record | Damage]:
+    def _decoded(
+        self, place: Place, mark: Mark, position: _Position, wanted: Wanted | None = None
+    ) -> Iterator[Record | Damage]:
         """The walk as records."""
-        for item in self._frames(place, mark, position):
+        for item in self._frames(place, mark, position, wanted):
             if isinstance(item, Damage):
                 yield item
             elif not isinstance(item, End) and item[0].kind != FOOTER:
@@ -393,6 +397,17 @@ def _start(segment: Segment, place: Place, lsn: int) -> tuple[int, int]:
         if place.first_lsn <= found[0] <= lsn:
             return found
     return place.first_lsn, HEADER_SIZE
+
+
+def _holds(lsns: set[int]) -> Wanted:
+    """Whether a frame holds one of these records."""
+
+    def wanted(frame: Frame) -> bool:
+        if frame.count == 1:
+            return frame.lsn in lsns
+        return not lsns.isdisjoint(range(frame.lsn, frame.lsn + frame.count))
+
+    return wanted
 
 
 def _newest_snapshot(frames: list[Frame]) -> int:

@@ -17,7 +17,7 @@ and damage is taken for a torn tail only if every mark that covers it is lost as
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from eventlog._errors import Damage, UnsupportedFormatError
@@ -71,15 +71,22 @@ class Segment:
         self._offsets: list[int] = []
         self._marks: list[int] = []
 
-    def walk(self, offset: int, lsn: int) -> Iterator[tuple[Frame, bytes] | Damage | End]:
+    def walk(
+        self, offset: int, lsn: int, wanted: Callable[[Frame], bool] | None = None
+    ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
         """Frames with their payloads from ``offset``, where record ``lsn`` is to start.
 
-        Yields what is sound and what is damaged in order, and one End last.
+        Yields what is sound and what is damaged in order, and one End last. Frames that are not
+        ``wanted`` are passed over, their payloads unread.
         """
         while self.limit is None or lsn < self.limit:
             frame = frame_at(self.buf, offset, self.salt)
             if frame is not None and frame.lsn != lsn:
                 frame = None
+            passed_over = frame is not None and wanted is not None and not wanted(frame)
+            if frame is not None and passed_over and frame.end <= len(self.buf):
+                offset, lsn = frame.end, lsn + frame.count
+                continue
             payload = payload_of(self.buf, frame, self.salt) if frame is not None else None
             if frame is not None and payload is not None:
                 padding = any(self.buf[frame.payload_end : frame.end])

@@ -131,7 +131,7 @@ class SnapshotWriter:
             "recoveries": what.recoveries,
             "prologue": list(what.prologue),
             "index": index,
-            "base": base.lsn,
+            "bases": [base.lsn for base in bases],
             "keep": base.keep,
             "messages": pack_list([pack_ref(ref) if ref else pack(message, "messages")
                                    for ref, message in news]),
@@ -170,15 +170,13 @@ def restore(source: Source, snapshot: Snapshot) -> Restored:
 
 def _restore(source: Source, snapshot: Snapshot) -> Restored:
     body = _body(snapshot)
-    chain = [(snapshot.lsn, body)]
-    while chain[-1][1]["base"]:
-        lsn = chain[-1][1]["base"]
-        if not 0 < lsn < chain[-1][0]:
-            raise BrokenCheckpointError(f"its base is LSN {lsn}")
-        chain.append((lsn, _body(_get(source.fetch({lsn}), lsn))))
+    if not all(type(lsn) is int and 0 < lsn < snapshot.lsn for lsn in body["bases"]):
+        raise BrokenCheckpointError(f"its bases are LSNs {body['bases']}")
+    found = source.fetch(set(body["bases"]))
+    chain = [(lsn, _body(_get(found, lsn))) for lsn in body["bases"]] + [(snapshot.lsn, body)]
     placed: list[tuple[Any, Ref]] = []
     bases: list[Base] = []
-    for lsn, part in reversed(chain):
+    for lsn, part in chain:
         del placed[part["keep"] :]
         for base in bases:
             base.keep = min(base.keep, part["keep"])
@@ -192,15 +190,15 @@ def _restore(source: Source, snapshot: Snapshot) -> Restored:
     messages = Messages()
     messages.restore(packed, [ref for _, ref in placed])
     results = body["tool_results"]
-    found = checksum(
+    actual = checksum(
         body["run_id"], body["step"], {key: at[0] for key, at in state_at.items()},
         (messages.digest(), b"" if results is None else digest(pack(results, "tool_results"))),
     )  # fmt: skip
-    if found != body["checksum"]:
-        raise BrokenCheckpointError(f"checksum is {found}, recorded {body['checksum']}")
+    if actual != body["checksum"]:
+        raise BrokenCheckpointError(f"checksum is {actual}, recorded {body['checksum']}")
     return Restored(
         snapshot.lsn, body["checkpoint_id"], body["run_id"], body["step"], body["timestamp"],
-        body["recoveries"], state, packed, messages.refs, body["prologue"], results, found,
+        body["recoveries"], state, packed, messages.refs, body["prologue"], results, actual,
         state_at, bases,
     )  # fmt: skip
 

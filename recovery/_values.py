@@ -76,6 +76,11 @@ class Conversation(list[Any]):
         raise NotImplementedError
 
 
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+# What is in a conversation has been packed before, and there may be much of it.
+_OURS = (Conversation, Ref, MessagesDigest, OutcomeUnknown)
+
+
 def _default(value: Any) -> Any:
     match value:
         case FrozenDict():
@@ -140,7 +145,8 @@ def _pack(value: Any, path: str, default: Callable[[Any], Any]) -> Packed:
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         where, why = _refused(value, path)
         raise RefusedValueError(where, why or str(exc)) from None
-    if any(first in packed for first in _SLIPPERY) or _is_deep(packed):
+    slippery = any(first in packed for first in _SLIPPERY)
+    if (slippery and _holds_strangers(value)) or _is_deep(packed):
         where, why = _refused(value, path)
         if why:
             raise RefusedValueError(where, why)
@@ -157,6 +163,24 @@ def _is_deep(packed: bytes) -> bool:
     return False
 
 
+def _holds_strangers(value: Any) -> bool:
+    """Whether a value that msgpack took holds anything but what it gives back as it was."""
+    stack = [value]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, dict):
+            if not _PLAIN.issuperset(map(type, part)):
+                return True
+            part = part.values()
+        elif type(part) is not list and type(part) is not FrozenList:
+            if type(part) not in _PLAIN and not isinstance(part, _OURS):
+                return True
+            continue
+        if not _PLAIN.issuperset(map(type, part)):
+            stack.extend(part)
+    return False
+
+
 def _refused(value: Any, path: str) -> tuple[str, str]:
     try:
         return find_refused(_without_ours(value), path)
@@ -170,8 +194,7 @@ def _without_ours(value: Any, depth: int = 0) -> Any:
         return value
     if type(value) is dict or isinstance(value, FrozenDict):
         return {key: _without_ours(part, depth + 1) for key, part in value.items()}
-    # What is in a conversation has been packed before, and there may be much of it.
-    if isinstance(value, Conversation | Ref | MessagesDigest | OutcomeUnknown):
+    if isinstance(value, _OURS):
         return None
     if type(value) is list or isinstance(value, FrozenList):
         return [_without_ours(part, depth + 1) for part in value]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventlog import EventLog, Packed, RefusedValueError, Snapshot, _frame, _record
-from eventlog._frame import RECORDS, SNAPSHOT, Frame
+from eventlog._frame import FRAME_SIZE, RECORDS, SNAPSHOT, Frame, padded
 from eventlog._record import decode_payload, encode_payload, encode_snapshot, pack, unpack
 from eventlog.testing import SimulatedDisk
 
@@ -144,7 +144,8 @@ def test_the_size_of_one_append_is_limited_and_the_error_names_the_limit(
 
 
 def payload_frame(payload: bytes, count: int = 1, kind: int = RECORDS) -> Frame:
-    return Frame(0, len(payload), kind, 5, 0, 0, count, 0)
+    end = padded(FRAME_SIZE + len(payload))
+    return Frame(0, len(payload), kind, 5, 0, 0, count, 0, end)
 
 
 def test_records_of_a_batch_have_lsns_in_order() -> None:

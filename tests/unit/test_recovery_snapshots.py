@@ -242,11 +242,11 @@ def forged(source: Source, **changes: Any) -> Snapshot:
         {"keep": 0},
         {"keep": -3},
         {"keep": "x"},
-        {"base": 10**9},
-        {"base": -1},
-        {"base": 1},
-        {"base": "x"},
-        {"base": 14},
+        {"bases": [10**9]},
+        {"bases": [-1]},
+        {"bases": [1]},
+        {"bases": ["x"]},
+        {"bases": [14]},
         {"prologue": [[]]},
         {"prologue": None},
         {"tool_results": [1]},
@@ -258,7 +258,7 @@ def test_a_checkpoint_that_is_not_what_it_says_is_not_restored(source, changes):
         restore(source, forged(source, **changes))
 
 
-@pytest.mark.parametrize("field", ["version", "base", "messages", "state", "checksum", "index"])
+@pytest.mark.parametrize("field", ["version", "bases", "messages", "state", "checksum", "index"])
 def test_a_checkpoint_without_a_field_is_not_restored(source, field):
     newest = source.newest()
     body = unpack(newest.packed)
