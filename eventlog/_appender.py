@@ -214,7 +214,8 @@ class Appender:
         self._owner.check()
         self._drain()
         mark = Mark(self.next_lsn - 1, self._snapshot)
-        writer.seal(mark, clean)
+        if writer.dirty:
+            writer.seal(mark, clean)
         writer.file.close()
         self._writer = None
         self._note_durable(mark)

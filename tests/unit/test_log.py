@@ -153,6 +153,16 @@ def test_a_payload_with_the_salt_in_it_goes_to_another_segment() -> None:
             assert own not in file.content or file.content[56:60] not in own
 
 
+def test_a_roll_right_after_an_opening_adds_no_second_footer() -> None:
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk, segment_size=300) as log:
+        log.append("event", 1)
+    before = bytes(disk.directories["log"]["00000001.seg"].content)
+    with EventLog.open("log", files=disk, segment_size=300) as log:
+        log.append("event", "x" * 300)
+        assert bytes(disk.directories["log"]["00000001.seg"].content) == before
+
+
 def test_a_record_larger_than_a_segment_has_one_to_itself() -> None:
     disk = SimulatedDisk()
     with EventLog.open("log", files=disk, segment_size=1000) as log:
