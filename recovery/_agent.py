@@ -54,8 +54,9 @@ class RecoveryReport:
 
     def __str__(self) -> str:
         parts = [f"run {self.run_id}: recovery {self.recovery_count} from step {self.from_step}",
-                 f"{self.replayed} records replayed", f"{self.served} calls served from the log",
-                 f"{self.executed} executed"]  # fmt: skip
+                 f"{self.replayed} records replayed"]  # fmt: skip
+        if self.served or self.executed:  # not known yet when a recovery begins
+            parts.append(f"{self.served} calls served from the log, {self.executed} executed")
         parts += [f"in doubt: {call}" for call in self.in_doubt]
         if self.torn_size:
             parts.append(f"torn tail of {self.torn_size} bytes cut off")

@@ -129,17 +129,20 @@ def _intend(
     run: RunCore, spec: ToolSpec, key: CallKey, packed: Packed, given: Arguments
 ) -> Generator[Effect, Any, Call]:
     """A call that the record does not know: record that it is about to be made."""
-    found = f"{key}: {shorten(unpack(packed))}, {_call_site()}"
+
+    def found() -> str:
+        return f"{key}: {shorten(unpack(packed))}, {_call_site()}"
+
     other = run.replay.resembling(key)
     if other is not None:
-        run.diverge(other.lsn, describe(other), found)
+        run.diverge(other.lsn, describe(other), found())
     # A recorded call that nobody has made yet may be this one, changed. Should it be, nothing of
     # what the changed code does may get into the record, or the code that made the record could
     # not go on with it either.
     ready = yield Wait(run.caught_up, strict=True)
     if not ready and not (ready is None and spec.repeatable):
         lsn, missing = run.missing()
-        run.diverge(lsn, missing or "the loop of steps goes on from a checkpoint", found)
+        run.diverge(lsn, missing or "the loop of steps goes on from a checkpoint", found())
     run.check()
     small = packed if len(packed) <= ARGS_SIZE_MAX else None
     event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
@@ -163,6 +166,7 @@ def _settle(
         case "park":
             how = Resolution.unknown()
     run.settled.append(f"{call}: {how.how} ({who})")
+    _logger.info("run %s: was in doubt: %s", run.run_id, run.settled[-1])
     if how.how == "unknown":
         calls = [call, *_others_in_doubt(run)]
         run.emit(RunParked([one.lsn for one in calls]))

@@ -74,8 +74,8 @@ class RunFailedError(RecoveryError):
     def __init__(self, run_id: str, cause: tuple[str, str, str], call: int) -> None:
         self.run_id, self.call = run_id, call
         self.type_name, self.message, self.traceback = cause
-        hint = f" It was call {call} that failed: resolving it lets the run go on." if call else ""
-        super().__init__(f"run {run_id!r} failed: {self.type_name}: {self.message}.{hint}")
+        hint = f"\nIt was call {call} that failed: resolving it lets the run go on." if call else ""
+        super().__init__(f"run {run_id!r} failed: {self.type_name}: {self.message}{hint}")
 
 
 class DamagedRunError(RecoveryError):
