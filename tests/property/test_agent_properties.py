@@ -3,12 +3,13 @@
 An agent program is data, run by one interpreter as an async agent or as a plain one. The oracle is
 the same program run without a crash. What tools do to the outside world is counted in a list that
 outlives every crash, together with each call's idempotency key. Time is virtual and threads are
-taken in turn, so that a failure repeats: `Stuck` is raised where a real process would hang.
+taken in turn, so that a failure repeats: `StuckError` is raised where a real process would hang.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import random
@@ -17,6 +18,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +30,9 @@ from hypothesis import strategies as st
 import eventlog._log
 import recovery._agent
 import recovery._run
-from eventlog import EventLog
+from eventlog import Damage, EventLog
+from eventlog._frame import FOOTER, HEADER_SIZE, SNAPSHOT, Frame, decode_segment_header
+from eventlog._scan import Mark, Segment
 from eventlog.testing import Crash, SimulatedDisk
 from recovery import (
     CheckpointStore,
@@ -51,6 +55,7 @@ from recovery._events import (
     ValueRecorded,
     decode,
 )
+from recovery._history import load
 from recovery.stores.protocol import LogStore
 
 TASK, RUN = {"topic": "otters"}, "run"
@@ -60,7 +65,7 @@ PARKS = 40  # of one life's work; more means that resolving does not help
 # -- a world in which a process can die
 
 
-class Stuck(AssertionError):
+class StuckError(AssertionError):
     """Nothing can ever happen again, and the run has not ended."""
 
 
@@ -87,7 +92,7 @@ class _Selector(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout is None:
-            raise Stuck("the event loop waits for nothing")
+            raise StuckError("the event loop waits for nothing")
         self._clock.now += max(0.0, timeout)
         return super().select(0)
 
@@ -141,7 +146,7 @@ class Effect:
     key: str
     what: str
     policy: str
-    life: int
+    lsn: int
 
 
 @dataclass
@@ -194,7 +199,7 @@ class World:
         number, self.executed = self.executed, self.executed + 1
         if self.kill == (number, False):
             self.die()
-        self.effects.append(Effect(call.idempotency_key, what, policy, self.life))
+        self.effects.append(Effect(call.idempotency_key, what, policy, call.lsn))
         self.results[call.idempotency_key] = result
         if self.kill == (number, True):
             self.die()
@@ -203,13 +208,15 @@ class World:
         return key in self.results
 
 
-def records(disk: SimulatedDisk) -> list[Any]:
+def records(disk: SimulatedDisk, damage: list[Damage] | None = None) -> list[Any]:
+    """All sound records of the run's log."""
+    damage = [] if damage is None else damage
     try:
         reader = EventLog.read(f"runs/{RUN}", files=disk)
     except (FileNotFoundError, eventlog.UnsupportedFormatError):
         return []
     with reader:
-        return list(reader.records(1))
+        return list(reader.records(1, on_damage=damage.append))
 
 
 def events(disk: SimulatedDisk) -> Iterator[tuple[int, Any]]:
@@ -653,16 +660,23 @@ def die_and_return(world: World, power: int | None) -> None:
     process = dead.after_process_death()
     log = world.store.log
     acknowledged = 0 if log is None else log.durable_lsn
-    before = {record.lsn: record for record in records(process)}
+    damage: list[Damage] = []
+    before = {record.lsn: record for record in records(process, damage)}
     after = process if power is None else dead.after_power_loss(power)
-    found = {record.lsn: record for record in records(after)}
+    found = {record.lsn: record for record in records(after, damage)}
+    assert damage == []
     for lsn in range(1, acknowledged + 1):
         assert lsn in before and lsn in found, f"LSN {lsn} was acknowledged and is gone"
         assert found[lsn] == before[lsn]
-    if power is not None:  # a value that was lost may be another one now
-        kept = [event.value for _, event in events(after) if isinstance(event, ValueRecorded)]
-        world.seen = {key: value for key, value in world.seen.items() if value in kept}
     world.disk = after
+    if power is not None:
+        forget_values(world)
+
+
+def forget_values(world: World) -> None:
+    """A value that is not in the log may be another one now."""
+    kept = [event.value for _, event in events(world.disk) if isinstance(event, ValueRecorded)]
+    world.seen = {key: value for key, value in world.seen.items() if value in kept}
 
 
 @dataclass
@@ -765,10 +779,6 @@ def check_finished(world: World, program: Program, end: End) -> None:
     if end.how == "finished":
         report = end.value["report"]
         assert not report.damage and not report.broken, str(report)
-
-
-def fresh(world: World, program: Program) -> World:
-    return World(Clock(), SimulatedDisk(seed=1), program.segment_size) if world is None else world
 
 
 @dataclass
@@ -979,7 +989,8 @@ def crash_plans(trial: Trial, rng: random.Random, count: int) -> Iterator[Plan]:
         yield Plan((("effect", n, behind), *more), power)
 
 
-def sweep(clock: Clock, seed: int, examples: int, count: int) -> int:
+def sweep(clock: Clock, examples: int, count: int) -> int:
+    """Crash ``examples`` random programs at ``count`` points each; how many points that were."""
     points = 0
 
     @settings(example_settings(max_examples=examples))
@@ -988,18 +999,288 @@ def sweep(clock: Clock, seed: int, examples: int, count: int) -> int:
         nonlocal points
         one = trial(clock, program)
         for plan in crash_plans(one, random.Random(number), count):
-            try:
+            with noted(plan):
                 one.crash(plan)
-            except BaseException as exc:
-                exc.add_note(f"{plan}")
-                raise
         points += one.points
 
     check()
     return points
 
 
+@contextmanager
+def noted(plan: Any) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as exc:
+        exc.add_note(repr(plan))
+        raise
+
+
 def test_a_run_that_crashes_ends_like_one_that_never_does(clock: Clock, capsys: Any) -> None:
-    points = sweep(clock, 0, 60, 12)
+    points = sweep(clock, 50, 8)
     with capsys.disabled():
         print(f"\n{points} crash points")
+
+
+@pytest.mark.crash
+def test_many_runs_that_crash_at_every_call_of_the_disk(clock: Clock, capsys: Any) -> None:
+    points = sweep(clock, settings.default.max_examples // 10, 1 << 30)
+    with capsys.disabled():
+        print(f"\n{points} crash points")
+
+
+# -- damage
+
+
+def frames(disk: SimulatedDisk) -> list[tuple[str, Frame]]:
+    """All frames of the run's log, by segment."""
+    found = []
+    for name, buf in sorted(segments(disk).items()):
+        header = decode_segment_header(buf)
+        assert header is not None
+        walk = Segment(header.number, buf, header.salt, Mark(), None)
+        for item in walk.walk(HEADER_SIZE, header.first_lsn):
+            if isinstance(item, tuple) and item[0].kind != FOOTER:
+                found.append((name, item[0]))
+    return found
+
+
+def harm(world: World, place: tuple[str, Frame], rng: random.Random) -> None:
+    """Flip a bit of a frame: of its header or of its payload."""
+    name, frame = place
+    content = world.disk.directories[f"runs/{RUN}"][name].content
+    parts = [range(frame.offset, frame.payload_offset)]
+    parts += [range(frame.payload_offset, frame.payload_end)] * (
+        frame.payload_end > frame.payload_offset
+    )
+    content[rng.choice(rng.choice(parts))] ^= 1 << rng.randrange(8)
+
+
+def crashed(trial: Trial, plan: Plan) -> World | None:
+    """A world in which the run crashed as planned, its log made durable; None if it did not."""
+    world = trial.world()
+    plan.begin(world)
+    live(world, trial.program)
+    if not world.dead:
+        return None
+    die_and_return(world, None)
+    world.begin()
+    world.store.claim(RUN).close()
+    return world
+
+
+def newest_checkpoint(world: World) -> int:
+    """The LSN of the checkpoint from which the run would be resumed; 0 for none."""
+    with EventLog.read(f"runs/{RUN}", files=world.disk) as reader:
+        restored = load(reader, RUN).restored
+    return restored.lsn if restored else 0
+
+
+def finishes(world: World, trial: Trial) -> None:
+    end = lives(world, trial.program, Plan(()))
+    assert outcome_of(world, end) == trial.result
+    check_effects(world, trial.oracle)
+
+
+def checkpointed(clock: Clock, check: Callable[..., None], examples: int = 60) -> None:
+    """Call check(trial, world, LSNs of its checkpoints, rng) for crashed runs that have some."""
+
+    @settings(example_settings(max_examples=examples))
+    @given(programs(), st.integers(0, 1 << 30))
+    def run(program: Program, number: int) -> None:
+        rng = random.Random(number)
+        one = trial(clock, replace(program, every=1))
+        plan = Plan((("disk", one.disk_calls - rng.randrange(1, one.disk_calls), 0),))
+        world = crashed(one, plan)
+        if world is None:
+            return
+        lsns = [frame.lsn for _, frame in frames(world.disk) if frame.kind == SNAPSHOT]
+        if lsns:
+            with noted(plan):
+                check(one, world, lsns, rng)
+
+    run()
+
+
+def test_the_checkpoint_before_stands_in_for_a_damaged_one(clock: Clock) -> None:
+    def check(trial: Trial, world: World, lsns: list[int], rng: random.Random) -> None:
+        used = newest_checkpoint(world)
+        harm(world, next(p for p in frames(world.disk) if p[1].lsn == used), rng)
+        earlier = [lsn for lsn in lsns if lsn < used]
+        assert newest_checkpoint(world) == max(earlier, default=0)
+        finishes(world, trial)
+
+    checkpointed(clock, check)
+
+
+def test_without_any_checkpoint_a_run_starts_over_and_repeats_no_call(clock: Clock) -> None:
+    def check(trial: Trial, world: World, lsns: list[int], rng: random.Random) -> None:
+        for place in frames(world.disk):
+            if place[1].lsn in lsns:
+                harm(world, place, rng)
+        assert newest_checkpoint(world) == 0
+        world.raised = {(step, n) for step in range(20) for n in range(20)}  # one start, no more
+        world.begin()
+        end = live(world, trial.program)
+        if end.how == "finished":
+            report = end.value["report"]
+            assert report.damage
+            assert (report.from_step, report.checkpoint_lsn) == (0, 0)
+        finishes(world, trial)
+
+    checkpointed(clock, check)
+
+
+def test_damage_behind_the_checkpoint_stops_the_run_before_anything_is_executed(
+    clock: Clock,
+) -> None:
+    def check(trial: Trial, world: World, lsns: list[int], rng: random.Random) -> None:
+        used = newest_checkpoint(world)
+        behind = [place for place in frames(world.disk) if place[1].lsn > max(used, *lsns)]
+        if not behind:
+            return
+        harm(world, rng.choice(behind), rng)
+        world.begin()
+        before = world.executed
+        end = live(world, trial.program)
+        assert end.how == "damaged", end
+        assert world.executed == before
+
+    checkpointed(clock, check)
+
+
+def test_damage_before_the_checkpoint_does_no_harm(clock: Clock, capsys: Any) -> None:
+    counts: Counter[str] = Counter()
+
+    def check(trial: Trial, world: World, lsns: list[int], rng: random.Random) -> None:
+        used = newest_checkpoint(world)
+        before = [place for place in frames(world.disk) if place[1].lsn < used]
+        if not before:
+            return
+        harm(world, rng.choice(before), rng)
+        count = world.executed
+        world.begin()
+        end = live(world, trial.program)
+        # A record that the checkpoint refers to leads to an earlier one, and that to the damage.
+        if end.how == "damaged":
+            assert world.executed == count
+            counts["stopped"] += 1
+            return
+        counts["resumed"] += 1
+        finishes(world, trial)
+
+    checkpointed(clock, check)
+    assert counts["resumed"] > counts["stopped"]
+
+
+# -- divergence
+
+MUTATIONS = ("argument", "drop", "add", "swap", "rename", "message")
+
+
+def distinct(program: Program) -> Program:
+    """The program with another argument for every call, by which its effects are known."""
+    labels = itertools.count()
+
+    def labelled(op: Any) -> Any:
+        match op:
+            case Do():
+                return replace(op, x=f"label {next(labels)}")
+            case Branch():
+                second = op.second and labelled(op.second)
+                return replace(op, first=labelled(op.first), second=second)
+            case tuple():
+                return tuple(labelled(part) for part in op)
+        return op
+
+    steps = labelled(program.steps)
+    return replace(program, prologue=labelled(program.prologue), steps=steps)
+
+
+def plainly(program: Program) -> bool:
+    """Whether no call of the program hides others, or is cancelled."""
+    text = repr(program)
+    return "outer" not in text and "may-cancel" not in text and "fatal" not in text
+
+
+def mutated(program: Program, what: str, rng: random.Random) -> Program | None:
+    """The program after an edit of its code; None where there is nothing to edit like that."""
+    blocks = [list(block) for block in (program.prologue, *program.steps)]
+    places = [(b, i) for b, block in enumerate(blocks) for i in range(len(block))]
+    calls = [(b, i) for b, i in places if blocks[b][i][0] == "call"]
+    texts = [(b, i) for b, i in places if blocks[b][i][0] == "append"]
+    chosen = texts if what == "message" else calls
+    if not chosen:
+        return None
+    b, i = rng.choice(chosen)
+    op = blocks[b][i]
+    match what:
+        case "argument":
+            blocks[b][i] = ("call", replace(op[1], x=op[1].x + " changed"))
+        case "drop":
+            del blocks[b][i]
+        case "add":
+            new = "sync_park" if program.plain else "park"
+            blocks[b].insert(i, ("call", Do(new, "added")))
+        case "swap":
+            others = [j for b2, j in calls if b2 == b and j != i]
+            if not others:
+                return None
+            j = rng.choice(others)
+            blocks[b][i], blocks[b][j] = blocks[b][j], blocks[b][i]
+        case "rename":
+            other = {"park": "reconcile", "sync_park": "sync_retry"}.get(op[1].tool, "park")
+            blocks[b][i] = ("call", replace(op[1], tool=other))
+        case "message":
+            blocks[b][i] = ("append", "edited")
+    prologue, *steps = map(tuple, blocks)
+    return replace(program, prologue=prologue, steps=tuple(steps))
+
+
+def check_edited(one: Trial, edited: Program, world: World) -> str:
+    """Resume the world's run with edited code, and if it stops with the old code again."""
+    last = max((lsn for lsn, _ in events(world.disk)), default=0)
+    first = len(world.effects)
+    world.begin()
+    end = live(world, edited)
+    assert world.clock.now < 60, "the run hangs"
+    assert end.how in ("finished", "parked", "diverged"), end
+    if end.how == "diverged":
+        # A plain tool that is called by async code cannot wait, and goes on if that does no harm.
+        new = [effect for effect in world.effects[first:] if effect.lsn > last]
+        assert [effect for effect in new if effect.what[:10] != "sync_retry"] == []
+        forget_values(world)
+        with noted(end.value):
+            finishes(world, one)
+        return end.how
+    if end.how == "parked":
+        end = lives(world, edited, Plan(()))
+        assert end.how in ("finished", "diverged"), end
+    labels = Counter(effect.what.partition(" ")[2].removesuffix(" changed")
+                     for effect in world.effects if effect.policy != "retry")  # fmt: skip
+    assert max(labels.values(), default=0) <= 1, labels
+    return end.how
+
+
+def test_edited_code_resumes_or_stops_before_it_does_harm(clock: Clock, capsys: Any) -> None:
+    counts: Counter[str] = Counter()
+
+    @settings(example_settings(max_examples=200))
+    @given(programs().filter(plainly), st.sampled_from(MUTATIONS), st.integers(0, 1 << 30))
+    def check(program: Program, what: str, number: int) -> None:
+        rng = random.Random(number)
+        program = replace(distinct(program), every=rng.choice([1, 3, 9]))
+        edited = mutated(program, what, rng)
+        if edited is None:
+            return
+        one = trial(clock, program)
+        point = max(rng.randrange(one.disk_calls) for _ in range(2))  # rather late than early
+        plan = Plan((("disk", point, 0),))
+        world = crashed(one, plan)
+        if world is not None:
+            with noted(plan):
+                counts[f"{what}: {check_edited(one, edited, world)}"] += 1
+
+    check()
+    with capsys.disabled():
+        print(f"\n{dict(sorted(counts.items()))}")
