@@ -52,6 +52,7 @@ from recovery._events import (
     CallIntended,
     CallResolved,
     CallReturned,
+    RunResumed,
     ValueRecorded,
     decode,
 )
@@ -167,6 +168,8 @@ class World:
     settled: set[int] = field(default_factory=set)  # calls with an outcome when the life began
     retried: set[str] = field(default_factory=set)
     executed: int = 0
+    attempts: dict[str, int] = field(default_factory=dict)
+    starts: int = 0  # of the agent function
     final: Any = None
     problems: list[str] = field(default_factory=list)  # that an agent would take for a tool's
 
@@ -196,6 +199,11 @@ class World:
         log = self.store.log
         if policy != "retry" and (log is None or log.durable_lsn < call.lsn):
             self.problems.append(f"{call} starts without a durable intent")
+        if policy != "retry":
+            before = self.attempts.get(call.idempotency_key, 0)
+            if call.attempt <= before:
+                self.problems.append(f"{call} is attempt {call.attempt}, and {before} was made")
+            self.attempts[call.idempotency_key] = call.attempt
         number, self.executed = self.executed, self.executed + 1
         if self.kill == (number, False):
             self.die()
@@ -400,6 +408,7 @@ class Interpreter:
 
     async def agent(self) -> Any:
         run, steps = self.run, self.program.steps
+        self.world.starts += 1
         await self.ops(self.program.prologue)
         if self.program.plain:
             for _ in run.steps():
@@ -746,8 +755,8 @@ def check_effects(world: World, oracle: World) -> None:
     assert {x for x in made ^ again if "may-cancel" not in x} == set()
 
 
-def check_log(world: World) -> None:
-    """No identity is intended twice, no call has two outcomes unless it was retried."""
+def check_log(world: World, end: End, power: bool) -> None:
+    """No identity is intended twice, no call has two outcomes; every recovery is counted."""
     intents = [
         (event.scope, event.tool, event.call_id, event.digest, event.occurrence)
         for _, event in events(world.disk)
@@ -756,6 +765,11 @@ def check_log(world: World) -> None:
     assert len(intents) == len(set(intents))
     settled = Counter(call for _, call, event in outcomes(world.disk))
     assert max(settled.values(), default=0) <= 1
+    resumed = [event.recovery for _, event in events(world.disk) if isinstance(event, RunResumed)]
+    assert resumed == list(range(1, len(resumed) + 1))
+    assert power or len(resumed) >= world.starts - 1
+    if end.how == "finished":
+        assert end.value["recovery_count"] == len(resumed)
 
 
 def segments(disk: SimulatedDisk) -> dict[str, bytes]:
@@ -802,7 +816,7 @@ class Trial:
         end = lives(world, self.program, plan)
         assert outcome_of(world, end) == self.result
         check_effects(world, self.oracle)
-        check_log(world)
+        check_log(world, end, any(seed is not None for seed in plan.power))
         check_finished(world, self.program, end)
         return world
 
@@ -861,7 +875,7 @@ def branches(draw: Any, names: tuple[str, ...], count: int, label: str = "") -> 
 
 def message_ops() -> st.SearchStrategy[Any]:
     return st.one_of(
-        st.tuples(st.just("append"), text | st.integers()),
+        st.tuples(st.just("append"), text | st.integers(-9, 9)),
         st.tuples(st.just("append"), st.fixed_dictionaries({"role": text, "n": st.integers(0, 9)})),
         st.tuples(st.just("edit"), small, text),
         st.tuples(st.just("trim"), small, small),
@@ -981,11 +995,11 @@ def crash_plans(trial: Trial, rng: random.Random, count: int) -> Iterator[Plan]:
         torn = rng.choice([0, 1, 40, 100, 1 << 20])
         more = [("disk", rng.randrange(1 + trial.disk_calls), rng.choice([0, 30, 1 << 20]))
                 for _ in range(rng.choice([0, 1, 1, 2]))]  # fmt: skip
-        power = tuple(rng.choice([None, rng.randrange(1 << 30)]) for _ in range(3))
+        power = rng.choice([(), tuple(rng.choice([None, rng.getrandbits(30)]) for _ in range(3))])
         yield Plan((("disk", point, torn), *more), power)
     for n, behind in rng.sample(effects, min(max(2, count // 2), len(effects))):
         more = [("effect", rng.randrange(3), rng.randrange(2))] * rng.randrange(2)
-        power = tuple(rng.choice([None, rng.randrange(1 << 30)]) for _ in range(3))
+        power = rng.choice([(), tuple(rng.choice([None, rng.getrandbits(30)]) for _ in range(3))])
         yield Plan((("effect", n, behind), *more), power)
 
 
