@@ -195,7 +195,7 @@ def test_recovery_in_the_process_is_bounded_and_backs_off(monkeypatch):
         raise ConnectionError("never up")
 
     monkeypatch.setattr(recovery._agent, "BACKOFF_S", 0.05)
-    monkeypatch.setattr(recovery._agent.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     store = CheckpointStore()
     with pytest.raises(ConnectionError, match="never up"):
         run(agent, store, max_recoveries=3)
@@ -650,7 +650,7 @@ class UnprintableError(Exception):
 
 RAISED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "builtin": (lambda: (_ for _ in ()).throw(ValueError("x", 1)), ValueError, "('x', 1)"),
-    "key": (lambda: {}["k"], KeyError, "'k'"),
+    "key": (lambda: dict[str, int]()["k"], KeyError, "'k'"),
     "zero": (lambda: 1 // 0, ZeroDivisionError, "integer division or modulo by zero"),
     "missing file": (lambda: open("/nonexistent/x"), FileNotFoundError, "/nonexistent/x"),  # noqa: SIM115, PTH123
     "two files": (lambda: os.rename("/nonexistent/x", "/y"), FileNotFoundError, "-> '/y'"),  # noqa: PTH104
@@ -731,7 +731,7 @@ def test_the_agent_sees_the_same_values_first_and_on_replay():
 
     run(agent, CheckpointStore())
     assert seen == [repr(original)] * 2
-    assert "changed" not in original["a"]  # type: ignore[operator]
+    assert "changed" not in original["a"]
 
 
 def test_a_result_that_is_too_large_for_the_log_is_a_failure_like_any_other():
@@ -929,7 +929,7 @@ def test_the_outside_world_is_recorded():
 
 def test_fifty_runs_share_a_process():
     async def agent(run: Run) -> Any:
-        found = []
+        found: list[Any] = []
         async for step in run.steps():
             found += await asyncio.gather(
                 run.call(asend, (run.task * 10 + step) * 10), run.call(look, run.task)
@@ -956,7 +956,7 @@ def test_the_same_run_twice_at_once_is_refused_at_once():
         await run.call(asyncio.sleep, 0.2)
         return "done"
 
-    async def main(of: RecoverableAgent) -> list[Any]:
+    async def main(of: RecoverableAgent) -> Any:
         return await asyncio.gather(
             of.run_with_recovery("t", "run"), of.run_with_recovery("t", "run"),
             return_exceptions=True,

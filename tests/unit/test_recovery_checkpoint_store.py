@@ -193,7 +193,8 @@ def test_the_checksum_is_computed_when_it_is_not_given():
     made = checkpoint(2)
     assert len(made.checksum) == 32
     assert made.checksum == checkpoint(2).checksum == made.compute_checksum()
-    for other in ({"run_id": "other"}, {"state": {}}, {"messages": []}, {"tool_results": []}):
+    others: list[dict[str, Any]] = [{"run_id": "other"}, {"state": {}}, {"messages": []}]
+    for other in [*others, {"tool_results": []}]:
         assert checkpoint(2, **other).checksum != made.checksum
     assert checkpoint(3).checksum != made.checksum
     assert checkpoint(2, timestamp=0.0, checkpoint_id="x").checksum == made.checksum

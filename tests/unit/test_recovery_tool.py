@@ -96,7 +96,7 @@ def test_options_that_make_no_sense_are_refused(options, error, text):
 def test_only_functions_are_tools(what):
     if what is None:
         with pytest.raises(TypeError, match=r"@tool is for functions.*@tool\(name=\.\.\.\)"):
-            tool()(what)
+            tool()(what)  # type: ignore[arg-type]
         return
     with pytest.raises(TypeError, match=r"@tool is for functions.*@tool\(name=\.\.\.\)"):
         tool(what)
@@ -374,11 +374,12 @@ def test_settling_a_call_settles_the_calls_inside_it(policy):
         charge("first")
         return charge("second")
 
-    options: dict[str, Any] = {
+    policies: dict[str, dict[str, Any]] = {
         "report": {"after_crash": "report"},
         "reconcile": {"reconcile": lambda call: Resolution.outcome("found")},
         "resolve": {},
-    }[policy]
+    }
+    options = policies[policy]
     made = tool(**options)(checkout)
 
     async def agent(run: Run) -> Any:
