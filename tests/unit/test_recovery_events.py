@@ -101,7 +101,7 @@ def test_a_field_that_is_packed_goes_in_as_it_is():
     assert decode(Record(2, kind, 0, packed)) == CallReturned(1, {"a": 1})
 
 
-HOSTILE = [None, -1, True, 1.5, "x", b"x", [], [[]], {}, {"a": 1}, [1, "x"]]
+HOSTILE: list[object] = [None, -1, True, 1.5, "x", b"x", [], [[]], {}, {"a": 1}, [1, "x"]]
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=ids)

@@ -20,6 +20,7 @@ from recovery._events import (
     StepStarted,
     ValueRecorded,
 )
+from recovery._history import Entry
 from recovery._keys import CallKey
 from recovery._replay import RecordedCall, Replay
 
@@ -175,7 +176,10 @@ def test_settling_a_call_covers_what_was_recorded_inside_it():
 
 
 def test_a_call_inside_one_that_a_checkpoint_has_replaced_is_covered():
-    events = [(9, 0, intent("in", scope="call 4")), (10, 0, CallReturned(4, 1))]
+    events: list[Entry] = [
+        (9, 0, intent("in", scope="call 4")),
+        (10, 0, CallReturned(4, 1)),
+    ]
     assert Replay.of(events).used_up
 
 

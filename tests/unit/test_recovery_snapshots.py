@@ -71,7 +71,7 @@ def test_bytes_per_checkpoint_stay_constant_while_the_conversation_grows(log, in
     class Sink:
         def append_snapshot(self, state: Any) -> int:
             sizes.append(len(state))
-            return log.append_snapshot(state)
+            return int(log.append_snapshot(state))
 
     writer = SnapshotWriter(Sink())
     messages = recorded(log, writer) if in_log else Messages()
