@@ -1,0 +1,44 @@
+"""What users write type-checks under mypy --strict, against the packages as they are installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parent / "typing" / "api.py"
+
+
+def mypy(path: Path, cache: Path) -> str:
+    # Where the packages are found: mypy itself looks into site-packages, and nowhere else.
+    checkout = [path for path in sys.path if path and (Path(path) / "recovery").is_dir()]
+    environment = os.environ | {
+        "MYPYPATH": os.pathsep.join(p for p in checkout if "site-packages" not in p)
+    }
+    command = [
+        "--strict",
+        "--config-file=",
+        f"--cache-dir={cache}",
+        "--no-error-summary",
+        str(path),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *command],
+        env=environment, cwd=cache, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "usage:" not in done.stderr, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_what_users_write_type_checks(tmp_path: Path) -> None:
+    assert mypy(EXAMPLES, tmp_path) == ""
+
+
+def test_what_users_get_wrong_is_found(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    text = EXAMPLES.read_text().replace("# type: ignore[call-arg]", "")
+    wrong.write_text(text.replace("found = await of.run", "found = of.run"))
+    found = mypy(wrong, tmp_path)
+    assert 'Missing positional argument "body"' in found
+    assert "Coroutine" in found

@@ -1,0 +1,172 @@
+"""The public API as its users write it. Not run: mypy --strict checks it (see test_typing.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, assert_type
+
+from eventlog import EventLog, Record, Snapshot
+from recovery import (
+    Call,
+    Checkpoint,
+    CheckpointStore,
+    InDoubtError,
+    OutcomeUnknown,
+    RecoverableAgent,
+    RecoveryReport,
+    Resolution,
+    Run,
+    RunFailedError,
+    SyncRun,
+    Validity,
+    current_call,
+    resolve,
+    tool,
+)
+from recovery.stores.file import FileStore
+from recovery.stores.memory import MemoryStore
+from recovery.stores.protocol import RunStore
+
+# -- tools keep their types
+
+
+@tool
+def send_email(to: str, body: str, *, cc: Sequence[str] = ()) -> str:
+    call = current_call()
+    return call.idempotency_key if call is not None else "outside of a run"
+
+
+@tool(after_crash="retry")
+async def search(query: str) -> list[str]:
+    return [query]
+
+
+def found_in_mailbox(call: Call) -> Resolution:
+    return Resolution.outcome(f"sent to {call.args[0]}") if call.args else Resolution.retry()
+
+
+async def ask_the_bank(call: Call) -> Resolution:
+    await asyncio.sleep(0)
+    return Resolution.unknown()
+
+
+@tool(reconcile=found_in_mailbox, raises=[ConnectionError], name="mail")
+def send_more(to: str) -> str:
+    return to
+
+
+@tool(reconcile=ask_the_bank)
+async def transfer(amount: int) -> int:
+    return amount
+
+
+assert_type(send_email("you", "hello", cc=["me"]), str)
+
+
+async def tools_outside_of_a_run() -> None:
+    assert_type(await search("otters"), list[str])
+    assert_type(await transfer(5), int)
+
+
+send_email("you")  # type: ignore[call-arg]
+send_email("you", 5)  # type: ignore[arg-type]
+tool(after_crash="ignore")  # type: ignore[call-overload]
+
+
+class Mailer:
+    def send(self, to: str) -> str:
+        return to
+
+
+assert_type(tool(Mailer().send)("you"), str)
+
+
+# -- agents
+
+
+async def ask_model(messages: list[Any]) -> dict[str, Any]:
+    return {"content": "done", "tool_calls": []}
+
+
+async def agent(run: Run) -> str:
+    run.messages.append({"role": "user", "content": run.task})
+    async for step in run.steps():
+        assert_type(step, int)
+        reply = await run.call(ask_model, run.messages)
+        run.messages.append(reply)
+        if not reply["tool_calls"]:
+            return str(reply["content"])
+        for call in reply["tool_calls"]:
+            answer = await run.call(send_email, **call["args"], call_id=call["id"])
+            if isinstance(answer, OutcomeUnknown):
+                answer = str(answer)
+            run.messages.append(answer)
+        direct = await search("otters")
+        assert_type(direct, list[str])
+        run.state["found"] = direct
+        run.state = {**run.state, "at": run.now()}
+        run.messages = run.messages[-10:]
+        run.messages += [{"role": "system"}]
+    raise AssertionError
+
+
+def plain_agent(run: SyncRun) -> str:
+    for step in run.steps():
+        assert_type(step, int)
+        run.messages.append(run.call(send_email, "you", f"step {step}"))
+        if run.random() < 0.5:
+            return run.uuid()
+    raise AssertionError
+
+
+async def main() -> None:
+    of = RecoverableAgent(agent, CheckpointStore("~/.eventlog"), checkpoint_every_n=3)
+    try:
+        found = await of.run_with_recovery("research otters", "run_001", takeover=False)
+    except InDoubtError as exc:
+        for call in exc.calls:
+            resolve(of.store, exc.run_id, call.lsn, Resolution.retry(), who="me", why="looked")
+    except RunFailedError as exc:
+        print(exc.type_name, exc.message, exc.traceback, exc.call)
+    else:
+        report: RecoveryReport = found["report"]
+        print(found["result"], found["recovered_from_step"], report.time_s, str(report))
+
+
+def plain_main() -> None:
+    of = RecoverableAgent(plain_agent)
+    assert_type(of.run_with_recovery_sync("task", "run"), dict[str, Any])
+    assert_type(of.recovery_count, int)
+    assert_type(of.store, CheckpointStore)
+
+
+# -- checkpoints on their own
+
+
+def checkpoints() -> None:
+    backends: list[RunStore] = [MemoryStore(), FileStore("/tmp/x", durability="process")]
+    with CheckpointStore(backends[0]) as store:
+        made = Checkpoint("c1", "run", 1, {"a": 1}, ["hello"], [], 0.0)
+        assert_type(store.save(made), str)
+        assert_type(store.load_latest("run"), Checkpoint | None)
+        assert_type(store.load_at_step("run", 1), Checkpoint | None)
+        assert_type(store.validate(made), Validity)
+        assert_type(made.checksum, str)
+
+
+# -- the log on its own
+
+
+def log() -> None:
+    with EventLog.open("/tmp/log", durability="power") as opened:
+        assert_type(opened.append("tool_result", {"call": 7}), int)
+        assert_type(opened.append_batch([("a", 1), ("b", 2)]), list[int])
+        opened.append_snapshot({"state": 1})
+        opened.commit()
+        for record in opened.records(start=1):
+            assert_type(record, Record)
+        assert_type(opened.latest_snapshot(), Snapshot | None)
+    with EventLog.read("/tmp/log") as reader:
+        for record in reader.records(follow=True):
+            print(record.lsn, record.kind, record.body, record.time_ns)
