@@ -57,6 +57,7 @@ from recovery._events import (
     decode,
 )
 from recovery._history import load
+from recovery._keys import step_of
 from recovery.stores.protocol import LogStore
 
 TASK, RUN = {"topic": "otters"}, "run"
@@ -285,7 +286,13 @@ class HiddenError(Exception):
     """Not declared."""
 
 
+LONG = 99  # stands for seconds instead of turns
+
+
 async def yields(count: int) -> None:
+    if count == LONG:
+        await asyncio.sleep(3)
+        return
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -755,7 +762,7 @@ def check_effects(world: World, oracle: World) -> None:
     assert {x for x in made ^ again if "may-cancel" not in x} == set()
 
 
-def check_log(world: World, end: End, power: bool) -> None:
+def check_log(world: World, program: Program, end: End, power: bool) -> None:
     """No identity is intended twice, no call has two outcomes; every recovery is counted."""
     intents = [
         (event.scope, event.tool, event.call_id, event.digest, event.occurrence)
@@ -765,6 +772,10 @@ def check_log(world: World, end: End, power: bool) -> None:
     assert len(intents) == len(set(intents))
     settled = Counter(call for _, call, event in outcomes(world.disk))
     assert max(settled.values(), default=0) <= 1
+    if "may-cancel" not in repr(program):
+        calls = ((lsn, e) for lsn, e in events(world.disk) if isinstance(e, CallIntended))
+        made = {lsn for lsn, event in calls if step_of(event.scope) is not None}
+        assert made <= set(settled), "a call without an outcome in a run that has ended"
     resumed = [event.recovery for _, event in events(world.disk) if isinstance(event, RunResumed)]
     assert resumed == list(range(1, len(resumed) + 1))
     assert power or len(resumed) >= world.starts - 1
@@ -816,7 +827,7 @@ class Trial:
         end = lives(world, self.program, plan)
         assert outcome_of(world, end) == self.result
         check_effects(world, self.oracle)
-        check_log(world, end, any(seed is not None for seed in plan.power))
+        check_log(world, self.program, end, any(seed is not None for seed in plan.power))
         check_finished(world, self.program, end)
         return world
 
@@ -838,6 +849,7 @@ def trial(clock: Clock, program: Program) -> Trial:
 # -- generators
 
 small = st.integers(0, 3)
+pauses = st.sampled_from([0, 0, 1, 1, 2, 2, 3, 3, LONG])
 text = st.sampled_from(["a", "b", "otter " * 8, "long"])
 
 
@@ -851,7 +863,6 @@ def dos(draw: Any, names: tuple[str, ...], x: Any = None, then: tuple[str, ...] 
               draw(st.sampled_from(then)), delay)  # fmt: skip
 
 
-ASYNC_ONLY = tuple(name for name in CAREFUL if name not in SYNC)
 THEN = ("", "append", "wrap", "state")
 
 
@@ -865,11 +876,15 @@ def branches(draw: Any, names: tuple[str, ...], count: int, label: str = "") -> 
         first = draw(dos(names, x, then))
         call_id = first.call_id and f"{first.call_id}-{number}"
         delay = draw(st.sampled_from([0, 1, 2, 3, 30]))
-        first = replace(first, call_id=call_id, late=draw(small), delay=delay)
+        # A plain tool called directly in async code cannot wait for its turn.
+        direct = first.direct and first.tool not in SYNC
+        first = replace(first, call_id=call_id, late=draw(small), delay=delay, direct=direct)
         second = draw(st.none() | dos(names, st.just("unused"), then))
         if second is not None:
-            second = replace(second, call_id=second.call_id and f"{second.call_id}-{number}b")
-        made.append(Branch(draw(small), first, draw(small), second))
+            direct = second.direct and second.tool not in SYNC
+            call_id = second.call_id and f"{second.call_id}-{number}b"
+            second = replace(second, call_id=call_id, direct=direct)
+        made.append(Branch(draw(pauses), first, draw(pauses), second))
     return tuple(made)
 
 
@@ -917,9 +932,9 @@ def operations(draw: Any, plain: bool, where: int) -> tuple[Any, ...]:
             case "fail_once":
                 made.append(("fail_once", number))
             case "gather":
-                made.append(("gather", draw(branches(ASYNC_ONLY, draw(st.integers(2, 4))))))
+                made.append(("gather", draw(branches(CAREFUL, draw(st.integers(2, 4))))))
             case "group":
-                names = tuple(n for n in ASYNC_ONLY if "fail" not in n)
+                names = tuple(n for n in CAREFUL if "fail" not in n)
                 made.append(("group", draw(branches(names, draw(st.integers(2, 3))))))
             case "failing group":
                 names = ("park", "retry", "reconcile")
@@ -940,7 +955,7 @@ def programs(draw: Any, steps_max: int = 5, plain: bool | None = None) -> Progra
     if not is_plain and draw(st.booleans()):
         # A task that is started in one step and awaited in a later one, where it left its result.
         first = draw(st.integers(-1, len(steps) - 1))
-        (made,) = draw(branches(ASYNC_ONLY, 1))
+        (made,) = draw(branches(CAREFUL, 1))
         keep = Do(made.first.tool, "background", "", made.first.direct, "background",
                   draw(st.integers(0, 30)))  # fmt: skip
         task = Branch(made.before, keep, made.between, None)
@@ -1034,6 +1049,72 @@ def test_a_run_that_crashes_ends_like_one_that_never_does(clock: Clock, capsys: 
     points = sweep(clock, 50, 8)
     with capsys.disabled():
         print(f"\n{points} crash points")
+
+
+def _call(name: str, x: Any, then: str = "", delay: int = 0) -> tuple[str, Do]:
+    return "call", Do(name, x, then=then, delay=delay)
+
+
+# What random programs seldom are.
+RARE = {
+    "a task from before the first step makes calls all along": Program(
+        (("start", "bg", Branch(2, Do("park", "early"), 4, Do("park", "late", then="kept"))),),
+        tuple((("pause", 2), ("append", i)) for i in range(6)),
+    ),
+    "a task makes calls over several steps": Program(
+        (),
+        ((("start", "bg", Branch(3, Do("report", "b1"), 3, Do("park", "b2", then="kept"))),),
+         *((("pause", 2), _call("retry", i, "append")) for i in range(4)), (("join", "bg"),)),
+    ),
+    "what a coroutine does between two outcomes of others": Program(
+        (),
+        ((("gather", (Branch(0, Do("retry", "a", then="append", late=3), 0),
+                      Branch(0, Do("park", "b", then="append", delay=30, late=0), 0,
+                             Do("park", "same", then="append")),
+                      Branch(5, Do("reconcile", "c", then="append", delay=9, late=2), 0,
+                             Do("park", "same", then="append")))),
+          _call("park", "messages", "append")), ()),
+    ),
+    "a task group is cancelled": Program(
+        (),
+        ((("group", (Branch(0, Do("park", "may-cancel 1", delay=9), 0),
+                     Branch(0, Do("retry", "may-cancel 2", delay=9), 0),
+                     Branch(1, Do("fail", "may-cancel 3", delay=1), 0))),
+          _call("park", "after", "append"), _call("hesitant", "more", "state")), (("pause", 1),)),
+    ),
+    "calls inside calls, equal ones too": Program(
+        (_call("outer", "first", "state"),),
+        ((_call("outer_retry", "x", "append"), _call("outer_retry", "x", "append")),
+         (("gather", (Branch(0, Do("outer", "y", then="append"), 0),
+                      Branch(1, Do("outer", "y", then="append"), 0))),), ()),
+        every=2,
+    ),
+    "messages and state are edited from step to step": Program(
+        (("append", "a"), ("append", "long")),
+        ((("append", "b"), ("append", "c"), ("nest", "k", 1), ("set", "l", 5)),
+         (("edit", 1, "new"), ("append", "d"), ("nest", "k", 2)), (("trim", 2, 2), ("append", "e")),
+         (("pop", 0), ("insert", 1, "f"), ("forget", "l")), (("replace", 1, ["g", "h", "i"]),),
+         (("append", "j"), ("edit", 0, "k"), ("set", "l", 5)), (("append", "l"),)),
+    ),
+    "a plain agent with calls inside calls": Program(
+        (_call("sync_outer", "first", "state"), ("append", "long")),
+        ((_call("sync_outer", "x", "append"), ("ask", "uuid", 0, "sync_park")),
+         (("edit", 0, "new"), _call("reconcile", "messages", "wrap"), ("fail_once", 1)), ()),
+        every=2, plain=True, segment_size=600,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RARE)
+def test_rare_programs_that_crash_at_every_call_of_the_disk(
+    clock: Clock, capsys: Any, name: str, rng: random.Random
+) -> None:
+    one = trial(clock, RARE[name])
+    for plan in crash_plans(one, rng, 1 << 30):
+        with noted(plan):
+            one.crash(plan)
+    with capsys.disabled():
+        print(f"\n{one.points} crash points")
 
 
 @pytest.mark.crash
