@@ -15,7 +15,7 @@ from recovery._errors import RecoveryError
 from recovery._events import CallFailed, CallIntended, CallResolved, CallReturned, decode
 from recovery._history import History, RunRecords, load
 from recovery._keys import step_of
-from recovery._messages import Messages
+from recovery._messages import Messages, chained, message_digests
 from recovery._snapshots import (
     BrokenCheckpointError,
     Checkpointed,
@@ -120,13 +120,14 @@ class Checkpoint:
 
     def compute_checksum(self) -> str:
         """The checksum of the content as it is now; RefusedValueError if it cannot be carried."""
-        messages = Messages()
-        messages.extend(self.messages)
+        messages = b""
+        for message in message_digests(self.messages):
+            messages = chained(messages, message)
         results = b""
         if not isinstance(self.tool_results, RecordedOutcomes):
             results = digest(pack(self.tool_results, "tool_results"))
         state = {key: digest(packed) for key, packed in pack_state(self.state).items()}
-        return checksum(self.run_id, self.step_number, state, (messages.digest(), results))
+        return checksum(self.run_id, self.step_number, state, (messages, results))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,21 +192,16 @@ class CheckpointStore:
         RecoveryError for a finished run or a checksum that does not fit; LogLockedError when
         another process has the run.
         """
-        if checkpoint.checksum != checkpoint.compute_checksum():
-            raise RecoveryError(
-                f"checkpoint {checkpoint.checkpoint_id!r} was changed after its checksum was "
-                "computed; nothing was saved. Make a new Checkpoint from the values."
-            )
+        given = message_digests(checkpoint.messages)
         saving = self._open(checkpoint.run_id)
         _check_forgotten(saving.history, checkpoint)
-        given = [digest(pack(message, "messages")) for message in checkpoint.messages]
         pairs = zip(saving.messages.message_digests, given, strict=False)
         kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         results = checkpoint.tool_results
         what = Checkpointed(
             checkpoint.run_id, checkpoint.step_number, checkpoint.timestamp,
             checkpoint.checkpoint_id, saving.history.recoveries, tuple(saving.history.prologue),
-            None if isinstance(results, RecordedOutcomes) else results,
+            None if isinstance(results, RecordedOutcomes) else results, checkpoint.checksum,
         )  # fmt: skip
         try:
             saving.messages[kept:] = checkpoint.messages[kept:]

@@ -14,6 +14,16 @@ from recovery._values import Conversation, Ref, digest, pack, unpack_frozen
 Recorder = Callable[[int, int, list[bytes]], list[Ref | None]]
 
 
+def message_digests(messages: Iterable[Any]) -> list[bytes]:
+    """The digest of each message; RefusedValueError for one that cannot be carried."""
+    return [digest(pack(message, f"messages[{i}]")) for i, message in enumerate(messages)]
+
+
+def chained(before: bytes, message: bytes) -> bytes:
+    """The digest of messages, from that of all but the last and that of the last."""
+    return bytes(xxhash.xxh3_128_digest(before + message))
+
+
 class Messages(Conversation):
     """A list whose elements are frozen copies of what was put in, and whose changes are recorded.
 
@@ -34,7 +44,7 @@ class Messages(Conversation):
         """A digest of the whole list, kept from one message to the next: the cost is in news."""
         for i in range(len(self._chain), len(self.message_digests)):
             before = self._chain[i - 1] if i else b""
-            self._chain.append(xxhash.xxh3_128_digest(before + self.message_digests[i]))
+            self._chain.append(chained(before, self.message_digests[i]))
         return self._chain[-1] if self._chain else b""
 
     def restore(self, packed: list[bytes], refs: list[Ref | None]) -> None:

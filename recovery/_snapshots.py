@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import xxhash
 
 from eventlog import Packed, Record, RefusedValueError, Snapshot
+from recovery._errors import RecoveryError
 from recovery._messages import Messages
 from recovery._values import Ref, digest, pack, pack_list, pack_map, pack_ref, unpack
 
@@ -69,12 +70,8 @@ def checksum(run_id: str, step: int, state: Mapping[str, bytes], rest: tuple[byt
     ``state`` is the digest of each value by key; ``rest`` the digests of the messages and of the
     tool results (empty when these are not in the checkpoint but in the log).
     """
-    parts = [run_id, step, sorted(state.items()), *rest]
-    return str(xxhash.xxh3_128_hexdigest(pack(_plain(parts), "checkpoint")))
-
-
-def _plain(value: Any) -> Any:
-    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+    parts = [run_id, step, [[key, state[key]] for key in sorted(state)], *rest]
+    return str(xxhash.xxh3_128_hexdigest(pack(parts, "checkpoint")))
 
 
 def pack_state(state: Mapping[str, Any]) -> dict[str, Packed]:
@@ -96,6 +93,7 @@ class Checkpointed:
     recoveries: int = 0
     prologue: tuple[int, ...] = ()
     tool_results: Any = None
+    checksum: str = ""
 
 
 class SnapshotWriter:
@@ -122,6 +120,13 @@ class SnapshotWriter:
         base = bases[-1] if bases else Base(0, 0, 0)
         news = list(zip(messages.refs[base.keep :], messages[base.keep :], strict=True))
         results = None if what.tool_results is None else pack(what.tool_results, "tool_results")
+        rest = messages.digest(), b"" if results is None else digest(results)
+        found = checksum(what.run_id, what.step, digests, rest)
+        if what.checksum not in ("", found):
+            raise RecoveryError(
+                f"checkpoint {what.checkpoint_id!r} was changed after its checksum was computed; "
+                "nothing was saved. Make a new Checkpoint from the values."
+            )
         body = {
             "version": VERSION,
             "checkpoint_id": what.checkpoint_id or f"{what.run_id}-{what.step:06d}",
@@ -139,10 +144,7 @@ class SnapshotWriter:
             "state": pack_map({key: pack_list([packed[key]]) if key in changed
                                else self._state_at[key][1] for key in digests}),
             "tool_results": pack(None, "") if results is None else results,
-            "checksum": checksum(
-                what.run_id, what.step, digests,
-                (messages.digest(), digest(results) if results is not None else b""),
-            ),
+            "checksum": found,
         }  # fmt: skip
         parts = {key: value if type(value) is Packed else pack(value, key)
                  for key, value in body.items()}  # fmt: skip

@@ -6,6 +6,7 @@ Nothing read from a log names anything to import or call.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ EXT_REF, EXT_MESSAGES, EXT_UNKNOWN = 1, 2, 3
 
 # First bytes of msgpack's binary and extension types: only where one of them occurs can a value
 # have slipped in that msgpack takes and gives back as another type.
-_SLIPPERY = tuple(bytes([first]) for first in (*range(0xC4, 0xCA), *range(0xD4, 0xD9)))
+_SLIPPERY = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
 
 # Depth has a limit of our own, well below those of msgpack, which differ between its versions and
 # between writing and reading: what is written inside other values must be readable there. Most
@@ -145,8 +146,7 @@ def _pack(value: Any, path: str, default: Callable[[Any], Any]) -> Packed:
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
         where, why = _refused(value, path)
         raise RefusedValueError(where, why or str(exc)) from None
-    slippery = any(first in packed for first in _SLIPPERY)
-    if (slippery and _holds_strangers(value)) or _is_deep(packed):
+    if (_SLIPPERY.search(packed) and _holds_strangers(value)) or _is_deep(packed):
         where, why = _refused(value, path)
         if why:
             raise RefusedValueError(where, why)
