@@ -20,6 +20,7 @@ from eventlog import FencedError, LogError, LogLockedError, RefusedValueError
 from eventlog.testing import Crash, SimulatedDisk
 from recovery import (
     CheckpointStore,
+    DamagedRunError,
     DivergenceError,
     InDoubtError,
     OutcomeUnknown,
@@ -32,17 +33,20 @@ from recovery import (
     SyncRun,
     TaskMismatchError,
     ToolError,
+    current_call,
     resolve,
     tool,
 )
 from recovery.stores.protocol import LogStore
 
 executed: Counter[Any] = Counter()
+keys: list[str] = []  # the idempotency keys that `dying` was given
 
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     executed.clear()
+    keys.clear()
     monkeypatch.setattr(recovery._agent, "BACKOFF_S", 0.0)
 
 
@@ -356,6 +360,8 @@ def test_a_result_that_cannot_be_carried_fails_at_once_and_executes_nothing_agai
 
 def dying(what: Any) -> str:
     executed[what] += 1
+    call = current_call()
+    keys.append(call.idempotency_key if call else "")
     if executed[what] == 1:
         raise Died
     return f"done {what}"
@@ -426,6 +432,7 @@ def test_report_gives_the_agent_the_same_outcome_unknown_ever_after():
     async def agent(run: Run) -> Any:
         answer = await run.call(in_doubt_agent.tool, "x")  # type: ignore[attr-defined]
         assert isinstance(answer, OutcomeUnknown)
+        assert (answer.tool, answer.idempotency_key) == ("dying", keys[0])
         executed[answer] += 1
         if run.recovery_count < 3:
             raise OSError
@@ -488,6 +495,21 @@ def test_reconcile_asks_the_outside_world(reconcile, result):
         result = "later"
     assert run(in_doubt_agent, store)["result"][0] == result
     assert executed["x"] == (2 if result == "done x" else 1)
+
+
+def test_what_a_reconcile_hook_asks_is_not_part_of_the_run():
+    async def agent(run: Run) -> Any:
+        found = await run.call(made, "x")
+        if run.recovery_count < 3:
+            raise Died
+        return [found, await run.call(send, 1)]
+
+    made = tool(reconcile=lambda call: Resolution.outcome(nested_question("k")))(dying)
+    store = die_in(agent, disk_store())
+    for _ in range(2):
+        store = die_in(agent, store)
+    assert run(agent, store)["result"] == ["found", "sent 1"]
+    assert executed == {"x": 1, "asked": 1, 1: 1}
 
 
 @pytest.mark.parametrize("swallow", ["except", "gather", "task group", "finally", "wait"])
@@ -577,6 +599,10 @@ def changed(what: str) -> Callable[[Run], Any]:
             run.messages.append({"step": step} if what != "other message" else "other")
             if what == "new call first":
                 await run.call(send, "new")
+            if what == "late message" and step == 4:
+                run.messages.append("new")  # all recorded messages have been made again
+                run.now()
+                await run.call(look, "new")
             await run.call(send, step)
             if step == (2 if what == "ends early" else 4):
                 return "changed"
@@ -586,7 +612,8 @@ def changed(what: str) -> Callable[[Run], Any]:
 
 
 @pytest.mark.parametrize(
-    "what", ["argument", "message", "other message", "call left out", "new call first"]
+    "what",
+    ["argument", "message", "other message", "call left out", "new call first", "late message"],
 )
 def test_changed_code_is_stopped_and_leaves_no_trace(what, monkeypatch):
     monkeypatch.setattr("recovery._run.STRICT_WAIT_S", 0.2)
@@ -1151,6 +1178,100 @@ def test_an_agent_that_dies_at_any_write_executes_nothing_twice(monkeypatch):
         if at >= len(disk.calls):
             break
     assert at > 30
+
+
+def test_a_result_that_was_handed_out_survives_a_power_loss():
+    async def agent(run: Run) -> Any:
+        executed["agent"] += 1
+        run.messages.append(await run.call(look, 1))
+        return "done"
+
+    for seed in range(20):
+        executed.clear()
+        store = disk_store(SimulatedDisk(seed))
+        assert run(agent, store)["result"] == "done"
+        assert isinstance(store.backend, Disk)
+        after = disk_store(store.backend.disk.after_power_loss(seed))
+        assert run(agent, after)["result"] == "done"
+        assert executed == {"agent": 1, "1": 1}
+
+
+def test_a_side_effect_is_known_about_after_a_power_loss():
+    """Its intent is durable before it starts."""
+
+    async def agent(run: Run) -> Any:
+        await run.call(look, 1)
+        return await run.call(dying, "x")
+
+    for seed in range(20):
+        executed.clear()
+        disk = SimulatedDisk(seed)
+        with pytest.raises(Died):
+            run(lost_power_in(agent, disk), disk_store(disk))
+        assert snapshots, "the effect was made"
+        with pytest.raises(InDoubtError, match="dying"):
+            run(agent, disk_store(snapshots.pop()))
+        assert executed["x"] == 1
+
+
+snapshots: list[SimulatedDisk] = []
+
+
+def lost_power_in(agent: Callable[[Run], Any], disk: SimulatedDisk) -> Callable[[Run], Any]:
+    """The agent, of whose disk a power loss at the moment of the effect is kept."""
+
+    async def watched(run: Run) -> Any:
+        try:
+            return await agent(run)
+        finally:
+            snapshots.append(disk.after_power_loss(disk.seed))
+
+    return watched
+
+
+def test_a_task_that_outlives_its_step_is_not_lost():
+    async def agent(run: Run) -> Any:
+        background = None
+        async for step in run.steps():
+            if step == 2:
+                background = asyncio.create_task(run.call(slow, "x"))
+            await run.call(send, step)
+            if step == 5:
+                if run.recovery_count == 0:
+                    raise Died
+                assert background is not None
+                return [await background, step]
+        raise AssertionError
+
+    @tool(after_crash="retry")
+    async def slow(what: str) -> str:
+        executed[what] += 1
+        await asyncio.sleep(0.1)
+        return what
+
+    store = die_in(agent, disk_store(), checkpoint_every_n=1)
+    assert run(agent, store, checkpoint_every_n=1)["result"] == ["x", 5]
+    assert {executed[n] for n in range(1, 6)} == {1}
+
+
+def test_a_lost_record_stops_the_run_and_nothing_is_executed():
+    async def agent(run: Run) -> Any:
+        for n in range(5):
+            await run.call(send, f"MAIL {n}")
+        raise Died
+
+    store = die_in(agent, disk_store())
+    store.claim("run").close()  # closed cleanly: all is known to have been durable
+    assert isinstance(store.backend, Disk)
+    for inode in store.backend.disk.directories["home/run"].values():
+        at = bytes(inode.content).find(b"sent MAIL 2")
+        if at >= 0:
+            inode.content[at] ^= 1
+    before = Counter(executed)
+    with pytest.raises(DamagedRunError, match="fails its CRC") as caught:
+        run(agent, store)
+    assert [damage.lost for damage in caught.value.damage] == [1]
+    assert executed == before
 
 
 def test_damaged_checkpoints_lead_further_back_and_never_to_a_second_execution():

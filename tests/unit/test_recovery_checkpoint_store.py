@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import errno
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from eventlog import LogLockedError, RefusedValueError
+from eventlog.testing import SimulatedDisk
 from recovery import (
     Checkpoint,
     CheckpointStore,
@@ -27,6 +29,7 @@ from recovery import (
 )
 from recovery.stores.file import FileStore, default_directory
 from recovery.stores.memory import MemoryStore
+from recovery.stores.protocol import LogStore
 
 Again = Callable[[], CheckpointStore]
 
@@ -275,6 +278,33 @@ def test_a_save_that_is_too_large_leaves_the_store_as_it_was(store):
     assert store.load_latest("run") == checkpoint(1)
     store.save(checkpoint(3))
     assert store.load_latest("run") == checkpoint(3)
+
+
+def test_a_checkpoint_is_durable_when_save_returns():
+    for seed in range(20):
+        disk = SimulatedDisk(seed)
+        store = CheckpointStore(LogStore("home", disk, "power"))
+        for step in (1, 2):
+            store.save(checkpoint(step))
+            with CheckpointStore(LogStore("home", disk.after_power_loss(seed), "power")) as after:
+                assert after.load_latest("run") == checkpoint(step)
+                assert after.validate("run")
+        store.close()
+
+
+def test_after_a_failed_save_the_store_goes_on(again):
+    disk = SimulatedDisk()
+    with CheckpointStore(LogStore("home", disk, "power")) as store:
+        store.save(checkpoint(1))
+        for verb in ("write", "sync"):
+            disk.fail_at(verb, 0, errno.ENOSPC)
+            with pytest.raises(OSError, match="No space left"):
+                store.save(checkpoint(2))
+            found = store.load_latest("run")
+            assert found is not None
+            assert found in (checkpoint(1), checkpoint(2))
+            store.save(checkpoint(3))
+            assert store.load_latest("run") == checkpoint(3)
 
 
 # -- damage (acceptance 2)

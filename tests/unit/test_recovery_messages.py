@@ -75,7 +75,10 @@ def test_any_operations_do_what_they_do_to_a_list_and_are_recorded(operations):
     record = Record()
     messages, plain = Messages(record), list[Any]()
     for operation in operations:
+        before = list(plain)
         ours, theirs = apply(messages, operation), apply(plain, operation)
+        if theirs[0] == "raised":
+            plain = before  # a list is half sorted after a comparison that failed; ours is not
         if operation[0] in ("__iadd__", "__imul__"):
             assert ours[1] is messages
         else:
