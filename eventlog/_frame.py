@@ -1,17 +1,16 @@
 """Frames, segment headers and trailers to bytes and back. Pure; docs/format.md is the spec.
 
 Segment header (64 bytes, little endian)      Frame (48 bytes, then the payload, zeros to 8)
-   0  magic        8                             0  marker          4  the segment's salt
+   0  magic        8                             0  marker          the segment's salt
    8  version      u16                           4  header CRC      u32 of bytes 8..48
   10  flags        u16, 0                        8  payload size    u32
-  12  number       u32                          12  kind            u8
-  16  log id       16                           13  flags           u8, 0
-  32  first LSN    u64                          14  reserved        u16, 0
-  40  oldest LSN   u64                          16  LSN             u64, of its first record
-  48  epoch        u64                          24  durable mark    u64, an LSN
-  56  salt         4                            32  last snapshot   u64, an LSN
-  60  CRC          u32 of bytes 0..60           40  record count    u32
-                                                44  payload CRC     u32
+  12  number       u32                          12  kind            u32
+  16  log id       16                           16  LSN             u64, of its first record
+  32  first LSN    u64                          24  durable mark    u64, an LSN
+  40  oldest LSN   u64                          32  last snapshot   u64, an LSN
+  48  epoch        u64                          40  record count    u32
+  56  salt         4                            44  payload CRC     u32
+  60  CRC          u32 of bytes 0..60
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class SegmentWriter:
         digest = xxhash.xxh3_128_digest(self.file.pread(self.end, 0))
         flat = [part for entry in self.index for part in entry]
         body = bytes(msgpack.packb([clean, flat, digest]))
-        body = body.ljust(padded(len(body))) + encode_trailer(self.header.salt, self.end)
+        body = body.ljust(padded(len(body)), b"\0") + encode_trailer(self.header.salt, self.end)
         marks = (mark.durable + 1, mark.durable, mark.snapshot)
         frame = encode_frame(self.header.salt, FOOTER, 0, body, marks)
         # The records must be durable before a footer says so.
