@@ -103,7 +103,7 @@ class _Drivers(RunCore):
         """In a thread of its own: wait for the others. In the agent's thread: nobody can go on."""
         if threading.current_thread() is self._home:
             if self.is_async:
-                return None
+                return False if self.alone() else None
             if self.in_flight <= 1:
                 return False
         limit = STRICT_WAIT_S if wait.strict else ORDER_WAIT_S
