@@ -94,6 +94,8 @@ class RecoverableAgent:
         *,
         max_recoveries: int = 3,
     ) -> None:
+        if not callable(agent_fn):
+            raise TypeError(f"agent_fn is a function of a run, not {agent_fn!r}")
         if checkpoint_every_n < 1:
             raise ValueError(f"checkpoint_every_n is 1 or more, not {checkpoint_every_n}")
         self.agent_fn = agent_fn
@@ -117,9 +119,7 @@ class RecoverableAgent:
         from a process that is known to be stuck); else the agent's own last error.
         """
         if not is_async(self.agent_fn):
-            return await asyncio.to_thread(
-                self.run_with_recovery_sync, task, run_id, takeover=takeover
-            )
+            return await self._in_thread(self._recover(task, run_id, takeover, SyncRun))
         return await drive_async(self._recover(task, run_id, takeover, Run), self._perform_async)
 
     def run_with_recovery_sync(
@@ -131,6 +131,30 @@ class RecoverableAgent:
                 raise RuntimeError("in async code, await run_with_recovery(...) instead")
             return asyncio.run(self.run_with_recovery(task, run_id, takeover=takeover))
         return drive(self._recover(task, run_id, takeover, SyncRun), self._perform)
+
+    async def _in_thread(
+        self, steps: Generator[_Execute | _Sleep, Any, dict[str, Any]]
+    ) -> dict[str, Any]:
+        """The life of a run of a plain agent function. When it is cancelled, the run stops at the
+        next thing that the agent does, for a thread cannot be interrupted; it can be resumed."""
+        runs: list[SyncRun] = []
+
+        def perform(effect: _Execute | _Sleep) -> Any:
+            if isinstance(effect, _Execute):
+                runs.append(effect.run)
+            return self._perform(effect)
+
+        thread = asyncio.ensure_future(asyncio.to_thread(drive, steps, perform))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            thread.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            deadline = time.monotonic() + LANDING_S
+            while not thread.done() and time.monotonic() < deadline:
+                for run in runs:  # also one that a recovery has begun meanwhile
+                    run.cancel()
+                await asyncio.wait([thread], timeout=0.05)
+            raise
 
     async def _perform_async(self, effect: _Execute | _Sleep) -> Any:
         if isinstance(effect, _Sleep):

@@ -276,6 +276,10 @@ class RunCore(ABC):
         """Nothing that a left-over task of this execution does counts any more."""
         self._closed = True
 
+    def cancel(self) -> None:
+        """Stop the run, from outside, at the next thing that the agent does."""
+        self._stopped = self._stopped or RecoveryError(f"run {self.run_id!r} was cancelled")
+
     @property
     def stopped(self) -> Exception | None:
         """Why the run must not go on, whatever the agent made of it."""

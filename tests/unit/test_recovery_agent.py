@@ -1014,6 +1014,49 @@ def test_cancelling_leaves_the_run_to_be_resumed():
     assert executed == {1: 1, 2: 1}
 
 
+def test_cancelling_stops_a_plain_agent_at_the_next_thing_it_does():
+    def agent(run: SyncRun) -> str:
+        for n in range(100):
+            run.call(send, n)
+            if run.recovery_count == 0:
+                time.sleep(0.02)
+        return "done"
+
+    async def main(of: RecoverableAgent) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(of.run_with_recovery("t", "run"), 0.2)
+        assert len(executed) < 50
+        assert (await of.run_with_recovery("t", "run"))["result"] == "done"  # at once: it let go
+
+    asyncio.run(main(RecoverableAgent(agent, CheckpointStore())))
+    assert executed == dict.fromkeys(range(100), 1)
+
+
+def test_a_run_inside_a_tool_of_another_run_is_its_own():
+    store = CheckpointStore()
+
+    async def inner(run: Run) -> Any:
+        assert run.run_id == "inner"
+        return await asend("inner")
+
+    async def outer(run: Run) -> Any:
+        found = [await run.call(delegate), await asend("outer")]
+        if run.recovery_count == 0:
+            raise OSError
+        return found
+
+    @tool(after_crash="retry")
+    async def delegate() -> Any:
+        executed["delegate"] += 1
+        found = await RecoverableAgent(inner, store).run_with_recovery("sub", "inner")
+        return found["result"]
+
+    assert run(outer, store)["result"] == ["sent inner", "sent outer"]
+    assert executed == {"inner": 1, "outer": 1, "delegate": 1}
+    with pytest.raises(TypeError, match="agent_fn is a function"):
+        RecoverableAgent("agent")  # type: ignore[arg-type]
+
+
 def test_a_call_that_was_cancelled_is_in_doubt():
     async def agent(run: Run) -> str:
         await run.call(slow)
