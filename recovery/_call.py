@@ -90,12 +90,7 @@ def protocol(
     key = key.nth(scope.next_occurrence(key))
     recorded = run.replay.claim(key)
     if recorded is not None and recorded.done:
-        try:
-            yield Wait(lambda: run.replay.is_next(recorded), strict=False)
-            run.check()
-            run.replay.wait_no_more(recorded.last_lsn)
-        finally:  # also when its task is cancelled: nobody else waits for it
-            run.replay.done_again(recorded.last_lsn)
+        yield from _in_turn(run, recorded.last_lsn, lambda: True)
         run.served += 1
         assert isinstance(recorded.last, Outcome)
         return _serve(run, spec, recorded.lsn, Settled(recorded.last_lsn, recorded.last))
@@ -121,8 +116,19 @@ def protocol(
     finally:
         run.in_flight -= 1
     # What was recorded is served before what is new, as it was the first time.
-    yield Wait(run.up_to_date, strict=False)
+    run.replay.add_outcome(settled.lsn)
+    yield from _in_turn(run, settled.lsn, run.has_begun)
     return _serve(run, spec, call.lsn, settled)
+
+
+def _in_turn(run: RunCore, outcome: int, ready: Callable[[], bool]) -> Generator[Effect, Any, None]:
+    """Wait until all that was recorded before this outcome has been done again."""
+    try:
+        yield Wait(lambda: ready() and run.replay.is_next(outcome), strict=False)
+        run.check()
+        run.replay.wait_no_more(outcome)
+    finally:  # also when its task is cancelled: nobody is to wait for it
+        run.replay.done_again(outcome)
 
 
 def _intend(

@@ -297,13 +297,10 @@ class RunCore(ABC):
 
     def caught_up(self) -> bool:
         """Whether no recorded call or message is left that the code may still come to."""
-        return self._has_begun() and self.replay.used_up
+        return self.has_begun() and self.replay.used_up
 
-    def up_to_date(self) -> bool:
-        """Whether the code has done again all that is recorded, and has its state back."""
-        return self._has_begun() and self.replay.all_done_again
-
-    def _has_begun(self) -> bool:
+    def has_begun(self) -> bool:
+        """Whether the code has its state and messages back."""
         return self._entered or self._history.restored is None
 
     def here(self) -> Scope:

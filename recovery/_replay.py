@@ -156,16 +156,14 @@ class Replay:
 
     # -- whose turn it is
 
-    def is_next(self, call: RecordedCall) -> bool:
-        """Whether all that was recorded before this call's outcome has been done again."""
-        self._skip()
-        return not self._open or self._open[0][0] >= call.last_lsn
+    def add_outcome(self, lsn: int) -> None:
+        """An outcome is new: its turn comes behind what is recorded so far."""
+        self._open.append((lsn, ""))
 
-    @property
-    def all_done_again(self) -> bool:
-        """Whether all that is recorded has been done again."""
+    def is_next(self, lsn: int) -> bool:
+        """Whether all that was recorded before this outcome has been done again."""
         self._skip()
-        return not self._open
+        return not self._open or self._open[0][0] >= lsn
 
     def wait_no_more(self, up_to: int) -> None:
         """What is recorded up to this LSN is not waited for any more: the code does without."""

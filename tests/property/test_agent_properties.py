@@ -60,6 +60,7 @@ from recovery._events import (
 )
 from recovery._history import History, load
 from recovery._keys import step_of
+from recovery._values import digest, pack_arguments
 from recovery.stores.protocol import LogStore
 
 TASK, RUN = {"topic": "otters"}, "run"
@@ -551,6 +552,13 @@ class Interpreter:
         results = await asyncio.gather(*map(self.branch, branches))
         self.normalize(start)
         self.run.state["gathered"] = results
+
+    async def race(self, branches: tuple[Branch, ...]) -> None:
+        async def one(branch: Branch) -> None:
+            await self.branch(branch)
+            self.run.state.setdefault("order", []).append(branch.first.x)
+
+        await asyncio.gather(*map(one, branches))
 
     async def group(self, branches: tuple[Branch, ...]) -> None:
         start = len(self.run.messages)
@@ -1130,6 +1138,33 @@ def test_rare_programs_that_crash_at_every_call_of_the_disk(
             one.crash(plan)
     with capsys.disabled():
         print(f"\n{one.points} crash points")
+
+
+def test_coroutines_go_on_in_the_order_of_their_outcomes(clock: Clock, rng: random.Random) -> None:
+    delays = rng.sample(range(0, 60, 4), 6)
+    tools = rng.choices(["retry", "park", "reconcile"], k=6)
+    racers = tuple(
+        Branch(rng.randrange(4), Do(tool, f"racer {i}", delay=delay), 0)
+        for i, (tool, delay) in enumerate(zip(tools, delays, strict=True))
+    )
+    one = trial(clock, Program((), ((("race", racers),), _steps_of_calls()), every=9))
+    for plan in crash_plans(one, rng, 1 << 30):
+        world = one.world()
+        end = lives(world, one.program, plan)
+        with noted(plan):
+            assert end.how == "finished", end.value
+            made = {lsn: e.digest for lsn, e in events(world.disk) if isinstance(e, CallIntended)}
+            labels = {
+                digest(pack_arguments((racer.first.x, racer.first.delay), {}, "")): racer.first.x
+                for racer in racers
+            }
+            order = [labels.get(made[call]) for _, call, _ in outcomes(world.disk)]
+            found = end.value["result"]["state"]["order"]
+            assert found == [label for label in order if label in found]
+
+
+def _steps_of_calls() -> tuple[Any, ...]:
+    return tuple(_call("park", i) for i in range(3))
 
 
 @pytest.mark.crash

@@ -101,23 +101,23 @@ def test_outcomes_are_served_in_the_order_in_which_they_were_recorded(ended, ask
     waiting = [claimed(found, f"t{i}") for i in asked]
     served = []
     while waiting:
-        ready = [call for call in waiting if found.is_next(call)]
+        ready = [call for call in waiting if found.is_next(call.last_lsn)]
         assert len(ready) == 1
         served.append(ready[0].last_lsn)
         found.done_again(ready[0].last_lsn)
         waiting.remove(ready[0])
-        assert found.all_done_again == (not waiting)
+        assert found.is_next(99) == (not waiting)
     assert served == sorted(served)
 
 
 def test_an_outcome_served_out_of_order_does_not_hold_up_the_others():
     found = replay(intent("a"), intent("b"), CallReturned(1, 0), CallReturned(2, 0))
     a, b = claimed(found, "a"), claimed(found, "b")
-    assert not found.is_next(b)
+    assert not found.is_next(b.last_lsn)
     found.done_again(b.last_lsn)
-    assert not found.all_done_again
+    assert not found.is_next(99)
     found.done_again(a.last_lsn)
-    assert found.all_done_again
+    assert found.is_next(99)
 
 
 def test_an_outcome_waits_for_all_that_was_recorded_before_it():
@@ -130,18 +130,30 @@ def test_an_outcome_waits_for_all_that_was_recorded_before_it():
         lambda: found.take_change(found.changes[0]),
         lambda: claimed(found, "b"),
     ):
-        assert not found.is_next(a)
+        assert not found.is_next(a.last_lsn)
         do()
-    assert found.is_next(a)
+    assert found.is_next(a.last_lsn)
+
+
+def test_new_outcomes_come_behind_recorded_ones_in_their_order():
+    found = replay(intent("a"), intent("b"), CallReturned(1, 0))
+    a, _ = claimed(found, "a"), claimed(found, "b")
+    found.add_outcome(7)
+    found.add_outcome(8)
+    turns = [a.last_lsn, 7, 8]
+    while turns:
+        assert [found.is_next(lsn) for lsn in turns] == [True] + [False] * (len(turns) - 1)
+        found.done_again(turns.pop(0))
+    assert found.is_next(99)
 
 
 def test_what_an_outcome_has_waited_for_in_vain_is_not_waited_for_again():
     found = replay(ValueRecorded("1", "now", 1, 1.5), intent("a"), CallReturned(2, 0), intent("b"),
                    CallReturned(4, 0))  # fmt: skip
     a, b = claimed(found, "a"), claimed(found, "b")
-    assert not found.is_next(a)
+    assert not found.is_next(a.last_lsn)
     found.wait_no_more(a.last_lsn)
-    assert found.is_next(b)
+    assert found.is_next(b.last_lsn)
 
 
 # -- calls inside calls
@@ -153,7 +165,7 @@ def test_calls_inside_a_call_with_an_outcome_are_covered_by_it():
     assert found.in_doubt() == []
     outer = claimed(found, "outer")
     assert found.used_up
-    assert found.is_next(outer)
+    assert found.is_next(outer.last_lsn)
 
 
 def test_calls_inside_a_call_in_doubt_are_to_be_served():
@@ -169,10 +181,10 @@ def test_settling_a_call_covers_what_was_recorded_inside_it():
     found = replay(intent("outer"), intent("in", scope="call 1"), CallReturned(2, 1),
                    intent("deep", scope="call 2"))  # fmt: skip
     outer = claimed(found, "outer")
-    assert not found.all_done_again
+    assert not found.is_next(99)
     outer.last = CallResolved(1, "outcome", 1)
     assert found.unclaimed() == []
-    assert found.all_done_again
+    assert found.is_next(99)
 
 
 def test_a_call_inside_one_that_a_checkpoint_has_replaced_is_covered():
