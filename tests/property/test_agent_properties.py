@@ -1140,7 +1140,10 @@ def test_rare_programs_that_crash_at_every_call_of_the_disk(
         print(f"\n{one.points} crash points")
 
 
-def test_coroutines_go_on_in_the_order_of_their_outcomes(clock: Clock, rng: random.Random) -> None:
+@pytest.mark.parametrize("_", range(8))
+def test_coroutines_go_on_in_the_order_of_their_outcomes(
+    clock: Clock, rng: random.Random, _: int
+) -> None:
     delays = rng.sample(range(0, 60, 4), 6)
     tools = rng.choices(["retry", "park", "reconcile"], k=6)
     racers = tuple(
