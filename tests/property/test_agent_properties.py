@@ -1172,7 +1172,7 @@ def _steps_of_calls() -> tuple[Any, ...]:
 
 @pytest.mark.crash
 def test_many_runs_that_crash_at_every_call_of_the_disk(clock: Clock, capsys: Any) -> None:
-    points = sweep(clock, scaled(10), 1 << 30)
+    points = sweep(clock, scaled(2), 1 << 30)
     with capsys.disabled():
         print(f"\n{points} crash points")
 
