@@ -36,7 +36,7 @@ class Appender:
         self._buffer_lsn = self._buffer_size = 0
         self._number = 0
         self._snapshot = 0
-        self.next_lsn = 1
+        self.next_lsn = self.oldest_lsn = 1
         self.durable = Mark()
         self.flushed = True  # durability="power"
         self.buffered = False  # durability="none"
@@ -168,7 +168,7 @@ class Appender:
             while salt in payload:
                 salt = self._new_salt()
             header = SegmentHeader(
-                self._number, self._log_id, self.next_lsn, 1, self._owner.epoch, salt
+                self._number, self._log_id, self.next_lsn, self.oldest_lsn, self._owner.epoch, salt
             )
             try:
                 return SegmentWriter.create(self._directory, header, self.flushed)
@@ -219,6 +219,32 @@ class Appender:
         writer.file.close()
         self._writer = None
         self._note_durable(mark)
+
+    # -- retention
+
+    def truncate(self, oldest_lsn: int, numbers: list[int]) -> None:
+        """Remove the segments of these numbers, all of whose records are before ``oldest_lsn``.
+
+        Each step is durable before the next: what is kept; a new segment whose header says that
+        what is older went on purpose; only then the old ones go. So after a crash between any two
+        steps nothing is missing that is not explained.
+        """
+        with self._sync_lock, self._lock:
+            self.check()
+            try:
+                if self.oldest_lsn < oldest_lsn:
+                    if self._writer is not None:
+                        self._seal(self._writer, clean=False)
+                    self.oldest_lsn = oldest_lsn
+                    self._writer = self._new_segment(b"")
+                # A new owner that has not seen this segment must find the old ones.
+                self._owner.check()
+                for number in numbers:
+                    self._directory.remove(segment_name(number))
+                self._directory.sync()
+            except BaseException as exc:
+                self.fail(exc)
+                raise
 
     # -- the end
 

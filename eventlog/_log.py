@@ -111,12 +111,13 @@ class EventLog:
         try:
             _check_directory(files, directory, durability)
             reader = LogReader(files, directory)
-            owner = claim(files, directory, reader.last_epoch(), takeover)
-            log_id = reader.log_id() or files.random_bytes(16)
+            owner = claim(files, directory, reader.listing.last_epoch(), takeover)
+            log_id = reader.listing.log_id() or files.random_bytes(16)
             appender = Appender(files, directory, owner, log_id)
             try:
                 appender.flushed, appender.buffered = durability == "power", durability == "none"
                 appender.segment_size = segment_size
+                appender.oldest_lsn = reader.listing.oldest_lsn(log_id)
                 tail = reader.tail()
                 appender.settle(tail)
             except BaseException:
@@ -142,7 +143,7 @@ class EventLog:
         files = files or OSFiles()
         directory = files.open_directory(os.fspath(path))
         reader = LogReader(files, directory)
-        if not reader.numbers() and directory.identity(LOCK_NAME) is None:
+        if not reader.listing.numbers() and directory.identity(LOCK_NAME) is None:
             directory.close()
             raise UnsupportedFormatError(f"{os.fspath(path)} is not a log: it has no segments")
         return reader
@@ -226,6 +227,24 @@ class EventLog:
         """The records of these LSNs that are there and sound; the others are left out."""
         self._appender.drain()
         return self._reader.fetch(lsns)
+
+    def truncate_before(self, lsn: int) -> int:
+        """Remove the segments that hold only records before ``lsn``; the LSN the log now begins at.
+
+        Frees disk space by whole segments (see ``segment_size``), so some records before ``lsn``
+        may stay. What is kept is committed first, flushed whatever ``durability`` says, and a crash
+        in the middle leaves a sound log. Readers pass over what is gone. Whether anybody still
+        needs it is the caller's to know; most often ``lsn`` is that of a verified snapshot.
+
+        Raises ValueError for an ``lsn`` beyond the end, otherwise as ``commit``.
+        """
+        if lsn > self.last_lsn + 1:
+            raise ValueError(f"{self.path} ends at LSN {self.last_lsn}, which is before {lsn}")
+        self._appender.drain()
+        oldest, numbers = self._reader.listing.before(lsn)
+        if numbers:
+            self._appender.truncate(oldest, numbers)
+        return self._appender.oldest_lsn
 
     def close(self) -> None:
         """Commit, mark the log as closed cleanly, and let go of it. Closing again does nothing.

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from eventlog._errors import Damage, DamagedError, UnsupportedFormatError
+from eventlog._errors import Damage, DamagedError
 from eventlog._files import Directory, Files
 from eventlog._frame import (
     FOOTER,
@@ -20,7 +20,7 @@ from eventlog._frame import (
     SegmentHeader,
     decode_segment_header,
 )
-from eventlog._owner import LOCK_NAME
+from eventlog._listing import Listing, Place
 from eventlog._record import Record, Snapshot, decode_payload
 from eventlog._scan import End, Mark, Segment, start_of
 from eventlog._segment import (
@@ -28,11 +28,8 @@ from eventlog._segment import (
     Footer,
     digest_holds,
     read_footer,
-    read_header,
-    read_mark,
     read_segment,
     segment_name,
-    segment_number,
 )
 
 _logger = logging.getLogger("eventlog")
@@ -41,20 +38,6 @@ POLL_S = 0.02  # how often a follower looks for more
 
 OnDamage = Callable[[Damage], None]
 Wanted = Callable[[Frame], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A segment as the listing and its header give it. ``first_lsn`` is 0 when it is unreadable.
-
-    ``limit`` is the lowest first LSN of any later segment: they are what counts from there on.
-    """
-
-    number: int
-    first_lsn: int
-    limit: int | None
-    header: SegmentHeader | None
-    damage: Damage | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +70,7 @@ class LogReader:
     def __init__(self, files: Files, directory: Directory) -> None:
         self.files, self._directory = files, directory
         self.path = directory.path
-        self._headers: dict[int, SegmentHeader] = {}
+        self.listing = Listing(directory)
 
     def __enter__(self) -> LogReader:
         return self
@@ -108,7 +91,8 @@ class LogReader:
 
         With ``follow`` the iteration waits for more at the end of the log, over segments and
         changes of writer, and ends only when its user leaves it. Damage raises DamagedError when
-        it is reached, or is passed to ``on_damage``, and reading goes on behind it.
+        it is reached, or is passed to ``on_damage``, and reading goes on behind it. What
+        ``EventLog.truncate_before`` has removed is passed over.
         """
         report = on_damage or self._raise
         position = _Position(start)
@@ -127,23 +111,30 @@ class LogReader:
 
     def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
         """Verified snapshots, the newest first; a damaged one is passed over and reported."""
-        mark, places = self._look(1)
+        mark, places = self.listing.look(1)
         for place in reversed(places):
             if not place.first_lsn:
                 continue
-            footer = self._footer(place)
-            if footer is not None and footer.snapshot < place.first_lsn:
-                continue
-            found = []
-            position = _Position(place.first_lsn)
-            for item in self._decoded(place, mark, position, lambda f: f.kind == SNAPSHOT):
+            try:
+                found = list(self._snapshots(place, mark))
+            except FileNotFoundError:  # removed meanwhile, and so is all before it
+                return
+            for item in reversed(found):
                 if isinstance(item, Snapshot):
-                    found.append(item)
-                elif isinstance(item, Damage) and item.snapshot:
+                    yield item
+                else:
                     _logger.warning("%s: %s; an earlier one stands in", self.path, item)
                     if on_damage is not None:
                         on_damage(item)
-            yield from reversed(found)
+
+    def _snapshots(self, place: Place, mark: Mark) -> Iterator[Snapshot | Damage]:
+        footer = self._footer(place)
+        if footer is not None and footer.snapshot < place.first_lsn:
+            return
+        position = _Position(place.first_lsn)
+        for item in self._decoded(place, mark, position, lambda f: f.kind == SNAPSHOT):
+            if isinstance(item, Snapshot) or (isinstance(item, Damage) and item.snapshot):
+                yield item
 
     def latest_snapshot(self) -> Snapshot | None:
         """The newest snapshot that verifies, or None. Nothing is deleted because one did not."""
@@ -154,23 +145,29 @@ class LogReader:
         found: dict[int, Record] = {}
         if not lsns:
             return found
-        mark, places = self._look(min(lsns))
+        mark, places = self.listing.look(min(lsns))
         for place in places:
             limit = place.limit or 1 << 64
             wanted = {lsn for lsn in lsns if place.first_lsn <= lsn < limit}
             if not wanted or not place.first_lsn:
                 continue
-            last = max(wanted)
-            for item in self._decoded(place, mark, _Position(min(wanted)), _holds(wanted)):
-                if isinstance(item, Record) and item.lsn in wanted:
-                    found[item.lsn] = item
-                    if item.lsn == last:
-                        break
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                found.update(self._records_of(place, mark, wanted))
         return found
+
+    def _records_of(
+        self, place: Place, mark: Mark, wanted: set[int]
+    ) -> Iterator[tuple[int, Record]]:
+        last = max(wanted)
+        for item in self._decoded(place, mark, _Position(min(wanted)), _holds(wanted)):
+            if isinstance(item, Record) and item.lsn in wanted:
+                yield item.lsn, item
+                if item.lsn == last:
+                    return
 
     def tail(self) -> Tail:
         """Verify the last segment and say where the log ends."""
-        mark, places = self._look(1 << 63)
+        mark, places = self.listing.look(1 << 63)
         number = places[-1].number if places else 0
         damaged = [place.damage for place in reversed(places) if place.damage is not None]
         place = next((place for place in places if place.first_lsn), None)
@@ -201,86 +198,8 @@ class LogReader:
                     end.torn_frames, tuple(damaged), _index(place, frames), False,
                     _unsure(frames, mark, end))  # fmt: skip
 
-    def last_epoch(self) -> int:
-        """The highest epoch that a segment was written under; 0 when none can be read."""
-        headers = (self._header(number) for number in reversed(self.numbers()))
-        return next((header.epoch for header in headers if header is not None), 0)
-
-    def log_id(self) -> bytes | None:
-        """The id that all segments of this log share; None when there is none to be read."""
-        mark = read_mark(self._directory)
-        if mark is not None:
-            return mark[0]
-        headers = (self._header(number) for number in self.numbers())
-        return next((header.log_id for header in headers if header is not None), None)
-
-    def numbers(self) -> list[int]:
-        """The numbers of the segments that are there, in order."""
-        found = (segment_number(name) for name in self._directory.names())
-        return sorted(number for number in found if number is not None)
-
     def _raise(self, damage: Damage) -> None:
         raise DamagedError(self.path, damage)
-
-    def _header(self, number: int) -> SegmentHeader | None:
-        if number not in self._headers:
-            header = read_header(self._directory, number)
-            if header is None:
-                return None
-            self._headers[number] = header
-        return self._headers[number]
-
-    def _look(self, start: int) -> tuple[Mark, list[Place]]:
-        """What the mark file vouches for, and the segments with records from ``start`` on.
-
-        They are in order, and at least the last one is there. Walks back from the newest, so that
-        the cost is in the tail, not in the history. The mark is read before the listing, and both
-        before any bytes: then what it vouches for is in these files, whatever a writer does.
-        """
-        found = read_mark(self._directory)
-        numbers = self.numbers()
-        if not numbers and self._directory.identity(LOCK_NAME) is None:
-            raise UnsupportedFormatError(f"{self.path} is not a log: it has no segments")
-        log_id = self._log_id(found[0] if found else None, numbers)
-        places: list[Place] = []
-        limit = None
-        for number in reversed(numbers):
-            place = self._place(number, limit, log_id)
-            places.append(place)
-            if place.first_lsn:
-                limit = min(place.first_lsn, limit or place.first_lsn)
-                if place.first_lsn <= start:
-                    break
-        last = self._header(numbers[-1]) if numbers else None
-        if found is None or found[0] != (log_id or found[0]):
-            return Mark(), places[::-1]
-        # A mark of an older epoch than the last segment's was left, or written late, by a writer
-        # that had lost the log: its LSNs are not this log's.
-        return found[2] if last is None or found[1] >= last.epoch else Mark(), places[::-1]
-
-    def _log_id(self, marked: bytes | None, numbers: list[int]) -> bytes | None:
-        """The id of this log, whatever segment or mark file of another one was copied into it."""
-        ids: Counter[bytes] = Counter()
-        for number in reversed(numbers):
-            header = self._header(number)
-            if header is not None:
-                if header.log_id == marked:  # nearly always the first one looked at
-                    return marked
-                ids[header.log_id] += 1
-        return max(ids, key=lambda log_id: ids[log_id]) if ids else marked
-
-    def _place(self, number: int, limit: int | None, log_id: bytes | None) -> Place:
-        header = self._header(number)
-        if header is not None:
-            if header.number == number and header.log_id == log_id:
-                return Place(number, header.first_lsn, limit, header, None)
-            what = "a segment of another log, or under another number"
-            return Place(number, 0, limit, None, Damage(number, 0, 0, 1, 0, what))
-        # A segment gets its name after its header is durable: no crash leads here.
-        start = start_of(read_segment(self._directory, number))
-        what = "segment header fails its CRC" + ("" if start else "; no frame found")
-        damage = Damage(number, 0, HEADER_SIZE, 1, 0, what)
-        return Place(number, start[1] if start else 0, limit, None, damage)
 
     def _load(self, place: Place, mark: Mark) -> Segment:
         buf = read_segment(self._directory, place.number)
@@ -344,7 +263,15 @@ class LogReader:
 
     def _pass(self, position: _Position) -> Iterator[Record | Damage]:
         """All that there is now from ``position`` on, which moves along."""
-        mark, places = self._look(position.lsn)
+        while True:
+            try:
+                yield from self._pass_once(position)
+                return
+            except FileNotFoundError:  # removed meanwhile: look again
+                continue
+
+    def _pass_once(self, position: _Position) -> Iterator[Record | Damage]:
+        mark, places = self.listing.look(position.lsn)
         for place in places:
             if place.number < position.number:
                 continue
@@ -359,19 +286,19 @@ class LogReader:
             if not 0 < place.first_lsn < (place.limit or 1 << 64):
                 position.lsn = expected
                 continue
-            oldest = place.header.oldest_lsn if place.header else 1
-            if position.offset == 0 and place.first_lsn > max(expected, oldest):
-                yield self._missing(place, max(expected, oldest))
+            expected = max(expected, place.oldest_lsn)
+            if position.offset == 0 and place.first_lsn > expected:
+                yield self._missing(place, expected)
             yield from self._decoded(place, mark, position)
 
     def _missing(self, place: Place, expected: int) -> Damage:
-        before = [n for n in self.numbers() if n < place.number]
+        before = [n for n in self.listing.numbers() if n < place.number]
         gap = not before or before[-1] != place.number - 1
         what = f"{segment_name(place.number - 1)} is missing" if gap else "records are missing"
         return Damage(place.number, 0, 0, expected, place.first_lsn - 1, what)
 
     def _grown(self, position: _Position) -> bool:
-        numbers = self.numbers()
+        numbers = self.listing.numbers()
         if not numbers or numbers[-1] > position.number:
             return bool(numbers)
         file = self._directory.open(segment_name(position.number))

@@ -27,7 +27,8 @@ from eventlog._frame import (
     frame_at,
 )
 from eventlog._json import Json, from_json, to_json
-from eventlog._reader import LogReader, Place
+from eventlog._listing import Place
+from eventlog._reader import LogReader
 from eventlog._record import Record, Snapshot, decode_payload
 from eventlog._scan import End, Mark, Segment
 from eventlog._segment import (
@@ -173,7 +174,7 @@ def _check_body(found: _Found) -> Finding | None:
 def _examine(reader: LogReader, totals: Totals) -> Iterator[_Found | Finding]:
     """Records and problems in the order in which they are in the log."""
     try:
-        mark, places = reader._look(0)
+        mark, places = reader.listing.look(0)
     except UnsupportedFormatError as exc:
         yield _foreign(reader, exc)
         return
@@ -192,8 +193,12 @@ def _examine(reader: LogReader, totals: Totals) -> Iterator[_Found | Finding]:
         except UnsupportedFormatError as exc:
             yield Finding(NOT_A_LOG, place.number, examined.offset, 0, 1, 0, str(exc))
         except FileNotFoundError:
-            what = f"{segment_name(place.number)} vanished while it was being read"
-            yield Finding(MISSING, place.number, 0, 0, 1, 0, what)
+            log_id = place.header.log_id if place.header is not None else None
+            if place.first_lsn >= reader.listing.oldest_lsn(
+                log_id
+            ):  # else it was removed on purpose
+                what = f"{segment_name(place.number)} vanished while it was being read"
+                yield Finding(MISSING, place.number, 0, 0, 1, 0, what)
         expected = max(expected, examined.lsn)
     totals.last_lsn = max(0, expected - 1)
 
@@ -333,14 +338,14 @@ def _check_start(
 ) -> Iterator[Finding]:
     """A segment's header, and whether it takes up where the log was."""
     name = segment_name(place.number)
-    if place.damage is not None and reader._header(place.number) is not None:
+    if place.damage is not None and reader.listing.header(place.number) is not None:
         yield Finding(NOT_A_LOG, place.number, 0, 0, 1, 0, f"{name}: {place.damage.what}")
     elif place.damage is not None:
         text = f"{name}: {place.damage.what}"
         if place.first_lsn:
             text += "; its records can still be read"
         yield Finding(DAMAGED, place.number, 0, HEADER_SIZE, 1, 0, text)
-    first = max(expected, place.header.oldest_lsn if place.header is not None else 1)
+    first = max(expected, place.oldest_lsn)
     last = place.first_lsn - 1 if place.first_lsn else 0
     gone = range(previous + 1, place.number)
     if gone and last >= first:
@@ -444,9 +449,9 @@ def _footer_wrong(examined: _Examined, footer: Footer, end: End, buf: bytes) -> 
 
 
 def _foreign(reader: LogReader, exc: UnsupportedFormatError) -> Finding:
-    for number in reader.numbers():
+    for number in reader.listing.numbers():
         try:
-            reader._header(number)
+            reader.listing.header(number)
         except UnsupportedFormatError as found:
             return Finding(NOT_A_LOG, number, 0, 0, 1, 0, f"{segment_name(number)}: {found}")
     return Finding(NOT_A_LOG, 0, 0, 0, 1, 0, str(exc))

@@ -99,7 +99,7 @@ def disk() -> SimulatedDisk:
 def rolled() -> SimulatedDisk:
     disk = SimulatedDisk(seed=1)
     write(disk, records=12, segment_size=512)
-    assert len(EventLog.read("log", files=disk).numbers()) >= 4
+    assert len(EventLog.read("log", files=disk).listing.numbers()) >= 4
     return disk
 
 

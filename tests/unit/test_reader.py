@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from eventlog import Damage, DamagedError, EventLog, LogReader, UnsupportedFormatError
-from eventlog import _reader as reader_module
+from eventlog import Damage, DamagedError, EventLog, UnsupportedFormatError
+from eventlog import _listing as listing_module
 from eventlog._files import Directory
+from eventlog._listing import Listing
 from eventlog._scan import Mark, Segment
 from eventlog._segment import encode_mark, read_mark, read_segment, segment_name
 from eventlog.testing import SimulatedDisk
@@ -122,7 +123,7 @@ def test_a_page_that_is_read_too_early_is_not_damage(monkeypatch: pytest.MonkeyP
         return bytes(content) if newest < 6 else read_segment(directory, number)
 
     with EventLog.read("log", files=disk) as reader:
-        monkeypatch.setattr(reader_module, "read_segment", torn_reading)
+        monkeypatch.setattr(listing_module, "read_segment", torn_reading)
         assert [r.lsn for r in reader.records()] == list(range(1, 7))
         readings = itertools.count()
         assert reader.tail().damaged == ()
@@ -139,7 +140,7 @@ def test_a_roll_between_two_readings_is_not_damage(
     log.append("event", 1)
     log.commit()
     reader = EventLog.read("log", files=disk)
-    numbers = LogReader.numbers
+    numbers = Listing.numbers
 
     def roll() -> None:
         monkeypatch.undo()
@@ -152,16 +153,16 @@ def test_a_roll_between_two_readings_is_not_damage(
         roll()
         return found
 
-    def listed(self: LogReader) -> list[int]:
+    def listed(self: Listing) -> list[int]:
         found = numbers(self)
         roll()
         return found
 
     for read in ("records", "snapshots", "tail"):
         if after == "mark":
-            monkeypatch.setattr(reader_module, "read_mark", marked)
+            monkeypatch.setattr(listing_module, "read_mark", marked)
         else:
-            monkeypatch.setattr(LogReader, "numbers", listed)
+            monkeypatch.setattr(Listing, "numbers", listed)
         damaged: list[Damage] = []
         if read == "records":
             lsns = [r.lsn for r in reader.records(on_damage=damaged.append)]

@@ -1,0 +1,142 @@
+"""Which segments a log consists of, as their names and headers give it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from eventlog._errors import Damage, UnsupportedFormatError
+from eventlog._files import Directory
+from eventlog._frame import HEADER_SIZE, SegmentHeader
+from eventlog._owner import LOCK_NAME
+from eventlog._scan import Mark, start_of
+from eventlog._segment import read_header, read_mark, read_segment, segment_number
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A segment as the listing and its header give it. ``first_lsn`` is 0 when it is unreadable.
+
+    ``limit`` is the lowest first LSN of any later segment: they are what counts from there on.
+    ``oldest_lsn`` is the log's: what was before it was removed on purpose.
+    """
+
+    number: int
+    first_lsn: int
+    limit: int | None
+    header: SegmentHeader | None
+    damage: Damage | None
+    oldest_lsn: int
+
+
+class Listing:
+    """The segments in a directory, listed anew at each question. Headers are kept."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._headers: dict[int, SegmentHeader] = {}
+
+    def last_epoch(self) -> int:
+        """The highest epoch that a segment was written under; 0 when none can be read."""
+        headers = (self.header(number) for number in reversed(self.numbers()))
+        return next((header.epoch for header in headers if header is not None), 0)
+
+    def log_id(self) -> bytes | None:
+        """The id that all segments of this log share; None when there is none to be read."""
+        mark = read_mark(self._directory)
+        return self._log_id(mark[0] if mark else None, self.numbers())
+
+    def oldest_lsn(self, log_id: bytes | None) -> int:
+        """Records before this LSN were removed on purpose; the newest readable header says so."""
+        headers = (self.header(number) for number in reversed(self.numbers()))
+        return next((h.oldest_lsn for h in headers if h is not None and h.log_id == log_id), 1)
+
+    def before(self, lsn: int) -> tuple[int, list[int]]:
+        """The segments with records before ``lsn`` alone, and the first LSN of what comes next.
+
+        Only those that are this log's for certain: nothing is removed because it cannot be read.
+        """
+        kept = self.look(lsn)[1][0] if self.numbers() else None
+        if kept is None or kept.header is None:
+            return 0, []
+        earlier = ((n, self.header(n)) for n in self.numbers() if n < kept.number)
+        ours = [
+            number
+            for number, header in earlier
+            if header and (header.number, header.log_id) == (number, kept.header.log_id)
+        ]
+        return kept.first_lsn, ours
+
+    def numbers(self) -> list[int]:
+        """The numbers of the segments that are there, in order."""
+        found = (segment_number(name) for name in self._directory.names())
+        return sorted(number for number in found if number is not None)
+
+    def header(self, number: int) -> SegmentHeader | None:
+        """The header of a segment; None when it is damaged."""
+        if number not in self._headers:
+            header = read_header(self._directory, number)
+            if header is None:
+                return None
+            self._headers[number] = header
+        return self._headers[number]
+
+    def look(self, start: int) -> tuple[Mark, list[Place]]:
+        """What the mark file vouches for, and the segments with records from ``start`` on.
+
+        They are in order, and at least the last one is there. Walks back from the newest, so that
+        the cost is in the tail, not in the history. The mark is read before the listing, and both
+        before any bytes: then what it vouches for is in these files, whatever a writer does.
+        """
+        while True:
+            try:
+                return self._look_once(start)
+            except FileNotFoundError:  # removed since it was listed (truncate_before): look again
+                continue
+
+    def _look_once(self, start: int) -> tuple[Mark, list[Place]]:
+        found = read_mark(self._directory)
+        numbers = self.numbers()
+        if not numbers and self._directory.identity(LOCK_NAME) is None:
+            raise UnsupportedFormatError(f"{self._directory.path} is not a log: it has no segments")
+        log_id = self._log_id(found[0] if found else None, numbers)
+        places: list[Place] = []
+        limit, oldest = None, self.oldest_lsn(log_id)
+        first = max(start, oldest) if oldest > 1 else start
+        for number in reversed(numbers):
+            place = self._place(number, limit, log_id, oldest)
+            places.append(place)
+            if place.first_lsn:
+                limit = min(place.first_lsn, limit or place.first_lsn)
+                if place.first_lsn <= first:
+                    break
+        last = self.header(numbers[-1]) if numbers else None
+        if found is None or found[0] != (log_id or found[0]):
+            return Mark(), places[::-1]
+        # A mark of an older epoch than the last segment's was left, or written late, by a writer
+        # that had lost the log: its LSNs are not this log's.
+        return found[2] if last is None or found[1] >= last.epoch else Mark(), places[::-1]
+
+    def _log_id(self, marked: bytes | None, numbers: list[int]) -> bytes | None:
+        """The id of this log, whatever segment or mark file of another one was copied into it."""
+        ids: Counter[bytes] = Counter()
+        for number in reversed(numbers):
+            header = self.header(number)
+            if header is not None:
+                if header.log_id == marked:  # nearly always the first one looked at
+                    return marked
+                ids[header.log_id] += 1
+        return max(ids, key=lambda log_id: ids[log_id]) if ids else marked
+
+    def _place(self, number: int, limit: int | None, log_id: bytes | None, oldest: int) -> Place:
+        header = self.header(number)
+        if header is not None:
+            if header.number == number and header.log_id == log_id:
+                return Place(number, header.first_lsn, limit, header, None, oldest)
+            what = "a segment of another log, or under another number"
+            return Place(number, 0, limit, None, Damage(number, 0, 0, 1, 0, what), oldest)
+        # A segment gets its name after its header is durable: no crash leads here.
+        start = start_of(read_segment(self._directory, number))
+        what = "segment header fails its CRC" + ("" if start else "; no frame found")
+        damage = Damage(number, 0, HEADER_SIZE, 1, 0, what)
+        return Place(number, start[1] if start else 0, limit, None, damage, oldest)
