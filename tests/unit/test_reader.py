@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from eventlog import Damage, DamagedError, EventLog, UnsupportedFormatError
+from eventlog import Damage, DamagedError, EventLog, LogReader, UnsupportedFormatError
 from eventlog import _listing as listing_module
+from eventlog import _reader as reader_module
 from eventlog._files import Directory
 from eventlog._listing import Listing
 from eventlog._scan import Mark, Segment
