@@ -9,7 +9,7 @@ comma := ,
 DEMO_EXTRAS := demo$(if $(OPENAI_BASE_URL)$(OPENAI_API_KEY),$(comma)openai)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench crash docs clean
+.PHONY: help demo test lint bench crash fuzz docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -23,6 +23,9 @@ test: $(VENV)/.with-dev ## the test suite without the long crash sweeps
 crash: $(VENV)/.with-dev ## the long crash sweeps, then the suite with many more random examples
 	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m crash
 	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m "not crash"
+
+fuzz: $(VENV)/.with-dev,fuzz ## fuzz the decoders, all in turn (SECONDS= TARGETS="...")
+	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60)
 
 lint: $(VENV)/.with-dev ## ruff and mypy
 	@$(BIN)/ruff check

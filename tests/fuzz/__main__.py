@@ -1,0 +1,101 @@
+"""Fuzz all targets in turn, or those that are named: `python -m tests.fuzz [TARGET...]`.
+
+Needs atheris (`pip install 'agent-eventlog[fuzz]'`). An input that breaks a promise is kept in
+WORK/crashes/TARGET, the shortest for each place that raises, and fuzzing goes on. Inputs that reach
+what no kept one does are added to tests/fuzz/corpus/TARGET at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.fuzz.targets import TARGETS
+
+CORPUS = Path(__file__).parent / "corpus"
+SIZE_MAX = 4096  # bytes of one input
+FILES_MAX = 300  # of one target's corpus
+TIMEOUT_S, MEMORY_MIB = 20, 2048  # of one input: more is a finding
+
+_DONE = re.compile(r"#(\d+)\s+DONE\s+cov: (\d+) ft: (\d+) corp: (\d+)")
+
+
+def main() -> int:
+    """The exit code: 1 when anything was found."""
+    args = _arguments()
+    with tempfile.TemporaryDirectory() as scratch:
+        work = args.work or Path(scratch)
+        names, until = args.targets or list(TARGETS), time.monotonic() + args.seconds
+        turn = min(args.turn, max(1, args.seconds // len(names)))
+        while (left := until - time.monotonic()) >= 1:
+            target = names[0]
+            names = [*names[1:], target]
+            print(_fuzz(target, min(turn, int(left)), work), flush=True)
+        for target in sorted(names):
+            print(f"{target}: {_merge(target, work)} inputs kept in {CORPUS / target}")
+        found = sorted((work / "crashes").glob("*/*.txt"))
+        for path in found:
+            print(f"{path}\n{path.read_text()}\ninput: {path.with_suffix('').read_bytes()!r}")
+    return 1 if found else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
+    parser.add_argument("--seconds", type=int, default=60, help="for all together (default 60)")
+    parser.add_argument("--turn", type=int, default=600, help="seconds at a time (default 600)")
+    parser.add_argument("--work", type=Path, help="keep what is found there, and go on from it")
+    args = parser.parse_args()
+    if unknown := set(args.targets) - set(TARGETS):
+        parser.error(f"{', '.join(unknown)}: the targets are {', '.join(TARGETS)}")
+    return args
+
+
+def _fuzz(target: str, seconds: int, work: Path) -> str:
+    """One turn; a line about it."""
+    inputs, crashes = work / "inputs" / target, work / "crashes" / target
+    for folder in (inputs, crashes, CORPUS / target):
+        folder.mkdir(parents=True, exist_ok=True)
+    said = _atheris(
+        target, crashes, f"-max_total_time={seconds}", f"-max_len={SIZE_MAX}",
+        f"-timeout={TIMEOUT_S}", f"-rss_limit_mb={MEMORY_MIB}", f"-artifact_prefix={crashes}/",
+        str(inputs), str(CORPUS / target),
+    )  # fmt: skip
+    done = _DONE.search(said)
+    if done is None:
+        (crashes / f"ended-{int(time.time())}.txt").write_text(said[-20000:])
+        return f"{target}: ENDED EARLY, see {crashes}\n{said[-2000:]}"
+    runs, edges, features, corpus = done.groups()
+    found = said.count("\nFOUND ")
+    return (
+        f"{target}: {seconds} s, {runs} executions, {edges} edges, {features} features, "
+        f"{corpus} inputs, {found} findings"
+    )
+
+
+def _merge(target: str, work: Path) -> int:
+    """Add to the corpus the inputs that reach more than it does; how many it has then."""
+    corpus = CORPUS / target
+    corpus.mkdir(parents=True, exist_ok=True)
+    inputs = work / "inputs" / target
+    if inputs.exists():
+        _atheris(target, work / "merge", "-merge=1", f"-max_len={SIZE_MAX}", str(corpus),
+                 str(inputs))  # fmt: skip
+    for path in sorted(corpus.iterdir(), key=lambda path: path.stat().st_size)[FILES_MAX:]:
+        path.unlink()
+    return len(list(corpus.iterdir()))
+
+
+def _atheris(target: str, findings: Path, *options: str) -> str:
+    """What atheris says on its standard error."""
+    command = [sys.executable, "-m", "tests.fuzz._atheris", target, str(findings), *options]
+    return subprocess.run(command, capture_output=True, check=False).stderr.decode(errors="replace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
