@@ -113,10 +113,126 @@ def test_a_failed_sync_loses_for_good_what_can_still_be_read() -> None:
         file.sync()
     file.sync()
     assert file.pread(3, 0) == b"new"
-    assert outcomes(disk) == {b"old"}
-    file.pwrite(b"new", 0)
+    assert {b"old", b"nld", b"ned", b"new"} == outcomes(disk), "nobody knows what got there"
+    file.pwrite(b"NEW", 0)
     file.sync()
-    assert outcomes(disk) == {b"new"}
+    assert outcomes(disk) == {b"NEW"}
+
+
+def test_a_flush_makes_nothing_durable_that_a_failed_one_took_for_written() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    file.pwrite(b"....", 0)
+    file.sync()
+    directory.sync()
+    file.pwrite(b"ab", 0)
+    disk.fail_at("sync", 0, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        file.sync()
+    file.pwrite(b"cd", 1)
+    file.sync()
+    assert everything(disk) == {b".cd.", b"acd."}
+
+
+def everything(disk: SimulatedDisk, name: str = "f") -> set[bytes | None]:
+    return {content(after, name) for after in disk.power_losses()}
+
+
+def test_every_loss_of_a_short_write() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    file.pwrite(b"....", 0)
+    file.sync()
+    directory.sync()
+    file.pwrite(b"abc", 2)
+    assert everything(disk) == {
+        *(b"....", b"..ab", b"..abc"),
+        *(b"..a.", b"..ab\0", b"....\0", b"..a.\0"),
+        *(b"..ab\xff", b"....\xff", b"..a.\xff"),
+        *(b"....c", b"..a.c", b"..ab"),  # stale: it was there once, as far as this disk knows
+    }
+
+
+def test_every_loss_has_every_subset_of_the_writes_and_of_the_names() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    file.pwrite(bytes(4), 0)
+    file.sync()
+    for i in range(4):
+        file.pwrite(b"x", i)
+    directory.open("g", write=True, create=True)
+    found = [after.directories["d"] for after in disk.power_losses()]
+    lists = [tuple(sorted(names)) for names in found]
+    assert {*lists} == {(), ("f",), ("g",), ("f", "g")}
+    for names in (("f",), ("f", "g")):
+        contents = [bytes(d["f"].content) for d in found if tuple(sorted(d)) == names]
+        assert sorted(contents) == sorted({*contents}) and len(contents) == 2**4
+    assert lists.count(()) == 1, "without its name, what is in a file makes no difference"
+
+
+def test_every_loss_of_a_long_write_knows_sectors() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    file = directory.open("f", write=True, create=True)
+    file.pwrite(b"." * 4 * SECTOR, 0)
+    file.sync()
+    directory.sync()
+    file.pwrite(b"x" * 3 * SECTOR, 100)
+    parts = (0, 100, SECTOR - 1, SECTOR, 2 * SECTOR - 1, 2 * SECTOR, 3 * SECTOR, 3 * SECTOR + 99)
+    kept = {bytes(c[i] for i in parts) for c in everything(disk) if c}
+    assert {b".xx.....", b"...xx...", b".....x..", b"......xx", b".xxxxx..", b"...xxxxx"} <= kept
+
+
+def test_what_a_removed_file_held_may_turn_up_in_a_new_one() -> None:
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    old = directory.open("old", write=True, create=True)
+    old.pwrite(b"secret", 0)
+    old.sync()
+    directory.remove("old")
+    file = directory.open("f", write=True, create=True)
+    file.sync()
+    directory.sync()
+    file.pwrite(b"text", 4)
+    assert b"secrtext"[:4] + b"text" in everything(disk)
+
+
+def test_after_a_process_death_the_losses_are_the_same() -> None:
+    disk, _ = fresh()
+    file = disk.make_directory("d").open("f", write=True, create=True)
+    file.pwrite(b"abc", 0)
+    file.sync()
+    file.pwrite(b"d", 3)
+    assert everything(disk) == everything(disk.after_process_death())
+
+
+def test_an_image_tells_disks_apart() -> None:
+    disk, _ = fresh()
+    file = disk.make_directory("d").open("f", write=True, create=True)
+    images = [disk.image()]
+    for data in (b"", b"a", b"a\0"):
+        file.pwrite(data, 0)
+        images.append(disk.image())
+    disk.make_directory("d").open("g", create=True)
+    images.append(disk.image())
+    assert images[0] == images[1] and len({*images}) == 4
+    assert disk.after_process_death().image() == disk.image()
+
+
+def test_reads_fail_and_lie_when_told_to() -> None:
+    disk, _ = fresh()
+    file = disk.make_directory("d").open("f", write=True, create=True)
+    file.pwrite(b"abc", 0)
+    assert file.pread(3, 0) == b"abc"
+    disk.fail_at("read", 1, errno.EIO)
+    disk.misread_at(2, 9)
+    assert file.pread(3, 0) == b"abc"
+    with pytest.raises(OSError, match="Input/output"):
+        file.pread(3, 0)
+    assert [file.pread(3, 0), file.pread(3, 0)] == [b"a`c", b"abc"]
 
 
 def test_names_may_change_in_any_order_until_the_directory_is_synced() -> None:
