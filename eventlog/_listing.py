@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eventlog._errors import Damage, UnsupportedFormatError
 from eventlog._files import Directory
 from eventlog._frame import HEADER_SIZE, SegmentHeader
 from eventlog._owner import LOCK_NAME
-from eventlog._scan import Mark, start_of
-from eventlog._segment import read_header, read_mark, read_segment, segment_number
+from eventlog._scan import Mark
+from eventlog._segment import identify, read_header, read_mark, read_segment, segment_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,11 @@ class Listing:
                 limit = min(place.first_lsn, limit or place.first_lsn)
                 if place.first_lsn <= first:
                     break
-        last = self.header(numbers[-1]) if numbers else None
-        if found is None or found[0] != (log_id or found[0]):
+        last = next((place.header for place in places if place.header is not None), None)
+        if found is None:
+            return Mark(), places[::-1]
+        if found[0] != (log_id or found[0]):
+            places[0] = _exchanged(places[0])
             return Mark(), places[::-1]
         # A mark of an older epoch than the last segment's was left, or written late, by a writer
         # that had lost the log: its LSNs are not this log's.
@@ -136,7 +139,12 @@ class Listing:
             what = "a segment of another log, or under another number"
             return Place(number, 0, limit, None, Damage(number, 0, 0, 1, 0, what), oldest)
         # A segment gets its name after its header is durable: no crash leads here.
-        start = start_of(read_segment(self._directory, number))
+        start = identify(read_segment(self._directory, number))
         what = "segment header fails its CRC" + ("" if start else "; no frame found")
         damage = Damage(number, 0, HEADER_SIZE, 1, 0, what)
         return Place(number, start[1] if start else 0, limit, None, damage, oldest)
+
+
+def _exchanged(place: Place) -> Place:
+    what = "MARK is of another log than the segments: one or the other was put here"
+    return replace(place, damage=place.damage or Damage(place.number, 0, 0, 1, 0, what))

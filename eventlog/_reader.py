@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -18,15 +19,16 @@ from eventlog._frame import (
     SNAPSHOT,
     Frame,
     SegmentHeader,
-    decode_segment_header,
+    frame_at,
 )
 from eventlog._listing import Listing, Place
 from eventlog._record import Record, Snapshot, decode_payload
-from eventlog._scan import End, Mark, Segment, start_of
+from eventlog._scan import End, Mark, Segment
 from eventlog._segment import (
     INDEX_STEP,
     Footer,
     digest_holds,
+    identify,
     read_footer,
     read_segment,
     segment_name,
@@ -172,10 +174,9 @@ class LogReader:
         damaged = [place.damage for place in reversed(places) if place.damage is not None]
         place = next((place for place in places if place.first_lsn), None)
         if place is None:
-            durable = mark.durable
-            if durable:  # segments were there and none can be read, not even the header
-                damaged.append(Damage(number, 0, 0, 1, durable, "no segment is readable"))
-            return Tail(number, None, 0, durable + 1, 0, 0, 0, False, 0, 0, tuple(damaged),
+            lost = _unreadable(mark, places)
+            damaged += [lost] if lost else []
+            return Tail(number, None, 0, mark.durable + 1, 0, 0, 0, False, 0, 0, tuple(damaged),
                         [], False, 0)  # fmt: skip
         place = replace(place, limit=None)
         segment = self._load(place, mark)
@@ -203,9 +204,7 @@ class LogReader:
 
     def _load(self, place: Place, mark: Mark) -> Segment:
         buf = read_segment(self._directory, place.number)
-        header = decode_segment_header(buf)
-        start = start_of(buf)
-        salt = header.salt if header is not None else start[0] if start is not None else b""
+        salt, _ = identify(buf) or (b"", 0)
         return Segment(place.number, buf, salt, mark, place.limit)
 
     def _footer(self, place: Place) -> Footer | None:
@@ -290,6 +289,10 @@ class LogReader:
             if position.offset == 0 and place.first_lsn > expected:
                 yield self._missing(place, expected)
             yield from self._decoded(place, mark, position)
+        lost = _unreadable(mark, places)
+        if lost is not None and position.lsn <= lost.last_lsn:
+            yield lost
+            position.lsn = lost.last_lsn + 1
 
     def _missing(self, place: Place, expected: int) -> Damage:
         before = [n for n in self.listing.numbers() if n < place.number]
@@ -316,23 +319,34 @@ class _Position:
         self.number = self.offset = 0
 
 
+def _unreadable(mark: Mark, places: list[Place]) -> Damage | None:
+    """What is lost when segments were there, and none can be read, not even the header."""
+    if any(place.first_lsn for place in places) or not mark.durable:
+        return None
+    number, oldest = (places[-1].number, places[-1].oldest_lsn) if places else (0, 1)
+    return Damage(number, 0, 0, oldest, mark.durable, "no segment is readable")
+
+
 def _start(segment: Segment, place: Place, lsn: int) -> tuple[int, int]:
     """An LSN at or before ``lsn``, and the offset of its frame."""
     footer = read_footer(segment.buf, segment.salt)
     if footer is not None and lsn > place.first_lsn:
         found = footer.offset_before(lsn)
-        if place.first_lsn <= found[0] <= lsn:
+        frame = frame_at(segment.buf, found[1], segment.salt)
+        if frame is not None and frame.lsn == found[0] and place.first_lsn <= found[0] <= lsn:
             return found
     return place.first_lsn, HEADER_SIZE
 
 
 def _holds(lsns: set[int]) -> Wanted:
     """Whether a frame holds one of these records."""
+    ordered = sorted(lsns)
 
     def wanted(frame: Frame) -> bool:
         if frame.count == 1:
             return frame.lsn in lsns
-        return not lsns.isdisjoint(range(frame.lsn, frame.lsn + frame.count))
+        at = bisect_left(ordered, frame.lsn)
+        return at < len(ordered) and ordered[at] < frame.lsn + frame.count
 
     return wanted
 

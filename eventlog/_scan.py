@@ -68,6 +68,7 @@ class Segment:
         self.number, self.buf, self.salt = number, buf, salt
         self.mark, self.limit = mark, limit
         self._ahead: list[Frame] | None = None
+        self._order: list[Frame] | None = None
         self._offsets: list[int] = []
         self._marks: list[int] = []
 
@@ -84,7 +85,7 @@ class Segment:
             if frame is not None and frame.lsn != lsn:
                 frame = None
             passed_over = frame is not None and wanted is not None and not wanted(frame)
-            if frame is not None and passed_over and frame.end <= len(self.buf):
+            if frame is not None and passed_over and self._reaches_its_end(frame):
                 offset, lsn = frame.end, lsn + frame.count
                 continue
             payload = payload_of(self.buf, frame, self.salt) if frame is not None else None
@@ -109,6 +110,11 @@ class Segment:
             offset, lsn = damage.offset + damage.size, max(lsn, damage.last_lsn + 1)
         yield self._end(offset, lsn)
 
+    def _reaches_its_end(self, frame: Frame) -> bool:
+        # No payload holds the salt: if this one does, another frame was put over a part of it.
+        inside = self.buf.find(self.salt, frame.payload_offset, frame.end)
+        return inside < 0 and frame.end <= len(self.buf)
+
     def known_durable(self) -> int:
         """The highest LSN that any witness calls durable, as far as the walk has come."""
         return self._known_durable(HEADER_SIZE)
@@ -121,23 +127,34 @@ class Segment:
             )
 
     def _judge(self, frame: Frame | None, offset: int, lsn: int, known: int) -> Damage:
-        if frame is not None and frame.end <= len(self.buf):
+        found = self._next_in_order(offset, lsn)
+        # As in _reaches_its_end.
+        whole = found is None or frame is None or frame.end <= found.offset
+        if frame is not None and whole and frame.end <= len(self.buf):
             # The header, which has a CRC of its own, is sound: the extent of the loss is known.
             last = lsn + frame.count - 1
             snapshot = frame.kind == SNAPSHOT
             what = {SNAPSHOT: "snapshot", FOOTER: "footer"}.get(frame.kind, "record")
             return self._damage(offset, frame.end, lsn, last, f"{what} fails its CRC", snapshot)
-        for found in self._frames_ahead(offset):
-            # In a sound log the next frame starts at the first lost record or behind it, and not
-            # behind the first record that was never durable. Copies of older frames inside a
-            # payload have lower LSNs.
-            if lsn <= found.lsn <= known + 1 and (found.offset, found.lsn) != (offset, lsn):
-                what = "gap in LSNs" if found.offset == offset else "bytes that are no frame"
-                snapshot = found.lsn == lsn + 1 and found.snapshot == lsn
-                return self._damage(offset, found.offset, lsn, found.lsn - 1, what, snapshot)
+        # What was never durable says nothing of where the log went on.
+        if found is not None and found.lsn <= known + 1:
+            what = "gap in LSNs" if found.offset == offset else "bytes that are no frame"
+            snapshot = found.lsn == lsn + 1 and found.snapshot == lsn
+            return self._damage(offset, found.offset, lsn, found.lsn - 1, what, snapshot)
         snapshot = lsn == known == self.mark.snapshot
         what = "nothing sound from here on"
         return self._damage(offset, len(self.buf), lsn, known, what, snapshot)
+
+    def _next_in_order(self, offset: int, lsn: int) -> Frame | None:
+        """The frame at or behind ``offset`` with which the log goes on, from ``lsn`` at least."""
+        if self._order is None:  # at the first damage: what is before it is sound
+            self._order = _in_order(list(self._frames_ahead(offset)), lsn)
+        first = bisect_left(self._order, offset, key=lambda frame: frame.offset)
+        for i in range(first, len(self._order)):
+            found = self._order[i]
+            if found.lsn >= lsn and (found.offset, found.lsn) != (offset, lsn):
+                return found
+        return None
 
     def _known_durable(self, offset: int) -> int:
         """The highest LSN that any witness, outside or at ``offset`` and behind, calls durable."""
@@ -174,6 +191,31 @@ class Segment:
         torn = len(self.buf[offset:].rstrip(b"\0"))
         frames = len(self._offsets) - self._index(offset) if torn else 0
         return End(offset, lsn, torn, frames)
+
+
+def _in_order(frames: list[Frame], lsn: int) -> list[Frame]:
+    """As many of the frames as stand in the order of their LSNs, which are ``lsn`` or higher.
+
+    In a sound log these are all. A disk that wrote to a wrong place leaves copies of frames where
+    others were: going on at the first of them would give up what stands between. (The longest
+    ascending subsequence; of equal ones the later.)
+    """
+    tops: list[tuple[int, bool]] = []  # the lowest place that ends a sequence of each length
+    ends: list[int] = []  # and the frame that it is of
+    before: list[int] = []
+    for i, frame in enumerate(frames):
+        place = (frame.lsn, frame.kind != FOOTER)  # a footer has the LSN of what follows it
+        length = bisect_left(tops, place)
+        before.append(ends[length - 1] if length else -1)
+        if frame.lsn >= lsn:
+            tops[length : length + 1] = [place]
+            ends[length : length + 1] = [i]
+    order: list[Frame] = []
+    at = ends[-1] if ends else -1
+    while at >= 0:
+        order.append(frames[at])
+        at = before[at]
+    return order[::-1]
 
 
 def start_of(buf: bytes) -> tuple[bytes, int] | None:

@@ -24,7 +24,7 @@ from eventlog._frame import (
     padded,
     payload_of,
 )
-from eventlog._scan import Mark
+from eventlog._scan import Mark, start_of
 
 SUFFIX = ".seg"
 MARK_NAME = "MARK"
@@ -190,6 +190,20 @@ def read_segment(directory: Directory, number: int) -> bytes:
         return file.pread(file.size(), 0)
     finally:
         file.close()
+
+
+def identify(buf: bytes) -> tuple[bytes, int] | None:
+    """Salt and first LSN of a segment; None when neither its header nor anything else tells.
+
+    Every frame starts with the salt, so the first one has it too. When a whole sector is gone, with
+    header and first frame, the footer at the other end has both.
+    """
+    header = decode_segment_header(buf)
+    if header is not None:
+        return header.salt, header.first_lsn
+    salt = buf[-TRAILER_SIZE:][:4]
+    footer = read_footer(buf, salt) if start_of(buf) is None and len(salt) == 4 else None
+    return start_of(buf) if footer is None else (salt, footer.index[0][0])
 
 
 def encode_mark(log_id: bytes, epoch: int, mark: Mark) -> bytes:

@@ -370,10 +370,6 @@ def _check_mark(reader: LogReader, mark: Mark, places: list[Place]) -> Iterator[
         text = f"no segment can be read: {_loss(1, mark.durable)}"
         yield Finding(DAMAGED if places else MISSING, 0, 0, 0, 1, mark.durable, text)
     found = read_mark(reader._directory)
-    ids = {place.header.log_id for place in places if place.header is not None}
-    if found is not None and ids and found[0] not in ids:
-        text = f"{MARK_NAME} is of another log than the segments; they may have been exchanged"
-        yield Finding(NOT_A_LOG, 0, 0, 0, 1, 0, text)
     if found is None and _mark_is_torn(reader):
         text = f"{MARK_NAME} is torn or damaged. Harmless: it is made anew by the next commit"
         yield Finding(0, 0, 0, 0, 1, 0, text)

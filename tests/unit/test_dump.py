@@ -354,6 +354,7 @@ def test_unreadable_first_segment_leaves_a_gap(rolled) -> None:
     first = next(EventLog.read("log", files=rolled).records()).lsn
     flip(rolled, 20)
     flip(rolled, HEADER_SIZE + 20)
+    flip(rolled, len(rolled.directories["log"][segment_name(1)].content) - 1)  # the footer
     header, gap = found(rolled)
     assert (header.bit, header.segment) == (DAMAGED, 1)
     assert (gap.bit, gap.segment, gap.first_lsn) == (GAP, 2, first)
