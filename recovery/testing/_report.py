@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,6 +10,8 @@ from typing import Literal
 Kind = Literal["ran twice", "in doubt", "differs", "lost", "stuck", "raised"]
 
 TEXT_SIZE_MAX = 2000  # of one finding; the rest helps nobody
+
+_VARYING = re.compile(r"\b(?:[0-9a-f]*\d[0-9a-f-]*|twice|once)\b")
 
 # The worst first, and what to do about each: the last line of a report is that of its worst.
 WHAT_TO_DO: Mapping[Kind, str] = {
@@ -117,20 +120,23 @@ class CrashReport:
         )
 
     def _advice(self) -> str:
-        kinds = {found.kind for found in self.failures} or {f.kind for f in self.findings}
-        worst = next((kind for kind in WHAT_TO_DO if kind in kinds), None)
-        if worst is None:
-            return "Nothing to do."
-        if self.ok and worst != "in doubt":
-            return "Nothing to do: all of it was declared to be harmless."
-        return f"What to do: {WHAT_TO_DO[worst]}"
+        kinds = {found.kind for found in self.failures}
+        kinds = kinds or {found.kind for found in self.findings if not found.allowed}
+        for worst, advice in WHAT_TO_DO.items():
+            if worst in kinds:
+                return f"What to do: {advice}"
+        return "Nothing to do."
 
 
 def _folded(findings: tuple[Finding, ...]) -> list[list[Finding]]:
-    """The same findings at several points together, by tool, the worst first."""
+    """The same findings at several points together, by tool, the worst first.
+
+    Numbers and ids do not tell findings apart: they are others at each point.
+    """
     groups: dict[tuple[str, Kind, str, bool], list[Finding]] = {}
     for found in findings:
-        groups.setdefault((found.tool, found.kind, found.what, found.allowed), []).append(found)
+        what = _VARYING.sub("#", found.what)
+        groups.setdefault((found.tool, found.kind, what, found.allowed), []).append(found)
     rank = list(WHAT_TO_DO)
     return sorted(groups.values(), key=lambda alike: (
         alike[0].tool == "", alike[0].tool, alike[0].allowed, rank.index(alike[0].kind)

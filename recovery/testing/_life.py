@@ -1,0 +1,395 @@
+"""One life of an agent's process: on a simulated disk, seen from outside, to its end or death."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import random
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import Any, cast
+
+from eventlog import EventLog, RefusedValueError
+from eventlog._files import Files
+from eventlog.testing import Crash, SimulatedDisk
+from recovery._agent import RecoverableAgent
+from recovery._checkpoint import CheckpointStore
+from recovery._events import RunFinished
+from recovery._run import Run, SyncRun
+from recovery._tool import (
+    Arguments,
+    Call,
+    Scope,
+    ToolSpec,
+    current_call,
+    current_scope,
+    is_async,
+)  # fmt: skip
+from recovery._values import OutcomeUnknown, digest, pack, pack_arguments, unpack
+from recovery.stores.protocol import LogStore
+from recovery.testing._code import wrapped
+
+RUN_ID = "crash-test"
+BEGINNING_S = 1_700_000_000.0  # what run.now() starts from
+DEATHS_MAX = 100  # so often a dead process may try to go on before it is stopped for good
+_never = threading.Event()
+
+
+class Died(Crash, SystemExit):
+    """The process died here. A SystemExit, for which an event loop stops at once."""
+
+
+@dataclass
+class Execution:
+    """The body of a tool, entered once. ``key`` is the idempotency key, "" outside of calls."""
+
+    number: int  # of all executions of this life
+    tool: str
+    name: str  # tool#n, the n-th of its tool in this life
+    key: str
+    policy: str
+    shown: str  # the tool with its arguments, for people
+    identity: object  # the tool with its arguments, to compare
+    done: bool = False
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class DiskCall:
+    """A changing call of the disk, and what was going on."""
+
+    verb: str
+    size: int
+    during: str
+
+
+@dataclass(frozen=True)
+class Kill:
+    """When a life ends: at changing call ``number`` of the disk, a write torn after ``torn``
+    bytes; or before or after what the ``number``-th execution of a tool does outside."""
+
+    what: str  # "disk", "before", "after"
+    number: int
+    torn: int = 0
+
+
+class Life:
+    """One process: what it does on the disk and outside, until it dies."""
+
+    def __init__(self, disk: SimulatedDisk, seed: int, kill: Kill | None) -> None:
+        self.disk, self.seed = disk, seed
+        self.dead = False
+        self.frozen = False  # its thread is stopped for good
+        self.calls: list[DiskCall] = []
+        self.executions: list[Execution] = []
+        self.reported: set[str] = set()  # tools of whose calls the agent was told: unknown
+        self.final: tuple[Any, Any, Any] | None = None
+        self.active: dict[int, str] = {}
+        self.where = "before the first step"
+        self.touched = 0  # progress, as a watchdog sees it
+        self._deaths = 0
+        self._counts: Counter[str] = Counter()
+        self._entered: Counter[str] = Counter()
+        self._kill = kill
+        if kill is not None and kill.what == "disk":
+            disk.crash_at(kill.number, kill.torn)
+
+    # -- death
+
+    def die(self) -> None:
+        self.dead = True
+        raise Died
+
+    def check(self) -> None:
+        """A dead process does nothing, whatever its code makes of its death."""
+        if self.dead:
+            self._deaths += 1
+            if self._deaths > DEATHS_MAX:
+                self.frozen = True
+                _never.wait()
+            raise Died
+
+    # -- the disk
+
+    def disk_call(self, call: Callable[..., Any], name: str, given: Arguments) -> Any:
+        """Make a call of the files interface, unless the process is dead or dies of it."""
+        args, kwargs = given
+        if name == "close":  # as the kernel does it for the dead
+            return call(*args, **kwargs)
+        self.check()
+        before = len(self.disk.calls)
+        self.touched += 1
+        try:
+            result = call(*args, **kwargs)
+        except Crash:
+            self.dead = True
+            raise Died from None
+        if len(self.disk.calls) > before:
+            size = len(args[0]) if name == "pwrite" else 0
+            self.calls.append(DiskCall(self.disk.calls[-1], size, self.during()))
+        made = name in ("open", "make_directory", "open_directory")
+        return _Proxy(result, self) if made else result
+
+    def during(self) -> str:
+        calls = ", ".join(self.active.values())
+        return f"during {calls}" if calls else self.where
+
+    # -- calls and executions
+
+    def begin_call(self, tool: str) -> int:
+        self._counts[tool] += 1
+        number = self._counts.total()
+        self.active[number] = f"{tool}#{self._counts[tool]}"
+        return number
+
+    def enter(self, tool: str, policy: str, call: Call | None, shown: tuple[str, object]) -> Any:
+        """A tool is about to do what it does; its execution."""
+        self.check()
+        self.touched += 1
+        number = self._entered.total()
+        self._entered[tool] += 1
+        name = f"{tool}#{self._entered[tool]}"
+        key = call.idempotency_key if call is not None else ""
+        made = Execution(number, tool, name, key, policy, *shown)
+        if self._kill == Kill("before", number):
+            self.die()
+        self.executions.append(made)
+        return made
+
+    def leave(self, made: Execution, value: Any) -> None:
+        """A tool has done what it does."""
+        self.check()
+        made.done, made.value = True, value
+        if self._kill == Kill("after", made.number):
+            self.die()
+
+
+class _Proxy:
+    """Files, a directory or an open file, whose calls go through a life."""
+
+    def __init__(self, inner: Any, life: Life) -> None:
+        self._inner, self._life = inner, life
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._life.disk_call(found, name, (args, kwargs))
+
+        setattr(self, name, call)
+        return call
+
+
+class _Log(EventLog):
+    """A log that nobody flushes behind the agent's back, for that would be at no certain time."""
+
+    def commit_behind(self) -> None:
+        """Nothing: what is not flushed yet is as lost in a power loss as it may be."""
+
+
+class Store(LogStore):
+    """Runs on the disk of a life."""
+
+    def __init__(self, life: Life) -> None:
+        super().__init__("runs", cast(Files, _Proxy(life.disk, life)), "power")
+
+    def claim(self, run_id: str, takeover: bool = False) -> EventLog:
+        """See RunStore.claim."""
+        path = self._path(run_id)
+        return _Log.open(path, self._durability, takeover=takeover, files=self._files)
+
+
+# -- runs that are seen from outside
+
+
+def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
+    class ObservedRun(kind):  # type: ignore[misc,valid-type]
+        def __init__(self, life: Life, *args: Any) -> None:
+            self.life = life
+            super().__init__(*args)
+
+        async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+            number = self.life.begin_call(spec.name)
+            try:
+                result = await super().perform_async(_seen(spec), given, call_id)
+                return self._served(spec, result)
+            finally:
+                self.life.active.pop(number, None)
+
+        def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+            number = self.life.begin_call(spec.name)
+            try:
+                return self._served(spec, super().perform_sync(_seen(spec), given, call_id))
+            finally:
+                self.life.active.pop(number, None)
+
+        def next_step(self) -> int:
+            step = super().next_step()
+            self.life.where = f"in step {step}"
+            return int(step)
+
+        def finish(self, result: Any) -> RunFinished:
+            self.life.where = "at the end"
+            self.life.final = _kept(result), _kept(self.state), _kept(list(self.messages))
+            return cast(RunFinished, super().finish(result))
+
+        def _served(self, spec: ToolSpec, result: Any) -> Any:
+            if isinstance(result, OutcomeUnknown):
+                self.life.reported.add(spec.name)
+            return result
+
+        def _value(self, name: str, ask: Callable[[], Any]) -> Any:
+            return super()._value(name, lambda: self._same_in_each_run(name))
+
+        def _same_in_each_run(self, name: str) -> Any:
+            """A value of its place in the run: else no two runs could be compared."""
+            scope: Scope = self.here()
+            call, count = scope.call, scope._counts[name]
+            place = [self.life.seed, self.step, name, count]
+            if call is not None:
+                place += [call.tool, call.call_id, repr((call.args, call.kwargs))]
+            choose = random.Random(repr(place))
+            match name:
+                case "now":
+                    return BEGINNING_S + self.step + count * count * 0.001
+                case "random":
+                    return choose.random()
+                case _:
+                    return str(uuid.UUID(int=choose.getrandbits(128), version=4))
+
+    return ObservedRun
+
+
+def _kept(value: Any) -> Any:
+    """The value as it is now; its text, where a log could not hold it."""
+    try:
+        return unpack(pack(value, "value"))
+    except RefusedValueError:
+        return repr(value)
+
+
+_KINDS: dict[Any, Any] = {Run: _observed(Run), SyncRun: _observed(SyncRun)}
+
+
+def observe(agent: RecoverableAgent, life: Life) -> None:
+    """Have the agent run in this life, on its disk."""
+    recover = type(agent)._recover
+
+    def observed(task: Any, run_id: str, takeover: bool, kind: Any) -> Any:
+        made: Any = functools.partial(_KINDS[kind], life)
+        return recover(agent, task, run_id, takeover, made)
+
+    agent.store = CheckpointStore(Store(life))
+    agent._recover = observed  # type: ignore[method-assign]
+
+
+def _seen(spec: ToolSpec) -> ToolSpec:
+    try:
+        return _seen_cached(spec)
+    except TypeError:  # a function that cannot be hashed
+        return cast(ToolSpec, cast(Any, _seen_cached).__wrapped__(spec))
+
+
+@functools.lru_cache(maxsize=1024)
+def _seen_cached(spec: ToolSpec) -> ToolSpec:
+    """The tool, telling the life that it is in when its body is entered and left."""
+    function = spec.function
+
+    async def finished(value: Awaitable[Any], life: Life, made: Execution) -> Any:
+        result = await value
+        life.leave(made, result)
+        return result
+
+    if is_async(function):
+
+        @functools.wraps(function)
+        async def body(*args: Any, **kwargs: Any) -> Any:
+            life, made = _enter(spec)
+            return await finished(function(*args, **kwargs), life, made)
+    else:
+
+        @functools.wraps(function)
+        def body(*args: Any, **kwargs: Any) -> Any:
+            life, made = _enter(spec)
+            result = function(*args, **kwargs)
+            if inspect.isawaitable(result):
+                return finished(result, life, made)
+            life.leave(made, result)
+            return result
+
+    return replace(spec, function=body)
+
+
+def _enter(spec: ToolSpec) -> tuple[Life, Execution]:
+    scope = current_scope.get()
+    assert scope is not None and scope.call is not None
+    life, call = cast(Any, scope.run).life, scope.call
+    return life, life.enter(spec.name, spec.after_crash, call, shown(spec, call))
+
+
+def shown(spec: ToolSpec, call: Call) -> tuple[str, object]:
+    """A call for people, and to compare."""
+    if spec.repeatable:  # its arguments may be a whole conversation, and nobody compares them
+        return spec.name, spec.name
+    text = f"{spec.name}({_arguments(call.args, call.kwargs)})"
+    return text, (spec.name, digest(pack_arguments(call.args, call.kwargs, "")))
+
+
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    parts = [repr(arg) for arg in args] + [f"{name}={value!r}" for name, value in kwargs.items()]
+    return ", ".join(part if len(part) <= 60 else part[:57] + "..." for part in parts)
+
+
+# -- plain functions
+
+
+class Watch:
+    """Functions whose calls are told to the life of the moment."""
+
+    def __init__(self, functions: Sequence[FunctionType]) -> None:
+        self.functions = functions
+        self.life: Life | None = None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look at them, whoever calls them."""
+        with ExitStack() as stack:
+            for function in self.functions:
+                stack.enter_context(wrapped(function, self._seen))
+            yield
+
+    def _seen(self, function: FunctionType) -> Callable[..., Any]:
+        async def body_async(*args: Any, **kwargs: Any) -> Any:
+            life, made = self._enter(function, args, kwargs)
+            result = await function(*args, **kwargs)
+            if life is not None:
+                life.leave(made, None)
+            return result
+
+        def body(*args: Any, **kwargs: Any) -> Any:
+            life, made = self._enter(function, args, kwargs)
+            result = function(*args, **kwargs)
+            if life is not None:
+                life.leave(made, None)
+            return result
+
+        return body_async if inspect.iscoroutinefunction(function) else body
+
+    def _enter(
+        self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Life | None, Any]:
+        life, call = self.life, current_call()
+        if life is None:
+            return None, None
+        if next(iter(inspect.signature(function).parameters), "") in ("self", "cls"):
+            args = args[1:]
+        text = f"{function.__name__}({_arguments(args, kwargs)})"
+        policy = "plain" if call is None else "inside"
+        return life, life.enter(function.__name__, policy, call, (text, text))
