@@ -21,6 +21,8 @@ BELOW = {
 CORE = {"msgpack", "xxhash"}
 THIRD_PARTY = {"eventlog": CORE, "recovery": CORE, "logdump": set()}
 OPTIONAL = {"eventlog._frame": "isal"}  # inside `try`, with a fallback
+# What an extra brings, for the modules that belong to that extra.
+EXTRAS = {"recovery.cli": {"typer", "rich"}, "recovery.testing._proxy": {"h11"}}
 TESTING = {"pytest", "hypothesis"}  # what the public `testing` modules may use besides
 # One file per adapter: each may import its own driver or framework, and none of the others.
 ADAPTERS = {"recovery.integrations", "recovery.stores"}
@@ -134,6 +136,7 @@ def allowed(module: str, third_party: str, optional: bool) -> bool:
     names = module.split(".")
     return (
         third_party in THIRD_PARTY[names[0]]
+        or any(third_party in EXTRAS[m] for m in EXTRAS if f"{module}.".startswith(f"{m}."))
         or (optional and OPTIONAL.get(module) == third_party)
         or (len(names) > 1 and names[1] == "testing" and third_party in TESTING)
         or adapter(module) not in {None, *PROTOCOLS}
@@ -163,6 +166,8 @@ def test_every_pure_module_exists() -> None:
         ("eventlog._log", "def f():\n    from recovery._run import Run", "upwards: recovery._run"),
         ("recovery._run", "import logdump", "upwards: logdump"),
         ("recovery._run", "import openai", "third party: openai"),
+        ("recovery._run", "import typer", "third party: typer"),
+        ("recovery.testing._watch", "import h11", "third party: h11"),
         ("recovery._run", "from .integrations import x", "integrations are imported by users only"),
         ("recovery.stores.nats", "from recovery.stores.file import F", "sideways: recovery.stores"),
         ("recovery.stores.nats", "from . import file", "sideways: recovery.stores.file"),
@@ -197,6 +202,7 @@ def test_checker_catches(module: str, source: str, problem: str) -> None:
         ("recovery.stores.nats", "import nats\nfrom ._protocol import RunStore"),
         ("recovery.integrations.a", "import openai\nfrom recovery import tool"),
         ("recovery.testing", "import pytest"),
+        ("recovery.cli._crashtest", "import typer"),
         ("logdump.__main__", "from eventlog import EventLog\nfrom logdump._show import show"),
     ],
 )

@@ -1,0 +1,27 @@
+"""``recovery``: the command for runs of agents, and for testing them.
+
+What it needs besides the library is in the extra ``[cli]``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from recovery.cli._exit import USAGE
+
+EXTRA = {"typer", "rich", "click", "h11"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; its exit code."""
+    try:
+        from recovery.cli._app import run  # noqa: PLC0415 - needs the extra
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] not in EXTRA:
+            raise
+        sys.stderr.write(
+            f"recovery: the command needs {exc.name}, which is not installed: "
+            "pip install 'agent-eventlog[cli]'\n"
+        )
+        return USAGE
+    return run(argv)

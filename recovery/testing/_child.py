@@ -1,0 +1,68 @@
+"""Runs the agent ``module:name`` in this process, for a crash test.
+
+    python _child.py module:name TASK RESULT_FILE
+
+The agent is a RecoverableAgent, which is run on the task, or a function, plain or async, which gets
+the task if it takes an argument. Its result goes into the file in ``$CRASHTEST_DIR`` as JSON. Like
+the probe a file by itself, so that an agent without this library does not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+import pkgutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PARKED = 75  # exit code of a run that waits for a person (sysexits.h: try again later)
+
+
+def run(name: str, task: Any) -> Any:
+    """What the agent of that name returns."""
+    agent = pkgutil.resolve_name(name)  # a name from the command line, not from any data
+    recovery = sys.modules.get("recovery")
+    if recovery is not None and isinstance(agent, recovery.RecoverableAgent):
+        return _recoverable(agent, task, recovery.InDoubtError)
+    if not callable(agent):
+        raise TypeError(f"{name} is neither a function nor a RecoverableAgent, but {agent!r}")
+    result = agent(task) if _takes_argument(agent) else agent()
+    return asyncio.run(_wait(result)) if inspect.isawaitable(result) else result
+
+
+def _recoverable(agent: Any, task: Any, in_doubt: type[Exception]) -> Any:
+    # Every run of a crash test has an id of its own: the agent's store may be one for all of them.
+    try:
+        return agent.run_with_recovery_sync(task, os.environ["CRASHTEST_RUN"])["result"]
+    except in_doubt as exc:
+        sys.stderr.write(f"{exc}\n")
+        sys.exit(PARKED)
+
+
+async def _wait(result: Any) -> Any:
+    return await result
+
+
+def _takes_argument(function: Callable[..., Any]) -> bool:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD,
+             inspect.Parameter.VAR_POSITIONAL)  # fmt: skip
+    return any(found.kind in kinds for found in inspect.signature(function).parameters.values())
+
+
+def main() -> None:
+    name, task, file = sys.argv[1:]
+    sys.path[0] = str(Path.cwd())  # instead of where this file is
+    result = run(name, json.loads(task))
+    try:
+        text = json.dumps(result, sort_keys=True, ensure_ascii=False, default=repr)
+    except (TypeError, ValueError, RecursionError):
+        text = repr(result)
+    Path(os.environ["CRASHTEST_DIR"], file).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

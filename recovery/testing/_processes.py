@@ -1,0 +1,175 @@
+"""One life of an agent: a process, all that it starts, and their certain end.
+
+Every process of a life carries the life's token in its environment. So the ones that left the
+process group are found, and a process that was given the number of a dead one is never hit.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+TOKEN = "CRASHTEST_LIFE"
+TAIL_SIZE = 4000  # of what a process printed, when it has failed
+END_S = 10.0  # how long killed processes may take to be gone
+POLL_S = 0.002
+
+Kill = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a life ended: ``code`` as a shell gives it (None: the time was up)."""
+
+    code: int | None
+    killed: bool
+    stdout: Path
+    stderr: Path
+
+    def tail(self) -> str:
+        """The end of what it printed."""
+        parts = [(path.name, _tail(path)) for path in (self.stdout, self.stderr)]
+        return "\n".join(f"{name}:\n{text}" for name, text in parts if text) or "(it said nothing)"
+
+    def last_line(self) -> str:
+        """The last thing that it complained about, or said."""
+        lines = (_tail(self.stderr) or _tail(self.stdout)).splitlines()
+        return lines[-1].strip() if lines else "it said nothing"
+
+
+def new_token() -> str:
+    """What goes into the environment of a life, as ``$CRASHTEST_LIFE``."""
+    return secrets.token_hex(16)
+
+
+class Life:
+    """A process from its start to the end of the last process that it has started.
+
+    A context manager: whatever happens, nothing of it is alive behind the block. ``kill`` may be
+    called from any thread, and returns when the process has been told to die.
+    """
+
+    def __init__(
+        self, command: Sequence[str], cwd: Path, environment: Mapping[str, str], output: Path
+    ) -> None:
+        self._token = environment[TOKEN]
+        self._stdout, self._stderr = output.with_suffix(".out"), output.with_suffix(".err")
+        self._killed = False
+        with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,  # a group of its own; and Ctrl-C is for the crash test
+            )
+
+    def kill(self) -> None:
+        """SIGKILL to the process group. Its leader is not reaped yet, so the number is its own."""
+        self._killed = True
+        self._kill_group()
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def wait(self, limit_s: float, kill_after_s: float | None = None) -> Ended:
+        """Let it run; kill it after ``kill_after_s``, or when ``limit_s`` is over."""
+        began = time.monotonic()
+        moments = [limit_s] if kill_after_s is None else [kill_after_s, limit_s]
+        while not self._ended():
+            passed = time.monotonic() - began
+            if passed >= limit_s:
+                self._end()
+                return Ended(None, False, self._stdout, self._stderr)
+            if passed >= moments[0]:
+                self.kill()
+                moments = [limit_s]
+            time.sleep(max(0.0, min(POLL_S, moments[0] - passed)))
+        code = self._end()
+        return Ended(code, self._killed and code < 0, self._stdout, self._stderr)
+
+    def _ended(self) -> bool:
+        """Whether the process has ended; it stays a zombie, which keeps its number from others."""
+        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, how) is not None
+
+    def _end(self) -> int:
+        """Kill whatever of it is left, wait until that is gone, and reap the process."""
+        if self._process.returncode is not None:
+            return self._process.returncode
+        deadline = time.monotonic() + END_S
+        while True:
+            self._kill_group()
+            if (not kill_all(self._token) and self._ended()) or time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
+        return self._process.wait()
+
+    def __enter__(self) -> Life:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+
+def end_all(token: str) -> None:
+    """Kill all processes of a life, and wait until they are gone."""
+    deadline = time.monotonic() + END_S
+    while kill_all(token) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+
+
+def kill_all(token: str) -> int:
+    """Kill all processes of a life; how many there still were."""
+    return sum(_kill_carrier(pid, token) for pid in list(_carriers(token)))
+
+
+def _carriers(token: str) -> Iterator[int]:
+    """The processes that were started with this token; a zombie has no environment any more."""
+    if sys.platform != "linux":
+        return  # the process group is all that can be found
+    wanted = f"{TOKEN}={token}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # ended meanwhile, or another user's
+            if wanted in path.read_bytes().split(b"\0"):
+                yield int(path.parent.name)
+
+
+def _kill_carrier(pid: int, token: str) -> bool:
+    """Kill a process by a handle that was taken before its token was seen: no other is hit."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        found = f"{TOKEN}={token}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+        if found:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        return found
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_SIZE))
+        return file.read().decode(errors="replace").strip()
