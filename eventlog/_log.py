@@ -16,7 +16,7 @@ from eventlog._appender import Appender
 from eventlog._committer import committer
 from eventlog._errors import Damage, LogError, UnsupportedFormatError
 from eventlog._files import Directory, Files, OSFiles, check_file_system
-from eventlog._frame import HEADER_SIZE, RECORDS, SNAPSHOT
+from eventlog._frame import HEADER_SIZE, RECORDS, SEGMENT_SIZE_MAX, SNAPSHOT
 from eventlog._owner import LOCK_NAME, claim
 from eventlog._reader import LogReader, OnDamage, Tail
 from eventlog._record import Record, Snapshot, encode_payload, encode_snapshot, pack
@@ -103,8 +103,8 @@ class EventLog:
         """
         if durability not in ("power", "process", "none"):
             raise ValueError(f'durability is "power", "process" or "none", not {durability!r}')
-        if not HEADER_SIZE < segment_size <= 1 << 32:
-            raise ValueError(f"segment_size is {HEADER_SIZE + 1} to {1 << 32} bytes")
+        if not HEADER_SIZE < segment_size <= SEGMENT_SIZE_MAX:
+            raise ValueError(f"segment_size is {HEADER_SIZE + 1} to {SEGMENT_SIZE_MAX} bytes")
         began = time.perf_counter()
         files = files or OSFiles()
         directory = files.make_directory(os.fspath(path))
@@ -152,6 +152,11 @@ class EventLog:
     def last_lsn(self) -> int:
         """The LSN of the newest record; 0 in an empty log."""
         return self._appender.next_lsn - 1
+
+    @property
+    def oldest_lsn(self) -> int:
+        """The LSN that the log begins at; above 1 after ``truncate_before``."""
+        return self._appender.oldest_lsn
 
     @property
     def durable_lsn(self) -> int:
@@ -229,7 +234,7 @@ class EventLog:
         return self._reader.fetch(lsns)
 
     def truncate_before(self, lsn: int) -> int:
-        """Remove the segments that hold only records before ``lsn``; the LSN the log now begins at.
+        """Remove the segments that hold only records before ``lsn``; the new ``oldest_lsn``.
 
         Frees disk space by whole segments (see ``segment_size``), so some records before ``lsn``
         may stay. What is kept is committed first, flushed whatever ``durability`` says, and a crash
@@ -315,6 +320,6 @@ def _check_directory(files: Files, directory: Directory, durability: Durability)
         strangers = [name for name in directory.names() if not name.endswith((".seg", ".new"))]
         if strangers and "MARK" not in strangers:
             raise UnsupportedFormatError(
-                f"{directory.path} holds other things ({strangers[0]}, ...): a log has a directory "
+                f"{directory.path} holds other things ({strangers[0]!r}, ...): a log has a directory "
                 "to itself. Nothing was written."
             )

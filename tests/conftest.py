@@ -1,9 +1,11 @@
-"""What all tests share: one printed seed, hypothesis profiles, a home directory of their own."""
+"""What all tests share: a printed seed, hypothesis profiles, printed figures, a home directory."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +29,39 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--figures", type=Path, help="write what the sweeps have counted, as JSON")
+
+
+class Figures:
+    """What the sweeps of a run have covered: counts by sweep, and how long each took."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, dict[str, float]] = {}
+
+    def add(self, sweep: str, **counts: float) -> None:
+        """Add counts (``states=...``, ``seconds=...``) to those of a sweep."""
+        found = self.counts.setdefault(sweep, {})
+        for what, count in counts.items():
+            found[what] = found.get(what, 0) + count
+
+    def lines(self) -> list[str]:
+        """One line a sweep."""
+        return [
+            f"{sweep}: " + ", ".join(f"{count:,.0f} {what}" for what, count in counts.items())
+            for sweep, counts in sorted(self.counts.items())
+        ]
+
+
+_FIGURES = pytest.StashKey[Figures]()
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Figures:
+    """Where a sweep says what it has covered; printed at the end of the run."""
+    return request.config.stash.setdefault(_FIGURES, Figures())
+
+
 def _seed_line(config: pytest.Config) -> str:
     seed = config.option.hypothesis_seed
     return f"random seed: {seed} (repeat with --hypothesis-seed={seed})"
@@ -38,7 +73,14 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     # Again at the end, because `-q` leaves the header out.
-    terminalreporter.write_line(_seed_line(terminalreporter.config))
+    config = terminalreporter.config
+    figures = config.stash.setdefault(_FIGURES, Figures())
+    for line in figures.lines():
+        terminalreporter.write_line(line)
+    terminalreporter.write_line(_seed_line(config))
+    if config.option.figures:
+        text = json.dumps(figures.counts, indent=1, sort_keys=True)
+        config.option.figures.write_text(text + "\n", encoding="utf-8")
 
 
 @pytest.fixture

@@ -197,11 +197,11 @@ class SimulatedDisk(MemoryFiles):
         names = {path: choose.choice(self._names(path)) for path in self.directories}
         return self._lost(names, contents)
 
-    def power_losses(self) -> Iterator[SimulatedDisk]:
+    def power_losses(self, torn: bool = True) -> Iterator[SimulatedDisk]:
         """Every disk that a power loss at this moment may leave, each once.
 
-        Any of the changes of names and any of the writes that no sync made durable, with at most
-        one write torn. Grows with two to the power of these: for short histories.
+        Any of the changes of names and any of the writes that no sync made durable, with ``torn``
+        at most one write torn. Grows with two to the power of these: for short histories.
         """
         inodes = self._inodes()
         names = [
@@ -209,7 +209,7 @@ class SimulatedDisk(MemoryFiles):
             for choice in product(*(self._names(path) for path in self.directories))
         ]
         seen: set[bytes] = set()
-        for contents in _contents(inodes):
+        for contents in _contents(inodes, torn):
             by_id = {id(i): content for i, content in zip(inodes, contents, strict=True)}
             for choice in names:
                 after = self._lost(choice, by_id)
@@ -331,11 +331,11 @@ class SimulatedDisk(MemoryFiles):
         return after
 
 
-def _contents(inodes: Sequence[_Inode]) -> Iterator[list[bytes]]:
+def _contents(inodes: Sequence[_Inode], torn: bool) -> Iterator[list[bytes]]:
     """Contents of all these files: all combinations of whole writes, then with one write torn."""
     intact = [sorted(whole(inode.durable, inode.writes)) for inode in inodes]
     yield from map(list, product(*intact))
-    for i, inode in enumerate(inodes):
+    for i, inode in enumerate(inodes if torn else ()):
         seen: set[bytes] = set(intact[i])
         for content in torn_once(inode.durable, inode.writes, bytes(inode.ghost)):
             if content not in seen:

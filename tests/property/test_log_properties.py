@@ -1,213 +1,41 @@
-"""What a log promises, for any history and any crash, cut, flipped bit or failing disk.
-
-The model of a log is the list of what was appended, in groups that must be there whole or not at
-all, and how much of it was committed.
-"""
+"""What a log promises, for any history and any crash, cut, flipped bit or failing disk."""
 
 from __future__ import annotations
 
 import errno
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventlog import Damage, EventLog, WriterFailedError
-from eventlog._frame import HEADER_SIZE, RECORDS, encode_frame
-from eventlog._segment import read_footer, segment_number
+from eventlog import EventLog, WriterFailedError
+from eventlog._frame import HEADER_SIZE
 from eventlog.testing import Crash, SimulatedDisk
-
-SEGMENT_SIZE = 900  # a handful of records
-Action = tuple[Any, ...]
-
-
-class History:
-    """A log under test, beside the model of it."""
-
-    def __init__(self, disk: SimulatedDisk) -> None:
-        self.disk = disk
-        self.groups: list[list[tuple[str, Any]]] = []
-        self.committed = 0
-        self.log: EventLog | None = None
-
-    def open(self) -> EventLog:
-        self.log = EventLog.open("log", files=self.disk, segment_size=SEGMENT_SIZE)
-        return self.log
-
-    def flat(self) -> list[tuple[str, Any]]:
-        return [item for group in self.groups for item in group]
-
-    def do(self, action: Action) -> None:
-        assert self.log is not None
-        verb, *rest = action
-        if verb == "append":
-            body = self.body(*rest)
-            self.groups.append([("event", body)])
-            self.log.append("event", body)
-        elif verb == "batch":
-            items = [("part", self.body(size, "text")) for size in rest[0]]
-            self.groups.append(items)
-            self.log.append_batch(items)
-        elif verb == "snapshot":
-            state = self.body(rest[0], "text")
-            self.groups.append([("snapshot", state)])
-            self.log.append_snapshot(state)
-        elif verb == "commit":
-            self.log.commit()
-            self.committed = len(self.flat())
-        elif verb == "reopen":
-            self.close()
-            self.open()
-        else:  # the process dies here, and the next one goes on
-            assert verb == "die"
-            self.drop()
-            self.disk = self.disk.after_process_death()
-            self.open()
-
-    def close(self) -> None:
-        assert self.log is not None
-        self.log.close()
-        self.committed = len(self.flat())
-
-    def drop(self) -> None:
-        """Leave the log as a crash leaves it, without a word."""
-        if self.log is not None:
-            self.log._release()
-            self.log = None
-
-    def body(self, size: int, what: str) -> dict[str, Any]:
-        files = segments(self.disk)
-        newest = bytes(files[max(files)].rstrip(b"\0")) if files else b""
-        return {"n": len(self.flat()), "data": PAYLOADS[what](newest, size)}
-
-
-def forged(segment: bytes, size: int) -> bytes:
-    """A frame of that segment, far ahead, that calls everything durable."""
-    if not segment:
-        return b""
-    frame = encode_frame(segment[56:60], RECORDS, 1, b"x" * size, (1000, 999, 0))
-    return b"".join(bytes(pad) + frame for pad in range(8))  # one of them is aligned
-
-
-# An agent may read its own log while it runs, and record what it has read.
-PAYLOADS: dict[str, Callable[[bytes, int], Any]] = {
-    "text": lambda segment, size: "x" * size,
-    "zeros": lambda segment, size: bytes(size),
-    "segment": lambda segment, size: segment[:2000],
-    "frames": lambda segment, size: bytes(size % 8) + segment[HEADER_SIZE:2000],
-    "forged": forged,
-}
-
-
-def segments(disk: SimulatedDisk) -> dict[int, bytearray]:
-    """The bytes of the segments, by number; to be changed at will."""
-    files = disk.directories.get("log", {})
-    found = {segment_number(name): file.content for name, file in files.items()}
-    return {number: content for number, content in found.items() if number is not None}
-
-
-def run(program: list[Action], disk: SimulatedDisk | None = None) -> History:
-    """All of the program, and the log left open; Crash ends it early."""
-    history = History(disk or SimulatedDisk())
-    try:
-        history.open()
-        for action in program:
-            history.do(action)
-    except Crash:
-        pass
-    return history
-
-
-def read(disk: SimulatedDisk) -> tuple[dict[int, tuple[str, Any]], list[Damage]]:
-    """Records by LSN and all damage, of a fresh reader that changes nothing."""
-    damaged: list[Damage] = []
-    with EventLog.read("log", files=disk) as reader:
-        found = list(reader.records(on_damage=damaged.append))
-    assert [record.lsn for record in found] == sorted({record.lsn for record in found})
-    return {record.lsn: (record.kind, record.body) for record in found}, damaged
-
-
-def state_of(disk: SimulatedDisk) -> dict[int, bytes]:
-    return {number: bytes(content) for number, content in segments(disk).items()}
-
-
-def check_recovery(history: History, disk: SimulatedDisk, again: bool = True) -> None:
-    """After an honest crash: all committed, a prefix of what was appended, and usable."""
-    expected = history.flat()
-    with EventLog.open("log", files=disk, segment_size=SEGMENT_SIZE) as log:
-        assert log.report.damaged == ()
-        found = [(record.kind, record.body) for record in log.records()]
-        assert found == expected[: len(found)]
-        assert len(found) == log.last_lsn >= history.committed
-        ends = list(itertools.accumulate((len(g) for g in history.groups), initial=0))
-        assert len(found) in ends, "a batch is there in part"
-        snapshots = [lsn for lsn, (kind, _) in enumerate(found, 1) if kind == "snapshot"]
-        newest = log.latest_snapshot()
-        assert (newest.lsn if newest else None) == (snapshots[-1] if snapshots else None)
-    recovered = state_of(disk)
-    if again:
-        with EventLog.open("log", files=disk, segment_size=SEGMENT_SIZE) as log:
-            assert (log.last_lsn, log.report.torn_size) == (len(found), 0)
-            assert state_of(disk) == recovered, "a second recovery changed something"
-            log.append("more", {"n": len(found)})
-            log.commit()
-            after = disk.after_power_loss(len(found))
-        with EventLog.open("log", files=after, segment_size=SEGMENT_SIZE) as log:
-            assert log.report.damaged == ()
-            kinds = [record.kind for record in log.records()]
-            assert kinds == [kind for kind, _ in found] + ["more"]
-
-
-sizes = st.integers(0, 300)
-actions: st.SearchStrategy[Action] = st.one_of(
-    st.tuples(st.just("append"), sizes, st.sampled_from(sorted(PAYLOADS))),
-    st.tuples(st.just("batch"), st.lists(sizes, min_size=1, max_size=4)),
-    st.tuples(st.just("snapshot"), sizes),
-    st.tuples(st.just("commit")),
-    st.tuples(st.just("reopen")),
-    st.tuples(st.just("die")),
+from tests.property.histories import (
+    PROGRAM,
+    SEGMENT_SIZE,
+    SMALL,
+    TORN_SIZES,
+    Action,
+    History,
+    check_damaged,
+    check_recovery,
+    committed_bytes,
+    crashes,
+    programs,
+    read,
+    run,
+    segments,
 )
-programs = st.lists(actions, max_size=14)
-
-# One of everything, with rolls, for the exhaustive sweeps.
-PROGRAM: list[Action] = [
-    ("append", 10, "text"),
-    ("batch", [5, 60, 0]),
-    ("commit",),
-    ("append", 100, "frames"),
-    ("snapshot", 30),
-    ("commit",),
-    ("append", 33, "forged"),
-    ("reopen",),
-    ("append", 200, "text"),
-    ("append", 7, "zeros"),
-    ("commit",),
-    ("batch", [90, 90]),
-    ("snapshot", 8),
-    ("append", 31, "text"),
-    ("commit",),
-    ("append", 3, "text"),
-    ("append", 50, "forged"),
-]
-SMALL: list[Action] = [
-    ("append", 9, "text"),
-    ("snapshot", 3),
-    ("commit",),
-    ("batch", [1, 700]),
-    ("append", 9, "forged"),
-    ("commit",),
-    ("append", 1, "text"),
-]
 
 
 @given(programs)
 def test_a_log_holds_what_was_appended_whatever_the_payloads_are(program: list[Action]) -> None:
     history = run(program)
     found, damaged = read(history.disk)
-    assert (list(found.values()), damaged) == (history.flat(), [])
+    assert (list(found.values()), damaged) == (history.flat()[history.oldest - 1 :], [])
     history.close()
     check_recovery(history, history.disk)
 
@@ -239,37 +67,6 @@ def check_cut(history: History, cut: int) -> None:
     files = segments(disk)
     del files[max(files)][cut:]
     check_damaged(history, disk)
-
-
-def check_damaged(history: History, disk: SimulatedDisk) -> list[Damage]:
-    """Whatever was done to it, nothing wrong is read and nothing acknowledged is lost unsaid."""
-    expected = dict(enumerate(history.flat(), 1))
-    before, seen = read(disk)
-    with EventLog.open("log", files=disk, segment_size=SEGMENT_SIZE) as log:
-        damaged = [*log.report.damaged, *seen]
-        lost = {lsn for d in damaged for lsn in range(d.first_lsn, d.last_lsn + 1)}
-        assert {lsn: expected.get(lsn) for lsn in before} == before
-        assert not lost & set(before), "reported as lost, and there"
-        assert set(range(1, history.committed + 1)) <= lost | set(before), "lost without a word"
-        assert lost <= set(expected), "never was there"
-        if not damaged:
-            assert list(before) == list(range(1, len(before) + 1))
-            assert log.last_lsn == len(before)
-        last = log.last_lsn
-        assert log.append("more", last) == last + 1 > history.committed
-        log.commit()
-    after, _ = read(disk)
-    assert after == {**before, last + 1: ("more", last)}
-    return damaged
-
-
-def committed_bytes(disk: SimulatedDisk) -> Iterator[tuple[int, int]]:
-    """Segment and offset of every byte of headers, frames and padding, without the last footer."""
-    for number, content in segments(disk).items():
-        footer = read_footer(bytes(content), bytes(content[56:60]))
-        size = footer.offset if footer is not None else len(content.rstrip(b"\0"))
-        for offset in range(size):
-            yield number, offset
 
 
 def flip_is_reported(history: History, number: int, offset: int, bit: int) -> None:
@@ -335,25 +132,6 @@ def test_any_crash_leaves_a_prefix_with_all_that_was_committed(
     for seed in range(5):
         check_recovery(history, disk.after_power_loss(seed))
     history.drop()
-
-
-TORN_SIZES = (0, 1, 7, 8, 47, 48, 49, 64, 100, 1 << 20)
-
-
-def crashes(program: list[Action], torn_sizes: tuple[int, ...]) -> Iterator[History]:
-    """The program crashed at every call that changes the disk."""
-    whole = run(program)
-    calls = len(whole.disk.calls)
-    whole.drop()
-    for call in range(calls + 1):
-        for torn in torn_sizes:
-            disk = SimulatedDisk()
-            disk.crash_at(call, torn)
-            history = run(program, disk)
-            yield history
-            history.drop()
-            if call < calls and disk.calls[call] != "write":
-                break  # nothing to be torn
 
 
 @pytest.mark.parametrize("program", [SMALL, PROGRAM], ids=["small", "all"])
