@@ -6,7 +6,16 @@ import threading
 
 from eventlog._errors import LogError, WriterFailedError
 from eventlog._files import Directory, File, Files, write_all
-from eventlog._frame import FRAME_SIZE, HEADER_SIZE, SNAPSHOT, SegmentHeader, encode_frame, padded
+from eventlog._frame import (
+    FRAME_SIZE,
+    HEADER_SIZE,
+    LSN_MAX,
+    NUMBER_MAX,
+    SNAPSHOT,
+    SegmentHeader,
+    encode_frame,
+    padded,
+)
 from eventlog._owner import Owner
 from eventlog._reader import Tail
 from eventlog._scan import Mark
@@ -50,6 +59,11 @@ class Appender:
         A crash in here is safe: after each step the next opening finds the same end.
         """
         contested = self._owner.contested
+        if tail.next_lsn > LSN_MAX // 2:
+            raise LogError(
+                f"{self._directory.path} claims {tail.next_lsn - 1} records, more than there can "
+                "be: its files were forged or damaged. Nothing was changed."
+            )
         self._number, self.next_lsn, self._snapshot = tail.number, tail.next_lsn, tail.snapshot
         self.durable = Mark(tail.next_lsn - 1, tail.snapshot)
         for name in self._directory.names():
@@ -163,6 +177,11 @@ class Appender:
         if self._mark_file is None:
             self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
         while True:
+            if self._number >= NUMBER_MAX:
+                raise LogError(
+                    f"{self._directory.path} has a segment of the highest number there is, "
+                    f"{segment_name(NUMBER_MAX)}, which no log gets to. Move that file away."
+                )
             self._number += 1
             salt = self._new_salt()
             while salt in payload:

@@ -37,6 +37,17 @@ RECORDS, SNAPSHOT, FOOTER = 1, 2, 3
 # One payload: bounds the memory that a reader needs before it can check anything. raft-wal's limit.
 PAYLOAD_SIZE_MAX = 64 << 20
 
+# A segment may be set up to this size, and is read as a whole; Kafka's default. One frame that is
+# larger alone, and a footer with its index, may come on top of it: what is behind is never read.
+SEGMENT_SIZE_MAX = 1 << 30
+FILE_SIZE_MAX = SEGMENT_SIZE_MAX + 2 * PAYLOAD_SIZE_MAX
+
+# No log gets there at a record a nanosecond (in 292 years), but forged bytes do: with an LSN
+# beyond, a writer would have none to go on with.
+LSN_MAX = (1 << 63) - 1
+NUMBER_MAX = (1 << 32) - 1  # of a segment: what its header holds
+EPOCH_MAX = (1 << 48) - 1  # nobody has opened a log that often
+
 _SEGMENT = struct.Struct("<8sHHI16sQQQ4s")
 # What the header's CRC covers. Kind, flags and the reserved bytes are one u32 here: a flag that a
 # newer version may set makes an unknown kind, which is refused instead of misread.
@@ -90,6 +101,8 @@ def decode_segment_header(buf: Buffer) -> SegmentHeader | None:
             f"format version {version} (flags {flags:#x}); this library reads version {VERSION}. "
             "The log is not damaged: use a newer library."
         )
+    if not 0 < first <= LSN_MAX or epoch > EPOCH_MAX:  # no writer of ours wrote this
+        return None
     return SegmentHeader(number, log_id, first, oldest, epoch, salt)
 
 
@@ -141,7 +154,8 @@ def frame_at(buf: bytes, offset: int, salt: bytes) -> Frame | None:
     marker, header_crc, size, kind, lsn, durable, snapshot, count, crc = _FRAME.unpack_from(
         buf, offset
     )
-    if marker != salt or size > PAYLOAD_SIZE_MAX:
+    # A record takes more than a byte: a count beyond that would be lost records that never were.
+    if marker != salt or size > PAYLOAD_SIZE_MAX or count > size or max(lsn, durable) > LSN_MAX:
         return None
     if crc32(buf[offset + 8 : offset + FRAME_SIZE], _CRC.unpack(salt)[0]) != header_crc:
         return None

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgpack
 
+from eventlog._record import check_extent
+
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 # Levels of a body as JSON. Readers stop at 256 (jq 1.5) to 1000 (Python).
@@ -34,6 +36,7 @@ def to_json(packed: bytes) -> Json:
     Integers have up to 64 bits: read them with a JSON reader that does not round beyond 2**53.
     """
     try:
+        check_extent(packed)
         value = msgpack.unpackb(
             packed, strict_map_key=False, object_pairs_hook=_Pairs, ext_hook=msgpack.ExtType
         )

@@ -320,6 +320,6 @@ def _check_directory(files: Files, directory: Directory, durability: Durability)
         strangers = [name for name in directory.names() if not name.endswith((".seg", ".new"))]
         if strangers and "MARK" not in strangers:
             raise UnsupportedFormatError(
-                f"{directory.path} holds other things ({strangers[0]!r}, ...): a log has a directory "
-                "to itself. Nothing was written."
+                f"{directory.path} holds other things ({strangers[0]!r}, ...): a log has a "
+                "directory to itself. Nothing was written."
             )

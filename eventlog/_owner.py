@@ -20,8 +20,9 @@ import json
 import time
 from typing import Any
 
-from eventlog._errors import FencedError, LogLockedError
+from eventlog._errors import FencedError, LogError, LogLockedError
 from eventlog._files import Directory, File, Files, write_all
+from eventlog._frame import EPOCH_MAX
 
 LOCK_NAME = "LOCK"
 _CONTENT_SIZE = 512  # within one page, so that it is read as it was written
@@ -73,6 +74,11 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
         contested = _read_epoch(file) < last_epoch
         while True:
             epoch = max(_read_epoch(file), last_epoch)
+            if epoch >= EPOCH_MAX:
+                raise LogError(
+                    f"{directory.path} claims to have had {epoch} owners, which is more than there "
+                    "can be: its files were forged or damaged. Nothing was changed."
+                )
             free = file.lock(epoch)
             # Whoever held an earlier epoch and is still alive has been stuck since a takeover.
             contested = contested or not free or file.held(epoch)
@@ -103,12 +109,18 @@ def _content(files: Files, epoch: int) -> bytes:
 def _parse(content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content)
-    except ValueError:  # empty, or lost in a power failure, after which there is no old owner
+    except (ValueError, RecursionError):  # empty, or lost in a power failure: no old owner then
         return {}
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    # It ends up in error messages and on terminals, and anybody may have edited the file.
+    names = {key: found.get(key) for key in ("host", "since")}
+    shown = {key: repr(name)[1:-1] for key, name in names.items() if isinstance(name, str)}
+    numbers = {key: found.get(key) for key in ("epoch", "pid")}
+    return shown | {key: number for key, number in numbers.items() if type(number) is int}
 
 
 def _read_epoch(file: File) -> int:
     epoch = _parse(file.pread(_CONTENT_SIZE, 0)).get("epoch")
-    # Bounded, for it comes from a file: beyond 2^48 epochs nobody has opened a log that often.
-    return epoch if type(epoch) is int and 0 < epoch < 1 << 48 else 0
+    # Bounded, for it comes from a file.
+    return epoch if type(epoch) is int and 0 < epoch <= EPOCH_MAX else 0

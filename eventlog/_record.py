@@ -7,6 +7,8 @@ not look at. A snapshot's payload is ``[time_ns, kind, body, digest]``, digest =
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -20,6 +22,11 @@ KIND_SIZE_MAX = 255  # a kind is a word, not a document
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 # Documents nested deeper are refused. msgpack's own packer stops at 511, its reader at 1024.
 DEPTH_MAX = 500
+
+# Smaller documents cannot say enough of what they do not hold to matter.
+_SMALL = 4096
+# First bytes of extension types: the only ones from which a key other than a scalar can come.
+_EXTENSION = re.compile(rb"[\xc7-\xc9\xd4-\xd8]")
 
 _SCALARS = (type(None), bool, int, float, str, bytes)
 
@@ -91,9 +98,42 @@ def pack(value: Any, path: str = "body") -> bytes:
 def unpack(packed: bytes) -> Any:
     """The value of one msgpack document; ValueError when it is not one. Runs no code from it."""
     try:
-        return msgpack.unpackb(packed, strict_map_key=False)
+        return decode(packed)
     except Exception as exc:  # msgpack raises ValueError, TypeError and its own, by kind of garbage
         raise ValueError(f"not a msgpack document: {type(exc).__name__}: {exc}") from None
+
+
+def decode(
+    packed: bytes, object_hook: Callable[[dict[Any, Any]], Any] | None = None, **hooks: Any
+) -> Any:
+    """As ``msgpack.unpackb``, and in time and memory linear in ``packed`` whatever it holds.
+
+    Raises what msgpack raises, by kind of garbage.
+    """
+    if len(packed) > _SMALL:
+        check_extent(packed)
+        if _EXTENSION.search(packed):
+
+            def checked(pairs: list[tuple[Any, Any]]) -> Any:
+                # Hashes of str and bytes are random and those of numbers spread; whoever chose the
+                # bytes of an extension type has chosen its hash, and may have chosen one for all.
+                if not all(isinstance(key, _SCALARS) for key, _ in pairs):
+                    raise ValueError("a map with keys that are no scalars")
+                return dict(pairs) if object_hook is None else object_hook(dict(pairs))
+
+            return msgpack.unpackb(packed, strict_map_key=False, object_pairs_hook=checked, **hooks)
+    return msgpack.unpackb(packed, strict_map_key=False, object_hook=object_hook, **hooks)
+
+
+def check_extent(packed: bytes) -> None:
+    """Raise, before anything is allocated, for a document that says more than it holds.
+
+    An array gets its room when its length is read. Nested a thousand times, each time with the
+    length of the whole, one of 64 MiB would ask for half a terabyte.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=len(packed))
+    unpacker.feed(packed)
+    unpacker.skip()
 
 
 def find_refused(value: Any, path: str) -> tuple[str, str]:
@@ -167,7 +207,7 @@ def _bounded(flat: list[int | str | bytes]) -> bytes:
 def decode_payload(frame: Frame, payload: bytes) -> list[Record] | None:
     """The records of a frame whose CRC holds; None when they are not what the header says."""
     try:
-        flat = msgpack.unpackb(payload, raw=False)
+        flat = decode(payload)
     except Exception:  # whatever msgpack makes of it, it is not a payload of ours
         return None
     if frame.kind == SNAPSHOT:
@@ -177,7 +217,7 @@ def decode_payload(frame: Frame, payload: bytes) -> list[Record] | None:
     time_ns, kinds, bodies = flat[0], flat[1::2], flat[2::2]
     if type(time_ns) is not int or {type(k) for k in kinds} != {str}:
         return None
-    if {type(b) for b in bodies} != {bytes}:
+    if {type(b) for b in bodies} != {bytes} or not all(0 < len(k) <= KIND_SIZE_MAX for k in kinds):
         return None
     return [
         Record(frame.lsn + i, kind, time_ns, body)
@@ -189,6 +229,8 @@ def _decode_snapshot(frame: Frame, flat: Any) -> list[Record] | None:
     if type(flat) is not list or [type(part) for part in flat] != [int, str, bytes, bytes]:
         return None
     time_ns, kind, packed, digest = flat
-    if frame.count != 1 or digest != xxhash.xxh3_128_digest(packed):
+    if frame.count != 1 or not 0 < len(kind) <= KIND_SIZE_MAX:
+        return None
+    if digest != xxhash.xxh3_128_digest(packed):
         return None
     return [Snapshot(frame.lsn, kind, time_ns, packed)]

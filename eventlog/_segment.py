@@ -12,8 +12,13 @@ import xxhash
 
 from eventlog._files import Directory, File, write_all
 from eventlog._frame import (
+    FILE_SIZE_MAX,
     FOOTER,
+    FRAME_SIZE,
     HEADER_SIZE,
+    LSN_MAX,
+    NUMBER_MAX,
+    PAYLOAD_SIZE_MAX,
     TRAILER_SIZE,
     SegmentHeader,
     decode_segment_header,
@@ -34,6 +39,8 @@ INDEX_STEP = 64 << 10  # one index entry for so many bytes: 128 entries in 8 MiB
 # a long one changes its size (which costs a journal commit) once in hundreds of records.
 PREALLOCATE_MIN, PREALLOCATE_MAX = 16 << 10, 1 << 20
 
+_PIECE = 1 << 20  # how much is looked at when zeros at the end of a large file are passed over
+
 _MARK = struct.Struct("<8s16sQQQ")
 _MARK_MAGIC = b"evmark\r\n"
 
@@ -49,7 +56,7 @@ def segment_number(name: str) -> int | None:
     if stem == name or not 8 <= len(stem) <= 10 or not (stem.isascii() and stem.isdigit()):
         return None
     number = int(stem)
-    return number if number and segment_name(number) == name else None
+    return number if 0 < number <= NUMBER_MAX and segment_name(number) == name else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +91,9 @@ def read_footer(buf: bytes, salt: bytes) -> Footer | None:
         index = list(zip(flat[::2], flat[1::2], strict=True))
     except Exception:  # a footer that makes no sense is rebuilt by a scan like one that is lost
         return None
-    if not index or not all(type(part) is int for part in flat) or index != sorted(index):
+    if not index or {type(part) for part in flat} != {int} or index != sorted(index):
+        return None
+    if not 0 < index[0][0] <= index[-1][0] <= frame.lsn:
         return None
     if index[0][1] < HEADER_SIZE or index[-1][1] > frame.offset:
         return None
@@ -184,12 +193,30 @@ def read_header(directory: Directory, number: int) -> SegmentHeader | None:
 
 
 def read_segment(directory: Directory, number: int) -> bytes:
-    """All bytes of a segment."""
+    """The bytes of a segment that can hold frames.
+
+    Somebody may have put any file here, and a sparse one of terabytes costs nothing: of zeros at
+    the end only so many are read as a frame can have, and nothing beyond what a segment can be.
+    """
     file = directory.open(segment_name(number))
     try:
-        return file.pread(file.size(), 0)
+        size = file.size()
+        if size > PAYLOAD_SIZE_MAX:
+            size = min(size, _used(file, size) + padded(FRAME_SIZE + PAYLOAD_SIZE_MAX))
+        return file.pread(size, 0)
     finally:
         file.close()
+
+
+def _used(file: File, size: int) -> int:
+    """Where the last byte is that is not zero, to within a piece."""
+    end = min(size, FILE_SIZE_MAX)
+    while end > 0:
+        start = max(0, end - _PIECE)
+        if file.pread(end - start, start).strip(b"\0"):
+            break
+        end = start
+    return end
 
 
 def identify(buf: bytes) -> tuple[bytes, int] | None:
@@ -226,7 +253,9 @@ def read_mark(directory: Directory) -> tuple[bytes, int, Mark] | None:
     if len(crc) != 4 or crc32(checked).to_bytes(4, "little") != crc:
         return None
     magic, log_id, epoch, durable, snapshot = _MARK.unpack(checked)
-    return None if magic != _MARK_MAGIC else (log_id, epoch, Mark(durable, snapshot))
+    if magic != _MARK_MAGIC or durable > LSN_MAX:
+        return None
+    return log_id, epoch, Mark(durable, snapshot)
 
 
 assert TRAILER_SIZE % 8 == 0

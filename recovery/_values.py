@@ -15,7 +15,7 @@ import msgpack
 import xxhash
 
 from eventlog._errors import RefusedValueError
-from eventlog._record import DEPTH_MAX, Packed, find_refused
+from eventlog._record import DEPTH_MAX, Packed, decode, find_refused
 from recovery._frozen import FrozenDict, FrozenList
 
 EXT_REF, EXT_MESSAGES, EXT_UNKNOWN = 1, 2, 3
@@ -224,9 +224,9 @@ def unpack_frozen(packed: bytes) -> Any:
     return _unpack(packed, object_hook=FrozenDict, list_hook=FrozenList)
 
 
-def _unpack(packed: bytes, **hooks: Callable[[Any], Any]) -> Any:
+def _unpack(packed: bytes, **hooks: Any) -> Any:
     try:
-        return msgpack.unpackb(packed, strict_map_key=False, ext_hook=_ext, **hooks)
+        return decode(packed, ext_hook=_ext, **hooks)
     except Exception as exc:  # msgpack raises by kind of garbage
         raise ValueError(f"not a value: {type(exc).__name__}: {exc}") from None
 
