@@ -24,6 +24,7 @@ OPTIONAL = {"eventlog._frame": "isal"}  # inside `try`, with a fallback
 # What an extra brings, for the modules that belong to that extra.
 EXTRAS = {"recovery.cli": {"typer", "rich"}, "recovery.testing._proxy": {"h11"}}
 TESTING = {"pytest", "hypothesis"}  # what the public `testing` modules may use besides
+TESTERS = ("recovery.testing", "eventlog.testing", "recovery.cli")
 # One file per adapter: each may import its own driver or framework, and none of the others.
 ADAPTERS = {"recovery.integrations", "recovery.stores"}
 PROTOCOLS = {"recovery.stores.protocol", "recovery.stores._protocol"}
@@ -126,6 +127,8 @@ def first_party_problems(module: str, name: str) -> list[str]:
         return [f"sideways: {name}"]
     if name.startswith("recovery.integrations") and not module.startswith("recovery.integrations"):
         return [f"integrations are imported by users only: {name}"]
+    if name.startswith(TESTERS[:2]) and not module.startswith(TESTERS):
+        return [f"testing is imported by tests only: {name}"]
     # What a pure module imports is pure as well: one of these modules, or a name in one.
     if module in PURE and ".".join(name.split(".")[:2]) not in PURE:
         return [f"impure: {name}"]
@@ -169,6 +172,9 @@ def test_every_pure_module_exists() -> None:
         ("recovery._run", "import typer", "third party: typer"),
         ("recovery.testing._watch", "import h11", "third party: h11"),
         ("recovery._run", "from .integrations import x", "integrations are imported by users only"),
+        ("recovery._run", "from recovery.testing import Finding", "testing is imported by tests"),
+        ("recovery._run", "import eventlog.testing", "testing is imported by tests only"),
+        ("recovery._run", "from recovery import testing", "testing is imported by tests"),
         ("recovery.stores.nats", "from recovery.stores.file import F", "sideways: recovery.stores"),
         ("recovery.stores.nats", "from . import file", "sideways: recovery.stores.file"),
         ("recovery.integrations.a", "from .b import B", "sideways: recovery.integrations.b"),

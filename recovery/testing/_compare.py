@@ -13,7 +13,6 @@ from recovery.testing._report import Finding
 from recovery.testing._trial import End, Trial
 
 SHOWN_SIZE = 160
-NEVER = "without any crash"  # the point of what is wrong with the agent itself
 
 
 def judge(reference: Trial, trial: Trial, point: str, steady: bool) -> Iterator[Finding]:
@@ -24,7 +23,7 @@ def judge(reference: Trial, trial: Trial, point: str, steady: bool) -> Iterator[
     if steady and not any(found.kind == "ran twice" and not found.allowed for found in wrong):
         yield from _effects(reference, trial, point)
     if trial.end.how == "stuck":
-        yield Finding("stuck", point, "", f"the resumed run waits for ever{_in(trial.end.value)}")
+        yield Finding("stuck", point, "", str(trial.end.value))
     elif trial.end.how != "parked":
         yield from _end(reference, trial, point, steady)
 
@@ -83,8 +82,8 @@ def _executions(reference: Trial, trial: Trial, point: str, steady: bool) -> Ite
                           f"{_times(made[identity])}{_instead(wanted[identity], steady)}; "
                           f"{_why(one)}", allowed=_harmless(one, trial))  # fmt: skip
         elif steady and extra > 0:
-            yield Finding("differs", point, one.tool, f"{one.shown} took place, and does not "
-                          "without a crash", allowed=_harmless(one, trial))  # fmt: skip
+            yield Finding("differs", point, one.tool, f"{one.shown} took place; "
+                          "without a crash it does not", allowed=_harmless(one, trial))  # fmt: skip
     if not steady or trial.end.how not in ("finished", "failed"):
         return
     begun = Counter(one.identity for one in trial.executions)
@@ -92,9 +91,8 @@ def _executions(reference: Trial, trial: Trial, point: str, steady: bool) -> Ite
     for identity in wanted:
         if begun[identity] < wanted[identity] and shown[identity].tool not in told_unknown:
             one = shown[identity]
-            yield Finding("lost", point, one.tool, f"{one.shown} took place "
-                          f"{_times(begun[identity])}"
-                          f"{_instead(wanted[identity], True)}")  # fmt: skip
+            yield Finding("lost", point, one.tool,
+                          _lost(one.shown, begun[identity], wanted[identity]))  # fmt: skip
 
 
 def _why(one: Execution) -> str:
@@ -141,8 +139,13 @@ def _effects(reference: Trial, trial: Trial, point: str) -> Iterator[Finding]:
                           "does not without a crash")  # fmt: skip
     if trial.end.how in ("finished", "failed") and not _told_unknown(trial):
         for effect in wanted - found:
-            yield Finding("lost", point, "", f"outside, {effect[:SHOWN_SIZE]} took place "
-                          f"{_times(found[effect])}{_instead(wanted[effect], True)}")  # fmt: skip
+            what = f"outside, {effect[:SHOWN_SIZE]}"
+            yield Finding("lost", point, "", _lost(what, found[effect], wanted[effect]))
+
+
+def _lost(what: str, times: int, wanted: int) -> str:
+    how = f"took place {_times(times)}" if times else "did not take place"
+    return f"{what} {how}{_instead(wanted, True)}"
 
 
 def _apart(one: Any, other: Any) -> str:
@@ -175,8 +178,8 @@ def _end(reference: Trial, trial: Trial, point: str, steady: bool) -> Iterator[F
 
 
 def _differs(point: str, where: str, wanted: Any, found: Any) -> Finding:
-    return Finding("differs", point, "", f"{where} is {shorten(found, SHOWN_SIZE)}, and "
-                   f"{shorten(wanted, SHOWN_SIZE)} without a crash")  # fmt: skip
+    return Finding("differs", point, "", f"{where} is {shorten(found, SHOWN_SIZE)}; "
+                   f"without a crash it is {shorten(wanted, SHOWN_SIZE)}")  # fmt: skip
 
 
 def _raised(error: BaseException | None) -> str:
@@ -214,12 +217,8 @@ def difference(path: str, one: Any, other: Any) -> tuple[str, Any, Any]:
 
 
 def _times(count: int) -> str:
-    return {0: "not at all", 1: "once", 2: "twice"}.get(count, f"{count} times")
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _instead(count: int, steady: bool) -> str:
-    return f", and {_times(count)} without a crash" if steady else " under one idempotency key"
-
-
-def _in(where: Any) -> str:
-    return f": {where}" if where else ""
+    return f"; without a crash {_times(count)}" if steady else " under one idempotency key"

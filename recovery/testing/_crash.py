@@ -20,12 +20,12 @@ from recovery import _agent
 from recovery._agent import RecoverableAgent
 from recovery._tool import Call, Resolution, function_name
 from recovery.testing._code import function_of, where_thread_is
-from recovery.testing._compare import NEVER, ended_alike, judge, told
+from recovery.testing._compare import ended_alike, judge, told
 from recovery.testing._hints import Hints
 from recovery.testing._life import Kill, Watch
-from recovery.testing._report import CrashReport, Finding
+from recovery.testing._report import NEVER, CrashReport, Finding
 from recovery.testing._time import Clock, virtual_time
-from recovery.testing._trial import End, Plan, Trial, World
+from recovery.testing._trial import End, Plan, Trial, World, waiting
 
 POINTS = 500  # tried by default: a second or two for most agents
 TIMEOUT_S = 10.0
@@ -132,7 +132,7 @@ class Sweep:
         self.points += 1
         self.resumptions += max(0, len(trial.lives) - 1)
         self.findings += judge(self.reference, trial, point.text, steady)
-        if trial.swallowed:
+        if any(life.swallowed for life in trial.lives):
             self._say("the agent catches BaseException and goes on. No process survives its death, "
                       "but cancellation, Ctrl-C and sys.exit() come that way too: let them "
                       "through.")  # fmt: skip
@@ -148,10 +148,11 @@ class Sweep:
             thread.start()
             if not self._wait(thread, trial):
                 clock.abandoned = True
-                place = where_thread_is(thread.ident)
-                if trial.lives and trial.lives[-1].dead:
-                    place = f"{place or 'the agent'} catches BaseException and tries again for ever"
-                trial = replace(trial, end=End("stuck", place), lives=list(trial.lives),
+                where = where_thread_is(thread.ident)
+                what = waiting(where)
+                if trial.lives and trial.lives[-1].frozen:
+                    what = f"{where or 'the agent'} catches BaseException and tries again for ever"
+                trial = replace(trial, end=End("stuck", what), lives=list(trial.lives),
                                 executions=list(trial.executions))  # fmt: skip
         if trial.error is not None:
             raise trial.error from None
@@ -201,8 +202,7 @@ def _without_a_crash(end: End) -> BaseException:
     """The error to raise for an agent that does not come to an end by itself."""
     note = "crash_everywhere: this is the run without any crash; make that work first"
     if end.how == "stuck":
-        where = f", in {end.value}" if end.value else ""
-        error: BaseException = TimeoutError(f"the agent waits for ever{where}")
+        error: BaseException = TimeoutError(end.value)
     else:
         error = end.error or RuntimeError(end.how)
         if isinstance(error, (SystemExit, KeyboardInterrupt)):

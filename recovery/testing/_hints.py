@@ -46,6 +46,10 @@ def _python_functions() -> dict[CodeType, tuple[str, str]]:
             if code is not None:
                 label = "random" if module is random.Random else module.__name__
                 found[code] = (f"{label}.{name}()", instead)
+    for name in ("time", "time_ns"):  # which virtual time has replaced
+        code = getattr(getattr(time, name), "__code__", None)
+        if code is not None:
+            found[code] = _BUILTIN[name]
     return found
 
 
@@ -55,15 +59,12 @@ class Hints:
     def __init__(self) -> None:
         self.changing: dict[str, None] = {}  # sentences
         self.unrecorded: dict[str, None] = {}  # functions
-        self._python = {id(code): found for code, found in _python_functions().items()}
-        for name in ("time", "time_ns"):  # which virtual time has replaced
-            code = getattr(getattr(time, name), "__code__", None)
-            if code is not None:
-                self._python[id(code)] = _BUILTIN[name]
+        self._python: dict[int, tuple[str, str]] = {}
 
     @contextmanager
     def looking(self) -> Iterator[None]:
         """Look at all that the present thread does."""
+        self._python = {id(code): found for code, found in _python_functions().items()}
         before = sys.getprofile()
         sys.setprofile(self._profile)
         try:

@@ -85,6 +85,8 @@ class Life:
         self.disk, self.seed = disk, seed
         self.dead = False
         self.frozen = False  # its thread is stopped for good
+        self.over = False  # it is being cleaned up
+        self.swallowed = False  # the agent went on after its death
         self.calls: list[DiskCall] = []
         self.executions: list[Execution] = []
         self.reported: set[str] = set()  # tools of whose calls the agent was told: unknown
@@ -93,6 +95,7 @@ class Life:
         self.where = "before the first step"
         self.touched = 0  # progress, as a watchdog sees it
         self._deaths = 0
+        self._home, self._died_in = threading.get_ident(), 0
         self._counts: Counter[str] = Counter()
         self._entered: Counter[str] = Counter()
         self._kill = kill
@@ -103,7 +106,13 @@ class Life:
 
     def die(self) -> None:
         self.dead = True
+        self._died_in = threading.get_ident()
         raise Died
+
+    def goes_on(self) -> None:
+        """The agent does something; does it after its thread was told of its death?"""
+        dead_here = self._died_in == threading.get_ident() == self._home
+        self.swallowed |= self.dead and dead_here and not self.over
 
     def check(self) -> None:
         """A dead process does nothing, whatever its code makes of its death."""
@@ -127,8 +136,7 @@ class Life:
         try:
             result = call(*args, **kwargs)
         except Crash:
-            self.dead = True
-            raise Died from None
+            self.die()
         if len(self.disk.calls) > before:
             size = len(args[0]) if name == "pwrite" else 0
             self.calls.append(DiskCall(self.disk.calls[-1], size, self.during()))
@@ -142,6 +150,7 @@ class Life:
     # -- calls and executions
 
     def begin_call(self, tool: str) -> int:
+        self.goes_on()
         self._counts[tool] += 1
         number = self._counts.total()
         self.active[number] = f"{tool}#{self._counts[tool]}"
@@ -231,6 +240,7 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
                 self.life.active.pop(number, None)
 
         def next_step(self) -> int:
+            self.life.goes_on()
             step = super().next_step()
             self.life.where = f"in step {step}"
             return int(step)

@@ -9,19 +9,21 @@ from typing import Literal
 
 Kind = Literal["ran twice", "in doubt", "differs", "lost", "stuck", "raised"]
 
+NEVER = "without any crash"  # the point of what is wrong with the agent itself
 TEXT_SIZE_MAX = 2000  # of one finding; the rest helps nobody
 
 _VARYING = re.compile(r"\b(?:[0-9a-f]*\d[0-9a-f-]*|twice|once)\b")
 
 # The worst first, and what to do about each: the last line of a report is that of its worst.
 WHAT_TO_DO: Mapping[Kind, str] = {
-    "ran twice": "Have the call recorded: decorate the function with @tool, or call it with "
-    "run.call(...). If repeating it does no harm, say so with @tool(after_crash='retry').",
-    "lost": "Make the effect inside a recorded call, so that a resumed run knows that it is still "
-    "to be made.",
-    "differs": "Take what changes from run to run (time, random numbers, ids, files, answers of "
-    "services) from run.now(), run.random(), run.uuid() or a tool, and keep what must outlive a "
-    "step in run.state and run.messages.",
+    "ran twice": "See above why each could run again. A function that is not recorded: decorate it "
+    "with @tool, or call it with run.call(...). A reconcile function: have it look for the effect "
+    "by the idempotency key. Where repeating does no harm: @tool(after_crash='retry').",
+    "lost": "Make the effect inside a recorded call, and let a reconcile function say that it "
+    "happened only when it has seen it: a resumed run believes both.",
+    "differs": "Keep what must outlive a step in run.state and run.messages, and take what changes "
+    "from run to run (time, random numbers, ids, files, answers of services) from run.now(), "
+    "run.random(), run.uuid() or a tool.",
     "raised": "Read the error: a DivergenceError means that the agent did something else when it "
     "was run again, so what it does depends on more than its task and the record.",
     "stuck": "Find what the agent waits for: a resumed run gets recorded results at once, so "
@@ -87,10 +89,11 @@ class CrashReport:
     def _lines(self) -> Iterator[str]:
         groups = _folded(self.findings)
         failing = sum(self._fails(alike[0]) for alike in groups)
-        points = len({found.point for found in self.failures})
+        points = len({found.point for found in self.failures} - {NEVER})
         verdict = "survives a crash at every point that was tried"
         if failing:
-            verdict = f"{_count(failing, 'fault')}, at {_count(points, 'crash point')}"
+            where = f", at {_count(points, 'crash point')}" if points else f" {NEVER}"
+            verdict = _count(failing, "fault") + where
         yield f"{self.agent}: {verdict}"
         tool = None
         for alike in groups:

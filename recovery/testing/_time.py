@@ -133,22 +133,21 @@ class Loop(asyncio.SelectorEventLoop):
 @contextmanager
 def virtual_time(clock: Clock) -> Iterator[None]:
     """Have all code see ``clock``; only its own thread's sleeps and event loops are virtual."""
-    real = {name: getattr(time, name) for name in ("time", "monotonic", "time_ns", "monotonic_ns")}
+    wall, monotonic, wall_ns, monotonic_ns = (
+        time.time, time.monotonic, time.time_ns, time.monotonic_ns,
+    )  # fmt: skip
     new_event_loop = asyncio.events.new_event_loop
-
-    def seconds(name: str) -> Callable[[], float]:
-        return lambda: real[name]() + clock.ahead
-
-    def nanoseconds(name: str) -> Callable[[], int]:
-        return lambda: real[name]() + int(clock.ahead * 1e9)
 
     def new_loop() -> asyncio.AbstractEventLoop:
         return Loop(clock) if clock.is_here() else new_event_loop()
 
     shifted: dict[str, Any] = {
-        "time": seconds("time"), "monotonic": seconds("monotonic"), "sleep": clock.sleep,
-        "time_ns": nanoseconds("time_ns"), "monotonic_ns": nanoseconds("monotonic_ns"),
-    }  # fmt: skip
+        "sleep": clock.sleep,
+        "time": lambda: wall() + clock.ahead,
+        "time_ns": lambda: wall_ns() + int(clock.ahead * 1e9),
+        "monotonic": lambda: monotonic() + clock.ahead,
+        "monotonic_ns": lambda: monotonic_ns() + int(clock.ahead * 1e9),
+    }
     with (
         mock.patch.multiple(time, **shifted),
         mock.patch.object(asyncio.events, "new_event_loop", new_loop),

@@ -110,7 +110,6 @@ class Trial:
     end: End = field(default_factory=lambda: End("stuck"))
     final: tuple[Any, Any, Any] | None = None
     effects: Any = None
-    swallowed: bool = False  # the agent went on after its death
     error: BaseException | None = None  # of the user's setup, effects or factory
 
     def run(self, hints: Hints | None = None) -> None:
@@ -147,7 +146,7 @@ class Trial:
                         else disk.after_power_loss(power + deaths))  # fmt: skip
             elif end.how != "parked":
                 return end
-        return End("stuck", f"not finished after {LIVES_MAX} resumptions")
+        return End("stuck", f"the run has not ended after {LIVES_MAX} resumptions")
 
     def _live(self, life: Life, agent: RecoverableAgent, hints: Hints | None) -> End:
         observe(agent, life)
@@ -165,11 +164,11 @@ class Trial:
                 return End("died")
             return _ended(exc, loop)
         finally:
-            self.world.watch.life = None
+            self.world.watch.life, life.over = None, True
             if loop is not None:
                 bury(loop)
         if life.dead:
-            self.swallowed = True
+            life.swallowed = True
             return End("died")
         return End("finished", done["result"])
 
@@ -204,5 +203,10 @@ def _ended(exc: BaseException, loop: asyncio.AbstractEventLoop | None) -> End:
         case InDoubtError():
             return End("parked", None, exc)
         case StuckError() if loop is not None:
-            return End("stuck", where_tasks_wait(loop), exc)
+            return End("stuck", waiting(where_tasks_wait(loop)), exc)
     return End("raised", None, exc)
+
+
+def waiting(where: str) -> str:
+    """That a run is stuck, and where."""
+    return f"the run waits for ever{f', in {where}' if where else ''}"

@@ -1,0 +1,75 @@
+"""The pytest plugin: a fixture that kills an agent at every point, and figures in the summary.
+
+Loaded by pytest wherever this library is installed. ``--crash-points`` and ``--crash-seed`` hold
+for all tests that use the fixture, over what they say themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+
+from recovery.testing import CrashReport
+
+PROPERTY = "crash_everywhere"  # of a test's report, by which the figures come from other processes
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of this plugin."""
+    group = parser.getgroup("recovery", "crash tests of agents (recovery.testing)")
+    group.addoption("--crash-points", metavar="N", type=_points, default=None,
+                    help="at how many points to kill each agent: a number, or all")  # fmt: skip
+    group.addoption("--crash-seed", metavar="SEED", type=int, default=None,
+                    help="chooses the points, and what is random in the runs")  # fmt: skip
+
+
+def _points(text: str) -> int | Literal["all"]:
+    return "all" if text == "all" else int(text)
+
+
+@pytest.fixture
+def crash_everywhere(request: pytest.FixtureRequest) -> Callable[..., CrashReport]:
+    """``recovery.testing.crash_everywhere``, which fails the test if the report is not ok.
+
+    Returns the report. Takes ``--crash-points`` and ``--crash-seed`` from the command line.
+    """
+
+    def run(agent: Any, task: Any = None, **options: Any) -> CrashReport:
+        __tracebackhide__ = True
+        from recovery.testing import crash_everywhere as sweep  # noqa: PLC0415
+
+        report = sweep(agent, task, **(options | _from_command_line(request.config, options)))
+        figures = [report.points, report.possible, report.resumptions, report.seed]
+        request.node.user_properties.append((PROPERTY, figures))
+        if not report.ok:
+            pytest.fail(str(report), pytrace=False)
+        return report
+
+    return run
+
+
+def _from_command_line(config: pytest.Config, options: dict[str, Any]) -> dict[str, Any]:
+    points, seed = config.getoption("--crash-points"), config.getoption("--crash-seed")
+    given = {} if seed is None else {"seed": seed}
+    if points is not None and isinstance(options.get("points", 0), int | str):
+        given["points"] = points  # not instead of certain points, which a test has listed
+    return given
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How much was tried."""
+    reports = [report for found in terminalreporter.stats.values() for report in found
+               if getattr(report, "when", "") == "call"]  # fmt: skip
+    figures = [value for report in reports for name, value in report.user_properties
+               if name == PROPERTY]  # fmt: skip
+    if not figures:
+        return
+    points, possible, resumptions = (sum(one[i] for one in figures) for i in range(3))
+    seeds = sorted({one[3] for one in figures})
+    again = f" (repeat with --crash-seed={seeds[0]})" if len(seeds) == 1 else ""
+    terminalreporter.write_line(
+        f"crash tests: {len(figures)} agent{'s' * (len(figures) != 1)}, {points} crash points of "
+        f"{possible}, {resumptions} resumptions, seed {', '.join(map(str, seeds))}{again}"
+    )
