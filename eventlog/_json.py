@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 
-from eventlog._record import check_extent
+from eventlog._record import check_extent, unpack
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -46,7 +46,10 @@ def to_json(packed: bytes) -> Json:
 
 
 def from_json(value: Json) -> Any:
-    """What ``to_json`` was given, as Python values (ExtType for extension values)."""
+    """What ``to_json`` was given, as Python values (ExtType for extension values).
+
+    Raises ValueError when that was no msgpack document, TypeError for a list or map as a key.
+    """
     if isinstance(value, list):
         return [from_json(part) for part in value]
     if not isinstance(value, dict):
@@ -63,7 +66,7 @@ def from_json(value: Json) -> Any:
         raw = b64decode(str(data))
         return msgpack.Timestamp.from_bytes(raw) if code == -1 else msgpack.ExtType(code, raw)
     if tag == "$msgpack" and isinstance(inner, str):
-        return msgpack.unpackb(b64decode(inner), strict_map_key=False)
+        return unpack(b64decode(inner))
     return {key: from_json(part) for key, part in value.items()}
 
 

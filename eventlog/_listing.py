@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,11 @@ from eventlog._frame import HEADER_SIZE, SegmentHeader
 from eventlog._owner import LOCK_NAME
 from eventlog._scan import Mark
 from eventlog._segment import identify, read_header, read_mark, read_segment, segment_number
+
+# How often to look again when a segment is gone between listing and opening (truncate_before).
+# Each time one is removed, so this is more than there can be; and no directory makes us look for
+# ever at a name that cannot be opened.
+LOOKS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +94,10 @@ class Listing:
         the cost is in the tail, not in the history. The mark is read before the listing, and both
         before any bytes: then what it vouches for is in these files, whatever a writer does.
         """
-        while True:
-            try:
+        for _ in range(LOOKS_MAX):
+            with contextlib.suppress(FileNotFoundError):  # removed since it was listed, on purpose
                 return self._look_once(start)
-            except FileNotFoundError:  # removed since it was listed (truncate_before): look again
-                continue
+        return self._look_once(start)
 
     def _look_once(self, start: int) -> tuple[Mark, list[Place]]:
         found = read_mark(self._directory)

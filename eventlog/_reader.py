@@ -21,7 +21,7 @@ from eventlog._frame import (
     SegmentHeader,
     frame_at,
 )
-from eventlog._listing import Listing, Place
+from eventlog._listing import LOOKS_MAX, Listing, Place
 from eventlog._record import Record, Snapshot, decode_payload
 from eventlog._scan import End, Mark, Segment
 from eventlog._segment import (
@@ -262,12 +262,11 @@ class LogReader:
 
     def _pass(self, position: _Position) -> Iterator[Record | Damage]:
         """All that there is now from ``position`` on, which moves along."""
-        while True:
-            try:
+        for _ in range(LOOKS_MAX):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile: look again
                 yield from self._pass_once(position)
                 return
-            except FileNotFoundError:  # removed meanwhile: look again
-                continue
+        yield from self._pass_once(position)
 
     def _pass_once(self, position: _Position) -> Iterator[Record | Damage]:
         mark, places = self.listing.look(position.lsn)
@@ -287,18 +286,12 @@ class LogReader:
                 continue
             expected = max(expected, place.oldest_lsn)
             if position.offset == 0 and place.first_lsn > expected:
-                yield self._missing(place, expected)
+                yield _missing(place, expected, {place.number for place in places})
             yield from self._decoded(place, mark, position)
         lost = _unreadable(mark, places)
         if lost is not None and position.lsn <= lost.last_lsn:
             yield lost
             position.lsn = lost.last_lsn + 1
-
-    def _missing(self, place: Place, expected: int) -> Damage:
-        before = [n for n in self.listing.numbers() if n < place.number]
-        gap = not before or before[-1] != place.number - 1
-        what = f"{segment_name(place.number - 1)} is missing" if gap else "records are missing"
-        return Damage(place.number, 0, 0, expected, place.first_lsn - 1, what)
 
     def _grown(self, position: _Position) -> bool:
         numbers = self.listing.numbers()
@@ -317,6 +310,12 @@ class _Position:
     def __init__(self, lsn: int) -> None:
         self.start = self.lsn = lsn
         self.number = self.offset = 0
+
+
+def _missing(place: Place, expected: int, numbers: set[int]) -> Damage:
+    gap = place.number - 1 not in numbers
+    what = f"{segment_name(place.number - 1)} is missing" if gap else "records are missing"
+    return Damage(place.number, 0, 0, expected, place.first_lsn - 1, what)
 
 
 def _unreadable(mark: Mark, places: list[Place]) -> Damage | None:

@@ -85,7 +85,7 @@ class Segment:
             if frame is not None and frame.lsn != lsn:
                 frame = None
             passed_over = frame is not None and wanted is not None and not wanted(frame)
-            if frame is not None and passed_over and self._reaches_its_end(frame):
+            if frame is not None and passed_over and self._is_passable(frame):
                 offset, lsn = frame.end, lsn + frame.count
                 continue
             payload = payload_of(self.buf, frame, self.salt) if frame is not None else None
@@ -110,10 +110,13 @@ class Segment:
             offset, lsn = damage.offset + damage.size, max(lsn, damage.last_lsn + 1)
         yield self._end(offset, lsn)
 
-    def _reaches_its_end(self, frame: Frame) -> bool:
-        # No payload holds the salt: if this one does, another frame was put over a part of it.
+    def _is_passable(self, frame: Frame) -> bool:
+        """Whether what is behind this frame counts, whatever is in its payload."""
+        # One that was never durable may be torn, and then the log ends with it. No payload holds
+        # the salt: if this one does, another frame was put over a part of it.
+        durable = self.limit is not None or frame.lsn + frame.count - 1 <= self.mark.durable
         inside = self.buf.find(self.salt, frame.payload_offset, frame.end)
-        return inside < 0 and frame.end <= len(self.buf)
+        return durable and inside < 0 and frame.end <= len(self.buf)
 
     def known_durable(self) -> int:
         """The highest LSN that any witness calls durable, as far as the walk has come."""
@@ -128,7 +131,7 @@ class Segment:
 
     def _judge(self, frame: Frame | None, offset: int, lsn: int, known: int) -> Damage:
         found = self._next_in_order(offset, lsn)
-        # As in _reaches_its_end.
+        # As in _is_passable.
         whole = found is None or frame is None or frame.end <= found.offset
         if frame is not None and whole and frame.end <= len(self.buf):
             # The header, which has a CRC of its own, is sound: the extent of the loss is known.
@@ -143,7 +146,8 @@ class Segment:
             return self._damage(offset, found.offset, lsn, found.lsn - 1, what, snapshot)
         snapshot = lsn == known == self.mark.snapshot
         what = "nothing sound from here on"
-        return self._damage(offset, len(self.buf), lsn, known, what, snapshot)
+        # A segment may be cut short in the padding of its last sound frame.
+        return self._damage(min(offset, len(self.buf)), len(self.buf), lsn, known, what, snapshot)
 
     def _next_in_order(self, offset: int, lsn: int) -> Frame | None:
         """The frame at or behind ``offset`` with which the log goes on, from ``lsn`` at least."""

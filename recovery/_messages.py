@@ -61,8 +61,12 @@ class Messages(Conversation):
         self._put(start, stop, packed, refs)
 
     def _put(self, start: int, stop: int, packed: list[bytes], refs: list[Ref | None]) -> None:
-        super().__setitem__(slice(start, stop), [unpack_frozen(one) for one in packed])
-        self.message_digests[start:stop] = [digest(one) for one in packed]
+        # By the object: a conversation may have the same message many times, and one copy does.
+        distinct = {id(one): one for one in packed}
+        values = {key: unpack_frozen(one) for key, one in distinct.items()}
+        digests = {key: digest(one) for key, one in distinct.items()}
+        super().__setitem__(slice(start, stop), [values[id(one)] for one in packed])
+        self.message_digests[start:stop] = [digests[id(one)] for one in packed]
         self.refs[start:stop] = refs
         del self._chain[start:]
         if self.on_change is not None:

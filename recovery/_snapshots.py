@@ -22,6 +22,15 @@ from recovery._values import Ref, digest, pack, pack_list, pack_map, pack_ref, u
 
 VERSION = 1
 
+# The i-th snapshot has as many bases as i has bits.
+BASES_MAX = 64
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "checkpoint_id": (str,), "run_id": (str,), "step": (int,), "timestamp": (int, float),
+    "recoveries": (int,), "prologue": (list,), "index": (int,), "bases": (list,), "keep": (int,),
+    "messages": (list,), "state": (dict,), "checksum": (str,),
+}  # fmt: skip
+
 
 class Source(Protocol):
     """Where records come from: an EventLog or a LogReader."""
@@ -172,8 +181,11 @@ def restore(source: Source, snapshot: Snapshot) -> Restored:
 
 def _restore(source: Source, snapshot: Snapshot) -> Restored:
     body = _body(snapshot)
-    if not all(type(lsn) is int and 0 < lsn < snapshot.lsn for lsn in body["bases"]):
-        raise BrokenCheckpointError(f"its bases are LSNs {body['bases']}")
+    if (
+        len(body["bases"]) > BASES_MAX
+        or body["bases"] != sorted({*body["bases"], snapshot.lsn})[:-1]
+    ):
+        raise BrokenCheckpointError("its bases are not earlier checkpoints, the oldest first")
     found = source.fetch(set(body["bases"]))
     chain = [(lsn, _body(_get(found, lsn))) for lsn in body["bases"]] + [(snapshot.lsn, body)]
     placed: list[tuple[Any, Ref]] = []
@@ -185,8 +197,6 @@ def _restore(source: Source, snapshot: Snapshot) -> Restored:
         for i, item in enumerate(part["messages"]):
             placed.append((item, item if isinstance(item, Ref) else Ref(lsn, i)))
         bases.append(Base(part["index"], lsn, len(placed)))
-    if not all(type(lsn) is int for lsn in body["prologue"]):
-        raise BrokenCheckpointError("its list of earlier records is none")
     packed = _resolve(source, placed)
     state, state_at = _state(source, snapshot.lsn, body)
     messages = Messages()
@@ -197,7 +207,7 @@ def _restore(source: Source, snapshot: Snapshot) -> Restored:
         (messages.digest(), b"" if results is None else digest(pack(results, "tool_results"))),
     )  # fmt: skip
     if actual != body["checksum"]:
-        raise BrokenCheckpointError(f"checksum is {actual}, recorded {body['checksum']}")
+        raise BrokenCheckpointError(f"checksum is {actual}, recorded {body['checksum']!r:.50}")
     return Restored(
         snapshot.lsn, body["checkpoint_id"], body["run_id"], body["step"], body["timestamp"],
         body["recoveries"], state, packed, messages.refs, body["prologue"], results, actual,
@@ -210,7 +220,16 @@ def _body(record: Record) -> dict[str, Any]:
     if not isinstance(record, Snapshot) or not isinstance(body, dict):
         raise BrokenCheckpointError("not a checkpoint of a run")
     if body.get("version") != VERSION:
-        raise BrokenCheckpointError(f"version {body.get('version')!r} is not known to this library")
+        version = f"{body.get('version')!r:.50}"
+        raise BrokenCheckpointError(f"version {version} is not known to this library")
+    for name, wanted in _TYPES.items():
+        if type(body[name]) not in wanted:
+            raise BrokenCheckpointError(f"its {name} is a {type(body[name]).__name__}")
+    if min(body["step"], body["index"], body["keep"], body["recoveries"]) < 0:
+        raise BrokenCheckpointError("it has negative numbers")
+    lsns = [*body["bases"], *body["prologue"]]
+    if not all(type(lsn) is int and 0 < lsn < record.lsn for lsn in lsns):
+        raise BrokenCheckpointError("it refers to records that are not before it")
     return body
 
 
@@ -224,10 +243,14 @@ def _resolve(source: Source, placed: list[tuple[Any, Ref]]) -> list[bytes]:
     wanted = {ref.lsn for item, ref in placed if isinstance(item, Ref)}
     found = source.fetch(wanted)
     bodies = {lsn: unpack(_get(found, lsn).packed) for lsn in wanted}
-    return [
-        pack(value_at(found[ref.lsn], bodies[ref.lsn], ref) if isinstance(item, Ref) else item, "")
-        for item, ref in placed
-    ]
+    # A reference takes a few bytes, and any number of them may name the same value: one copy of it.
+    resolved: dict[Ref, bytes] = {}
+    packed: list[bytes] = []
+    for item, ref in placed:
+        if isinstance(item, Ref) and ref not in resolved:
+            resolved[ref] = pack(value_at(found[ref.lsn], bodies[ref.lsn], ref), "")
+        packed.append(resolved[ref] if isinstance(item, Ref) else pack(item, ""))
+    return packed
 
 
 def value_at(record: Record, body: Any, ref: Ref) -> Any:

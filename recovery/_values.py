@@ -24,6 +24,9 @@ EXT_REF, EXT_MESSAGES, EXT_UNKNOWN = 1, 2, 3
 # have slipped in that msgpack takes and gives back as another type.
 _SLIPPERY = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
 
+# msgpack makes its own timestamps before anybody is asked.
+_TIMESTAMP = re.compile(rb"\xd6\xff|\xd7\xff|\xc7\x0c\xff")
+
 # Depth has a limit of our own, well below those of msgpack, which differ between its versions and
 # between writing and reading: what is written inside other values must be readable there. Most
 # values are too small, or hold too few lists and dicts, to be that deep; the others are read with
@@ -226,7 +229,10 @@ def unpack_frozen(packed: bytes) -> Any:
 
 def _unpack(packed: bytes, **hooks: Any) -> Any:
     try:
-        return decode(packed, ext_hook=_ext, **hooks)
+        value = decode(packed, ext_hook=_ext, **hooks)
+        if _TIMESTAMP.search(packed) and _holds_strangers(value):
+            raise ValueError("it holds what this library does not write")
+        return value
     except Exception as exc:  # msgpack raises by kind of garbage
         raise ValueError(f"not a value: {type(exc).__name__}: {exc}") from None
 
