@@ -180,7 +180,7 @@ class RunCore(ABC):
         # checkpoint in the log): then at a later step.
         if self.step - self._checkpointed < self._every:
             return
-        if self.in_flight or self.outlived() or not self.replay.used_up:
+        if self.in_flight or self.outlived() or not self.replay.used_up or self.replay.later_steps:
             return
         what = Checkpointed(self.run_id, self.step, time.time(), recoveries=self.recovery_count,
                             prologue=tuple(self._prologue))  # fmt: skip

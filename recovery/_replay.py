@@ -203,6 +203,11 @@ class Replay:
         """Whether nothing recorded is left: what comes now is new."""
         return not self.changes and not self.unclaimed()
 
+    @property
+    def later_steps(self) -> bool:
+        """Whether it is recorded that a step began which the code has not come to again."""
+        return bool(self._steps)
+
     def _covered(self, scope: str, lsn: int) -> bool:
         """Whether a record of this scope was made inside a call that has an outcome."""
         outer_lsn = outer_call(scope)
