@@ -126,13 +126,24 @@ def needed(reason: str) -> None:
 
 
 def traced(
-    command: Sequence[str], *, calls: str, record: Path | str = os.devnull, inject: str = ""
+    command: Sequence[str],
+    *,
+    calls: str,
+    record: Path | str = os.devnull,
+    inject: str = "",
+    path: Path | None = None,
 ) -> list[str]:
-    """The command under strace: ``calls`` are recorded whole, one of them fails as told."""
+    """The command under strace: ``calls`` (of ``path`` alone, if it is given) are recorded whole,
+    one of them fails as told. Each process and thread counts its calls by itself.
+    """
     needed(no_strace())
-    options = ["-f", "--seccomp-bpf", "-y", "-xx", "-s", str(1 << 24), "-o", str(record)]
+    options = ["-f", "-y", "-xx", "-s", str(1 << 24), "-o", str(record)]
     options += ["-e", "signal=none", "-e", f"trace={calls}"]
-    return ["strace", *options, *(["-e", f"inject={inject}"] if inject else []), *command]
+    options += ["-e", f"inject={inject}"] if inject else []
+    if "signal=" not in inject:  # faster, but it cannot bring a signal in
+        options.append("--seccomp-bpf")
+    options += ["-P", str(path)] if path else []
+    return ["strace", *options, *command]
 
 
 # -- file systems

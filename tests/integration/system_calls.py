@@ -21,7 +21,7 @@ WATCHED = (
     "?fork,?vfork,clone,?clone3,?dup2,dup,dup3"
 )
 
-_LINE = re.compile(
+_LINE = re.compile(  # what a killed process was about to do ends with "= ?" or nothing at all
     r"(?P<pid>\d+) +(?P<name>\w+)\((?P<args>.*)\) += (?P<result>-?\d+|\?|0x[0-9a-f]+)"
     r"(?:<[^>]*>(?:\(deleted\))?)?(?: (?P<error>E[A-Z]+) \(.*?\))?(?P<injected> \(INJECTED\))?"
 )
@@ -109,10 +109,19 @@ DURABLE, WRITTEN, FLUSHING, LOST = range(4)
 _TO_FLUSHING = bytes([DURABLE, FLUSHING, FLUSHING, LOST])
 _TO_DURABLE = bytes([DURABLE, WRITTEN, DURABLE, LOST])
 _TO_LOST = bytes([DURABLE, LOST, LOST, LOST])
+_TO_WRITTEN = bytes([DURABLE, WRITTEN, WRITTEN, LOST])
 
 
 def _changed(known: bytearray, table: bytes) -> bytearray:
     return known.translate(table.ljust(256, b"\0"))
+
+
+def _flush(call: Call) -> bytes:
+    if call.name.endswith("begins"):
+        return _TO_FLUSHING
+    if call.result:
+        return _TO_LOST if call.error else _TO_WRITTEN  # without an error it was killed before
+    return _TO_DURABLE
 
 
 @dataclass(eq=False, slots=True)
@@ -308,10 +317,7 @@ class Replica:
     def _sync(self, call: Call) -> None:
         found = self._table(call).get(call.fd())
         if isinstance(found, Inode):
-            if call.name.endswith("begins"):
-                found.known = _changed(found.known, _TO_FLUSHING)
-            else:
-                found.known = _changed(found.known, _TO_LOST if call.result else _TO_DURABLE)
+            found.known = _changed(found.known, _flush(call))
         elif found is not None and not call.result and not call.name.endswith("begins"):
             self._sync_directory(found)
 
