@@ -9,7 +9,7 @@ comma := ,
 DEMO_EXTRAS := demo$(if $(OPENAI_BASE_URL)$(OPENAI_API_KEY),$(comma)openai)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench crash fuzz docs clean
+.PHONY: help demo test lint bench crash mutants fuzz docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -26,6 +26,9 @@ crash: $(VENV)/.with-dev ## the long crash sweeps, then the suite with many more
 
 fuzz: $(VENV)/.with-dev,fuzz ## fuzz the decoders, all in turn (SECONDS= TARGETS="...")
 	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60)
+
+mutants: $(VENV)/.with-dev ## break the code in every way that is listed: the tests must notice (NAMES=)
+	@$(BIN)/python -m tests.mutants $(NAMES)
 
 lint: $(VENV)/.with-dev ## ruff and mypy
 	@$(BIN)/ruff check

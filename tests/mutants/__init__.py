@@ -1,0 +1,26 @@
+"""Seeded bugs: each must be caught by the tests. `python -m tests.mutants` tries them all.
+
+A catalogue by layer, one module each. A bug that was found by other means joins it, and whoever
+builds a feature adds the bugs that one would make in it. A patch that changes nothing a user could
+notice is no mutant: it is left out, with the argument where it would stand.
+
+To come with the features that they break: attempts of declared retries lost, a deadline started
+anew by a recovery, an approval spent twice, a timer or signal lost; a fork that shares what it
+must copy; an undo that runs twice; a store's lease taken for its epoch.
+"""
+
+from __future__ import annotations
+
+from tests.mutants import calls, files, frames, runs, segments, writer
+from tests.mutants._mutant import Edit, Mutant
+
+__all__ = ["LAYERS", "Edit", "Mutant"]
+
+LAYERS: dict[str, list[Mutant]] = {
+    "frames": frames.MUTANTS,
+    "segments": segments.MUTANTS,
+    "writer": writer.MUTANTS,
+    "files": files.MUTANTS,
+    "calls": calls.MUTANTS,
+    "runs": runs.MUTANTS,
+}

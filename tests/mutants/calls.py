@@ -1,0 +1,422 @@
+"""Seeded bugs in the life of a call: intent, effect, outcome, replay, doubt."""
+
+from __future__ import annotations
+
+from tests.mutants._mutant import Edit, Mutant
+
+CALL, REPLAY, KEYS = "recovery/_call.py", "recovery/_replay.py", "recovery/_keys.py"
+TOOL, RUN, CORE = "recovery/_tool.py", "recovery/_run.py", "recovery/_core.py"
+RESOLVE = "recovery/_resolve.py"
+
+AGENT = "unit/test_recovery_agent.py::"
+TOOLS = "unit/test_recovery_tool.py::"
+REPLAYS = "unit/test_recovery_replay.py::"
+PROPERTIES = "property/test_agent_properties.py::"
+RARE = PROPERTIES + "test_rare_programs_that_crash_at_every_call_of_the_disk"
+RANDOM = PROPERTIES + "test_a_run_that_crashes_ends_like_one_that_never_does"
+EDITED = PROPERTIES + "test_edited_code_resumes_or_stops_before_it_does_harm"
+SEEDED = "unit/test_seeded_bugs.py::"
+WRITES = AGENT + "test_an_agent_that_dies_at_any_write_executes_nothing_twice"
+
+MUTANTS = [
+    Mutant(
+        "intent-after-the-effect",
+        "The intent is recorded with the outcome: a call that a crash cut short left no trace.",
+        [
+            Edit(
+                CALL,
+                "    return _call(run, run.emit(event), key, given, (1, time.time_ns()))",
+                "    run.late = event\n"
+                "    return _call(run, run._log.last_lsn + 1, key, given, (1, time.time_ns()))",
+            ),
+            Edit(
+                CALL,
+                "        event = CallReturned(call.lsn, pack(value",
+                "        if getattr(run, 'late', None) is not None:\n"
+                "            run.emit(run.late)\n            run.late = None\n"
+                "        event = CallReturned(call.lsn, pack(value",
+            ),
+        ],
+        [AGENT + "test_a_call_in_doubt_parks_the_run_until_it_is_resolved"],
+    ),
+    Mutant(
+        "intent-not-committed-before-the-effect",
+        "A side effect starts before its intent is durable: a power loss forgets that it began.",
+        [Edit(CALL, "                yield Commit()\n", "                pass\n")],
+        [AGENT + "test_a_side_effect_is_known_about_after_a_power_loss"],
+    ),
+    Mutant(
+        "commit-decided-by-the-result",
+        "Tools that reconcile are taken for safe to repeat: their effects start unrecorded.",
+        [
+            Edit(
+                TOOL,
+                'return self.after_crash == "retry"',
+                'return self.after_crash in ("retry", "reconcile")',
+            )
+        ],
+        [SEEDED + "test_every_policy_but_retry_has_its_intent_durable_first"],
+    ),
+    Mutant(
+        "result-handed-on-unrecorded",
+        "The agent gets a result that no record holds: after a crash the call is in doubt.",
+        [
+            Edit(
+                CALL,
+                "            return Settled(run.emit(event), event)\n"
+                "        except RefusedValueError",
+                "            return Settled(call.lsn, event)\n        except RefusedValueError",
+            )
+        ],
+        [AGENT + "test_an_agent_that_raises_at_step_5_goes_on_from_the_checkpoint_of_step_3"],
+    ),
+    Mutant(
+        "failure-handed-on-unrecorded",
+        "The agent gets an exception that no record holds: after a crash the call is in doubt.",
+        [
+            Edit(
+                CALL,
+                "        return Settled(run.emit(event), event, exc)\n",
+                "        return Settled(call.lsn, event, exc)\n",
+            )
+        ],
+        [AGENT + "test_the_agent_sees_the_same_exception_first_and_on_replay"],
+    ),
+    Mutant(
+        "in-doubt-executed-silently",
+        "A call without an outcome is made again without asking: the e-mail is sent twice.",
+        [
+            Edit(
+                CALL,
+                "            if not recorded.to_retry:\n",
+                "            if recorded.to_retry:\n",
+            )
+        ],
+        [AGENT + "test_a_call_in_doubt_parks_the_run_until_it_is_resolved"],
+    ),
+    Mutant(
+        "park-is-retry",
+        "The default policy repeats a call in doubt: the e-mail is sent twice.",
+        [
+            Edit(
+                CALL,
+                '        case "park":\n            how = Resolution.unknown()',
+                '        case "park":\n            how = Resolution.retry()',
+            )
+        ],
+        [AGENT + "test_a_call_in_doubt_parks_the_run_until_it_is_resolved"],
+    ),
+    Mutant(
+        "report-policy-executes-again",
+        "A call in doubt that was to be reported is made again.",
+        [
+            Edit(
+                CALL,
+                "            how = Resolution.outcome(OutcomeUnknown(spec.name, "
+                "call.idempotency_key))\n",
+                "            how = Resolution.retry()\n",
+            )
+        ],
+        [AGENT + "test_report_gives_the_agent_the_same_outcome_unknown_ever_after"],
+    ),
+    Mutant(
+        "reconcile-unknown-means-it-did-not-happen",
+        "A hook that cannot tell is taken for `no`: what did happen is done again.",
+        [
+            Edit(
+                CALL,
+                "            how = yield from _reconcile(run, spec, call)\n",
+                "            how = yield from _reconcile(run, spec, call)\n"
+                "            how = Resolution.retry() if how.how == 'unknown' else how\n",
+            )
+        ],
+        [AGENT + "test_reconcile_asks_the_outside_world"],
+    ),
+    Mutant(
+        "failing-reconcile-means-it-did-not-happen",
+        "A hook that raises is taken for `no`: an outage of the bank repeats the transfer.",
+        [
+            Edit(
+                CALL,
+                "run.run_id, call)  # fmt: skip\n        return Resolution.unknown()",
+                "run.run_id, call)  # fmt: skip\n        return Resolution.retry()",
+            )
+        ],
+        [AGENT + "test_reconcile_asks_the_outside_world"],
+    ),
+    Mutant(
+        "reconcile-recorded-as-part-of-the-run",
+        "What a hook asks is recorded: the next recovery is served the answer of the last one.",
+        [
+            Edit(
+                CALL,
+                "Invoke(spec.reconcile, (call,), {}, None)",
+                "Invoke(spec.reconcile, (call,), {}, Scope(run, call_scope(call.lsn)))",
+            )
+        ],
+        [SEEDED + "test_a_reconcile_hook_asks_anew_at_each_recovery"],
+    ),
+    Mutant(
+        "resolution-not-recorded",
+        "What a policy decided is not recorded: the next recovery decides anew, otherwise.",
+        [
+            Edit(
+                CALL,
+                "    lsn = run.emit(event)\n    return None if how",
+                "    lsn = recorded.lsn\n    return None if how",
+            )
+        ],
+        [AGENT + "test_report_gives_the_agent_the_same_outcome_unknown_ever_after", RARE],
+    ),
+    Mutant(
+        "resolution-not-durable",
+        "resolve() lets go of the log without a flush: a person's decision is lost with power.",
+        # Leaving out the commit alone changes nothing: closing the log makes all of it durable.
+        [Edit(RESOLVE, "        log.commit()\n", "        log._release()\n")],
+        [SEEDED + "test_a_resolution_survives_a_power_loss"],
+    ),
+    Mutant(
+        "resolve-takes-any-call",
+        "resolve() settles calls that are not in doubt: a result is overwritten by hand.",
+        [
+            Edit(
+                RESOLVE,
+                "if call not in in_doubt and (not failed or call != failed):",
+                "if call not in intents:",
+            )
+        ],
+        ["unit/test_recovery_resolve.py::test_a_call_with_an_outcome_stays_as_it_is"],
+    ),
+    Mutant(
+        "digest-of-arguments-ignored",
+        "A call is known by its name alone: other arguments are served the old result.",
+        [
+            Edit(
+                CALL,
+                "CallKey(scope.path, spec.name, call_id, digest(packed))",
+                'CallKey(scope.path, spec.name, call_id, b"")',
+            )
+        ],
+        [SEEDED + "test_the_same_call_with_other_arguments_is_not_served_the_old_result"],
+    ),
+    Mutant(
+        "occurrence-not-counted",
+        "Equal calls of a step are one: the second is served the first one's result.",
+        [Edit(CALL, "key = key.nth(scope.next_occurrence(key))", "key = key.nth(1)")],
+        [TOOLS + "test_each_call_of_each_run_has_a_key_of_its_own", RARE],
+    ),
+    Mutant(
+        "call-id-ignored",
+        "The model's id of a call does not count: equal calls swap results when they swap places.",
+        [
+            Edit(
+                CALL,
+                "CallKey(scope.path, spec.name, call_id, digest(packed))",
+                'CallKey(scope.path, spec.name, "", digest(packed))',
+            )
+        ],
+        [AGENT + "test_the_same_call_id_with_other_arguments_is_shown_side_by_side", RANDOM],
+    ),
+    Mutant(
+        "scope-ignored",
+        "A call is known without its step: the same call in a later step is never made.",
+        [
+            Edit(
+                CALL,
+                "CallKey(scope.path, spec.name, call_id, digest(packed))",
+                'CallKey("1", spec.name, call_id, digest(packed))',
+            )
+        ],
+        [RARE, RANDOM],
+    ),
+    Mutant(
+        "idempotency-key-not-stable",
+        "Each start of a run has a uid of its own: a retried payment has another key, and is paid.",
+        [
+            Edit(
+                CORE,
+                "history.started.run_id, history.started.task, history.started.uid,",
+                "history.started.run_id, history.started.task, uuid.uuid4().hex,",
+            )
+        ],
+        [TOOLS + "test_a_key_is_the_same_for_every_attempt"],
+    ),
+    Mutant(
+        "idempotency-key-of-the-name",
+        "The key does not hold the run's uid: two runs' payments of one amount are one payment.",
+        [Edit(KEYS, "parts = [uid, key.scope", 'parts = ["", key.scope')],
+        [
+            TOOLS + "test_each_call_of_each_run_has_a_key_of_its_own",
+            "unit/test_recovery_keys.py::test_idempotency_keys_differ_between_runs_and_are_stable",
+        ],
+    ),
+    Mutant(
+        "attempt-number-starts-over",
+        "The number of the attempt is not read back: a tool that gives up after three never does.",
+        [
+            Edit(
+                REPLAY,
+                "                    call.attempts = event.attempt\n",
+                "                    pass\n",
+            )
+        ],
+        [SEEDED + "test_attempts_are_counted_over_recoveries"],
+    ),
+    Mutant(
+        "failure-executed-again-at-replay",
+        "A recorded exception is no outcome: the call that raised is made again.",
+        [
+            Edit(
+                REPLAY,
+                "            case CallReturned() | CallFailed():\n",
+                "            case CallReturned():\n",
+            )
+        ],
+        [AGENT + "test_the_agent_sees_the_same_exception_first_and_on_replay"],
+    ),
+    Mutant(
+        "nested-outcome-used-for-its-parent",
+        "The outcome of a call inside a call settles the outer one: it never gets to its end.",
+        [
+            Edit(
+                REPLAY,
+                "from recovery._keys import CallKey, outer_call",
+                "from recovery._keys import CallKey, outer_call as _outer",
+            ),
+            Edit(
+                REPLAY,
+                "        outer_lsn = outer_call(scope)\n",
+                "        outer_lsn = _outer(scope)\n",
+            ),
+            Edit(
+                REPLAY,
+                "                call.last, call.last_lsn = event, lsn\n",
+                "                call.last, call.last_lsn = event, lsn\n"
+                "                outer = self._by_lsn.get(_outer(call.key.scope))\n"
+                "                if outer is not None:\n"
+                "                    outer.last, outer.last_lsn = event, lsn\n",
+            ),
+        ],
+        [TOOLS + "test_a_call_that_is_made_again_is_served_the_calls_inside_it", RARE],
+    ),
+    Mutant(
+        "calls-inside-a-served-call-not-covered",
+        "Calls inside a call with an outcome are waited for: every resumed run has diverged.",
+        [Edit(REPLAY, "return outer is None or outer.done or self", "return False and self")],
+        [TOOLS + "test_calls_inside_calls_are_recorded_and_covered_by_the_outer_one"],
+    ),
+    Mutant(
+        "call-given-out-twice",
+        "A recorded call can be claimed again: a loop that calls twice gets one result twice.",
+        [
+            Edit(
+                REPLAY,
+                "        call = self._calls.pop(key, None)\n",
+                "        call = self._calls.get(key)\n",
+            )
+        ],
+        [REPLAYS + "test_each_call_is_given_out_once"],
+    ),
+    Mutant(
+        "outcomes-served-out-of-recorded-order",
+        "Outcomes are served as they are asked for: concurrent coroutines go on in another order.",
+        [Edit(REPLAY, "return not self._open or self._open[0][0] >= lsn", "return True")],
+        [REPLAYS + "test_outcomes_are_served_in_the_order_in_which_they_were_recorded"],
+    ),
+    Mutant(
+        "new-outcomes-overtake-recorded-ones",
+        "New outcomes are handed on at once: the next replay sees another order than this one.",
+        [Edit(CALL, "    run.replay.add_outcome(settled.lsn)\n", "")],
+        [PROPERTIES + "test_coroutines_go_on_in_the_order_of_their_outcomes", RARE],
+    ),
+    # Left out: a call that is cancelled while it waits for its turn keeps it. Nobody waits for
+    # another for longer than half a second, so nothing comes of it but that.
+    Mutant(
+        "divergence-found-after-the-effect",
+        "A new call does not wait for recorded ones: edited code acts before it is stopped.",
+        [Edit(CALL, "ready = yield Wait(run.caught_up, strict=True)", "ready = True")],
+        [AGENT + "test_changed_code_is_stopped_and_leaves_no_trace"],
+    ),
+    Mutant(
+        "left-out-call-not-noticed",
+        "An agent may return with recorded calls unclaimed: code that drops a call passes for "
+        "done.",
+        [
+            Edit(
+                CORE,
+                '            if lsn:\n                self.diverge(lsn, recorded, "the agent '
+                'returned")\n',
+                "",
+            )
+        ],
+        [AGENT + "test_an_agent_that_ends_early_has_diverged"],
+    ),
+    Mutant(
+        "parked-run-executes-siblings",
+        "A stopped run still takes calls: siblings of the call in doubt act while it is parked.",
+        [
+            Edit(
+                CORE,
+                "        if self._stopped is not None:\n            self.stop(self._stopped)\n",
+                "",
+            )
+        ],
+        [AGENT + "test_an_agent_cannot_swallow_that_its_run_is_parked"],
+    ),
+    Mutant(
+        "tool-swallows-the-stop",
+        "A tool that catches everything is recorded as done though the call in it was stopped.",
+        [
+            Edit(
+                TOOL, "        if self.stopped:\n            self.run.check()\n", "        return\n"
+            )
+        ],
+        [AGENT + "test_a_tool_cannot_swallow_that_a_call_inside_it_parked"],
+    ),
+    Mutant(
+        "first-execution-sees-another-exception",
+        "The agent gets the tool's own exception, and a rebuilt one on replay: it goes another "
+        "way.",
+        [
+            Edit(
+                CALL,
+                "            exc = spec.rebuild(failed)\n",
+                "            exc = settled.cause or spec.rebuild(failed)\n",
+            )
+        ],
+        [AGENT + "test_the_agent_sees_the_same_exception_first_and_on_replay"],
+    ),
+    Mutant(
+        "exception-types-imported-by-name",
+        "A type named in the log is looked up anywhere: a crafted log has any class constructed.",
+        [
+            Edit(
+                TOOL,
+                "        if failed.type == _REFUSED:\n            kind = RefusedValueError\n",
+                "        if kind is None:\n"
+                "            import pydoc\n\n"
+                "            kind = pydoc.locate(failed.type)\n",
+            )
+        ],
+        [TOOLS + "test_what_a_log_names_is_never_looked_up_but_among_exceptions"],
+    ),
+    Mutant(
+        "scope-lost-in-tools",
+        "A plain tool runs without its scope: the calls that it makes are not recorded.",
+        [
+            Edit(
+                RUN,
+                "async def _invoke(effect: Invoke) -> Any:\n"
+                "    token = current_scope.set(effect.scope)",
+                "async def _invoke(effect: Invoke) -> Any:\n    token = current_scope.set(None)",
+            )
+        ],
+        [TOOLS + "test_a_call_that_is_made_again_is_served_the_calls_inside_it"],
+    ),
+    Mutant(
+        "large-arguments-recorded-whole",
+        "Arguments are recorded whole whatever their size: history grows with the square.",
+        [Edit(CALL, "small = packed if len(packed) <= ARGS_SIZE_MAX else None", "small = packed")],
+        [SEEDED + "test_large_arguments_are_recorded_by_digest"],
+    ),
+]

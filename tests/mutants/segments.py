@@ -1,0 +1,302 @@
+"""Seeded bugs in segment files and in reading them back."""
+
+from __future__ import annotations
+
+from tests.mutants._mutant import Edit, Mutant
+
+SEGMENT, READER, LISTING = (
+    "eventlog/_segment.py", "eventlog/_reader.py", "eventlog/_listing.py",
+)  # fmt: skip
+
+CRASHES = "property/test_log_properties.py::test_a_crash_at_every_call"
+RECOVERIES = "property/test_log_properties.py::test_a_crash_in_recovery_and_in_the_recovery_of_that"
+SEEDED = "unit/test_seeded_bugs.py::"
+
+MUTANTS = [
+    Mutant(
+        "segment-named-before-its-header-is-durable",
+        "A segment gets its name, then its header is flushed: a power loss leaves a name for junk.",
+        [
+            Edit(
+                SEGMENT,
+                "            file.sync()\n            directory.publish(temporary, name)\n",
+                "            directory.publish(temporary, name)\n            file.sync()\n",
+            )
+        ],
+        [
+            SEEDED
+            + "test_a_new_segment_is_durable_before_it_has_a_name_and_with_it_before_it_is_used"
+        ],
+    ),
+    Mutant(
+        "no-directory-sync",
+        "The name of a new segment is not made durable: a power loss takes a whole segment.",
+        [
+            Edit(
+                SEGMENT,
+                "directory.publish(temporary, name)\n            directory.sync()\n",
+                "directory.publish(temporary, name)\n",
+            )
+        ],
+        [CRASHES],
+    ),
+    Mutant(
+        "footer-before-its-records",
+        "One flush for records and footer: the footer may be there and what it vouches for not.",
+        [
+            Edit(
+                SEGMENT,
+                "        # The records must be durable before a footer says so.\n"
+                "        self.file.sync()\n",
+                "",
+            )
+        ],
+        [CRASHES],
+    ),
+    Mutant(
+        "footer-not-flushed",
+        "A sealed segment is not flushed at the end: what close() acknowledged may be gone.",
+        [
+            Edit(
+                SEGMENT,
+                "        self._allocated = self.end\n        self.file.sync()\n",
+                "        self._allocated = self.end\n",
+            )
+        ],
+        [SEEDED + "test_a_clean_close_is_one_after_a_power_loss_too"],
+    ),
+    Mutant(
+        "sealed-segment-not-trimmed",
+        "Zeros stay behind the footer: it is never found, so every opening scans, and disk is "
+        "lost.",
+        [
+            Edit(
+                SEGMENT,
+                "        self.file.truncate(self.end)\n        self._allocated",
+                "        self._allocated",
+            )
+        ],
+        ["unit/test_segment.py::test_space_ahead_is_zeros_and_is_trimmed_at_close"],
+    ),
+    Mutant(
+        "footer-believed-without-digest",
+        "A footer is believed unread: a log is opened as sound though it was damaged since.",
+        [
+            Edit(
+                SEGMENT,
+                "return bool(xxhash.xxh3_128_digest(memoryview(buf)[: footer.offset]) == "
+                "footer.digest)",
+                "return True",
+            )
+        ],
+        [SEEDED + "test_damage_to_a_closed_log_is_reported_when_it_is_opened"],
+    ),
+    Mutant(
+        "index-off-by-one",
+        "The index leads to the entry behind: a read from the middle begins too late.",
+        [
+            Edit(
+                SEGMENT,
+                "max(0, bisect_right(self.index, (lsn, 1 << 63)) - 1)",
+                "min(len(self.index) - 1, bisect_right(self.index, (lsn, 1 << 63)))",
+            )
+        ],
+        ["unit/test_segment.py::test_the_index_leads_near_every_record"],
+    ),
+    Mutant(
+        "torn-mark-believed",
+        "The mark file's CRC is not looked at: a torn one calls what never was durable lost.",
+        [
+            Edit(
+                SEGMENT,
+                'if len(crc) != 4 or crc32(checked).to_bytes(4, "little") != crc:',
+                "if len(crc) != 4:",
+            )
+        ],
+        ["unit/test_segment.py::test_the_mark_file_is_read_as_it_was_written_or_not_at_all"],
+    ),
+    Mutant(
+        "no-space-ahead",
+        "The file grows with each record: every commit pays for a journal commit as well.",
+        [
+            Edit(
+                SEGMENT,
+                "        if self._preallocate and end > self._allocated:\n",
+                "        if not self._preallocate:\n",
+            )
+        ],
+        ["unit/test_segment.py::test_space_ahead_is_zeros_and_is_trimmed_at_close"],
+    ),
+    Mutant(
+        "mark-of-an-older-epoch-believed",
+        "A mark that a fenced writer wrote late counts: sound records of the new owner read as "
+        "lost.",
+        [
+            Edit(
+                LISTING,
+                "return found[2] if last is None or found[1] >= last.epoch else Mark(), "
+                "places[::-1]",
+                "return found[2], places[::-1]",
+            )
+        ],
+        [
+            "unit/test_reader.py::test_a_mark_that_a_writer_wrote_after_it_had_lost_the_log_doe"
+            "s_not_count"
+        ],
+    ),
+    Mutant(
+        "one-sound-record-too-many-cut",
+        "The torn tail begins at the last whole frame: an acknowledged record goes with it.",
+        [
+            Edit(
+                READER,
+                "            elif isinstance(item, End):\n                end = item\n",
+                "            elif isinstance(item, End):\n                end = item\n"
+                "                if item.torn_size and frames:\n"
+                "                    last = frames[-1]\n"
+                "                    end = replace(item, offset=last.offset, next_lsn=last.lsn)\n",
+            )
+        ],
+        [CRASHES],
+    ),
+    Mutant(
+        "what-was-kept-is-not-written-again",
+        "Recovery takes readable bytes for durable: after a failed flush they may be in memory "
+        "only.",
+        [
+            Edit(
+                READER,
+                "    return min(next(offsets, end.offset), end.offset)\n",
+                "    return end.offset\n",
+            )
+        ],
+        [
+            "property/test_log_properties.py::"
+            "test_after_a_failed_call_the_writer_takes_no_more_and_the_log_loses_nothing"
+        ],
+    ),
+    Mutant(
+        "reader-raises-no-damage",
+        "Damage that nobody asked for is dropped: a reader goes on as if nothing were lost.",
+        [
+            Edit(
+                READER,
+                "report = on_damage or self._raise",
+                "report = on_damage or (lambda damage: None)",
+            )
+        ],
+        ["unit/test_reader.py::test_damage_is_raised_where_it_is_reached"],
+    ),
+    Mutant(
+        "follower-skips-the-end-of-a-segment-at-a-roll",
+        "A follower leaves a segment as soon as there is a later one: its last records are missed.",
+        [
+            Edit(
+                READER,
+                "            if place.number < position.number:\n                continue\n",
+                "            if place.number < position.number or (\n"
+                "                place.number == position.number and place.limit is not None\n"
+                "            ):\n                continue\n",
+            )
+        ],
+        [SEEDED + "test_a_follower_reads_the_end_of_a_segment_that_was_rolled_meanwhile"],
+    ),
+    Mutant(
+        "missing-segment-not-reported",
+        "A segment that is gone is read over: its records are lost without a word.",
+        [
+            Edit(
+                READER,
+                "                yield _missing(",
+                "                _missing(",
+            )
+        ],
+        ["crash/test_processes.py::test_a_wrong_segment_is_reported_with_the_lsns_lost"],
+    ),
+    Mutant(
+        "segment-of-another-log-read",
+        "A segment is not asked whose it is: another run's records are served as this one's.",
+        [
+            Edit(
+                LISTING,
+                "if header.number == number and header.log_id == log_id:",
+                "if header.number == number:",
+            )
+        ],
+        ["crash/test_processes.py::test_a_wrong_segment_is_reported_with_the_lsns_lost"],
+    ),
+    Mutant(
+        "damage-to-the-newest-snapshot-ends-the-search",
+        "The newest snapshot is the one by position: if it is damaged, there is none.",
+        [
+            Edit(
+                READER,
+                "                    if on_damage is not None:\n"
+                "                        on_damage(item)\n",
+                "                    if on_damage is not None:\n"
+                "                        on_damage(item)\n"
+                "                    return\n",
+            )
+        ],
+        [
+            "unit/test_reader.py::test_a_damaged_newest_snapshot_is_reported_and_an_earlier_one"
+            "_stands_in"
+        ],
+    ),
+    Mutant(
+        "oldest-snapshot-first",
+        "Snapshots of a segment come in the order of the log: a run goes back to an old one.",
+        [Edit(READER, "for item in reversed(found):", "for item in found:")],
+        [SEEDED + "test_the_newest_of_the_snapshots_in_a_segment_comes_first"],
+    ),
+    Mutant(
+        "half-read-page-called-damage",
+        "A reader beside a writer does not look twice: a page read too early is called damage.",
+        [
+            Edit(
+                READER,
+                "if item.offset >= position.offset and item.first_lsn > vouched:",
+                "if False:",
+            )
+        ],
+        [SEEDED + "test_a_page_read_before_the_writer_had_filled_it_is_read_again"],
+    ),
+    Mutant(
+        "listing-before-mark",
+        "The mark is read after the listing: it vouches for what a roll put elsewhere since.",
+        [
+            Edit(
+                LISTING,
+                "        found = read_mark(self._directory)\n        numbers = self.numbers()\n"
+                "        if not numbers and",
+                "        numbers = self.numbers()\n        found = read_mark(self._directory)\n"
+                "        if not numbers and",
+            )
+        ],
+        ["unit/test_reader.py::test_a_roll_between_two_readings_is_not_damage"],
+    ),
+    Mutant(
+        "epoch-of-the-oldest-segment",
+        "The epoch is taken from the oldest segment: without its lock file a log reuses epochs.",
+        [
+            Edit(
+                LISTING,
+                "reversed(self.numbers()))\n        return next((header.epoch",
+                "self.numbers())\n        return next((header.epoch",
+            )
+        ],
+        [SEEDED + "test_epochs_go_up_though_the_lock_file_is_lost"],
+    ),
+    Mutant(
+        "clean-footer-outweighs-the-mark",
+        "A footer is believed though the mark knows of later records: these are lost unsaid.",
+        [
+            Edit(
+                READER,
+                "if footer is not None and whole and footer.next_lsn > mark.durable:",
+                "if footer is not None and whole:",
+            )
+        ],
+        [SEEDED + "test_an_older_version_of_a_closed_segment_is_reported"],
+    ),
+]
