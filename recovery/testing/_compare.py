@@ -20,7 +20,7 @@ def judge(reference: Trial, trial: Trial, point: str, steady: bool) -> Iterator[
     yield from _doubts(trial, point)
     wrong = list(_executions(reference, trial, point, steady))
     yield from wrong
-    if steady and not any(found.kind == "ran twice" and not found.allowed for found in wrong):
+    if steady and all(found.allowed for found in wrong):  # else it would be told twice
         yield from _effects(reference, trial, point)
     if trial.end.how == "stuck":
         yield Finding("stuck", point, "", str(trial.end.value))
@@ -135,8 +135,8 @@ def _effects(reference: Trial, trial: Trial, point: str) -> Iterator[Finding]:
             yield Finding("ran twice", point, "", f"outside, {effect[:SHOWN_SIZE]} took place "
                           f"{_times(times)}{_instead(wanted[effect], True)}")  # fmt: skip
         elif times > wanted[effect]:
-            yield Finding("differs", point, "", f"outside, {effect[:SHOWN_SIZE]} took place, and "
-                          "does not without a crash")  # fmt: skip
+            yield Finding("differs", point, "", f"outside, {effect[:SHOWN_SIZE]} took place; "
+                          "without a crash it does not")  # fmt: skip
     if trial.end.how in ("finished", "failed") and not _told_unknown(trial):
         for effect in wanted - found:
             what = f"outside, {effect[:SHOWN_SIZE]}"

@@ -162,7 +162,7 @@ class Sweep:
         """Whether the trial came to its end; False when nothing happens any more."""
         limit, touched, since = self.options.get("timeout_s", TIMEOUT_S), -1, _monotonic()
         while True:
-            thread.join(0.1)
+            thread.join(0.02)
             if not thread.is_alive():
                 return True
             now = sum(life.touched for life in list(trial.lives))

@@ -20,6 +20,7 @@ from typing import Any
 from recovery._tool import current_call
 from recovery.testing._code import at, is_users
 
+_RECORDS = ("perform_async", "perform_sync")  # through which all recorded calls go
 _INSTANCE = getattr(random, "_inst", None)  # behind the functions of module random
 _BUILTIN = {
     "time": ("time.time()", "run.now()"),
@@ -58,7 +59,8 @@ class Hints:
 
     def __init__(self) -> None:
         self.changing: dict[str, None] = {}  # sentences
-        self.unrecorded: dict[str, None] = {}  # functions
+        self._functions: dict[str, None] = {}
+        self._parts: set[str] = set()  # of the agent
         self._python: dict[int, tuple[str, str]] = {}
 
     @contextmanager
@@ -82,15 +84,32 @@ class Hints:
         else:
             return
         if not found[0]:
-            if event == "call" and is_users(frame) and is_users(caller) and _plain(frame):
+            if event == "call" and frame.f_code.co_name in _RECORDS and not is_users(frame):
+                self._note_callers(caller)
+            elif event == "call" and is_users(frame) and is_users(caller) and _plain(frame):
                 self._note_function(frame)
         elif is_users(caller) and current_call() is None:
             self.changing[f"{found[0]} in {at(caller)}: use {found[1]}"] = None
 
     def _note_function(self, frame: FrameType) -> None:
         if current_call() is None:
-            code = frame.f_code
-            self.unrecorded[f"{code.co_name} ({Path(code.co_filename).name})"] = None
+            self._functions[_named(frame)] = None
+
+    def _note_callers(self, frame: FrameType | None) -> None:
+        """What makes recorded calls is a part of the agent, and runs again as it should."""
+        while frame is not None:
+            if is_users(frame):
+                self._parts.add(_named(frame))
+            frame = frame.f_back
+
+    @property
+    def unrecorded(self) -> list[str]:
+        """Functions that were called outside of recorded calls, and make none themselves."""
+        return [name for name in self._functions if name not in self._parts]
+
+
+def _named(frame: FrameType) -> str:
+    return f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name})"
 
 
 def _plain(frame: FrameType) -> bool:

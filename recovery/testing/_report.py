@@ -12,7 +12,7 @@ Kind = Literal["ran twice", "in doubt", "differs", "lost", "stuck", "raised"]
 NEVER = "without any crash"  # the point of what is wrong with the agent itself
 TEXT_SIZE_MAX = 2000  # of one finding; the rest helps nobody
 
-_VARYING = re.compile(r"\b(?:[0-9a-f]*\d[0-9a-f-]*|twice|once)\b")
+_VARYING = re.compile(r"\b(?:\d+ times|twice|once|[0-9a-f]*\d[0-9a-f-]*)\b")
 
 # The worst first, and what to do about each: the last line of a report is that of its worst.
 WHAT_TO_DO: Mapping[Kind, str] = {

@@ -58,7 +58,7 @@ class World:
         found = self.effects(outside) if takes_argument(self.effects) else self.effects()
         if isinstance(found, Iterable) and not isinstance(found, str | bytes | dict):
             return Counter(map(repr, found))
-        return found
+        return copy.deepcopy(found)
 
 
 def is_agent_function(function: Any) -> bool:

@@ -1,0 +1,149 @@
+"""The pytest plugin as its users have it: in a fresh directory, with tests of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+AGENT = """
+from recovery import tool
+
+SENT = []
+
+@tool(after_crash="retry")
+def ask_model(messages):
+    return {"content": "done", "call": len(messages) < 3}
+
+@tool
+def send_email(to):
+    SENT.append(to)
+    return "sent"
+
+def log_it(what):
+    SENT.append(what)
+
+async def agent(run):
+    async for step in run.steps():
+        reply = await run.call(ask_model, run.messages)
+        run.messages.append(reply)
+        if not reply["call"]:
+            return reply["content"]
+        run.messages.append(await run.call(send_email, "ann"))
+
+async def hasty(run):
+    log_it("began")
+    return await agent(run)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "my_agent.py").write_text(AGENT)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\nfilterwarnings = error\n")
+    return tmp_path
+
+
+def run_pytest(project: Path, test: str, *args: str) -> tuple[int, str]:
+    """What pytest says about a test file in the project, in a process of its own."""
+    (project / "test_it.py").write_text("from my_agent import *\n" + test)
+    plugins = ["-p", "recovery.testing.pytest_plugin", "-p", "no:asyncio", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *plugins]
+    path = os.pathsep.join(part for part in sys.path if part)
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run([*command, *args], cwd=project, env=environment, capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+FIXTURE = """
+def test_my_agent_survives(crash_everywhere):
+    report = crash_everywhere(agent, "a task")
+    assert report.effects == {"ask_model": 3, "send_email": 2}
+"""
+
+
+def test_a_good_agent_passes_and_the_figures_are_printed(project: Path) -> None:
+    code, out = run_pytest(project, FIXTURE)
+    assert code == 0, out
+    (line,) = [line for line in out.splitlines() if line.startswith("crash tests:")]
+    assert line.startswith("crash tests: 1 agent, ")
+    assert line.endswith(" resumptions, seed 0 (repeat with --crash-seed=0)")
+    assert "EventLog" not in out
+
+
+def test_a_bad_agent_fails_with_a_report_to_read(project: Path) -> None:
+    test = "def test_it(crash_everywhere): crash_everywhere(hasty, 'x', watch=[log_it])\n"
+    code, out = run_pytest(project, test)
+    assert code == 1, out
+    assert "RAN TWICE: log_it('began') took place twice; without a crash once" in out
+    assert "What to do: " in out
+    assert "crash_everywhere(hasty" not in out  # the report alone, no traceback of ours
+    assert "crash tests: 1 agent, " in out
+
+
+def test_five_lines_are_enough_without_the_fixture(project: Path) -> None:
+    test = """
+from recovery.testing import crash_everywhere
+
+def test_my_agent_survives():
+    report = crash_everywhere({0}, "x", watch=[log_it])
+    assert report.ok, str(report)
+"""
+    assert run_pytest(project, test.format("agent"))[0] == 0
+    code, out = run_pytest(project, test.format("hasty"))
+    assert code == 1
+    assert "AssertionError: hasty: 1 fault, at " in out
+    assert "RAN TWICE: log_it('began')" in out
+
+
+def test_the_command_line_says_how_much_and_which(project: Path) -> None:
+    test = """
+def test_a(crash_everywhere): assert crash_everywhere(agent, points=9).points <= 7
+def test_b(crash_everywhere): assert crash_everywhere(agent).seed == 5
+def test_c(crash_everywhere):
+    report = crash_everywhere(agent, points=["before send_email#1 took effect"])
+    assert report.points == 1
+"""
+    code, out = run_pytest(project, test, "--crash-points", "7", "--crash-seed", "5")
+    assert code == 0, out
+    assert "crash tests: 3 agents, " in out
+    assert "seed 5 (repeat with --crash-seed=5)" in out
+    code, out = run_pytest(project, FIXTURE, "--crash-points", "all")
+    (line,) = [line for line in out.splitlines() if line.startswith("crash tests:")]
+    words = line.replace(",", "").split()
+    assert words[4] == words[8], line  # tried of possible
+    assert run_pytest(project, FIXTURE, "--crash-points", "few")[0] == pytest.ExitCode.USAGE_ERROR
+
+
+def test_a_session_without_crash_tests_says_nothing(project: Path) -> None:
+    code, out = run_pytest(project, "def test_nothing(): pass\n")
+    assert code == 0
+    assert "crash tests" not in out
+
+
+def test_the_plugin_imports_little(project: Path) -> None:
+    test = """
+import sys
+def test_nothing():
+    assert "recovery.testing.pytest_plugin" in sys.modules
+    assert "recovery.testing._crash" not in sys.modules
+    assert "eventlog.testing" not in sys.modules
+"""
+    code, out = run_pytest(project, test)
+    assert code == 0, out
+
+
+def test_the_library_itself_does_not_import_pytest() -> None:
+    probe = (
+        "import sys, recovery, recovery.testing; recovery.testing.crash_everywhere; "
+        "sys.exit('pytest' in sys.modules)"
+    )
+    path = os.pathsep.join(part for part in sys.path if part)
+    done = subprocess.run(
+        [sys.executable, "-c", probe], env=os.environ | {"PYTHONPATH": path}, check=False
+    )
+    assert done.returncode == 0
