@@ -19,7 +19,13 @@ from eventlog._frame import (
 from eventlog._owner import Owner
 from eventlog._reader import Tail
 from eventlog._scan import Mark
-from eventlog._segment import MARK_NAME, SegmentWriter, encode_mark, segment_name
+from eventlog._segment import (
+    MARK_NAME,
+    SegmentWriter,
+    encode_mark,
+    is_unfinished,
+    segment_name,
+)
 
 BUFFER_SIZE = 64 << 10  # durability="none" writes in pieces of this size
 
@@ -67,7 +73,7 @@ class Appender:
         self._number, self.next_lsn, self._snapshot = tail.number, tail.next_lsn, tail.snapshot
         self.durable = Mark(tail.next_lsn - 1, tail.snapshot)
         for name in self._directory.names():
-            if name.endswith(".new"):  # a crash came before it got its name: it holds nothing
+            if is_unfinished(name):  # a crash came before it got its name: it holds nothing
                 self._directory.remove(name)
         if tail.number:
             self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)

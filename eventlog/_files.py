@@ -236,7 +236,10 @@ class OSDirectory:
             os.unlink(temporary, dir_fd=self._fd)
 
     def remove(self, name: str) -> None:
-        os.unlink(name, dir_fd=self._fd)
+        try:
+            os.unlink(name, dir_fd=self._fd)
+        except IsADirectoryError:
+            raise self._foreign(name) from None
 
     def sync(self) -> None:
         os.fsync(self._fd)
@@ -250,6 +253,24 @@ class OSDirectory:
 
     def device(self) -> int:
         return os.fstat(self._fd).st_dev
+
+    def writable_by(self) -> str:
+        """Who can change what is in here besides this user, root and a group that was let in."""
+        found = os.fstat(self._fd)
+        if found.st_uid not in (os.geteuid(), 0):
+            return f"it belongs to user {found.st_uid}"
+        if found.st_mode & stat.S_IWOTH:
+            return f"its mode is {stat.S_IMODE(found.st_mode):04o}"
+        if not found.st_mode & stat.S_IXOTH:
+            return ""
+        for name in self.names():
+            try:
+                file = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            if stat.S_ISREG(file.st_mode) and file.st_mode & stat.S_IWOTH:
+                return f"{name!r} has mode {stat.S_IMODE(file.st_mode):04o}"
+        return ""
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
@@ -280,7 +301,16 @@ class OSFiles:
                 continue
             # The new name lies in its parent: without this a power loss takes the whole log.
             self._sync_directory(os.path.dirname(new))
-        return OSDirectory(path)
+        directory = OSDirectory(path)
+        if who := directory.writable_by():
+            # Not refused: containers and shared volumes have their reasons, and no code comes from
+            # a log. Not changed: modes are the user's.
+            _logger.warning(
+                "%s can be changed by others (%s). Whoever can write to it can forge what a "
+                "resumed run takes for done: chmod 700 it, or give the log a directory of your own",
+                path, who,
+            )  # fmt: skip
+        return directory
 
     def _sync_directory(self, path: str) -> None:
         directory = OSDirectory(path)

@@ -59,6 +59,12 @@ def segment_number(name: str) -> int | None:
     return number if 0 < number <= NUMBER_MAX and segment_name(number) == name else None
 
 
+def is_unfinished(name: str) -> bool:
+    """Whether it is the name of a segment in the making, which counts for nothing."""
+    stem, _, salt = name.removesuffix(".new").rpartition(".")
+    return name.endswith(".new") and len(salt) == 8 and segment_number(stem) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Footer:
     """What a sealed segment says of itself. Everything in it can be rebuilt by a scan."""
@@ -210,10 +216,10 @@ def read_segment(directory: Directory, number: int) -> bytes:
 
 def _used(file: File, size: int) -> int:
     """Where the last byte is that is not zero, to within a piece."""
-    end = min(size, FILE_SIZE_MAX)
+    end, zeros = min(size, FILE_SIZE_MAX), bytes(_PIECE)
     while end > 0:
         start = max(0, end - _PIECE)
-        if file.pread(end - start, start).strip(b"\0"):
+        if file.pread(end - start, start) != zeros[: end - start]:
             break
         end = start
     return end

@@ -58,6 +58,7 @@ class History:
     damage: tuple[Damage, ...]
     broken: tuple[str, ...]
     _outcomes: dict[int, Any] = field(init=False)
+    _fetched: dict[Ref, Any] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._outcomes = {
@@ -77,11 +78,17 @@ class History:
             return item
         if item.lsn in self._outcomes:
             return self._outcomes[item.lsn]
-        record = self.log.fetch({item.lsn}).get(item.lsn)
-        if record is None:
-            what = "holds a message that a later record refers to"
-            raise DamagedRunError(self.run_id, [Damage(0, 0, 0, item.lsn, item.lsn, what)])
-        return value_at(record, unpack(record.packed), item)
+        if item not in self._fetched:
+            record = self.log.fetch({item.lsn}).get(item.lsn)
+            try:
+                if record is None:
+                    raise ValueError
+                self._fetched[item] = value_at(record, unpack(record.packed), item)
+            except (KeyError, IndexError, TypeError, ValueError):
+                what = "holds a message that a later record refers to"
+                lost = Damage(0, 0, 0, item.lsn, item.lsn, what)
+                raise DamagedRunError(self.run_id, [lost]) from None
+        return self._fetched[item]
 
 
 def load(log: RunRecords, run_id: str) -> History:
