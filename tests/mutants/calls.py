@@ -13,10 +13,7 @@ TOOLS = "unit/test_recovery_tool.py::"
 REPLAYS = "unit/test_recovery_replay.py::"
 PROPERTIES = "property/test_agent_properties.py::"
 RARE = PROPERTIES + "test_rare_programs_that_crash_at_every_call_of_the_disk"
-RANDOM = PROPERTIES + "test_a_run_that_crashes_ends_like_one_that_never_does"
-EDITED = PROPERTIES + "test_edited_code_resumes_or_stops_before_it_does_harm"
 SEEDED = "unit/test_seeded_bugs.py::"
-WRITES = AGENT + "test_an_agent_that_dies_at_any_write_executes_nothing_twice"
 
 MUTANTS = [
     Mutant(
@@ -203,7 +200,7 @@ MUTANTS = [
         "occurrence-not-counted",
         "Equal calls of a step are one: the second is served the first one's result.",
         [Edit(CALL, "key = key.nth(scope.next_occurrence(key))", "key = key.nth(1)")],
-        [TOOLS + "test_each_call_of_each_run_has_a_key_of_its_own", RARE],
+        [TOOLS + "test_each_call_of_each_run_has_a_key_of_its_own"],
     ),
     Mutant(
         "call-id-ignored",
@@ -215,7 +212,7 @@ MUTANTS = [
                 'CallKey(scope.path, spec.name, "", digest(packed))',
             )
         ],
-        [AGENT + "test_the_same_call_id_with_other_arguments_is_shown_side_by_side", RANDOM],
+        [AGENT + "test_the_same_call_id_with_other_arguments_is_shown_side_by_side"],
     ),
     Mutant(
         "scope-ignored",
@@ -227,7 +224,7 @@ MUTANTS = [
                 'CallKey("1", spec.name, call_id, digest(packed))',
             )
         ],
-        [RARE, RANDOM],
+        [RARE],
     ),
     Mutant(
         "idempotency-key-not-stable",
@@ -297,7 +294,7 @@ MUTANTS = [
                 "                    outer.last, outer.last_lsn = event, lsn\n",
             ),
         ],
-        [TOOLS + "test_a_call_that_is_made_again_is_served_the_calls_inside_it", RARE],
+        [TOOLS + "test_a_call_that_is_made_again_is_served_the_calls_inside_it"],
     ),
     Mutant(
         "calls-inside-a-served-call-not-covered",
@@ -327,7 +324,7 @@ MUTANTS = [
         "new-outcomes-overtake-recorded-ones",
         "New outcomes are handed on at once: the next replay sees another order than this one.",
         [Edit(CALL, "    run.replay.add_outcome(settled.lsn)\n", "")],
-        [PROPERTIES + "test_coroutines_go_on_in_the_order_of_their_outcomes", RARE],
+        [PROPERTIES + "test_coroutines_go_on_in_the_order_of_their_outcomes"],
     ),
     # Left out: a call that is cancelled while it waits for its turn keeps it. Nobody waits for
     # another for longer than half a second, so nothing comes of it but that.

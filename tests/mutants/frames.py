@@ -8,8 +8,9 @@ FRAME, SCAN, RECORD = "eventlog/_frame.py", "eventlog/_scan.py", "eventlog/_reco
 
 BITS = "unit/test_frame.py::test_no_flipped_bit_of_a_header_or_payload_passes"
 HEADER_BITS = "unit/test_seeded_bugs.py::test_every_bit_of_a_frame_header_is_under_its_own_crc"
-FLIPS = "property/test_log_properties.py::test_a_flipped_bit_in_any_committed_byte_is_reported"
-CRASHES = "property/test_log_properties.py::test_a_crash_at_every_call"
+PROPERTIES = "property/test_log_properties.py::"
+FLIPS = PROPERTIES + "test_a_flipped_bit_in_any_committed_byte_is_reported[small-committed]"
+CRASHES = PROPERTIES + "test_a_crash_at_every_call[small]"
 
 MUTANTS = [
     Mutant(

@@ -17,7 +17,6 @@ MESSAGE_TESTS = "unit/test_recovery_messages.py::"
 VALUE_TESTS = "unit/test_recovery_values.py::"
 PROPERTIES = "property/test_agent_properties.py::"
 RARE = PROPERTIES + "test_rare_programs_that_crash_at_every_call_of_the_disk"
-RANDOM = PROPERTIES + "test_a_run_that_crashes_ends_like_one_that_never_does"
 SEEDED = "unit/test_seeded_bugs.py::"
 
 MUTANTS = [
@@ -117,10 +116,7 @@ MUTANTS = [
         "state-not-restored",
         "A recovery begins with an empty state.",
         [Edit(CORE, "        self.state = restored.state\n", "")],
-        [
-            AGENTS + "test_an_agent_that_raises_at_step_5_goes_on_from_the_checkpoint_of_step_3",
-            RARE,
-        ],
+        [RARE],
     ),
     Mutant(
         "messages-not-restored",
@@ -165,7 +161,7 @@ MUTANTS = [
         "code-before-the-steps-forgotten",
         "A checkpoint does not name the calls before the first step: they are made again.",
         [Edit(CORE, "prologue=tuple(self._prologue))", "prologue=())")],
-        [AGENTS + "test_tools_before_the_first_step_and_without_steps_are_recorded", RARE],
+        [AGENTS + "test_tools_before_the_first_step_and_without_steps_are_recorded"],
     ),
     Mutant(
         "agent-swallows-the-stop",

@@ -8,7 +8,7 @@ SEGMENT, READER, LISTING = (
     "eventlog/_segment.py", "eventlog/_reader.py", "eventlog/_listing.py",
 )  # fmt: skip
 
-CRASHES = "property/test_log_properties.py::test_a_crash_at_every_call"
+CRASHES = "property/test_log_properties.py::test_a_crash_at_every_call[small]"
 RECOVERIES = "property/test_log_properties.py::test_a_crash_in_recovery_and_in_the_recovery_of_that"
 SEEDED = "unit/test_seeded_bugs.py::"
 

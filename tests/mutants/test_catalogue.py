@@ -37,5 +37,5 @@ def test_a_bug_fits_the_code_and_its_tests_exist(mutant: Mutant) -> None:
         compile(text, file, "exec")
     assert mutant.what.endswith(".") and mutant.tests
     for test in mutant.tests:
-        path, _, name = test.partition("::")
+        path, _, name = test.partition("[")[0].partition("::")
         assert re.search(rf"^def {name}\(", text_of(f"tests/{path}"), re.M), test

@@ -9,7 +9,7 @@ LOG, COMMITTER, FILES = "eventlog/_log.py", "eventlog/_committer.py", "eventlog/
 LISTING = "eventlog/_listing.py"
 
 PROPERTIES = "property/test_log_properties.py::"
-CRASHES = PROPERTIES + "test_a_crash_at_every_call"
+CRASHES = PROPERTIES + "test_a_crash_at_every_call[small]"
 FAILURES = (
     PROPERTIES + "test_after_a_failed_call_the_writer_takes_no_more_and_the_log_loses_nothing"
 )
