@@ -27,6 +27,7 @@ from recovery import (
 from recovery.stores.file import FileStore
 from recovery.stores.memory import MemoryStore
 from recovery.stores.protocol import RunStore
+from recovery.testing import CrashReport, Finding, crash_everywhere
 
 # -- tools keep their types
 
@@ -170,3 +171,24 @@ def log() -> None:
     with EventLog.read("/tmp/log") as reader:
         for record in reader.records(follow=True):
             print(record.lsn, record.kind, record.body, record.time_ns)
+
+
+# -- testing an agent
+
+
+def make_agent(world: list[str]) -> RecoverableAgent:
+    return RecoverableAgent(agent, CheckpointStore())
+
+
+def test_my_agent_survives() -> None:
+    sent: list[str] = []
+    report = crash_everywhere(make_agent, task="research otters")
+    assert_type(report, CrashReport)
+    assert report.ok, str(report)
+    report = crash_everywhere(
+        agent, "task", setup=list[str], effects=lambda: sent, watch=[print, send_email],
+        resolve=lambda call: Resolution.outcome(call.tool), points="all", seed=7,
+        power_loss=True, strict=True, timeout_s=2.5,
+    )  # fmt: skip
+    assert_type(report.findings, tuple[Finding, ...])
+    crash_everywhere(plain_agent, points=[report.findings[0].point])

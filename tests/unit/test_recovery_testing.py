@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 import sys
 import threading
 import time
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -29,7 +30,8 @@ from recovery import (
     current_call,
     tool,
 )
-from recovery.testing import CrashReport, Finding, crash_everywhere
+from recovery.testing import CrashOptions, CrashReport, Finding, crash_everywhere
+from recovery.testing._report import Kind
 
 # -- a world, and tools that act on it
 
@@ -812,3 +814,54 @@ def test_random_agents_are_judged_by_what_can_be_known(rng: random.Random) -> No
     assert kinds(report) == {("differs", AGENT)}  # nothing but that the result is random
     assert "without any crash" in str(report)
     assert "random.random() in agent" in str(report)
+
+
+# -- the page about it
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing-agents.md"
+
+
+def page_code() -> list[str]:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 4
+    return blocks
+
+
+def run_page(*blocks: str, **names: Any) -> dict[str, Any]:
+    for block in blocks:
+        exec(compile(block, PAGE.name, "exec"), names)  # noqa: S102 - our own page
+    return names
+
+
+def test_the_tests_of_the_page_pass_and_say_what_it_says() -> None:
+    short, whole, watching, fixture = page_code()
+    names = run_page(short, whole, watching, fixture, log_to_slack=hook)
+    names["test_the_shop_survives"]()
+    names["test_it_logs_once"]()
+    tested = []
+
+    def sweep_it(*args: Any, **options: Any) -> None:
+        tested.append(crash_everywhere(*args, **options))
+
+    names["test_my_agent_survives"](sweep_it)
+    (report,) = tested
+    quoted = re.findall(r"```text\n(make_agent.*?)```", PAGE.read_text(), re.DOTALL)[0]
+    # How many calls of the disk a run takes is not the page's business.
+    assert re.sub(r"\d+", "N", str(report)).startswith(re.sub(r"\d+", "N", quoted)), str(report)
+    (point,) = re.findall(r'points=\["(.*?)"\]', PAGE.read_text())
+    again = crash_everywhere(names["make_agent"], "a task", setup=names["Outside"], points=[point])
+    assert again.points == 1
+
+
+def test_the_first_five_lines_of_the_page_are_a_test() -> None:
+    names = run_page(page_code()[0], make_agent=lambda: RecoverableAgent(chat, CheckpointStore()))
+    names["test_my_agent_survives"]()
+
+
+def test_the_page_tells_of_every_kind_and_option() -> None:
+    page = PAGE.read_text()
+    for kind in get_args(Kind):
+        assert f"| `{kind if kind == 'in doubt' else kind.upper()}` |" in page
+    doc = crash_everywhere.__doc__ or ""
+    for option in CrashOptions.__annotations__:
+        assert f"``{option}``" in doc, option
