@@ -52,16 +52,6 @@ def test_a_cut_log_is_a_prefix_with_all_that_was_committed_or_reports_damage(
         check_cut(history, cut)
 
 
-@pytest.mark.parametrize("closed", [False, True])
-@pytest.mark.parametrize("program", [SMALL, PROGRAM], ids=["small", "all"])
-def test_every_cut_of_the_last_segment(program: list[Action], closed: bool) -> None:
-    history = run(program)
-    history.close() if closed else history.drop()
-    files = segments(history.disk)
-    for cut in range(len(files[max(files)].rstrip(b"\0")) + 9):
-        check_cut(history, cut)
-
-
 def check_cut(history: History, cut: int) -> None:
     disk = history.disk.after_process_death()
     files = segments(disk)
@@ -74,36 +64,6 @@ def flip_is_reported(history: History, number: int, offset: int, bit: int) -> No
     segments(disk)[number][offset] ^= 1 << bit
     damaged = check_damaged(history, disk)
     assert damaged, f"a flipped bit at {offset} of segment {number} went unnoticed"
-
-
-@pytest.mark.parametrize("closed", [False, True], ids=["committed", "closed"])
-@pytest.mark.parametrize("program", [SMALL[:-1], PROGRAM[:-2]], ids=["small", "all"])
-def test_a_flipped_bit_in_any_committed_byte_is_reported(
-    program: list[Action], closed: bool
-) -> None:
-    """The last record's too: the mark file, or the footer of a clean close, covers it."""
-    history = run(program)
-    history.close() if closed else history.drop()
-    for number, offset in committed_bytes(history.disk):
-        flip_is_reported(history, number, offset, offset % 8)
-
-
-@pytest.mark.crash
-def test_every_flipped_bit_in_every_committed_byte_is_reported() -> None:
-    for closed in (False, True):
-        history = run(PROGRAM[:-2])
-        history.close() if closed else history.drop()
-        for number, offset in committed_bytes(history.disk):
-            for bit in range(8):
-                flip_is_reported(history, number, offset, bit)
-
-
-def test_a_clean_close_covers_the_last_record_without_the_mark_file() -> None:
-    history = run(PROGRAM)
-    history.close()
-    del history.disk.directories["log"]["MARK"]
-    for number, offset in committed_bytes(history.disk):
-        flip_is_reported(history, number, offset, offset % 8)
 
 
 @given(programs, st.data())
