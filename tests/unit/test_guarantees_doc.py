@@ -1,19 +1,47 @@
-"""docs/guarantees.md names tests; each of them is there, and each guarantee has some."""
+"""docs/guarantees.md and security.md name tests; each is there, and each guarantee has some."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
+from eventlog import _frame, _json, _listing, _record
+from recovery import _snapshots
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
+SECURITY = (ROOT / "docs" / "security.md").read_text()
 
 
-def test_every_test_that_the_page_names_exists() -> None:
-    named = set(re.findall(r"`(tests/[\w/]+\.py)`", PAGE))
-    assert len(named) > 10
-    missing = {name for name in named if not (ROOT / name).is_file()}
-    assert not missing
+def named(page: str) -> set[tuple[str, str]]:
+    """Files, and functions in them ("" for a file as a whole), that a page names as tests."""
+    page = page.replace("`hostile::", "`tests/unit/test_hostile_logs.py::")
+    return set(re.findall(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`", page))
+
+
+@pytest.mark.parametrize("page", [PAGE, SECURITY], ids=["guarantees", "security"])
+def test_every_test_that_a_page_names_exists(page: str) -> None:
+    assert len(named(page)) > 10
+    for file, function in named(page):
+        assert (ROOT / file).is_file(), file
+        text = (ROOT / file).read_text()
+        assert not function or f"def {function}(" in text, f"{file}::{function}"
+
+
+def test_every_limit_that_the_security_page_names_has_the_value_that_it_says() -> None:
+    limits = dict(re.findall(r"`([A-Z_]+_MAX)` ([0-9][^|;.,]*)", SECURITY))
+    said = {name: text.strip() for name, text in limits.items()}
+    assert said == {
+        "PAYLOAD_SIZE_MAX": "64 MiB", "FILE_SIZE_MAX": "1 GiB + 128 MiB", "LSN_MAX": "2^63 - 1",
+        "EPOCH_MAX": "2^48 - 1", "NUMBER_MAX": "2^32 - 1", "JSON_DEPTH_MAX": "200 in dumps",
+        "KIND_SIZE_MAX": "255", "BASES_MAX": "64", "LOOKS_MAX": "1000 looks",
+    }  # fmt: skip
+    assert (_frame.PAYLOAD_SIZE_MAX, _frame.FILE_SIZE_MAX) == (64 << 20, (1 << 30) + (128 << 20))
+    assert (_frame.LSN_MAX, _frame.EPOCH_MAX) == ((1 << 63) - 1, (1 << 48) - 1)
+    assert (_frame.NUMBER_MAX, _json.JSON_DEPTH_MAX) == ((1 << 32) - 1, 200)
+    assert (_record.KIND_SIZE_MAX, _snapshots.BASES_MAX, _listing.LOOKS_MAX) == (255, 64, 1000)
 
 
 def test_every_guarantee_names_tests() -> None:
