@@ -220,7 +220,7 @@ class Replica:
             if self.durable_names.get(path) is not inode:
                 return last
             for first, end, safe in inode.frames():
-                if not safe or first > last + 1:
+                if not safe or (last and first > last + 1):  # the log may begin above 1
                     return last
                 last = max(last, end)
         return last
@@ -239,7 +239,8 @@ class Replica:
     def _table(self, call: Call) -> dict[int, Inode | str]:
         return self.open_files.setdefault(call.pid, {})
 
-    def _inode(self, call: Call) -> Inode | None:
+    def inode(self, call: Call) -> Inode | None:
+        """The file whose descriptor is the call's first argument; None for others."""
         found = self._table(call).get(call.fd())
         return found if isinstance(found, Inode) else None
 
@@ -281,7 +282,7 @@ class Replica:
             self.open_files[call.result] = table if shared else dict(table)
 
     def _write(self, call: Call) -> None:
-        inode = self._inode(call)
+        inode = self.inode(call)
         if inode is not None and call.result > 0:  # opened for appending
             inode.write(call.data(1)[: call.result], len(inode.content))
             if inode.path.endswith("effects"):
@@ -294,7 +295,7 @@ class Replica:
                     self._effect()
 
     def _pwrite(self, call: Call) -> None:
-        inode = self._inode(call)
+        inode = self.inode(call)
         if inode is None or call.result <= 0:
             return
         data, offset = call.data(1)[: call.result], int(call.args[3])
@@ -307,7 +308,7 @@ class Replica:
         inode.write(data, offset)
 
     def _truncate(self, call: Call) -> None:
-        inode = self._inode(call)
+        inode = self.inode(call)
         if inode is not None and not call.result:
             size = int(call.args[1])
             if inode.segment and size < inode.acknowledged:
@@ -345,9 +346,22 @@ class Replica:
     def _unlink(self, call: Call) -> None:
         if call.result or not self._inside(call.path(0)):
             return
-        if not call.path(0).endswith(".new"):  # until there is retention
+        removed = self.names.pop(call.path(0))
+        if call.path(0).endswith(".seg"):
+            self._check_removed(removed, call.path(0))
+        elif not call.path(0).endswith(".new"):
             self._violated(f"{call.path(0)} is removed")
-        del self.names[call.path(0)]
+
+    def _check_removed(self, removed: Inode, path: str) -> None:
+        """A segment goes only when a later one says so, and that one is durable with its name."""
+        last = max((end for _, end, _ in removed.frames()), default=0)
+        log = os.path.dirname(path)  # noqa: PTH120
+        for later, inode in self.segments(log):
+            header = decode_segment_header(inode.content)
+            safe = self.durable_names.get(later) is inode and not any(inode.known[:HEADER_SIZE])
+            if later > path and header is not None and safe and header.oldest_lsn > last:
+                return
+        self._violated(f"{path} is removed before a durable segment says that LSN {last} may go")
 
     def _not_modelled(self, call: Call) -> None:
         if call.result >= 0 and self._table(call).get(call.fd()) is not None:
