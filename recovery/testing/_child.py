@@ -1,21 +1,21 @@
 """Runs the agent ``module:name`` in this process, for a crash test.
 
-    python _child.py module:name TASK RESULT_FILE
+    python _child.py module:name TASK RESULT_FILE DIRECTORY
 
 The agent is a RecoverableAgent, which is run on the task, or a function, plain or async, which gets
-the task if it takes an argument. Its result goes into the file in ``$CRASHTEST_DIR`` as JSON. Like
-the probe a file by itself, so that an agent without this library does not wait for it.
+the task if it takes an argument. Its result goes into the file in ``$CRASHTEST_DIR`` as JSON. Its
+module is looked for in the working directory, then in the one where the test was started. Like the
+probe a file by itself, so that an agent without this library does not wait for it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import os
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,16 @@ def run(name: str, task: Any) -> Any:
     if not callable(agent):
         raise TypeError(f"{name} is neither a function nor a RecoverableAgent, but {agent!r}")
     result = agent(task) if _takes_argument(agent) else agent()
-    return asyncio.run(_wait(result)) if inspect.isawaitable(result) else result
+    return _awaited(result) if inspect.isawaitable(result) else result
+
+
+def _awaited(awaitable: Awaitable[Any]) -> Any:
+    import asyncio  # noqa: PLC0415 - a plain agent does not wait for it
+
+    async def wait() -> Any:
+        return await awaitable
+
+    return asyncio.run(wait())
 
 
 def _recoverable(agent: Any, task: Any, in_doubt: type[Exception]) -> Any:
@@ -43,10 +52,6 @@ def _recoverable(agent: Any, task: Any, in_doubt: type[Exception]) -> Any:
         sys.exit(PARKED)
 
 
-async def _wait(result: Any) -> Any:
-    return await result
-
-
 def _takes_argument(function: Callable[..., Any]) -> bool:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD,
              inspect.Parameter.VAR_POSITIONAL)  # fmt: skip
@@ -54,8 +59,8 @@ def _takes_argument(function: Callable[..., Any]) -> bool:
 
 
 def main() -> None:
-    name, task, file = sys.argv[1:]
-    sys.path[0] = str(Path.cwd())  # instead of where this file is
+    name, task, file, directory = sys.argv[1:]
+    sys.path[:1] = [str(Path.cwd()), directory]  # instead of where this file is
     result = run(name, json.loads(task))
     try:
         text = json.dumps(result, sort_keys=True, ensure_ascii=False, default=repr)

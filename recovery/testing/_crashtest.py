@@ -105,22 +105,22 @@ def crashtest(
     with ExitStack() as stack:
         disk = bool(limits.points)
         listener = stack.enter_context(Listener(list(world.tools), disk))
-        runner = _Runner(subject, limits, listener)
+        runner = Runner(subject, limits, listener)
         for port, service in world.services:
             proxy = Proxy(port, service, lambda: listener.watch)
             runner.proxies.append(stack.enter_context(proxy))
         reference, again = runner.run(Kill()), runner.run(Kill())
         _check(reference, again, world)
-        plan = _plan(reference, limits)
+        kills = planned_kills(reference, limits)
         outcomes = []
-        for done, kill in enumerate(plan):
-            progress(done, len(plan), kill)
+        for done, kill in enumerate(kills):
+            progress(done, len(kills), kill)
             outcomes.append(runner.run(kill))
     report = _report(subject, world, limits, (reference, again), outcomes)
     return replace(report, strict=strict)
 
 
-class _Runner:
+class Runner:
     """Runs the agent, each time from the beginning, in a directory of its own."""
 
     def __init__(self, subject: Subject, limits: Limits, listener: Listener) -> None:
@@ -198,9 +198,10 @@ class _Runner:
         for number, proxy in enumerate(self.proxies, 1):
             name = "CRASHTEST_PROXY" if number == 1 else f"CRASHTEST_PROXY_{number}"
             base[name] = f"http://127.0.0.1:{proxy.port}"
-        # The modules of the present directory, and whatever was named relative to it.
-        path = [str(Path(folder).absolute()) for folder in base.get("PYTHONPATH", "").split(":")]
-        return self._listener.environment(base | {"PYTHONPATH": ":".join(dict.fromkeys(path))})
+        # Relative to the present directory, which is not where the agent will run.
+        path = filter(None, base.get("PYTHONPATH", "").split(":"))
+        absolute = ":".join(str(Path(folder).absolute()) for folder in path)
+        return self._listener.environment(base | {"PYTHONPATH": absolute})
 
     def _result(self, folder: Path, ended: Ended) -> str | None:
         if self._subject.result is None:
@@ -239,7 +240,8 @@ def _check(reference: Outcome, again: Outcome, world: World) -> None:
     for outcome in (reference, again):
         if outcome.parked or outcome.failed:
             which = "" if outcome is reference else " when it is run a second time, from nothing"
-            raise CannotTestError(f"the agent fails without being killed{which}: {outcome.failed}")
+            why = outcome.failed or f"it waits for a person to settle {outcome.parked}"
+            raise CannotTestError(f"the agent fails without being killed{which}: {why}")
     for tool in world.tools:
         if not any(effect.name == tool for effect in reference.effects):
             raise CannotTestError(
@@ -263,7 +265,7 @@ def _find(counts: Counter[tuple[str, str]], call: str) -> tuple[str, str]:
     return next((key for key in counts if key[1] == call), ("", call))
 
 
-def _plan(reference: Outcome, limits: Limits) -> list[Kill]:
+def planned_kills(reference: Outcome, limits: Limits) -> list[Kill]:
     """The kills: all moments, or those of tools and requests and a choice of the others."""
     rng = random.Random(limits.seed)
     ranked = list(dict.fromkeys(reference.moments))
@@ -330,5 +332,5 @@ def _notes(
 
 def module_agent(name: str, task: str, directory: Path) -> Subject:
     """The agent ``module:name``, called with ``task`` (JSON) in a process of this Python."""
-    command = [sys.executable, _child.__file__, name, task, _RESULT_FILE]
+    command = [sys.executable, _child.__file__, name, task, _RESULT_FILE, str(Path.cwd())]
     return Subject(name, command, command, directory, _RESULT_FILE)
