@@ -8,8 +8,9 @@ FRAME, SCAN, RECORD = "eventlog/_frame.py", "eventlog/_scan.py", "eventlog/_reco
 
 BITS = "unit/test_frame.py::test_no_flipped_bit_of_a_header_or_payload_passes"
 HEADER_BITS = "unit/test_seeded_bugs.py::test_every_bit_of_a_frame_header_is_under_its_own_crc"
+DAMAGE = "property/test_damage.py::"
+HOSTILE = "unit/test_hostile_logs.py::"
 PROPERTIES = "property/test_log_properties.py::"
-FLIPS = PROPERTIES + "test_a_flipped_bit_in_any_committed_byte_is_reported[small-committed]"
 CRASHES = PROPERTIES + "test_a_crash_at_every_call[small]"
 
 MUTANTS = [
@@ -120,13 +121,13 @@ MUTANTS = [
         "silent-cut-in-the-middle",
         "Recovery ends at the first bad frame: all that was acknowledged behind it is gone.",
         [Edit(SCAN, "            if lsn > known:\n", "            if lsn > 0:\n")],
-        [FLIPS],
+        ["unit/test_scan.py::test_a_bad_frame_that_a_later_one_calls_durable_is_damage"],
     ),
     Mutant(
         "one-durable-record-too-many-cut",
         "Off by one: the last record that was acknowledged is cut as if it were torn.",
         [Edit(SCAN, "            if lsn > known:\n", "            if lsn >= known:\n")],
-        [FLIPS],
+        ["unit/test_scan.py::test_a_bad_last_frame_is_damage_when_the_mark_file_covers_it"],
     ),
     Mutant(
         "later-frame-means-damage",
@@ -156,7 +157,7 @@ MUTANTS = [
         "mark-file-ignored",
         "Nobody asks the mark file: the last record acknowledged, if damaged, is cut silently.",
         [Edit(SCAN, "max([self.mark.durable, *self", "max([0, *self")],
-        [FLIPS],
+        ["unit/test_scan.py::test_a_bad_last_frame_is_damage_when_the_mark_file_covers_it"],
     ),
     Mutant(
         "later-segment-vouches-for-nothing",
@@ -257,5 +258,61 @@ MUTANTS = [
         "The packer is lenient: a tuple is recorded and comes back as a list after a crash.",
         [Edit(RECORD, "msgpack.packb(value, strict_types=True)", "msgpack.packb(value)")],
         ["unit/test_record.py::test_what_cannot_be_carried_is_refused_by_its_path"],
+    ),
+    Mutant(
+        "forged-count-believed",
+        "A frame may claim more records than it has bytes: a forged one uses up all LSNs.",
+        [Edit(FRAME, "or count > size or max", "or max")],
+        ["unit/test_seeded_bugs.py::test_a_frame_cannot_hold_more_records_than_bytes"],
+    ),
+    Mutant(
+        "colliding-keys-hashed",
+        "Keys whose bytes choose their hash are put in a dict: a small record takes hours.",
+        [
+            Edit(
+                RECORD,
+                "if not all(isinstance(key, _SCALARS) for key, _ in pairs):",
+                "if not pairs:",
+            )
+        ],
+        [HOSTILE + "test_keys_that_collide_on_purpose_are_refused_unhashed"],
+    ),
+    Mutant(
+        "misplaced-frame-followed",
+        "Behind damage the first frame with a later LSN is followed: a copy that a disk put in a "
+        "wrong place gives up all that stands between.",
+        [
+            Edit(
+                SCAN,
+                "            self._order = _in_order(list(self._frames_ahead(offset)), lsn)\n",
+                "            self._order = list(self._frames_ahead(offset))\n",
+            )
+        ],
+        [DAMAGE + "test_swapped_sectors_cost_what_was_in_them"],
+    ),
+    Mutant(
+        "frame-put-over-a-payload-believed",
+        "A frame whose payload was written over counts to its end: sound records in it are lost.",
+        [
+            Edit(
+                SCAN,
+                "if frame is not None and whole and frame.end",
+                "if frame is not None and frame.end",
+            )
+        ],
+        ["unit/test_seeded_bugs.py::test_frames_that_a_disk_put_over_a_payload_are_read_there"],
+    ),
+    Mutant(
+        "torn-frame-passed-over",
+        "A reader that skips a frame does not ask whether it is whole: it reads on behind a "
+        "torn one.",
+        [
+            Edit(
+                SCAN,
+                "return durable and inside < 0 and frame.end",
+                "return inside < 0 and frame.end",
+            )
+        ],
+        ["unit/test_seeded_bugs.py::test_nothing_behind_a_torn_frame_is_fetched"],
     ),
 ]

@@ -10,6 +10,7 @@ SEGMENT, READER, LISTING = (
 
 CRASHES = "property/test_log_properties.py::test_a_crash_at_every_call[small]"
 RECOVERIES = "property/test_log_properties.py::test_a_crash_in_recovery_and_in_the_recovery_of_that"
+DAMAGE = "property/test_damage.py::"
 SEEDED = "unit/test_seeded_bugs.py::"
 
 MUTANTS = [
@@ -298,5 +299,23 @@ MUTANTS = [
             )
         ],
         [SEEDED + "test_an_older_version_of_a_closed_segment_is_reported"],
+    ),
+    Mutant(
+        "footer-not-asked-for-the-salt",
+        "A segment whose first sector is gone is given up: its other records are lost too.",
+        [
+            Edit(
+                SEGMENT,
+                "if start_of(buf) is None and len(salt) == 4 else None",
+                "if not buf else None",
+            )
+        ],
+        [SEEDED + "test_a_sealed_segment_without_its_first_sector_is_read_by_its_footer"],
+    ),
+    Mutant(
+        "mark-of-another-log-not-reported",
+        "A mark file of another log is dropped in silence: damage that ours covered goes unsaid.",
+        [Edit(LISTING, "            places[0] = _exchanged(places[0])\n", "")],
+        [DAMAGE + "test_a_mark_of_another_log_says_so_and_loses_nothing"],
     ),
 ]

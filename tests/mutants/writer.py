@@ -15,6 +15,7 @@ FAILURES = (
 )
 RECOVERIES = PROPERTIES + "test_a_crash_in_recovery_and_in_the_recovery_of_that"
 STALE = "crash/test_processes.py::test_nothing_a_writer_does_counts_once_it_has_lost_the_log"
+HOSTILE = "unit/test_hostile_logs.py::"
 RETENTION = "unit/test_truncate.py::"
 SEEDED = "unit/test_seeded_bugs.py::"
 
@@ -490,5 +491,17 @@ MUTANTS = [
             )
         ],
         [RETENTION + "test_whole_segments_go_and_all_else_stays"],
+    ),
+    Mutant(
+        "lock-content-shown-raw",
+        "What LOCK says gets into errors as it is: who edits it writes to an operator's terminal.",
+        [Edit(OWNER, "shown = {key: repr(name)[1:-1] for", "shown = {key: name for")],
+        [HOSTILE + "test_what_the_lock_file_says_is_shown_without_control_characters"],
+    ),
+    Mutant(
+        "strangers-file-removed",
+        "Recovery removes every name that ends like its own: a user's file in the log is gone.",
+        [Edit(APPENDER, "if is_unfinished(name):", 'if name.endswith(".new"):')],
+        [HOSTILE + "test_only_our_own_unfinished_segments_are_removed"],
     ),
 ]
