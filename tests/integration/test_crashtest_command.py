@@ -7,6 +7,8 @@ import http.client
 import http.server
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -27,6 +29,7 @@ from recovery.testing._proxy import Proxy, Service
 from recovery.testing._verdict import Outcome, judge, volatile
 from recovery.testing._watch import Effect, Listener, Moment, Watch
 
+PAGE = (Path(__file__).parents[2] / "docs/crashtest.md").read_text()
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in sys.path if path)
 }
@@ -570,3 +573,28 @@ def test_a_large_directory_is_not_copied(work: Path) -> None:
     (work / "empty").mkdir()
     args = ("--fresh", "empty", "--points", "1", "--kills", "0", "--tool", "naive:send")
     assert crashtest(work, *args, "naive:agent").returncode in (0, 1)
+
+
+def test_the_example_of_the_page_is_what_happens(tmp_path: Path) -> None:
+    (tmp_path / "mailer.py").write_text(re.findall(r"```python\n(.*?)```", PAGE, re.S)[0])
+    (example,) = (
+        block for block in re.findall(r"```console\n(.*?)```", PAGE, re.S) if "$?" in block
+    )
+    command, *said = example.split("\n", 1)
+    assert command.startswith("$ recovery crashtest ")
+    done = subprocess.run(
+        [sys.executable, "-m", "recovery.cli", *shlex.split(command)[2:]],
+        cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    shown = f"{done.stdout}$ echo $?\n{done.returncode}\n"
+    # How many calls reach the disk is a matter of the Python that runs it.
+    for pattern, instead in ((r"\(of \d+\)", "(of N)"), ("What to do: .*", "What to do: ...")):
+        shown, said[0] = (re.sub(pattern, instead, text) for text in (shown, said[0]))
+    assert shown == said[0], done.stderr
+
+
+def test_every_option_is_on_the_page_or_in_the_help(work: Path) -> None:
+    options = set(re.findall(r"--[a-z]+", crashtest(work, "--help").stdout))
+    named = set(re.findall(r"--[a-z]+", PAGE)) - {"--continue"}
+    assert named <= options
+    assert {"--tool", "--proxy", "--resume", "--fresh", "--result", "--strict", "--json"} <= options
