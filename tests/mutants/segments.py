@@ -161,22 +161,6 @@ MUTANTS = [
         [CRASHES],
     ),
     Mutant(
-        "what-was-kept-is-not-written-again",
-        "Recovery takes readable bytes for durable: after a failed flush they may be in memory "
-        "only.",
-        [
-            Edit(
-                READER,
-                "    return min(next(offsets, end.offset), end.offset)\n",
-                "    return end.offset\n",
-            )
-        ],
-        [
-            "property/test_log_properties.py::"
-            "test_after_a_failed_call_the_writer_takes_no_more_and_the_log_loses_nothing"
-        ],
-    ),
-    Mutant(
         "reader-raises-no-damage",
         "Damage that nobody asked for is dropped: a reader goes on as if nothing were lost.",
         [

@@ -175,6 +175,19 @@ MUTANTS = [
     # Left out: no directory sync at the end of recovery. A segment is used only after its name is
     # durable, so the one whose name is not is empty, and the next segment's sync covers both.
     Mutant(
+        "what-was-kept-is-not-written-again",
+        "Recovery takes readable bytes for durable: after a failed flush they may be in memory "
+        "only.",
+        [
+            Edit(
+                APPENDER,
+                "def _renew(file: File, tail: Tail) -> None:\n",
+                "def _renew(file: File, tail: Tail) -> None:\n    return\n",
+            )
+        ],
+        [FAILURES],
+    ),
+    Mutant(
         "recovery-rewrites-in-place",
         "Recovery writes the sound part anew over itself: a crash in it takes what was durable.",
         [
