@@ -33,7 +33,7 @@ COPIED = (
     "eventlog", "recovery", "tools", "tests", "examples", "docs",
     "pyproject.toml", "README.md", "CHANGELOG.md", "Makefile", "mkdocs.yml",
 )  # fmt: skip
-LIMIT_S, SUITE_LIMIT_S = 120, 600
+LIMIT_S, SUITE_LIMIT_S = 300, 900
 SEED = "3"
 
 _LOG_SUITE = ["unit/test_[!r]*.py", "unit/test_re[!c]*.py", "unit/test_record.py",
