@@ -169,7 +169,6 @@ class Began:
     last: int = 0
     settled: set[int] = field(default_factory=set)
     parked: list[int] = field(default_factory=list)
-    resolved: Counter[int] = field(default_factory=Counter)  # to be made again, how often
     made: set[str] = field(default_factory=set)  # idempotency keys, since then
 
 
@@ -293,13 +292,14 @@ def events(disk: SimulatedDisk) -> Iterator[tuple[int, Any]]:
 
 
 def outcomes(disk: SimulatedDisk) -> list[tuple[int, int, Any]]:
-    """(LSN, call, event) of all outcomes that stand."""
-    return [
-        (lsn, event.call, event)
-        for lsn, event in events(disk)
-        if isinstance(event, CallReturned | CallFailed)
-        or (isinstance(event, CallResolved) and event.how != "retry")
-    ]
+    """(LSN, call, event) of all outcomes that stand, in the order of the log."""
+    found: list[tuple[int, int, Any]] = []
+    for lsn, event in events(disk):
+        if isinstance(event, CallResolved) and event.how == "retry":
+            found = [one for one in found if one[1] != event.call]  # of a failure, as a rule
+        elif isinstance(event, CallReturned | CallFailed | CallResolved):
+            found.append((lsn, event.call, event))
+    return found
 
 
 def in_doubt(disk: SimulatedDisk) -> list[tuple[int, CallIntended]]:
@@ -331,11 +331,7 @@ def in_doubt(disk: SimulatedDisk) -> list[tuple[int, CallIntended]]:
 
 
 def began(disk: SimulatedDisk) -> Began:
-    begun = Began()
-    for lsn, event in events(disk):
-        begun.last = lsn
-        if isinstance(event, CallResolved) and event.how == "retry":
-            begun.resolved[event.call] += 1
+    begun = Began(max((lsn for lsn, _ in events(disk)), default=0))
     begun.settled = {call for _, call, _ in outcomes(disk)}
     begun.parked = [lsn for lsn, intent in in_doubt(disk) if intent.after_crash == "park"]
     return begun
@@ -361,11 +357,20 @@ def licensed(world: World, call: Any, policy: str) -> str:
         return f"it is attempt {call.attempt}, and {before} was made"
     if call.lsn > begun.last:
         return f"a new call beside LSN {begun.parked} in doubt" if begun.parked else ""
-    again = Counter(event.call for lsn, event in events(world.disk)
-                    if isinstance(event, CallResolved) and event.how == "retry"
-                    and lsn <= log.durable_lsn)  # fmt: skip
-    if policy == "report" or again[call.lsn] < call.attempt - 1 or call.attempt < 2:
-        return f"attempt {call.attempt}, and {again[call.lsn]} times somebody said so"
+    return licensed_again(world, call, policy)
+
+
+def licensed_again(world: World, call: Any, policy: str) -> str:
+    """Another attempt at a call in doubt: it is recorded, and somebody said so as often."""
+    assert world.store.log is not None
+    durable_lsn = world.store.log.durable_lsn
+    held = [event for lsn, event in events(world.disk) if lsn <= durable_lsn]
+    if policy == "report" or CallRetried(call.lsn, call.attempt) not in held:
+        return f"attempt {call.attempt} without a durable record of it"
+    said = sum(isinstance(event, CallResolved) and (event.call, event.how) == (call.lsn, "retry")
+               for event in held)  # fmt: skip
+    if said < call.attempt - 1:
+        return f"attempt {call.attempt}, and {said} times somebody said so"
     return ""
 
 
