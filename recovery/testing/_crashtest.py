@@ -160,6 +160,7 @@ class Runner:
             lives=lives,
             kills=kills,
             time_s=time.monotonic() - began,
+            said=ended.tail(),
         )
 
     def _live(
@@ -241,7 +242,9 @@ def _check(reference: Outcome, again: Outcome, world: World) -> None:
         if outcome.parked or outcome.failed:
             which = "" if outcome is reference else " when it is run a second time, from nothing"
             why = outcome.failed or f"it waits for a person to settle {outcome.parked}"
-            raise CannotTestError(f"the agent fails without being killed{which}: {why}")
+            raise CannotTestError(
+                f"the agent fails without being killed{which}: {why}\n{outcome.said}"
+            )
     for tool in world.tools:
         if not any(effect.name == tool for effect in reference.effects):
             raise CannotTestError(

@@ -11,6 +11,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -64,6 +65,7 @@ class Life:
         self._token = environment[TOKEN]
         self._stdout, self._stderr = output.with_suffix(".out"), output.with_suffix(".err")
         self._killed = False
+        self._lock = threading.Lock()  # between the kill and the end of the process's number
         with self._stdout.open("wb") as stdout, self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 command,
@@ -81,8 +83,9 @@ class Life:
         self._kill_group()
 
     def _kill_group(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        with self._lock, suppress(ProcessLookupError, PermissionError):
+            if self._process.returncode is None:
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def wait(self, limit_s: float, kill_after_s: float | None = None) -> Ended:
         """Let it run; kill it after ``kill_after_s``, or when ``limit_s`` is over."""
@@ -115,7 +118,8 @@ class Life:
             if (not kill_all(self._token) and self._ended()) or time.monotonic() > deadline:
                 break
             time.sleep(POLL_S)
-        return self._process.wait()
+        with self._lock:
+            return self._process.wait()
 
     def __enter__(self) -> Life:
         return self

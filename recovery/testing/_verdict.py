@@ -20,7 +20,8 @@ class Outcome:
 
     ``result``: as text, None if there is none. ``failed``: why the run did not come to its end, ""
     if it did; ``stuck``: because it took too long. ``parked``: the calls for which it waits for a
-    person. ``point``: where it was killed, "" if it was not.
+    person. ``point``: where it was killed, "" if it was not. ``said``: the end of what its last
+    life printed.
     """
 
     point: str
@@ -33,6 +34,7 @@ class Outcome:
     lives: int = 1
     kills: int = 0
     time_s: float = 0.0
+    said: str = ""
 
 
 def volatile(one: Outcome, other: Outcome) -> Volatile:
