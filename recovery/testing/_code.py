@@ -21,11 +21,12 @@ _LIBRARIES = tuple(
 
 
 def is_users(frame: FrameType | None) -> bool:
-    """Whether this is code of neither the standard library nor any package that is installed."""
+    """Whether this is code of neither the standard library nor any package that is installed (in
+    site-packages, or in the dist-packages of some systems)."""
     if frame is None:
         return False
     name = frame.f_code.co_filename
-    return not (name.startswith((*_LIBRARIES, "<frozen")) or "/site-packages/" in name)
+    return not (name.startswith((*_LIBRARIES, "<frozen")) or "-packages/" in name)
 
 
 def at(frame: FrameType) -> str:

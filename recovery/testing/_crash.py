@@ -146,14 +146,14 @@ class Sweep:
                 name="crash test", daemon=True,
             )  # fmt: skip
             thread.start()
-            if not self._wait(thread, trial):
-                clock.abandoned = True
-                where = where_thread_is(thread.ident)
-                what = waiting(where)
-                if trial.lives and trial.lives[-1].frozen:
-                    what = f"{where or 'the agent'} catches BaseException and tries again for ever"
-                trial = replace(trial, end=End("stuck", what), lives=list(trial.lives),
-                                executions=list(trial.executions))  # fmt: skip
+            try:
+                if not self._wait(thread, trial):
+                    trial = self._given_up(trial, where_thread_is(thread.ident))
+            finally:  # also when somebody presses Ctrl-C: what is left does nothing any more
+                if thread.is_alive():
+                    clock.abandoned = True
+                    for life in trial.lives:
+                        life.dead = True
         if trial.error is not None:
             raise trial.error from None
         return trial
@@ -171,6 +171,14 @@ class Sweep:
                 touched, since = now, _monotonic()
             elif frozen or _monotonic() - since > limit:
                 return False
+
+    def _given_up(self, trial: Trial, where: str) -> Trial:
+        """The trial as it is, for its thread will never end."""
+        what = waiting(where)
+        if trial.lives and trial.lives[-1].frozen:
+            what = f"{where or 'the agent'} catches BaseException and tries again for ever"
+        return replace(trial, end=End("stuck", what), lives=list(trial.lives),
+                       executions=list(trial.executions))  # fmt: skip
 
     def _note(self, hints: Hints) -> None:
         for hint in hints.changing:

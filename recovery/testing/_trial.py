@@ -138,6 +138,8 @@ class Trial:
             end = self._live(life, self.world.make(outside), hints)
             self.executions += life.executions
             self.final = life.final or self.final
+            if self.clock.abandoned:
+                return end
             if isinstance(end.error, InDoubtError) and not self._settle(end.error, life):
                 return end
             if life.dead:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,24 @@ def test_nothing():
 """
     code, out = run_pytest(project, test)
     assert code == 0, out
+
+
+def test_pytest_finds_the_plugin_of_the_installed_library(project: Path, tmp_path: Path) -> None:
+    root, site = Path(__file__).parents[2], tmp_path / "site"
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=root, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    (project / "test_it.py").write_text("from my_agent import *\n" + FIXTURE)
+    checkout = {str(root), str(root / "tools"), ""}
+    path = os.pathsep.join([str(site), *(part for part in sys.path if part not in checkout)])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider"],
+        cwd=project, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "crash tests: 1 agent, " in done.stdout
 
 
 def test_the_library_itself_does_not_import_pytest() -> None:

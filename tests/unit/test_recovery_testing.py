@@ -639,7 +639,73 @@ def test_executions_of_tools_come_first_when_points_are_few() -> None:
                for found in report.findings)  # fmt: skip
 
 
+def test_nobody_guesses_about_a_call_that_was_cut_in_the_middle() -> None:
+    @tool
+    async def early(what: int) -> int:
+        outside.append(f"early {what}")
+        await asyncio.sleep(10)
+        return what
+
+    async def agent(run: Run) -> Any:
+        async def later(seconds: int) -> Any:
+            await asyncio.sleep(seconds)
+            return await run.call(look, seconds)
+
+        return await asyncio.gather(run.call(early, 1), later(1), later(2))
+
+    report = sweep(agent, effects=lambda: outside, points="all")
+    assert report.ok, str(report)
+    assert any(found.kind == "in doubt" and "early#1, look#1" in found.point
+               for found in report.findings)  # fmt: skip
+
+
+def test_one_key_used_twice_is_found_in_any_agent() -> None:
+    async def agent(run: Run) -> float:
+        await run.call(forgetful, 1)
+        return random.random()
+
+    report = sweep(agent, points="all")
+    assert kinds(report) == {("differs", AGENT), ("ran twice", "forgetful")}
+    assert "forgetful(1) took place twice under one idempotency key" in str(report)
+
+
+def test_a_process_dies_in_every_way_in_which_one_can() -> None:
+    async def agent(run: Run) -> str:
+        for number in (1, 2):
+            await run.call(send, number)
+            await run.call(look, number)
+        return "done"
+
+    report = sweep(agent, points="all", power_loss=True, strict=True)
+    points = {found.point for found in report.findings}
+    for way in ("before send#2 took effect", "after send#1 took effect, before that was recorded",
+                r"at disk call \d+ of \d+ \(sync\), during send#2",
+                r"at disk call \d+ of \d+ \(write of \d+ bytes, torn after \d+\), during look#2",
+                r"at disk call \d+ .*, and again at disk call \d+ of the resumption",
+                r"after send#2 .*, a power loss \(seed \d+\)"):  # fmt: skip
+        assert any(re.fullmatch(way, point) for point in points), way
+
+
 # -- time, threads, loops
+
+
+def test_a_run_that_was_given_up_does_nothing_any_more() -> None:
+    others = threading.enumerate()
+    gate = threading.Semaphore(2)  # for the two runs without a crash
+
+    def agent(run: SyncRun) -> str:
+        run.call(look, 1)
+        gate.acquire()
+        return charge("late")
+
+    report = sweep(agent, points=["before charge#1 took effect"], timeout_s=0.3)
+    assert kinds(report) == {("stuck", AGENT)}
+    before = list(outside)
+    (left,) = [thread for thread in threading.enumerate() if thread not in others]
+    gate.release()
+    left.join(60)
+    assert not left.is_alive()
+    assert outside == before
 
 
 def test_an_agent_that_sleeps_for_days_takes_no_time() -> None:
