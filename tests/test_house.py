@@ -10,6 +10,7 @@ import pytest
 
 import eventlog
 import recovery
+import recovery.testing
 
 ROOT = Path(__file__).parents[1]
 FUNCTION_LINES_MAX, FILE_LINES_MAX, PARAMETERS_MAX = 60, 350, 6
@@ -61,7 +62,9 @@ def test_excesses_are_found() -> None:
     assert excesses(long.replace("    x = 1\n", "", 1).replace(", h", "")) == []
 
 
-@pytest.mark.parametrize("package", [eventlog, recovery], ids=lambda package: package.__name__)
+@pytest.mark.parametrize(
+    "package", [eventlog, recovery, recovery.testing], ids=lambda package: package.__name__
+)
 def test_every_public_name_has_a_docstring(package: object) -> None:
     bare = []
     for name in package.__all__:  # type: ignore[attr-defined]
