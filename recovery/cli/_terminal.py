@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import typer
 from rich.console import Console
@@ -17,20 +17,21 @@ from recovery.cli._exit import CLOSED_PIPE, INTERRUPTED
 @contextmanager
 def ends_politely() -> Iterator[None]:
     """No traceback for a closed pipe and for Ctrl-C; SIGTERM and SIGHUP end the same way."""
-    for name in ("SIGTERM", "SIGHUP"):
-        with suppress(AttributeError, ValueError):  # not everywhere, and only in the main thread
-            signal.signal(getattr(signal, name), _interrupt)
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The interpreter flushes once more at exit, and would complain about the closed pipe.
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(CLOSED_PIPE) from None
-    except KeyboardInterrupt:
-        progress().print("interrupted", style="bold")
-        raise typer.Exit(INTERRUPTED) from None
+    with ExitStack() as stack:
+        for signum in (signal.SIGTERM, signal.SIGHUP):
+            with suppress(ValueError):  # only the main thread may
+                stack.callback(signal.signal, signum, signal.signal(signum, _interrupt))
+        try:
+            yield
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The interpreter flushes once more at exit, and would complain about the closed pipe.
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(CLOSED_PIPE) from None
+        except KeyboardInterrupt:
+            progress().print("interrupted", style="bold")
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def _interrupt(*_: object) -> None:
