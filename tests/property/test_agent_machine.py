@@ -185,18 +185,24 @@ class AgentMachine(RuleBasedStateMachine):
         self.program = replace(self.program, steps=(*self.program.steps, ()))
 
     @precondition(growing)
-    @rule(op=message_ops())
-    def message(self, op: Any) -> None:
-        self.add(op)
+    @rule(ops=st.lists(message_ops(), min_size=1, max_size=3), in_a_new_step=st.booleans())
+    def messages(self, ops: list[Any], in_a_new_step: bool) -> None:
+        if in_a_new_step:
+            self.step()
+        self.add(*ops)
 
     @precondition(growing)
-    @rule(op=state_ops())
-    def state(self, op: Any) -> None:
-        self.add(op)
+    @rule(ops=st.lists(state_ops(), min_size=1, max_size=3), in_a_new_step=st.booleans())
+    def state(self, ops: list[Any], in_a_new_step: bool) -> None:
+        if in_a_new_step:
+            self.step()
+        self.add(*ops)
 
     @precondition(growing)
-    @rule(data=st.data(), count=st.integers(1, 4))
-    def calls(self, data: Any, count: int) -> None:
+    @rule(data=st.data(), count=st.integers(1, 4), in_a_new_step=st.booleans())
+    def calls(self, data: Any, count: int, in_a_new_step: bool) -> None:
+        if in_a_new_step:
+            self.step()
         for _ in range(count):
             self.call(data, data.draw(st.sampled_from([1, 1, 1, 2])))
 
