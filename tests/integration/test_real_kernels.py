@@ -258,7 +258,9 @@ def settle_doubts(home: Path, effects: Path, ended: Ended) -> None:
                 resolve(store, "run", lsn, how, who="test")
 
 
-@on_each_kind
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.crash] * (kind != "tmpfs")) for kind in KINDS]
+)
 def test_an_agent_resumes_after_the_disk_was_full_and_does_nothing_twice(
     kind: str, tmp_path: Path
 ) -> None:
