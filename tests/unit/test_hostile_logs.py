@@ -15,6 +15,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 
 import msgpack
 import pytest
+import xxhash
 from logdump.__main__ import main
 
 from eventlog import EventLog, LogError, UnsupportedFormatError
@@ -30,8 +32,10 @@ from eventlog._frame import (
     RECORDS,
     SNAPSHOT,
     SegmentHeader,
+    decode_segment_header,
     encode_frame,
     encode_trailer,
+    frame_at,
     padded,
 )
 from eventlog._record import Packed, encode_payload, encode_snapshot, unpack
@@ -192,6 +196,7 @@ def test_keys_that_collide_on_purpose_are_refused_unhashed() -> None:
 
 def test_records_that_claim_to_be_four_billion_are_no_frame(tmp_path: Path) -> None:
     many = encode_frame(SALT, RECORDS, (1 << 32) - 1, record(b"\xc0")[1], (1, 0, 0))
+    assert frame_at(many, 0, SALT) is None
     path = log_of(tmp_path / "log", header() + many + frames(record(b"\xc0"), first=1 << 32))
     assert [item.lsn for item in read_all(path)] == [1 << 32]
 
@@ -215,6 +220,36 @@ def test_numbers_that_no_log_gets_to_end_in_an_error_of_ours(
         read_all(log_of(tmp_path / "log", content))
     except LogError as exc:
         assert "forged" in str(exc)
+
+
+def test_headers_and_frames_beyond_the_limits_are_none() -> None:
+    payload = record(b"\xc0")[1]
+    assert decode_segment_header(header(first=(1 << 63) - 1)) is not None
+    for beyond in (header(first=1 << 63), header(first=0), header(epoch=1 << 48)):
+        assert decode_segment_header(beyond) is None
+    for lsn, durable in ((1 << 63, 0), (1, 1 << 63)):
+        assert frame_at(encode_frame(SALT, RECORDS, 1, payload, (lsn, durable, 0)), 0, SALT) is None
+
+
+@pytest.mark.parametrize("kind", ["", "k" * 256])
+def test_a_kind_that_is_no_word_is_damage(kind: str, tmp_path: Path) -> None:
+    payload = msgpack.packb([1, kind, b"\xc0"])
+    with_digest = msgpack.packb([1, kind, b"\xc0", xxhash.xxh3_128_digest(b"\xc0")])
+    content = header() + frames((RECORDS, payload), (SNAPSHOT, with_digest), record(b"\xc0"))
+    assert [item.lsn for item in read_all(log_of(tmp_path / "log", content))] == [3]
+
+
+def test_nothing_is_allocated_for_what_is_not_there() -> None:
+    """Arrays in arrays that each say half a million, 4 GB of room, in half a megabyte."""
+    packed = BOMBS["arrays that say the whole"]
+    tracemalloc.start()
+    try:
+        for read in (unpack, unpack_frozen, to_json):
+            with suppress(ValueError):
+                read(packed)
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_mark_that_no_log_gets_to_is_ignored_or_refused(tmp_path: Path) -> None:
