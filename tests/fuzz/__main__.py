@@ -86,9 +86,19 @@ def _merge(target: str, work: Path) -> int:
     if inputs.exists():
         _atheris(target, work / "merge", "-merge=1", f"-max_len={SIZE_MAX}", str(corpus),
                  str(inputs))  # fmt: skip
-    for path in sorted(corpus.iterdir(), key=lambda path: path.stat().st_size)[FILES_MAX:]:
-        path.unlink()
+    kept = sorted(corpus.iterdir(), key=lambda path: path.stat().st_size)
+    for i, path in enumerate(kept):
+        if i >= FILES_MAX or _breaks(target, path.read_bytes()):  # then it is a finding
+            path.unlink()
     return len(list(corpus.iterdir()))
+
+
+def _breaks(target: str, data: bytes) -> bool:
+    try:
+        TARGETS[target](data)
+    except Exception:
+        return True
+    return False
 
 
 def _atheris(target: str, findings: Path, *options: str) -> str:

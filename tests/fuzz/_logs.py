@@ -161,7 +161,9 @@ def _befall(choices: Choices, log: Log) -> None:
             del log.disk.directories[PATH][name]
         case 8:
             entries = log.disk.directories[PATH]
-            entries[choices.pick(NAMES)] = entries.pop(name)
+            to = choices.pick(NAMES)
+            log.accidents += to in entries and to != name  # and that one is lost
+            entries[to] = entries.pop(name)
         case _:
             _forge(choices, log, name, at)
 

@@ -60,7 +60,7 @@ def _walk(walked: Segment, first: int) -> None:
         if isinstance(item, Damage):
             assert item.size >= 0 and item.what and str(item)
             padding = item.lost == 0 and item.offset + item.size == offset
-            assert item.offset >= offset or padding
+            assert item.offset >= min(offset, len(walked.buf)) or padding
             assert item.first_lsn >= lsn or padding
             offset, lsn = item.offset + item.size, max(lsn, item.last_lsn + 1)
         else:
