@@ -168,7 +168,11 @@ class Appender:
         """Hand what is buffered to the operating system."""
         with self._lock:
             self.check()
-            self._drain()
+            try:
+                self._drain()
+            except BaseException as exc:
+                self.fail(exc)
+                raise
 
     def _drain(self) -> None:
         if self._buffer:
@@ -202,6 +206,10 @@ class Appender:
                 # raises. If it was the one before us, ours takes the next number: being later,
                 # it decides where that one's records end.
                 self._owner.check()
+            except FileNotFoundError:
+                # A new owner clears away what is in the making. If that is why, this raises.
+                self._owner.check()
+                raise
 
     def _new_salt(self) -> bytes:
         # No zero bytes, so that runs of zeros are never candidates for a frame.
@@ -324,14 +332,20 @@ class Appender:
         """Take no more; the first reason is kept."""
         if self._failed is None:
             self._failed = exc
+            if isinstance(exc, OSError):
+                exc.add_note(
+                    f"{self._directory.path}: the log takes no more. Everything up to LSN "
+                    f"{self.durable.durable} is safe. Remove the cause (free space, check the "
+                    "disk), close this log and open it again to go on."
+                )
 
 
 def _renew(file: File, tail: Tail) -> None:
     """Write again, unchanged, what is kept but was not known to be durable.
 
     If a flush of the writer before us has failed, the operating system may hold these bytes in
-    memory alone and take them for written: they can be read, and a flush would do nothing.
+    memory alone and take them for written: they can be read, and a flush would do nothing. They
+    are written as they were verified: read once more, they might come out wrong.
     """
-    kept = file.pread(tail.offset - tail.unsure, tail.unsure)
-    if kept:
-        write_all(file, kept, tail.unsure)
+    for offset, frame in tail.unsure:
+        write_all(file, frame, offset)

@@ -123,8 +123,13 @@ class EventLog:
             except BaseException:
                 appender.drop()
                 raise
-        except BaseException:
+        except BaseException as exc:
             directory.close()
+            if isinstance(exc, OSError):
+                exc.add_note(
+                    f"{directory.path}: the log could not be opened. Nothing acknowledged is lost. "
+                    "Remove the cause (free space, check the disk) and open it again."
+                )
             raise
         log = cls(appender, reader, directory)
         log.durability = durability

@@ -19,6 +19,7 @@ from eventlog._frame import (
     SNAPSHOT,
     Frame,
     SegmentHeader,
+    encode_frame,
     frame_at,
 )
 from eventlog._listing import LOOKS_MAX, Listing, Place
@@ -59,7 +60,7 @@ class Tail:
     damaged: tuple[Damage, ...]
     index: list[tuple[int, int]]
     sealed: bool  # whether it ends with a footer
-    unsure: int  # from this offset on, what is kept was not known to be durable
+    unsure: tuple[tuple[int, bytes], ...]  # offset and bytes of frames not known to be durable
 
 
 class LogReader:
@@ -177,7 +178,7 @@ class LogReader:
             lost = _unreadable(mark, places)
             damaged += [lost] if lost else []
             return Tail(number, None, 0, mark.durable + 1, 0, 0, 0, False, 0, 0, tuple(damaged),
-                        [], False, 0)  # fmt: skip
+                        [], False, ())  # fmt: skip
         place = replace(place, limit=None)
         segment = self._load(place, mark)
         footer, size = read_footer(segment.buf, segment.salt), len(segment.buf)
@@ -185,8 +186,9 @@ class LogReader:
         if footer is not None and whole and footer.next_lsn > mark.durable:
             return Tail(number, place.header, size, footer.next_lsn, footer.snapshot,
                         footer.next_lsn - place.first_lsn, size, footer.clean, 0, 0, (),
-                        footer.index, True, size)  # fmt: skip
+                        footer.index, True, ())  # fmt: skip
         frames, end = [], End(HEADER_SIZE, place.first_lsn, 0, 0)
+        unsure: list[tuple[Frame, bytes]] = []
         for item in self._frames(place, mark, _Position(place.first_lsn)):
             if isinstance(item, Damage):
                 damaged.append(item)
@@ -194,10 +196,12 @@ class LogReader:
                 end = item
             else:
                 frames.append(item[0])
+                if item[0].lsn > mark.durable:
+                    unsure.append(item)
         return Tail(number, place.header, end.offset, end.next_lsn, _newest_snapshot(frames),
                     sum(frame.count for frame in frames), size, False, end.torn_size,
                     end.torn_frames, tuple(damaged), _index(place, frames), False,
-                    _unsure(frames, mark, end))  # fmt: skip
+                    tuple(_unsure(frames, unsure, segment.salt)))  # fmt: skip
 
     def _raise(self, damage: Damage) -> None:
         raise DamagedError(self.path, damage)
@@ -364,7 +368,12 @@ def _index(place: Place, frames: list[Frame]) -> list[tuple[int, int]]:
     return index
 
 
-def _unsure(frames: list[Frame], mark: Mark, end: End) -> int:
-    known = max([mark.durable, *(frame.durable for frame in frames)])
-    offsets = (frame.offset for frame in frames if frame.lsn > known)
-    return min(next(offsets, end.offset), end.offset)
+def _unsure(
+    frames: list[Frame], unsure: list[tuple[Frame, bytes]], salt: bytes
+) -> Iterator[tuple[int, bytes]]:
+    """The frames that no later one calls durable, as they were verified: not read again."""
+    known = max((frame.durable for frame in frames), default=0)
+    for frame, payload in unsure:
+        if frame.lsn > known:
+            marks = (frame.lsn, frame.durable, frame.snapshot)
+            yield frame.offset, encode_frame(salt, frame.kind, frame.count, payload, marks)

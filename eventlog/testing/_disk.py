@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -197,11 +197,14 @@ class SimulatedDisk(MemoryFiles):
         names = {path: choose.choice(self._names(path)) for path in self.directories}
         return self._lost(names, contents)
 
-    def power_losses(self, torn: bool = True) -> Iterator[SimulatedDisk]:
+    def power_losses(
+        self, torn: bool = True, wanted: Callable[[bytes], bool] = lambda image: True
+    ) -> Iterator[SimulatedDisk]:
         """Every disk that a power loss at this moment may leave, each once.
 
         Any of the changes of names and any of the writes that no sync made durable, with ``torn``
-        at most one write torn. Grows with two to the power of these: for short histories.
+        at most one write torn. Grows with two to the power of these: for short histories. Those
+        whose ``image`` is not ``wanted`` are not made at all.
         """
         inodes = self._inodes()
         names = [
@@ -210,23 +213,24 @@ class SimulatedDisk(MemoryFiles):
         ]
         seen: set[bytes] = set()
         for contents in _contents(inodes, torn):
-            by_id = {id(i): content for i, content in zip(inodes, contents, strict=True)}
+            held = {id(inode): pair for inode, pair in zip(inodes, contents, strict=True)}
             for choice in names:
-                after = self._lost(choice, by_id)
-                image = after.image()
-                if image not in seen:
+                image = _image(
+                    (path, name, held[id(file)][1])
+                    for path, entries in choice.items()
+                    for name, file in entries.items()
+                )
+                if image not in seen and wanted(image):
                     seen.add(image)
-                    yield after
+                    yield self._lost(choice, {key: pair[0] for key, pair in held.items()})
 
     def image(self) -> bytes:
         """A digest of all names and contents: equal for equal disks."""
-        digest = xxhash.xxh3_128()
-        for path, entries in sorted(self.directories.items()):
-            for name in sorted(entries):
-                content = bytes(entries[name].content)
-                digest.update(f"{path}/{name}\0{len(content)}\0".encode())
-                digest.update(content)
-        return digest.digest()
+        return _image(
+            (path, name, _digest(bytes(file.content)))
+            for path, entries in self.directories.items()
+            for name, file in entries.items()
+        )
 
     # -- what the engine does
 
@@ -331,13 +335,31 @@ class SimulatedDisk(MemoryFiles):
         return after
 
 
-def _contents(inodes: Sequence[_Inode], torn: bool) -> Iterator[list[bytes]]:
+Held = tuple[bytes, bytes]  # a content and its digest
+
+
+def _contents(inodes: Sequence[_Inode], torn: bool) -> Iterator[tuple[Held, ...]]:
     """Contents of all these files: all combinations of whole writes, then with one write torn."""
-    intact = [sorted(whole(inode.durable, inode.writes)) for inode in inodes]
-    yield from map(list, product(*intact))
+    intact = [[_held(c) for c in sorted(whole(i.durable, i.writes))] for i in inodes]
+    yield from product(*intact)
     for i, inode in enumerate(inodes if torn else ()):
-        seen: set[bytes] = set(intact[i])
+        seen = {digest for _, digest in intact[i]}
         for content in torn_once(inode.durable, inode.writes, bytes(inode.ghost)):
-            if content not in seen:
-                seen.add(content)
-                yield from map(list, product(*intact[:i], [content], *intact[i + 1 :]))
+            held = _held(content)
+            if held[1] not in seen:
+                seen.add(held[1])
+                yield from product(*intact[:i], [held], *intact[i + 1 :])
+
+
+def _held(content: bytes) -> Held:
+    return content, _digest(content)
+
+
+def _digest(content: bytes) -> bytes:
+    return xxhash.xxh3_128_digest(content)
+
+
+def _image(files: Iterable[tuple[str, str, bytes]]) -> bytes:
+    """A digest of directories, names and digests of contents, in any order."""
+    lines = sorted(f"{path}/{name}\0".encode() + digest for path, name, digest in files)
+    return _digest(b"".join(lines))

@@ -193,7 +193,6 @@ def test_a_writer_runs_into_a_full_disk_and_another_goes_on(kind: str, killed: b
         check_kept(outside, acknowledged)
 
 
-@pytest.mark.xfail(strict=True, reason="an OSError carries no note yet")
 def test_the_error_names_the_log_and_what_to_do() -> None:
     with mounted("tmpfs") as mount:
         mount.fill(8 * PAGE)

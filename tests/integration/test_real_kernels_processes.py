@@ -164,10 +164,6 @@ class Owner:
             time.sleep(0.001)
 
 
-NOT_FENCED = "stopped between the making of a segment and its name: FileNotFoundError instead"
-
-
-@pytest.mark.xfail(strict=True, raises=FileNotFoundError, reason=NOT_FENCED)
 def test_an_owner_that_loses_the_log_while_it_makes_a_segment_is_fenced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +187,6 @@ def test_an_owner_that_loses_the_log_while_it_makes_a_segment_is_fenced(
         assert [record.body for record in log.records()] == ["old"]
 
 
-@pytest.mark.xfail(strict=False, reason=NOT_FENCED)
 def test_owners_stopped_at_random_moments_never_acknowledge_what_does_not_count(
     tmp_path: Path, rng: random.Random
 ) -> None:

@@ -24,8 +24,11 @@ Action = tuple[Any, ...]
 class History:
     """A log under test, beside the model of it."""
 
-    def __init__(self, disk: SimulatedDisk) -> None:
+    def __init__(self, disk: SimulatedDisk, crash: tuple[int, int] | None = None) -> None:
         self.disk = disk
+        # The calls of all processes so far, and at which of them the last one crashes, torn how.
+        self.calls: list[str] = []
+        self._crash = crash
         self.groups: list[list[tuple[str, Any]]] = []
         self.committed = 0
         # What the log begins at, and what it may begin at when a truncation is under way.
@@ -33,6 +36,9 @@ class History:
         self.log: EventLog | None = None
 
     def open(self) -> EventLog:
+        if self._crash is not None:
+            call, torn = self._crash
+            self.disk.crash_at(call - len(self.calls) - len(self.disk.calls), torn)
         self.log = EventLog.open("log", files=self.disk, segment_size=SEGMENT_SIZE)
         return self.log
 
@@ -71,6 +77,7 @@ class History:
         else:  # the process dies here, and the next one goes on
             assert verb == "die"
             self.drop()
+            self.calls += self.disk.calls
             self.disk = self.disk.after_process_death()
             self.open()
 
@@ -116,9 +123,9 @@ def segments(disk: SimulatedDisk) -> dict[int, bytearray]:
     return {number: content for number, content in found.items() if number is not None}
 
 
-def run(program: list[Action], disk: SimulatedDisk | None = None) -> History:
-    """All of the program, and the log left open; Crash ends it early."""
-    history = History(disk or SimulatedDisk())
+def run(program: list[Action], crash: tuple[int, int] | None = None) -> History:
+    """All of the program, and the log left open; ``crash`` (a call, torn after so much) ends it."""
+    history = History(SimulatedDisk(), crash)
     try:
         history.open()
         for action in program:
@@ -278,14 +285,12 @@ TORN_SIZES = (0, 1, 7, 8, 47, 48, 49, 64, 100, 1 << 20)
 def crashes(program: list[Action], torn_sizes: tuple[int, ...]) -> Iterator[History]:
     """The program crashed at every call that changes the disk."""
     whole = run(program)
-    calls = len(whole.disk.calls)
+    calls = whole.calls + whole.disk.calls
     whole.drop()
-    for call in range(calls + 1):
+    for call in range(len(calls) + 1):
         for torn in torn_sizes:
-            disk = SimulatedDisk()
-            disk.crash_at(call, torn)
-            history = run(program, disk)
+            history = run(program, (call, torn))
             yield history
             history.drop()
-            if call < calls and disk.calls[call] != "write":
+            if calls[call : call + 1] != ["write"]:
                 break  # nothing to be torn

@@ -82,11 +82,8 @@ def test_any_flipped_bit_in_what_was_committed_is_reported(
 def test_any_crash_leaves_a_prefix_with_all_that_was_committed(
     program: list[Action], data: st.DataObject
 ) -> None:
-    disk = SimulatedDisk()
-    torn = data.draw(st.integers(0, 400))
-    # The disk changes where the process dies; the crash is armed on the first one.
-    disk.crash_at(data.draw(st.integers(0, 60)), torn)
-    history = run(program, disk)
+    crash = data.draw(st.integers(0, 60)), data.draw(st.integers(0, 400))
+    history = run(program, crash)
     disk = history.disk
     check_recovery(history, disk.after_process_death())
     for seed in range(5):

@@ -157,14 +157,14 @@ def test_a_payload_with_the_salt_in_it_goes_to_another_segment() -> None:
 def test_old_bytes_that_turn_up_again_after_a_recovery_are_no_records(size: int) -> None:
     """A file system may show the blocks again that recovery had cut off: other salt, no frames.
 
-    At one of the sizes the old third record lies right behind the new second one.
+    At one of the sizes the old third record lies right behind the new second one, at its offset.
     """
     disk = SimulatedDisk()
     log = EventLog.open("log", files=disk)
     log.append("event", "kept")
     log.commit()
     kept = len(disk.directories["log"]["00000001.seg"].content.rstrip(b"\0"))
-    log.append("event", "x" * size)
+    log.append("event", "lost 2")
     log.append("event", "lost 3")
     old = bytes(disk.directories["log"]["00000001.seg"].content)
     after = disk.after_process_death()
@@ -172,7 +172,7 @@ def test_old_bytes_that_turn_up_again_after_a_recovery_are_no_records(size: int)
     after.directories["log"]["00000001.seg"].content[kept + 8 :] = b""
     log = EventLog.open("log", files=after)
     assert log.last_lsn == 1
-    log.append("event", "new 2")
+    log.append("event", "x" * size)
     log.commit()
     for name, file in after.directories["log"].items():
         if name.endswith(".seg"):  # what was there before, wherever nothing else is
@@ -182,7 +182,7 @@ def test_old_bytes_that_turn_up_again_after_a_recovery_are_no_records(size: int)
     again = after.after_process_death()
     log._release()
     with EventLog.open("log", files=again) as log:
-        assert [r.body for r in log.records()] == ["kept", "new 2"]
+        assert [r.body for r in log.records()] == ["kept", "x" * size]
 
 
 def test_a_roll_right_after_an_opening_adds_no_second_footer() -> None:
@@ -347,3 +347,35 @@ def test_ctrl_c_at_any_call_of_the_operating_system(call: str) -> None:
         if done:
             return
     raise AssertionError("never came to the end")
+
+
+def test_a_failed_write_of_buffered_records_fails_the_writer_whoever_asked_for_it() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", "none", files=disk)
+    log.append("event", 1)
+    disk.fail_at("create", 0, errno.ENOSPC)
+    disk.fail_at("write", 0, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        list(log.records())
+    with pytest.raises(WriterFailedError):
+        log.append("event", 2)
+    log.close()
+    with EventLog.open("log", files=disk) as log:
+        assert log.report.damaged == () and log.last_lsn == 0
+
+
+def test_an_error_of_the_disk_says_where_and_what_to_do() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    log.append("event", 1)
+    log.commit()
+    disk.fail_at("write", 0, errno.ENOSPC)
+    with pytest.raises(OSError) as caught:
+        log.append("event", 2)
+    assert caught.value.errno == errno.ENOSPC
+    assert "log takes no more. Everything up to LSN 1 is safe" in caught.value.__notes__[0]
+    log.close()
+    disk.fail_at("truncate", 0, errno.EIO)
+    with pytest.raises(OSError) as caught:
+        EventLog.open("log", files=disk)
+    assert "could not be opened. Nothing acknowledged is lost" in caught.value.__notes__[-1]

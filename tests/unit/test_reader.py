@@ -124,7 +124,7 @@ def test_a_page_that_is_read_too_early_is_not_damage(monkeypatch: pytest.MonkeyP
         return bytes(content) if newest < 6 else read_segment(directory, number)
 
     with EventLog.read("log", files=disk) as reader:
-        monkeypatch.setattr(listing_module, "read_segment", torn_reading)
+        monkeypatch.setattr(reader_module, "read_segment", torn_reading)
         assert [r.lsn for r in reader.records()] == list(range(1, 7))
         readings = itertools.count()
         assert reader.tail().damaged == ()
