@@ -317,6 +317,6 @@ def _call_site() -> str:
     """File and line of the agent's code that makes the present call."""
     here = Path(__file__).parent
     frame = sys._getframe(1)
-    while frame.f_back is not None and Path(frame.f_code.co_filename).parent == here:
+    while frame.f_back is not None and here in Path(frame.f_code.co_filename).parents:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -861,7 +861,6 @@ def test_a_report_says_what_it_rests_on() -> None:
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="recovery._call._call_site names recovery/testing itself")
 def test_a_divergence_names_the_line_of_the_agent() -> None:
     report = sweep(random_argument)
     now = [line for line in str(report).splitlines() if "now: charge" in line]
