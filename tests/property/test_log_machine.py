@@ -259,10 +259,8 @@ class LogMachine(RuleBasedStateMachine):
                     assert opened.report.torn_size == 0
                     assert opened.last_lsn == len(self.items)
 
-    @precondition(lambda self: self.log is not None and self.failed)
-    @rule()
-    def a_failed_writer_takes_no_more(self) -> None:
-        log = self._writer()
+    def _refuses(self, log: EventLog) -> None:
+        """A failed writer takes no more, and tries nothing again."""
         before = list(self.disk.calls)
         for refused in (lambda: log.append("event", 1), log.commit, lambda: log.append_snapshot(1)):
             with pytest.raises((WriterFailedError, FencedError)):
@@ -270,9 +268,22 @@ class LogMachine(RuleBasedStateMachine):
         assert self.disk.calls == before
 
     @precondition(healthy)
-    @rule(lsn=lsns)
-    def truncate_before(self, lsn: int) -> None:
-        log = self._writer()
+    @rule(error=st.sampled_from([errno.EIO, errno.ENOSPC]))
+    def a_flush_fails_and_the_log_is_opened_again(self, error: int) -> None:
+        """What it was to write is in memory alone, and must not stay there."""
+        self.append(20, "text")
+        if self.healthy():
+            self.disk.fail_at("sync", 0, error)
+            self.commit()
+        if self.log is not None:
+            self.close()
+        if self.log is None:
+            self.open()
+
+    @precondition(healthy)
+    @rule(where=seeds)
+    def truncate_before(self, where: int) -> None:
+        log, lsn = self._writer(), where % (len(self.items) + 4)
         if lsn > len(self.items) + 1:
             with pytest.raises(ValueError, match="ends at"):
                 log.truncate_before(lsn)
@@ -302,15 +313,18 @@ class LogMachine(RuleBasedStateMachine):
         assert len(self.disk.calls) == calls, "the one that was refused has changed something"
 
     @precondition(lambda self: self.log is not None)
-    @rule()
-    def takeover(self) -> None:
+    @rule(late=st.lists(sizes, max_size=3))
+    def takeover(self, late: list[int]) -> None:
         old = self._writer()
         self.rough = True
         self.fenced.append(old)
         self.log = None
         self._attempt(lambda: self._open(takeover=True))
         if self.log is not None:
-            self.a_fenced_writer_goes_on(len(self.fenced) - 1, "commit")
+            for size in late:
+                self.a_fenced_writer_goes_on(size, "append")
+            if old in self.fenced:
+                self.a_fenced_writer_goes_on(self.fenced.index(old), "commit")
         elif old in self.fenced:  # the takeover failed, perhaps before anybody was told: both stop
             self.fenced.remove(old)
             old._release()
@@ -569,6 +583,8 @@ class LogMachine(RuleBasedStateMachine):
                 self.handed = self.committed
         except OSError:
             self.failed, self.rough = self.failed or other is None, True
+            if self.log is not None and other is None:
+                self._refuses(self.log)
         return None
 
     def _forget_everybody(self) -> None:
