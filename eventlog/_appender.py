@@ -85,7 +85,7 @@ class Appender:
             self._writer = self._new_segment(b"")
 
     def _settle_segment(self, tail: Tail, contested: bool) -> None:
-        file = self._directory.open(segment_name(tail.number), write=True)
+        file = self._directory.open(segment_name(tail.place), write=True)
         try:
             if tail.damaged or contested or tail.header is None:
                 # Evidence stays as it is, and another may still be writing here. What we keep

@@ -45,9 +45,13 @@ Wanted = Callable[[Frame], bool]
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Where a log ends. ``number`` is 0 for a log without segments."""
+    """Where a log ends. ``number`` is the highest of a segment, 0 for a log without any.
+
+    ``place`` is the segment with the end in it: an earlier one when the last cannot be read.
+    """
 
     number: int
+    place: int
     header: SegmentHeader | None
     offset: int
     next_lsn: int
@@ -177,14 +181,14 @@ class LogReader:
         if place is None:
             lost = _unreadable(mark, places)
             damaged += [lost] if lost else []
-            return Tail(number, None, 0, mark.durable + 1, 0, 0, 0, False, 0, 0, tuple(damaged),
-                        [], False, ())  # fmt: skip
+            return Tail(number, number, None, 0, mark.durable + 1, 0, 0, 0, False, 0, 0,
+                        tuple(damaged), [], False, ())  # fmt: skip
         place = replace(place, limit=None)
         segment = self._load(place, mark)
         footer, size = read_footer(segment.buf, segment.salt), len(segment.buf)
         whole = footer is not None and digest_holds(segment.buf, footer) and not damaged
         if footer is not None and whole and footer.next_lsn > mark.durable:
-            return Tail(number, place.header, size, footer.next_lsn, footer.snapshot,
+            return Tail(number, place.number, place.header, size, footer.next_lsn, footer.snapshot,
                         footer.next_lsn - place.first_lsn, size, footer.clean, 0, 0, (),
                         footer.index, True, ())  # fmt: skip
         frames, end = [], End(HEADER_SIZE, place.first_lsn, 0, 0)
@@ -198,7 +202,8 @@ class LogReader:
                 frames.append(item[0])
                 if item[0].lsn > mark.durable:
                     unsure.append(item)
-        return Tail(number, place.header, end.offset, end.next_lsn, _newest_snapshot(frames),
+        return Tail(number, place.number, place.header, end.offset, end.next_lsn,
+                    _newest_snapshot(frames),
                     sum(frame.count for frame in frames), size, False, end.torn_size,
                     end.torn_frames, tuple(damaged), _index(place, frames), False,
                     tuple(_unsure(frames, unsure, segment.salt)))  # fmt: skip

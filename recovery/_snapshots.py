@@ -24,6 +24,7 @@ VERSION = 1
 
 # The i-th snapshot has as many bases as i has bits.
 BASES_MAX = 64
+INDEX_MAX = 1 << 48  # checkpoints of a run: nobody takes one a microsecond for nine years
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "checkpoint_id": (str,), "run_id": (str,), "step": (int,), "timestamp": (int, float),
@@ -191,6 +192,8 @@ def _restore(source: Source, snapshot: Snapshot) -> Restored:
     placed: list[tuple[Any, Ref]] = []
     bases: list[Base] = []
     for lsn, part in chain:
+        if not (bases[-1].index if bases else 0) < part["index"] < INDEX_MAX:
+            raise BrokenCheckpointError(f"its number is {part['index']}, out of order")
         del placed[part["keep"] :]
         for base in bases:
             base.keep = min(base.keep, part["keep"])

@@ -380,3 +380,23 @@ def test_an_error_of_the_disk_says_where_and_what_to_do() -> None:
     with pytest.raises(OSError) as caught:
         EventLog.open("log", files=disk)
     assert "could not be opened. Nothing acknowledged is lost" in caught.value.__notes__[-1]
+
+
+def test_recovery_writes_into_no_segment_but_the_one_that_it_verified() -> None:
+    """The last segment is empty and its header damaged: the log ends in the one before."""
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk, segment_size=200)
+    log.append("event", "x" * 200)
+    log.commit()
+    disk.fail_at("write", 3, errno.ENOSPC)  # the roll has made a segment, the record is not in it
+    with pytest.raises(OSError, match="No space"):
+        log.append("event", "y" * 200)
+    log.close()
+    after = disk.after_process_death()
+    after.directories["log"]["00000002.seg"].content[20] ^= 1
+    damaged = bytes(after.directories["log"]["00000002.seg"].content)
+    with EventLog.open("log", files=after) as log:
+        assert log.append("event", 2) == 2
+    assert bytes(after.directories["log"]["00000002.seg"].content) == damaged
+    with EventLog.read("log", files=after) as reader:
+        assert [record.lsn for record in reader.records(on_damage=lambda damage: None)] == [1, 2]
