@@ -21,14 +21,16 @@ test: $(VENV)/.with-dev ## the test suite without the long crash sweeps
 	@$(BIN)/pytest -q -m "not crash"
 
 crash: $(VENV)/.with-dev ## the long crash sweeps, then the suite with many more random examples
-	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m crash
-	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m "not crash"
+	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m crash --figures $(VENV)/sweeps.json
+	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -q -m "not crash"
+	@$(BIN)/python -m tests.figures --sweeps $(VENV)/sweeps.json
 
 fuzz: $(VENV)/.with-dev,fuzz ## fuzz the decoders, all in turn (SECONDS= TARGETS="...")
 	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60)
 
 mutants: $(VENV)/.with-dev ## break the code in every way that is listed: the tests must notice (NAMES=)
-	@$(BIN)/python -m tests.mutants $(NAMES)
+	@$(BIN)/python -m tests.mutants $(NAMES) --json $(VENV)/mutants.json
+	@$(if $(NAMES),,$(BIN)/python -m tests.figures --mutants $(VENV)/mutants.json)
 
 lint: $(VENV)/.with-dev ## ruff and mypy
 	@$(BIN)/ruff check

@@ -15,6 +15,7 @@ import pytest
 from eventlog import EventLog, Record
 from eventlog._files import Directory, File
 from eventlog.testing import SimulatedDisk
+from tests.conftest import Figures
 from tests.integration.kernels import FORK, KILLED, Ended, needed, no_strace, python, run, traced
 from tests.integration.system_calls import WATCHED, Call, Inode, Replica, recorded
 
@@ -254,16 +255,18 @@ def crash_images(tmp_path: Path, seed: int, per_call: int) -> tuple[int, int]:
     return calls, len(images)
 
 
-def test_what_a_power_loss_leaves_of_a_recorded_writer_can_be_recovered(tmp_path: Path) -> None:
+def test_what_a_power_loss_leaves_of_a_recorded_writer_can_be_recovered(
+    tmp_path: Path, figures: Figures
+) -> None:
     needed(no_strace())
     calls, images = crash_images(tmp_path, 1, 2)
-    print(f"{calls} calls, {images} images")
+    figures.add("power losses of recorded writers", calls=calls, states=images)
     assert images > calls / 2
 
 
 @pytest.mark.crash
 def test_what_a_power_loss_leaves_of_many_recorded_writers_can_be_recovered(
-    tmp_path: Path, rng: random.Random
+    tmp_path: Path, rng: random.Random, figures: Figures
 ) -> None:
     needed(no_strace())
     calls = images = 0
@@ -272,4 +275,4 @@ def test_what_a_power_loss_leaves_of_many_recorded_writers_can_be_recovered(
         path.mkdir()
         found = crash_images(path, rng.getrandbits(32), 40)
         calls, images = calls + found[0], images + found[1]
-    print(f"{calls} calls, {images} images")
+    figures.add("power losses of recorded writers", calls=calls, states=images)

@@ -123,9 +123,9 @@ def segments(disk: SimulatedDisk) -> dict[int, bytearray]:
     return {number: content for number, content in found.items() if number is not None}
 
 
-def run(program: list[Action], crash: tuple[int, int] | None = None) -> History:
+def run(program: list[Action], crash: tuple[int, int] | None = None, seed: int = 0) -> History:
     """All of the program, and the log left open; ``crash`` (a call, torn after so much) ends it."""
-    history = History(SimulatedDisk(), crash)
+    history = History(SimulatedDisk(seed), crash)
     try:
         history.open()
         for action in program:

@@ -22,9 +22,11 @@ from eventlog import EventLog, LogError, WriterFailedError
 from eventlog.testing import Crash, SimulatedDisk
 from tests.conftest import Figures
 from tests.property.histories import (
+    PAYLOADS,
     PROGRAM,
     SEGMENT_SIZE,
     SMALL,
+    TORN_SIZES,
     Action,
     History,
     check_recovered,
@@ -183,6 +185,49 @@ def test_every_state_of_every_history(name: str, figures: Figures) -> None:
     seconds = time.perf_counter() - began
     figures.add("power losses, exhaustive", histories=1, states=states, seconds=seconds)
     assert states > 10_000
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("name", HISTORIES)
+def test_states_with_several_torn_writes(name: str, figures: Figures) -> None:
+    sweep = Sweep()
+    for history in crashes(HISTORIES[name], TORN_SIZES):
+        sweep.sample(history, history.disk, 100)
+    figures.add("power losses, several writes torn", states=sweep.states)
+    assert sweep.states > 1000
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("number", range(20))
+def test_long_histories(number: int, rng: random.Random, figures: Figures) -> None:
+    """A hundred operations at random, and power losses at moments of it."""
+    program = [long_action(rng) for _ in range(100)]
+    whole = run(program)
+    whole.drop()
+    calls = len(whole.calls) + len(whole.disk.calls)
+    sweep = Sweep()
+    for _ in range(40):
+        history = run(program, (rng.randrange(calls), rng.choice(TORN_SIZES)))
+        history.drop()
+        sweep.check(history, history.disk.after_process_death())
+        for _ in range(20):
+            sweep.check(history, history.disk.after_power_loss(rng.getrandbits(32)))
+    figures.add("power losses in long histories", histories=1, states=sweep.states)
+
+
+def long_action(rng: random.Random) -> Action:
+    size = rng.choice((0, 5, 50, 300))
+    return rng.choice([
+        ("append", size, rng.choice(sorted(PAYLOADS))),
+        ("append", size, "text"),
+        ("batch", [size] * rng.randrange(1, 4)),
+        ("snapshot", size),
+        ("commit",),
+        ("commit",),
+        ("truncate",),
+        ("reopen",),
+        ("die",),
+    ])  # fmt: skip
 
 
 # -- a crash in recovery, and in the recovery of that

@@ -33,6 +33,7 @@ from eventlog._segment import identify, read_mark, segment_number
 from eventlog.testing import SimulatedDisk
 from recovery import CheckpointStore, DamagedRunError, RecoverableAgent, tool
 from recovery.stores.protocol import LogStore
+from tests.conftest import Figures
 from tests.property.histories import (
     PROGRAM,
     SEGMENT_SIZE,
@@ -46,12 +47,18 @@ from tests.property.histories import (
 Files = dict[str, bytes]
 
 
+_checked = Counter[str]()
+
+
 @pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
+def _quiet(figures: Figures) -> Iterator[None]:
     """What is logged of each of a hundred thousand damaged logs would be kept until the end."""
     logging.disable()
+    before = _checked["logs"]
     yield
     logging.disable(logging.NOTSET)
+    if _checked["logs"] > before:
+        figures.add("damaged logs", logs=_checked["logs"] - before)
 
 
 # -- logs to be damaged
@@ -226,6 +233,7 @@ def check(log: Log, files: Files, moved: bool = False) -> Seen:
     Where frames were ``moved`` to another place, sound, what is intact and what has moved may not
     go into one order: then as many records come back as are intact, not necessarily the same.
     """
+    _checked["logs"] += 1
     disk, expected = log.disk(files), dict(enumerate(log.history.flat(), 1))
     damaged: list[Damage] = []
     with EventLog.read("log", files=disk) as reader:
@@ -428,7 +436,7 @@ def test_swapped_sectors_cost_what_was_in_them(size: int) -> None:
 
 def other_log() -> Log:
     """A log with the same history: another run of the same agent."""
-    history = run(PROGRAM, SimulatedDisk(seed=77))
+    history = run(PROGRAM, seed=77)
     history.close()
     return Log(history)
 

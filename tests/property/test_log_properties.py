@@ -99,14 +99,6 @@ def test_a_crash_at_every_call(program: list[Action]) -> None:
             check_recovery(history, history.disk.after_power_loss(seed))
 
 
-@pytest.mark.crash
-def test_a_crash_at_every_call_and_many_power_losses() -> None:
-    for program in (SMALL, PROGRAM):
-        for history in crashes(program, (*TORN_SIZES, *range(2, 47))):
-            for seed in range(100):
-                check_recovery(history, history.disk.after_power_loss(seed))
-
-
 def crashed_recoveries(disk: SimulatedDisk, seed: int) -> Iterator[SimulatedDisk]:
     """Disks left by a crash at every call of opening and closing the log on ``disk``."""
     for call in itertools.count():
@@ -133,11 +125,6 @@ def nested(program: list[Action], seeds: int) -> None:
 
 def test_a_crash_in_recovery_and_in_the_recovery_of_that() -> None:
     nested(SMALL, 2)
-
-
-@pytest.mark.crash
-def test_many_crashes_in_recovery() -> None:
-    nested(PROGRAM, 10)
 
 
 @pytest.mark.parametrize("verb", ["sync", "write", "truncate", "sync directory", "publish"])

@@ -1,0 +1,98 @@
+"""The figures of the last full run, and the part of docs/testing.md that is made of them.
+
+    python -m tests.figures [--sweeps FILE] [--mutants FILE] [--fuzz FILE]
+
+Takes over what `pytest --figures FILE`, `python -m tests.mutants --json FILE` and `python -m
+tests.fuzz --json FILE` have written, keeps all figures in tests/data/figures.json, and renews the
+page from these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+FIGURES = Path(__file__).parent / "data" / "figures.json"
+PAGE = Path(__file__).parents[1] / "docs" / "testing.md"
+BEGIN, END = "<!-- figures: made by tests/figures.py -->\n", "<!-- end of figures -->\n"
+
+
+def main() -> None:
+    """Merge, keep, renew."""
+    parser = argparse.ArgumentParser(prog="python -m tests.figures", description=__doc__)
+    for part in ("sweeps", "mutants", "fuzz"):
+        parser.add_argument(f"--{part}", type=Path, help=f"new figures of the {part}")
+    args = parser.parse_args()
+    figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    for part in ("sweeps", "mutants", "fuzz"):
+        if (file := getattr(args, part)) is not None:
+            found = json.loads(file.read_text())
+            figures[part] = {"when": _when(), "found": found}
+    FIGURES.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(before + BEGIN + rendered(figures) + END + after, encoding="utf-8")
+
+
+def _when() -> str:
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{time.strftime('%Y-%m-%d')}, {python}, {platform.system()} {platform.release()}"
+
+
+def rendered(figures: dict[str, Any]) -> str:
+    """The tables of the page."""
+    parts = []
+    if "sweeps" in figures:
+        parts.append(_sweeps(**figures["sweeps"]))
+    if "mutants" in figures:
+        parts.append(_mutants(**figures["mutants"]))
+    if "fuzz" in figures:
+        parts.append(_fuzz(**figures["fuzz"]))
+    return "\n" + "\n".join(parts) + "\n"
+
+
+def _sweeps(when: str, found: dict[str, dict[str, float]]) -> str:
+    lines = [f"`make crash` ({when}):", "", "| sweep | covered |", "|---|---|"]
+    for sweep, counts in sorted(found.items()):
+        covered = ", ".join(f"{count:,.0f} {what}" for what, count in counts.items())
+        seconds, states = counts.get("seconds"), counts.get("states")
+        if seconds and states:
+            covered += f" ({states / seconds * 60:,.0f} states a minute)"
+        lines.append(f"| {sweep} | {covered} |")
+    return "\n".join([*lines, ""])
+
+
+def _mutants(when: str, found: dict[str, Any]) -> str:
+    lines = [
+        f"`make mutants` ({when}): **{found['caught']} of {found['total']}** seeded bugs caught.",
+        "",
+        "| layer | bug | caught by |",
+        "|---|---|---|",
+    ]
+    for one in found["mutants"]:
+        by = one["caught_by"].rpartition("::")[2] or "**not caught**"
+        lines.append(f"| {one['layer']} | {one['what']} | {by} |")
+    return "\n".join([*lines, ""])
+
+
+def _fuzz(when: str, found: dict[str, dict[str, float]]) -> str:
+    hours = sum(one["seconds"] for one in found.values()) / 3600
+    lines = [
+        f"`make fuzz` ({when}): {hours:.1f} hours in all.",
+        "",
+        "| target | inputs tried | edges covered | inputs kept |",
+        "|---|---|---|---|",
+    ]
+    for target, one in sorted(found.items()):
+        counts = (one["executions"], one["edges"], one["corpus"])
+        lines.append(f"| {target} | " + " | ".join(f"{count:,.0f}" for count in counts) + " |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    main()
