@@ -26,7 +26,7 @@ crash: $(VENV)/.with-dev ## the long crash sweeps, then the suite with many more
 	@$(BIN)/python -m tests.figures --sweeps $(VENV)/sweeps.json
 
 fuzz: $(VENV)/.with-dev,fuzz ## fuzz the decoders, all in turn (SECONDS= TARGETS="...")
-	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60)
+	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60) --json $(VENV)/fuzz.json
 
 mutants: $(VENV)/.with-dev ## break the code in every way that is listed: the tests must notice (NAMES=)
 	@$(BIN)/python -m tests.mutants $(NAMES) --json $(VENV)/mutants.json

@@ -89,7 +89,7 @@ def _fuzz(when: str, found: dict[str, dict[str, float]]) -> str:
         "|---|---|---|---|",
     ]
     for target, one in sorted(found.items()):
-        counts = (one["executions"], one["edges"], one["corpus"])
+        counts = (one["executions"], one["edges"], one["inputs"])
         lines.append(f"| {target} | " + " | ".join(f"{count:,.0f}" for count in counts) + " |")
     return "\n".join([*lines, ""])
 

@@ -8,11 +8,13 @@ what no kept one does are added to tests/fuzz/corpus/TARGET at the end.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fuzz.targets import TARGETS
@@ -35,7 +37,11 @@ def main() -> int:
         while (left := until - time.monotonic()) >= 1:
             target = names[0]
             names = [*names[1:], target]
-            print(_fuzz(target, min(turn, int(left)), work), flush=True)
+            seconds = min(turn, int(left))
+            turned = _fuzz(target, seconds, work)
+            print(f"{target}: {turned}", flush=True)
+            if args.json and isinstance(turned, Turn):
+                _add(args.json, target, seconds, turned)
         for target in sorted(names):
             print(f"{target}: {_merge(target, work)} inputs kept in {CORPUS / target}")
         found = sorted((work / "crashes").glob("*/*.txt"))
@@ -49,6 +55,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("--seconds", type=int, default=60, help="for all together (default 60)")
     parser.add_argument("--turn", type=int, default=600, help="seconds at a time (default 600)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="add the figures to those there")
     parser.add_argument("--work", type=Path, help="keep what is found there, and go on from it")
     args = parser.parse_args()
     if unknown := set(args.targets) - set(TARGETS):
@@ -56,8 +63,34 @@ def _arguments() -> argparse.Namespace:
     return args
 
 
-def _fuzz(target: str, seconds: int, work: Path) -> str:
-    """One turn; a line about it."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a turn of one target came to."""
+
+    executions: int
+    edges: int
+    features: int
+    inputs: int
+    findings: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.executions} executions, {self.edges} edges, {self.features} features, "
+            f"{self.inputs} inputs, {self.findings} findings"
+        )
+
+
+def _add(file: Path, target: str, seconds: int, turn: Turn) -> None:
+    figures = json.loads(file.read_text()) if file.exists() else {}
+    one = figures.setdefault(target, {"seconds": 0, "executions": 0})
+    one["seconds"] += seconds
+    one["executions"] += turn.executions
+    one |= {"edges": turn.edges, "inputs": turn.inputs}
+    file.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _fuzz(target: str, seconds: int, work: Path) -> Turn | str:
+    """One turn, or how it ended early."""
     inputs, crashes = work / "inputs" / target, work / "crashes" / target
     for folder in (inputs, crashes, CORPUS / target):
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,13 +102,8 @@ def _fuzz(target: str, seconds: int, work: Path) -> str:
     done = _DONE.search(said)
     if done is None:
         (crashes / f"ended-{int(time.time())}.txt").write_text(said[-20000:])
-        return f"{target}: ENDED EARLY, see {crashes}\n{said[-2000:]}"
-    runs, edges, features, corpus = done.groups()
-    found = said.count("\nFOUND ")
-    return (
-        f"{target}: {seconds} s, {runs} executions, {edges} edges, {features} features, "
-        f"{corpus} inputs, {found} findings"
-    )
+        return f"ENDED EARLY, see {crashes}\n{said[-2000:]}"
+    return Turn(*(int(count) for count in done.groups()), said.count("\nFOUND "))
 
 
 def _merge(target: str, work: Path) -> int:
