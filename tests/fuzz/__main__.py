@@ -103,8 +103,8 @@ def _fuzz(target: str, seconds: int, work: Path) -> Turn | str:
     if done is None:
         (crashes / f"ended-{int(time.time())}.txt").write_text(said[-20000:])
         return f"ENDED EARLY, see {crashes}\n{said[-2000:]}"
-    executions, edges, features, inputs = map(int, done.groups())
-    return Turn(executions, edges, features, inputs, said.count("\nFOUND "))
+    executions, edges, features, kept = map(int, done.groups())
+    return Turn(executions, edges, features, kept, said.count("\nFOUND "))
 
 
 def _merge(target: str, work: Path) -> int:
