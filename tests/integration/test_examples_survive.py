@@ -110,7 +110,7 @@ def test_the_example_without_its_reconcile_function_is_found_out(
 
 
 def test_the_agent_of_the_readme_survives() -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    code, test = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     sent: list[str] = []
 
     def answer(messages: Any) -> dict[str, Any]:
@@ -132,3 +132,6 @@ def test_the_agent_of_the_readme_survives() -> None:
     assert report.ok, str(report)
     assert report.reference == "'done: sent'"
     assert {found.tool for found in report.findings if found.kind == "in doubt"} == {"send_email"}
+    names["make_agent"] = names["assistant"]
+    exec(compile(test, "README.md", "exec"), names)  # noqa: S102 - as above
+    names["test_my_agent_survives"]()
