@@ -17,6 +17,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 import selectors
 import time
 import zlib
@@ -32,7 +33,7 @@ import pytest
 import eventlog._log
 import recovery._agent
 import recovery._run
-from eventlog import Damage, EventLog
+from eventlog import Damage, EventLog, Snapshot
 from eventlog._frame import FOOTER, HEADER_SIZE, Frame, decode_segment_header
 from eventlog._scan import Mark, Segment
 from eventlog.testing import Crash, SimulatedDisk
@@ -64,6 +65,8 @@ from recovery._events import (
 )
 from recovery._history import History, load
 from recovery._keys import outer_call, step_of
+from recovery._snapshots import BrokenCheckpointError, restore
+from recovery._values import unpack
 from recovery.stores.protocol import LogStore
 
 TASK, RUN = {"topic": "otters"}, "run"
@@ -210,6 +213,9 @@ class World:
     fence: int | None = None  # LSN up to which the log is this process's, once taken over
     harmed: set[int] = field(default_factory=set)  # LSNs damaged on purpose
     verdicts: dict[str, Resolution] = field(default_factory=dict)  # instead of calls; for oracles
+    # State and messages as steps began with them, by the LSN before the record of that.
+    boundaries: dict[int, Any] = field(default_factory=dict)
+    restores: set[int] = field(default_factory=set)  # checkpoints found sound: LSNs
     final: Any = None
     problems: list[str] = field(default_factory=list)  # that an agent would take for a tool's
 
@@ -226,6 +232,10 @@ class World:
         """The agent function starts: what may be executed depends on what the log holds now."""
         self.entered = 0
         self.begun = began(self.disk)
+        # What is not in the log was lost, and its LSNs are taken again.
+        last = self.begun.last
+        self.boundaries = {lsn: x for lsn, x in self.boundaries.items() if lsn < last}
+        self.restores = {lsn for lsn in self.restores if lsn <= last}
         self.handed.append([])
         forget_values(self)
 
@@ -639,6 +649,9 @@ class Interpreter:
 
     async def step(self, steps: tuple[tuple[Any, ...], ...]) -> bool:
         self.env = {}
+        log = self.world.store.log
+        assert log is not None
+        self.world.boundaries.setdefault(log.last_lsn - 1, self.plain_final())
         await self.ops(steps[self.run.step - 1])
         return bool(self.run.step == len(steps))
 
@@ -1076,6 +1089,34 @@ def check_log(disk: SimulatedDisk, said: dict[int, list[str]]) -> None:
     assert max(ends.values(), default=0) <= 1, "a call has two outcomes"
 
 
+def check_checkpoints(world: World) -> int:
+    """Each checkpoint in the log restores what the step ended with; how many are new and did.
+
+    One that does not is a bug even where an earlier one would stand in for it.
+    """
+    found = {record.lsn: record for record in records(world.disk)}
+    new = [record for lsn, record in found.items()
+           if isinstance(record, Snapshot) and lsn not in world.restores]  # fmt: skip
+    if not new:
+        return 0
+    with EventLog.read(f"runs/{RUN}", files=world.disk) as reader:
+        for record in new:
+            try:
+                restored = restore(reader, record)
+            except BrokenCheckpointError as exc:
+                needed = re.search(r"needs LSN (\d+),", str(exc))
+                assert needed and int(needed[1]) in world.harmed, exc
+                continue
+            begun = found.get(record.lsn + 1)
+            if begun is not None and decode(begun) == StepStarted(restored.step + 1):
+                messages = [unpack(message) for message in restored.messages]
+                again = json.loads(json.dumps([restored.state, messages]))
+                expected = world.boundaries.get(record.lsn)
+                assert expected in (None, again), f"the checkpoint at LSN {record.lsn} is another"
+            world.restores.add(record.lsn)
+    return len(new)
+
+
 def check_ended(world: World, program: Program, end: End, power: bool) -> None:
     """Each call of a run that has ended has its outcome; every recovery is counted."""
     settled = {call for _, call, _ in outcomes(world.disk)}
@@ -1135,6 +1176,7 @@ class Trial:
         check_effects(world, self.oracle)
         check_results(world, world.final)
         check_log(world.disk, world.said)
+        check_checkpoints(world)
         check_ended(world, self.program, end, any(seed is not None for seed in plan.power))
         check_finished(world, self.program, end)
         return world

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -73,9 +74,9 @@ def crash_plans(trial: Trial, rng: random.Random, count: int) -> Iterator[Plan]:
         yield Plan((("effect", n, behind), *more), power)
 
 
-def sweep(clock: Clock, examples: int, count: int) -> int:
-    """Crash ``examples`` random programs at ``count`` points each; how many points that were."""
-    points = 0
+def sweep(clock: Clock, figures: Any, name: str, examples: int, count: int) -> None:
+    """Crash ``examples`` random programs at ``count`` points each."""
+    points, began = 0, time.perf_counter()
 
     @settings(example_settings(max_examples=examples))
     @given(programs(), st.integers(0, 1 << 30))
@@ -88,13 +89,11 @@ def sweep(clock: Clock, examples: int, count: int) -> int:
         points += one.points
 
     check()
-    return points
+    figures.add(name, states=points, seconds=time.perf_counter() - began)
 
 
-def test_a_run_that_crashes_ends_like_one_that_never_does(clock: Clock, capsys: Any) -> None:
-    points = sweep(clock, scaled(50), 8)
-    with capsys.disabled():
-        print(f"\n{points} crash points")
+def test_a_run_that_crashes_ends_like_one_that_never_does(clock: Clock, figures: Any) -> None:
+    sweep(clock, figures, "crashes of random agents, quick", scaled(50), 8)
 
 
 def _call(name: str, x: Any, then: str = "", delay: int = 0) -> tuple[str, Do]:
@@ -153,14 +152,15 @@ RARE = {
 
 @pytest.mark.parametrize("name", RARE)
 def test_rare_programs_that_crash_at_every_call_of_the_disk(
-    clock: Clock, capsys: Any, name: str, rng: random.Random
+    clock: Clock, figures: Any, name: str, rng: random.Random
 ) -> None:
+    began = time.perf_counter()
     one = trial(clock, RARE[name])
     for plan in crash_plans(one, rng, 1 << 30):
         with noted(plan):
             one.crash(plan)
-    with capsys.disabled():
-        print(f"\n{one.points} crash points")
+    seconds = time.perf_counter() - began
+    figures.add("crashes of rare agents", states=one.points, seconds=seconds)
 
 
 @pytest.mark.parametrize("_", range(8))
@@ -194,10 +194,8 @@ def _steps_of_calls() -> tuple[Any, ...]:
 
 
 @pytest.mark.crash
-def test_many_runs_that_crash_at_every_call_of_the_disk(clock: Clock, capsys: Any) -> None:
-    points = sweep(clock, scaled(2), 1 << 30)
-    with capsys.disabled():
-        print(f"\n{points} crash points")
+def test_many_runs_that_crash_at_every_call_of_the_disk(clock: Clock, figures: Any) -> None:
+    sweep(clock, figures, "crashes of random agents", scaled(2), 1 << 30)
 
 
 # -- damage
@@ -339,7 +337,7 @@ def check_edited(one: Trial, edited: Program, world: World) -> str:
     return end.how
 
 
-def test_edited_code_resumes_or_stops_before_it_does_harm(clock: Clock, capsys: Any) -> None:
+def test_edited_code_resumes_or_stops_before_it_does_harm(clock: Clock, figures: Any) -> None:
     counts: Counter[str] = Counter()
 
     @settings(example_settings(max_examples=scaled(200)))
@@ -356,8 +354,7 @@ def test_edited_code_resumes_or_stops_before_it_does_harm(clock: Clock, capsys: 
         world = crashed(one, plan)
         if world is not None:
             with noted(plan):
-                counts[f"{what}: {check_edited(one, edited, world)}"] += 1
+                counts[check_edited(one, edited, world)] += 1
 
     check()
-    with capsys.disabled():
-        print(f"\n{dict(sorted(counts.items()))}")
+    figures.add("edits of agents' code", **counts)
