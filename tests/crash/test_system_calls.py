@@ -113,7 +113,8 @@ def check_writers(tmp_path: Path, seed: int, size: int, runs: int) -> Replica:
         assert replica.violations == []
         assert replica.acknowledged == ended.acknowledged > 0
         replica.check_against_disk()
-    assert replica.counts["fdatasync"] >= replica.counts["acknowledged"] >= runs
+    # Not one for each acknowledgement: some commits find that the committer was there first.
+    assert min(replica.counts["fdatasync"], replica.counts["acknowledged"]) >= runs
     assert replica.counts["linkat"] >= len(replica.segments(log))
     return replica
 

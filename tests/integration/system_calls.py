@@ -70,10 +70,15 @@ def _unescaped(text: str) -> bytes:
     return bytes.fromhex("".join(parts[1:]))
 
 
+_CLONES = ("fork", "vfork", "clone", "clone3")
+_TOLD_TWICE = ("fsync", "fdatasync", *_CLONES)
+
+
 def recorded(path: Path) -> Iterator[Call]:
     """The calls in a recording, in order of their ends.
 
-    A flush is preceded by a call named ``... begins``: it covers what was written before that.
+    Some are preceded by a call named ``... begins``: a flush covers what was written before that,
+    and a new process may be at work before the call that made it has ended.
     """
     begun: dict[int, str] = {}
     for number, text in enumerate(path.read_text().splitlines(), 1):
@@ -84,14 +89,14 @@ def recorded(path: Path) -> Iterator[Call]:
         began = None if resumed is not None else _BEGUN.match(line)
         if began is not None:
             begun[int(began["pid"])] = line.removesuffix(" <unfinished ...>")
-            if began["name"] in ("fsync", "fdatasync"):
+            if began["name"] in _TOLD_TWICE:
                 yield _begins(number, began)
             continue
         whole = _LINE.match(line)
         if whole is None:
             assert "---" in line or "+++" in line, f"not understood: {line[:200]}"
             continue
-        if resumed is None and whole["name"] in ("fsync", "fdatasync"):
+        if resumed is None and whole["name"] in _TOLD_TWICE:
             yield _begins(number, whole)
         result = -1 if whole["result"] == "?" else int(whole["result"], 0)
         yield Call(number, int(whole["pid"]), whole["name"], tuple(whole["args"].split(", ")),
@@ -182,10 +187,12 @@ class Replica:
         self.counts: dict[str, int] = {}
         # By process; threads of one process share the table.
         self.open_files: dict[int, dict[int, Inode | str]] = {}
+        self.cloning: list[Call] = []  # those that have begun and not ended
         self.call: Call | None = None
 
     def play(self, calls: Iterator[Call]) -> Iterator[Call]:
-        """Follow the calls; each is yielded when its effect is there."""
+        """Follow the calls of one recording; each is yielded when its effect is there."""
+        self.open_files, self.cloning = {}, []
         for call in calls:
             self.call = call
             change = _CHANGES.get(call.name.removesuffix(" begins"))
@@ -237,7 +244,14 @@ class Replica:
     # -- the calls
 
     def _table(self, call: Call) -> dict[int, Inode | str]:
+        if call.pid not in self.open_files and self.cloning:
+            self._inherit(self.cloning[-1], call.pid)
         return self.open_files.setdefault(call.pid, {})
+
+    def _inherit(self, clone: Call, pid: int) -> None:
+        table = self.open_files.setdefault(clone.pid, {})
+        shared = any("CLONE_FILES" in arg for arg in clone.args)
+        self.open_files[pid] = table if shared else dict(table)
 
     def inode(self, call: Call) -> Inode | None:
         """The file whose descriptor is the call's first argument; None for others."""
@@ -276,10 +290,12 @@ class Replica:
             self.directories.add(os.path.normpath(path))
 
     def _clone(self, call: Call) -> None:
-        if call.result > 0:
-            shared = any("CLONE_FILES" in arg for arg in call.args)
-            table = self._table(call)
-            self.open_files[call.result] = table if shared else dict(table)
+        if call.name.endswith("begins"):
+            self.cloning.append(call)
+            return
+        self.cloning = [clone for clone in self.cloning if clone.pid != call.pid]
+        if call.result > 0 and call.result not in self.open_files:
+            self._inherit(call, call.result)
 
     def _write(self, call: Call) -> None:
         inode = self.inode(call)
