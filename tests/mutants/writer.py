@@ -517,4 +517,58 @@ MUTANTS = [
         [Edit(APPENDER, "if is_unfinished(name):", 'if name.endswith(".new"):')],
         [HOSTILE + "test_only_our_own_unfinished_segments_are_removed"],
     ),
+    Mutant(
+        "renewal-reads-again",
+        "What recovery writes again it reads once more: a bit read wrong once goes to the disk.",
+        [
+            Edit(
+                APPENDER,
+                "        write_all(file, frame, offset)\n",
+                "        write_all(file, file.pread(len(frame), offset), offset)\n",
+            )
+        ],
+        [
+            "property/test_crash_states.py::test_a_read_that_lies_in_recovery_destroys_nothing[small]"
+        ],
+    ),
+    Mutant(
+        "renewal-in-the-last-segment",
+        "Frames of one segment are renewed in the last one, which is damaged: records are gone.",
+        [Edit(APPENDER, "segment_name(tail.place)", "segment_name(tail.number)")],
+        ["unit/test_log.py::test_recovery_writes_into_no_segment_but_the_one_that_it_verified"],
+    ),
+    Mutant(
+        "failed-drain-goes-on",
+        "A failed write of buffered records leaves the writer at work: it seals a hole.",
+        [
+            Edit(
+                APPENDER,
+                "            try:\n                self._drain()\n"
+                "            except BaseException as exc:\n                self.fail(exc)\n"
+                "                raise\n",
+                "            self._drain()\n",
+            )
+        ],
+        [
+            "unit/test_log.py::"
+            "test_a_failed_write_of_buffered_records_fails_the_writer_whoever_asked_for_it"
+        ],
+    ),
+    Mutant(
+        "stopped-while-making-a-segment",
+        "An owner that lost the log while it made a segment sees a missing file, not the loss.",
+        [
+            Edit(
+                APPENDER,
+                "            except FileNotFoundError:\n"
+                "                # A new owner clears away what is in the making. If that is why, "
+                "this raises.\n                self._owner.check()\n                raise\n",
+                "",
+            )
+        ],
+        [
+            "integration/test_real_kernels_processes.py::"
+            "test_an_owner_that_loses_the_log_while_it_makes_a_segment_is_fenced"
+        ],
+    ),
 ]

@@ -1107,6 +1107,9 @@ def check_checkpoints(world: World) -> int:
                 needed = re.search(r"needs LSN (\d+),", str(exc))
                 assert needed and int(needed[1]) in world.harmed, exc
                 continue
+            steps = [event.step for lsn, event in events(world.disk)
+                     if isinstance(event, StepStarted) and lsn < record.lsn]  # fmt: skip
+            assert max(steps) == restored.step, "a checkpoint hides the records of a later step"
             begun = found.get(record.lsn + 1)
             if begun is not None and decode(begun) == StepStarted(restored.step + 1):
                 messages = [unpack(message) for message in restored.messages]

@@ -117,7 +117,7 @@ near = st.integers(0, 8)
 nths = near | st.integers(0, 30)
 far = st.integers(0, 12) | st.integers(0, 60)
 first_ones = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5])
-changes = st.lists(message_ops() | state_ops(), min_size=1, max_size=3)
+changes = st.lists(message_ops() | state_ops(), max_size=3)
 doubts = st.lists(st.sampled_from(["", "raises", "unknown", "nonsense", "dies"]), max_size=2)
 
 
