@@ -17,7 +17,7 @@ settings.register_profile(
 settings.register_profile(
     "crash",
     settings.get_profile("default"),
-    max_examples=600,
+    max_examples=300,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("EVENTLOG_TEST_PROFILE", "default"))

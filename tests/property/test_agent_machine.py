@@ -144,9 +144,11 @@ class AgentMachine(RuleBasedStateMachine):
         every=st.sampled_from([1, 1, 2, 3, 4]),
         segment_size=st.sampled_from([600, 2000, 1 << 20]),
         plain=st.sampled_from([False, False, False, True]),
+        steps=st.lists(changes, max_size=4),
     )
-    def begin(self, every: int, segment_size: int, plain: bool) -> None:
-        self.program = Program((), (), every, segment_size, plain, open=True)
+    def begin(self, every: int, segment_size: int, plain: bool, steps: list[list[Any]]) -> None:
+        rows = tuple(map(tuple, steps))
+        self.program = Program((), rows, every, segment_size, plain, open=True)
         self.world = World(self.clock, SimulatedDisk(seed=1), segment_size)
         self.oracles: dict[str, tuple[World, End]] = {}
         self.numbers = 0
@@ -155,6 +157,7 @@ class AgentMachine(RuleBasedStateMachine):
         self.settled_next: list[int] = []  # calls that people can settle now
         self.finished: int | None = None  # starts of the agent until it was
         self.how = ""  # the last life ended
+        self.news = True  # there is code that no life has come to
 
     # -- the program grows
 
@@ -165,7 +168,7 @@ class AgentMachine(RuleBasedStateMachine):
         return self.growing() and not self.background
 
     def add(self, *ops: Any) -> None:
-        program = self.program
+        program, self.news = self.program, True
         if program.steps:
             *before, last = program.steps
             self.program = replace(program, steps=(*before, (*last, *ops)))
@@ -201,11 +204,13 @@ class AgentMachine(RuleBasedStateMachine):
         self.add(*ops)
 
     @precondition(growing)
-    @rule(steps=st.lists(changes, min_size=2, max_size=4))
-    def several_steps(self, steps: list[list[Any]]) -> None:
+    @rule(steps=st.lists(changes, min_size=2, max_size=4), power=powers)
+    def several_steps(self, steps: list[list[Any]], power: int | None) -> None:
+        """Steps that leave checkpoints, each the next one's base."""
         for ops in steps:
             self.step()
             self.add(*ops)
+        self.life(power=power)
 
     @precondition(growing)
     @rule(data=st.data(), count=st.integers(1, 4), in_a_new_step=st.booleans())
@@ -224,6 +229,12 @@ class AgentMachine(RuleBasedStateMachine):
             do = replace(do, direct=False)
         call_id = do.call_id and f"id {self.number()}"
         self.add(*[("call", replace(do, call_id=call_id))] * (1 if call_id else times))
+
+    def something_new(self, data: Any) -> None:
+        """What is done for the first time is where a crash can leave doubts."""
+        if self.growing() and not self.news:
+            for _ in range(data.draw(st.integers(1, 3))):
+                self.call(data, 1)
 
     def may_wait(self) -> bool:
         return self.alone() and not self.program.plain
@@ -309,21 +320,27 @@ class AgentMachine(RuleBasedStateMachine):
             self.look_outside_and_settle(power)
         raise AssertionError("settling does not help")
 
-    @rule(points=st.lists(st.tuples(far, tears, powers), min_size=1, max_size=2))
-    def crash_at_a_call_of_the_disk(self, points: list[Any]) -> None:
+    @rule(data=st.data(), points=st.lists(st.tuples(far, tears, powers), min_size=1, max_size=2))
+    def crash_at_a_call_of_the_disk(self, data: Any, points: list[Any]) -> None:
+        self.something_new(data)
+        self.crash(points)
+
+    def crash(self, points: list[Any]) -> None:
         for call, torn, power in points:
             self.life(partial(self.crash_at, call, torn), power=power)
 
     def crash_at(self, call: int, torn: int) -> None:
         self.world.disk.crash_at(call, torn)
 
-    @rule(point=st.tuples(far, tears, powers),
+    @rule(data=st.data(), point=st.tuples(far, tears, powers),
           more=st.lists(st.tuples(near, tears, powers), min_size=1, max_size=3))  # fmt: skip
-    def crash_in_the_recovery_too(self, point: Any, more: list[Any]) -> None:
-        self.crash_at_a_call_of_the_disk([point, *more])
+    def crash_in_the_recovery_too(self, data: Any, point: Any, more: list[Any]) -> None:
+        self.something_new(data)
+        self.crash([point, *more])
 
-    @rule(nth=first_ones, behind=st.booleans(), power=powers)
-    def crash_around_an_effect(self, nth: int, behind: bool, power: int | None) -> None:
+    @rule(data=st.data(), nth=first_ones, behind=st.booleans(), power=powers)
+    def crash_around_an_effect(self, data: Any, nth: int, behind: bool, power: int | None) -> None:
+        self.something_new(data)
         self.life(kill=(nth, behind), power=power)
 
     @rule(verb=st.sampled_from(["write", "write", "sync", "sync", "create", "publish",
@@ -508,7 +525,7 @@ class AgentMachine(RuleBasedStateMachine):
         end = live(world, self.program)
         self.counts["lives"] += 1
         self.counts[end.how] += 1
-        self.how = end.how
+        self.how, self.news = end.how, False
         assert world.clock.now < 900, "the run hangs"
         self.check_end(end, may_raise, edited)
         before.check(self.reports.found, world.harmed)
@@ -593,7 +610,8 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(over)
     @rule(data=st.data())
     def begin_another_run(self, data: Any) -> None:
-        self.begin(data.draw(st.integers(1, 4)), data.draw(st.sampled_from([600, 1 << 20])), False)
+        self.begin(data.draw(st.integers(1, 4)), data.draw(st.sampled_from([600, 1 << 20])), False,
+                   data.draw(st.lists(changes, max_size=4)))  # fmt: skip
 
     def teardown(self) -> None:
         if not hasattr(self, "program"):
@@ -682,6 +700,7 @@ def run_machine(figures: Any, sweep: str, examples: int, steps: int, **options: 
     counts = AgentMachine.counts
     figures.add(
         sweep, runs=counts["runs"], lives=counts["lives"], states=counts["crashed"],
+        settled=counts["settled"],
         checkpoints=counts["checkpoints"], seconds=time.perf_counter() - began,
     )  # fmt: skip
 
