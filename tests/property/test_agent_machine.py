@@ -706,11 +706,11 @@ def run_machine(figures: Any, sweep: str, examples: int, steps: int, **options: 
 
 
 def test_an_agent_that_grows_and_dies_is_the_one_that_never_died(figures: Any) -> None:
-    run_machine(figures, "agents that grow, quick", 12, 40)
+    run_machine(figures, "agents that grow, quick", 10, 40)
 
 
 @pytest.mark.crash
 def test_many_agents_that_grow_and_die(figures: Any) -> None:
     # Not shrunk: that takes longer than the sweep. The same seed in a smaller one shows the bug.
     phases = [Phase.generate]
-    run_machine(figures, "agents that grow", 200, 50, phases=phases)
+    run_machine(figures, "agents that grow", 180, 50, phases=phases)
