@@ -203,6 +203,7 @@ class World:
     entered: int = 0  # tools, since the agent function last started
     nonces: int = 0
     attempts: dict[str, int] = field(default_factory=dict)
+    keys: dict[int, str] = field(default_factory=dict)  # idempotency keys, by the calls' LSNs
     begun: Began = None  # type: ignore[assignment]
     starts: int = 0  # of the agent function
     stops_at: str = "raise"  # what becomes of the agent at the end of an open program
@@ -236,6 +237,7 @@ class World:
         last = self.begun.last
         self.boundaries = {lsn: x for lsn, x in self.boundaries.items() if lsn < last}
         self.restores = {lsn for lsn in self.restores if lsn <= last}
+        self.keys = {lsn: key for lsn, key in self.keys.items() if lsn <= last}
         self.handed.append([])
         forget_values(self)
 
@@ -257,6 +259,8 @@ class World:
         problem = licensed(self, call, policy)
         if problem:
             self.problems.append(f"{call}: {problem}")
+        if self.keys.setdefault(call.lsn, call.idempotency_key) != call.idempotency_key:
+            self.problems.append(f"{call}: its idempotency key was {self.keys[call.lsn]}")
         self.begun.made.add(call.idempotency_key)
         self.attempts[call.idempotency_key] = call.attempt
         return call
@@ -1087,6 +1091,9 @@ def check_log(disk: SimulatedDisk, said: dict[int, list[str]]) -> None:
                 case who:
                     raise AssertionError(f"resolved by {who!r}")
     assert max(ends.values(), default=0) <= 1, "a call has two outcomes"
+    for call in calls:
+        again = [e.attempt for e in found if isinstance(e, CallRetried) and e.call == call]
+        assert again == list(range(2, 2 + len(again))), f"attempts at LSN {call}: {again}"
 
 
 def check_checkpoints(world: World) -> int:
