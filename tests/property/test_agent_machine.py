@@ -21,7 +21,8 @@ A new way for the world to misbehave (a fork, retention) is one more rule that c
 Not in the programs, because the guarantees name them as limits: task groups that cancel calls (no
 record says so), plain tools called directly beside other tasks, coroutines that sleep for longer
 than the waits of replay before a recorded call, tasks from before the first step, and coroutines
-that wait for something without a record between a result and what the others see of it.
+that wait for something without a record between a result and what the others see of it (easily
+done with as_completed). Such a run may diverge without an edit: loudly, with nothing executed.
 """
 
 from __future__ import annotations
