@@ -496,6 +496,8 @@ class Outside:
     def hesitant(self, call: Any) -> Resolution:
         self.world.asked[call.idempotency_key] += 1
         if self.world.asked[call.idempotency_key] % 2:
+            if self.world.asked.total() % 2:
+                raise OSError("the outside world does not answer")
             return Resolution.unknown()
         return self.answer(call)
 

@@ -121,6 +121,8 @@ first_ones = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5])
 changes = st.lists(message_ops() | state_ops(), max_size=3)
 doubts = st.lists(st.sampled_from(["", "raises", "unknown", "nonsense", "dies"]), max_size=2)
 
+answers = st.lists(st.sampled_from(["truth", "result", "failure"]), min_size=1, max_size=3)
+
 
 class Reports(logging.Handler):
     """Keeps the reports that recoveries make when they begin."""
@@ -313,12 +315,12 @@ class AgentMachine(RuleBasedStateMachine):
     def live_to_the_end(self, stops_at: str, power: int | None, doubts: list[str]) -> None:
         self.life(stops_at=stops_at, power=power, doubts=doubts)
 
-    @rule(power=powers)
-    def live_to_the_end_with_help(self, power: int | None) -> None:
+    @rule(how=answers, power=powers)
+    def live_to_the_end_with_help(self, how: list[str], power: int | None) -> None:
         for _ in range(PARKS):
             if self.life(power=power).how != "parked":
                 return
-            self.look_outside_and_settle(power)
+            self.settle(how, None, power)
         raise AssertionError("settling does not help")
 
     @rule(data=st.data(), points=st.lists(st.tuples(far, tears, powers), min_size=1, max_size=2))
@@ -433,7 +435,7 @@ class AgentMachine(RuleBasedStateMachine):
         self.settle(["truth"], None, power)
 
     @precondition(waits_for_people)
-    @rule(how=st.lists(st.sampled_from(["truth", "result", "failure"]), min_size=1, max_size=3),
+    @rule(how=answers,
           crash_at=st.none() | st.tuples(near, tears), power=powers)  # fmt: skip
     def settle(self, how: list[str], crash_at: tuple[int, int] | None, power: int | None) -> None:
         """People say what became of the calls in doubt, or of the one whose failure ended it."""
