@@ -33,7 +33,7 @@ import pytest
 import eventlog._log
 import recovery._agent
 import recovery._run
-from eventlog import Damage, EventLog, Snapshot
+from eventlog import Damage, EventLog, LogError, Snapshot
 from eventlog._frame import FOOTER, HEADER_SIZE, Frame, decode_segment_header
 from eventlog._scan import Mark, Segment
 from eventlog.testing import Crash, SimulatedDisk
@@ -752,10 +752,17 @@ class Interpreter:
         return result
 
     async def made(self, do: Do, x: Any) -> Any:
+        outcome = True
         try:
             return await self.asked(do, x)
+        except Exception as exc:
+            outcome = not isinstance(exc, OSError | LogError)  # else the disk has failed
+            raise
+        except BaseException:  # the run stops, or the coroutine is cancelled
+            outcome = False
+            raise
         finally:
-            if isinstance(x, str):
+            if isinstance(x, str) and outcome:
                 self.world.handed[-1].append(x)
 
     async def asked(self, do: Do, x: Any) -> Any:
@@ -946,11 +953,13 @@ def settle(world: World, call: int, how: Resolution, why: str = "") -> None:
 def verdicts(disk: SimulatedDisk) -> dict[str, Resolution]:
     """What the agent got instead of calls' own outcomes, by their arguments."""
     calls = {lsn: event for lsn, event in events(disk) if isinstance(event, CallIntended)}
-    return {
-        calls[event.call].args[0][0]: Resolution(event.how, event.value)  # type: ignore[arg-type]
-        for _, event in events(disk)
-        if isinstance(event, CallResolved) and event.why == BY_HAND
-    }
+    found: dict[str, Resolution] = {}
+    for _, event in events(disk):
+        if isinstance(event, CallResolved) and (args := calls[event.call].args):
+            found.pop(args[0][0], None)  # the last word counts: it may have been tried again
+            if event.why == BY_HAND:
+                found[args[0][0]] = Resolution(event.how, event.value)  # type: ignore[arg-type]
+    return found
 
 
 class Everything(set[Any]):
