@@ -20,9 +20,8 @@ demo: $(VENV)/.with-$(DEMO_EXTRAS) ## kill a working agent again and again, and 
 test: $(VENV)/.with-dev ## the test suite without the long crash sweeps
 	@$(BIN)/pytest -q -m "not crash"
 
-crash: $(VENV)/.with-dev ## the long crash sweeps, then the suite with many more random examples
-	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m crash --figures $(VENV)/sweeps.json
-	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -q -m "not crash"
+crash: $(VENV)/.with-dev ## the long crash sweeps, and the random tests with many more examples
+	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m "crash or hypothesis" --figures $(VENV)/sweeps.json
 	@$(BIN)/python -m tests.figures --sweeps $(VENV)/sweeps.json
 
 fuzz: $(VENV)/.with-dev,fuzz ## fuzz the decoders, all in turn (SECONDS= TARGETS="...")

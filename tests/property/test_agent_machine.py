@@ -722,4 +722,4 @@ def test_an_agent_that_grows_and_dies_is_the_one_that_never_died(figures: Any) -
 
 @pytest.mark.crash
 def test_many_agents_that_grow_and_die(figures: Any) -> None:
-    run_machine(figures, "agents that grow", 180, 50)
+    run_machine(figures, "agents that grow", 110, 50)
