@@ -91,8 +91,6 @@ HISTORIES: dict[str, list[Action]] = {
     ],
     "died": [
         ("append", 20, "text"),
-        ("commit",),
-        ("append", 30, "text"),
         ("die",),
         ("append", 40, "frames"),
         ("die",),
