@@ -101,7 +101,7 @@ def decode_segment_header(buf: Buffer) -> SegmentHeader | None:
             f"format version {version} (flags {flags:#x}); this library reads version {VERSION}. "
             "The log is not damaged: use a newer library."
         )
-    if not 0 < first <= LSN_MAX or epoch > EPOCH_MAX:  # no writer of ours wrote this
+    if not 0 < oldest <= first <= LSN_MAX or epoch > EPOCH_MAX:  # no writer of ours wrote this
         return None
     return SegmentHeader(number, log_id, first, oldest, epoch, salt)
 

@@ -41,7 +41,8 @@ def main() -> None:
 
 def _when() -> str:
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"{time.strftime('%Y-%m-%d')}, {python}, {platform.system()} {platform.release()}"
+    kernel = ".".join(platform.release().split(".")[:2])
+    return f"{time.strftime('%Y-%m-%d')}, {python}, {platform.system()} {kernel}"
 
 
 def rendered(figures: dict[str, Any]) -> str:
@@ -69,14 +70,15 @@ def _sweeps(when: str, found: dict[str, dict[str, float]]) -> str:
 
 def _mutants(when: str, found: dict[str, Any]) -> str:
     lines = [
-        f"`make mutants` ({when}): **{found['caught']} of {found['total']}** seeded bugs caught.",
+        f"`make mutants` ({when}): **{found['caught']} of {found['total']}** seeded bugs caught. "
+        "Which these are, and what each would cost a user: `python -m tests.mutants --list`.",
         "",
-        "| layer | bug | caught by |",
+        "| layer | seeded bugs | caught |",
         "|---|---|---|",
     ]
-    for one in found["mutants"]:
-        by = one["caught_by"].rpartition("::")[2] or "**not caught**"
-        lines.append(f"| {one['layer']} | {one['what']} | {by} |")
+    for layer in dict.fromkeys(one["layer"] for one in found["mutants"]):
+        verdicts = [bool(one["caught_by"]) for one in found["mutants"] if one["layer"] == layer]
+        lines.append(f"| {layer} | {len(verdicts)} | {sum(verdicts)} |")
     return "\n".join([*lines, ""])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -136,3 +137,10 @@ def test_a_trailer_names_the_footer() -> None:
 
 def test_padded_is_the_next_multiple_of_eight() -> None:
     assert [padded(n) for n in (0, 1, 7, 8, 9)] == [0, 8, 8, 8, 16]
+
+
+@pytest.mark.parametrize("oldest", [0, 8, 1 << 60])
+def test_a_segment_that_begins_before_the_oldest_record_of_its_log_is_none(oldest: int) -> None:
+    """Its records would not count from the next roll on; fuzzing found it."""
+    assert decode_segment_header(HEADER.encode()) == HEADER
+    assert decode_segment_header(replace(HEADER, oldest_lsn=oldest).encode()) is None
