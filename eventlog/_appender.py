@@ -105,7 +105,9 @@ class Appender:
                 writer.seal(self.durable, clean=False)
                 self._directory.sync()
             elif tail.clean and tail.offset < self.segment_size:
-                # Closed cleanly: nothing behind the end, no other writer. Go on in it.
+                # Closed cleanly: nothing behind the end, no other writer. Go on in it. Its records
+                # are durable; whether the flush of its footer succeeded, nothing says.
+                _renew(file, tail)
                 self._writer = writer
         finally:
             if self._writer is None:

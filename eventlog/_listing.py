@@ -33,6 +33,7 @@ class Place:
     header: SegmentHeader | None
     damage: Damage | None
     oldest_lsn: int
+    overruled: bool = False  # whether the segment after it cannot be read at all
 
 
 class Listing:
@@ -110,6 +111,8 @@ class Listing:
         first = max(start, oldest) if oldest > 1 else start
         for number in reversed(numbers):
             place = self._place(number, limit, log_id, oldest)
+            if places and not places[-1].first_lsn:
+                place = replace(place, overruled=True)
             places.append(place)
             if place.first_lsn:
                 limit = min(place.first_lsn, limit or place.first_lsn)

@@ -190,7 +190,8 @@ class LogReader:
         if footer is not None and whole and footer.next_lsn > mark.durable:
             return Tail(number, place.number, place.header, size, footer.next_lsn, footer.snapshot,
                         footer.next_lsn - place.first_lsn, size, footer.clean, 0, 0, (),
-                        footer.index, True, ())  # fmt: skip
+                        footer.index, True,
+                        ((footer.offset, segment.buf[footer.offset :]),))  # fmt: skip
         frames, end = [], End(HEADER_SIZE, place.first_lsn, 0, 0)
         unsure: list[tuple[Frame, bytes]] = []
         for item in self._frames(place, mark, _Position(place.first_lsn)):
@@ -214,7 +215,10 @@ class LogReader:
     def _load(self, place: Place, mark: Mark) -> Segment:
         buf = read_segment(self._directory, place.number)
         salt, _ = identify(buf) or (b"", 0)
-        return Segment(place.number, buf, salt, mark, place.limit)
+        segment = Segment(place.number, buf, salt, mark, place.limit)
+        # What has a footer ends there, whoever has come after it.
+        segment.overruled = place.overruled and read_footer(buf, salt) is None
+        return segment
 
     def _footer(self, place: Place) -> Footer | None:
         segment = self._load(place, Mark())

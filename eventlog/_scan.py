@@ -65,6 +65,8 @@ class Segment:
     """
 
     def __init__(self, number: int, buf: bytes, salt: bytes, mark: Mark, limit: int | None) -> None:
+        # Whether what has taken the log over from here, and would be the limit, cannot be read.
+        self.overruled = False
         self.number, self.buf, self.salt = number, buf, salt
         self.mark, self.limit = mark, limit
         self._ahead: list[Frame] | None = None
@@ -81,6 +83,13 @@ class Segment:
         ``wanted`` are passed over, their payloads unread.
         """
         while self.limit is None or lsn < self.limit:
+            if self.overruled and lsn > self._called_durable(offset):
+                # A writer that had lost the log may have written what is here.
+                what = "what is from here on cannot be told from records that do not count"
+                last = max(lsn - 1, self._known_durable(offset))
+                yield self._damage(offset, len(self.buf), lsn, last, what)
+                offset, lsn = len(self.buf), last + 1
+                break
             frame = frame_at(self.buf, offset, self.salt)
             if frame is not None and frame.lsn != lsn:
                 frame = None
@@ -164,8 +173,12 @@ class Segment:
         """The highest LSN that any witness, outside or at ``offset`` and behind, calls durable."""
         if self.limit is not None:
             return self.limit - 1
+        return max(self.mark.durable, self._called_durable(offset))
+
+    def _called_durable(self, offset: int) -> int:
+        """The highest LSN that a frame at ``offset`` or behind calls durable."""
         first = self._index(offset)
-        return max([self.mark.durable, *self._marks[first : first + 1]])
+        return self._marks[first] if first < len(self._marks) else 0
 
     def _frames_ahead(self, offset: int) -> Iterator[Frame]:
         first = self._index(offset)

@@ -147,16 +147,22 @@ MUTANTS = [
         [
             Edit(
                 SCAN,
-                "max([self.mark.durable, *self._marks[first : first + 1]])",
+                "max(self.mark.durable, self._called_durable(offset))",
                 "self.mark.durable",
             )
         ],
         ["unit/test_scan.py::test_a_bad_frame_that_a_later_one_calls_durable_is_damage"],
     ),
     Mutant(
+        "late-records-behind-a-lost-segment",
+        "A new owner's segment is unreadable: what the old one wrote late is read in its place.",
+        [Edit(SCAN, "if self.overruled and lsn >", "if False and lsn >")],
+        ["unit/test_scan.py::test_what_may_be_late_is_damage_when_the_segment_after_it_is_lost"],
+    ),
+    Mutant(
         "mark-file-ignored",
         "Nobody asks the mark file: the last record acknowledged, if damaged, is cut silently.",
-        [Edit(SCAN, "max([self.mark.durable, *self", "max([0, *self")],
+        [Edit(SCAN, "max(self.mark.durable, self._called", "max(0, self._called")],
         ["unit/test_scan.py::test_a_bad_last_frame_is_damage_when_the_mark_file_covers_it"],
     ),
     Mutant(

@@ -571,4 +571,16 @@ MUTANTS = [
             "test_an_owner_that_loses_the_log_while_it_makes_a_segment_is_fenced"
         ],
     ),
+    Mutant(
+        "footer-not-renewed",
+        "A log is continued behind a footer whose flush failed: sound logs are called damaged.",
+        [
+            Edit(
+                APPENDER,
+                "                _renew(file, tail)\n                self._writer = writer\n",
+                "                self._writer = writer\n",
+            )
+        ],
+        ["unit/test_log.py::test_a_footer_whose_flush_failed_is_renewed_before_the_log_goes_on"],
+    ),
 ]

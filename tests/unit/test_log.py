@@ -400,3 +400,21 @@ def test_recovery_writes_into_no_segment_but_the_one_that_it_verified() -> None:
     assert bytes(after.directories["log"]["00000002.seg"].content) == damaged
     with EventLog.read("log", files=after) as reader:
         assert [record.lsn for record in reader.records(on_damage=lambda damage: None)] == [1, 2]
+
+
+def test_a_footer_whose_flush_failed_is_renewed_before_the_log_goes_on() -> None:
+    """The kernel takes the footer for written; what comes behind it is flushed, it is not."""
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    log.append("event", 1)
+    log.commit()
+    disk.fail_at("sync", 1, errno.EIO)  # the second of closing: that of the footer
+    with pytest.raises(OSError, match="Input/output"):
+        log.close()
+    same = disk.after_process_death()
+    with EventLog.open("log", files=same) as log:
+        log.append("event", 2)
+        log.commit()
+        for seed in range(40):
+            with EventLog.open("log", files=same.after_power_loss(seed)) as after:
+                assert after.report.damaged == () and after.last_lsn == 2

@@ -7,9 +7,10 @@ import zlib
 
 import pytest
 
-from eventlog import Damage, UnsupportedFormatError, _frame, _scan
+from eventlog import Damage, EventLog, UnsupportedFormatError, _frame, _scan
 from eventlog._frame import FRAME_SIZE, HEADER_SIZE, RECORDS, SNAPSHOT, Frame, encode_frame
 from eventlog._scan import End, Mark, Segment, start_of
+from eventlog.testing import SimulatedDisk
 
 SALT = b"\x11\x22\x33\x44"
 
@@ -202,3 +203,28 @@ def test_eight_mebibytes_of_forged_frames_are_walked(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_frame, "frame_at", counted)
     walk(frame(1) + forged(8 << 20, "headers"), Mark(1 << 40))
     assert looks <= (8 << 20) // FRAME_SIZE + 2
+
+
+def test_what_may_be_late_is_damage_when_the_segment_after_it_is_lost() -> None:
+    """An owner that had lost the log wrote LSN 3; the new one's, in the next segment, is gone."""
+    disk = SimulatedDisk()
+    old = EventLog.open("log", files=disk)
+    for lsn in (1, 2):
+        old.append("event", lsn)
+        old.commit()
+    new = EventLog.open("log", files=disk, takeover=True)
+    old.append("event", "late")
+    assert new.append("event", "counts") == 3
+    new.commit()
+    old._release()
+    new._release()
+    lost = disk.after_process_death()
+    del lost.directories["log"]["00000002.seg"].content[20:]
+    for _ in range(2):
+        damaged: list[Damage] = []
+        with EventLog.read("log", files=lost) as reader:
+            found = {record.lsn: record.body for record in reader.records(on_damage=damaged.append)}
+        assert 3 not in found and found[1] == 1
+        assert {lsn for d in damaged for lsn in range(d.first_lsn, d.last_lsn + 1)} >= {3}
+        with EventLog.open("log", files=lost) as log:
+            assert log.append("event", "more") > 3
