@@ -125,6 +125,8 @@ def _flock(start: int, size: int) -> bytes:
 class OSFile:
     """A file by its descriptor."""
 
+    _fd = -1  # Ctrl-C may come before there is one
+
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
@@ -187,9 +189,10 @@ class OSFile:
 class OSDirectory:
     """A directory by its descriptor, so that renaming or replacing its path changes nothing."""
 
+    _fd = -1
+
     def __init__(self, path: str) -> None:
         self.path = path
-        self._fd = -1
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def names(self) -> list[str]:

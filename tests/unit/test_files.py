@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from eventlog import EventLog, LogError
-from eventlog._files import Files, OSDirectory, OSFiles, check_file_system, write_all
+from eventlog._files import Files, OSDirectory, OSFile, OSFiles, check_file_system, write_all
 from eventlog._memory import MemoryFiles
 from eventlog.testing import SimulatedDisk
 
@@ -130,3 +130,8 @@ def test_the_file_system_of_a_directory_has_a_name(tmp_path: Path) -> None:
     directory = OSFiles().make_directory(str(tmp_path))
     assert isinstance(OSFiles().file_system(directory), str)
     directory.close()
+
+
+def test_what_ctrl_c_has_kept_from_being_opened_closes_in_silence() -> None:
+    for half_made in (OSFile.__new__(OSFile), OSDirectory.__new__(OSDirectory)):
+        half_made.close()
