@@ -71,7 +71,7 @@ class Appender:
                 "be: its files were forged or damaged. Nothing was changed."
             )
         self._number, self.next_lsn, self._snapshot = tail.number, tail.next_lsn, tail.snapshot
-        self.durable = Mark(tail.next_lsn - 1, tail.snapshot)
+        self.oldest_lsn, self.durable = tail.oldest_lsn, Mark(tail.next_lsn - 1, tail.snapshot)
         for name in self._directory.names():
             if is_unfinished(name):  # a crash came before it got its name: it holds nothing
                 self._directory.remove(name)

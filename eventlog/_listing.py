@@ -53,10 +53,9 @@ class Listing:
         mark = read_mark(self._directory)
         return self._log_id(mark[0] if mark else None, self.numbers())
 
-    def oldest_lsn(self, log_id: bytes | None) -> int:
+    def oldest_lsn(self) -> int:
         """Records before this LSN were removed on purpose; the newest readable header says so."""
-        headers = (self.header(number) for number in reversed(self.numbers()))
-        return next((h.oldest_lsn for h in headers if h is not None and h.log_id == log_id), 1)
+        return self._oldest_lsn(self.log_id(), self.numbers())
 
     def before(self, lsn: int) -> tuple[int, list[int]]:
         """The segments with records before ``lsn`` alone, and the first LSN of what comes next.
@@ -107,7 +106,7 @@ class Listing:
             raise UnsupportedFormatError(f"{self._directory.path} is not a log: it has no segments")
         log_id = self._log_id(found[0] if found else None, numbers)
         places: list[Place] = []
-        limit, oldest = None, self.oldest_lsn(log_id)
+        limit, oldest = None, self._oldest_lsn(log_id, numbers)
         first = max(start, oldest) if oldest > 1 else start
         for number in reversed(numbers):
             place = self._place(number, limit, log_id, oldest)
@@ -138,6 +137,10 @@ class Listing:
                     return marked
                 ids[header.log_id] += 1
         return max(ids, key=lambda log_id: ids[log_id]) if ids else marked
+
+    def _oldest_lsn(self, log_id: bytes | None, numbers: list[int]) -> int:
+        headers = (self.header(number) for number in reversed(numbers))
+        return next((h.oldest_lsn for h in headers if h is not None and h.log_id == log_id), 1)
 
     def _place(self, number: int, limit: int | None, log_id: bytes | None, oldest: int) -> Place:
         header = self.header(number)

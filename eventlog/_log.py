@@ -117,7 +117,6 @@ class EventLog:
             try:
                 appender.flushed, appender.buffered = durability == "power", durability == "none"
                 appender.segment_size = segment_size
-                appender.oldest_lsn = reader.listing.oldest_lsn(log_id)
                 tail = reader.tail()
                 appender.settle(tail)
             except BaseException:

@@ -7,7 +7,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from eventlog._errors import Damage, DamagedError
@@ -52,19 +52,20 @@ class Tail:
 
     number: int
     place: int
-    header: SegmentHeader | None
-    offset: int
     next_lsn: int
-    snapshot: int
-    records: int
-    size: int
-    clean: bool
-    torn_size: int
-    torn_frames: int
-    damaged: tuple[Damage, ...]
-    index: list[tuple[int, int]]
-    sealed: bool  # whether it ends with a footer
-    unsure: tuple[tuple[int, bytes], ...]  # offset and bytes of frames not known to be durable
+    oldest_lsn: int = 1
+    header: SegmentHeader | None = None
+    offset: int = 0
+    snapshot: int = 0
+    records: int = 0
+    size: int = 0
+    clean: bool = False
+    torn_size: int = 0
+    torn_frames: int = 0
+    damaged: tuple[Damage, ...] = ()
+    index: list[tuple[int, int]] = field(default_factory=list)
+    sealed: bool = False  # whether it ends with a footer
+    unsure: tuple[tuple[int, bytes], ...] = ()  # offset and bytes of frames not known durable
 
 
 class LogReader:
@@ -181,17 +182,19 @@ class LogReader:
         if place is None:
             lost = _unreadable(mark, places)
             damaged += [lost] if lost else []
-            return Tail(number, number, None, 0, mark.durable + 1, 0, 0, 0, False, 0, 0,
-                        tuple(damaged), [], False, ())  # fmt: skip
+            oldest = places[-1].oldest_lsn if places else 1
+            return Tail(number, number, mark.durable + 1, oldest, damaged=tuple(damaged))
         place = replace(place, limit=None)
         segment = self._load(place, mark)
         footer, size = read_footer(segment.buf, segment.salt), len(segment.buf)
         whole = footer is not None and digest_holds(segment.buf, footer) and not damaged
         if footer is not None and whole and footer.next_lsn > mark.durable:
-            return Tail(number, place.number, place.header, size, footer.next_lsn, footer.snapshot,
-                        footer.next_lsn - place.first_lsn, size, footer.clean, 0, 0, (),
-                        footer.index, True,
-                        ((footer.offset, segment.buf[footer.offset :]),))  # fmt: skip
+            return Tail(
+                number, place.number, footer.next_lsn, place.oldest_lsn, place.header,
+                offset=size, snapshot=footer.snapshot, records=footer.next_lsn - place.first_lsn,
+                size=size, clean=footer.clean, index=footer.index, sealed=True,
+                unsure=((footer.offset, segment.buf[footer.offset :]),),
+            )  # fmt: skip
         frames, end = [], End(HEADER_SIZE, place.first_lsn, 0, 0)
         unsure: list[tuple[Frame, bytes]] = []
         for item in self._frames(place, mark, _Position(place.first_lsn)):
@@ -203,11 +206,13 @@ class LogReader:
                 frames.append(item[0])
                 if item[0].lsn > mark.durable:
                     unsure.append(item)
-        return Tail(number, place.number, place.header, end.offset, end.next_lsn,
-                    _newest_snapshot(frames),
-                    sum(frame.count for frame in frames), size, False, end.torn_size,
-                    end.torn_frames, tuple(damaged), _index(place, frames), False,
-                    tuple(_unsure(frames, unsure, segment.salt)))  # fmt: skip
+        return Tail(
+            number, place.number, end.next_lsn, place.oldest_lsn, place.header,
+            offset=end.offset, snapshot=_newest_snapshot(frames),
+            records=sum(frame.count for frame in frames), size=size,
+            torn_size=end.torn_size, torn_frames=end.torn_frames, damaged=tuple(damaged),
+            index=_index(place, frames), unsure=tuple(_unsure(frames, unsure, segment.salt)),
+        )  # fmt: skip
 
     def _raise(self, damage: Damage) -> None:
         raise DamagedError(self.path, damage)

@@ -61,14 +61,13 @@ class Segment:
     ``mark`` is what the outside knows: the highest durable LSN and the newest durable snapshot.
     ``limit`` is the first LSN that a later segment holds: frames from there on were written by a
     writer that had lost the log, or left by a crash, and never count; what is before it was made
-    durable before that segment was made.
+    durable before that segment was made. ``overruled``: there is such a segment, and it cannot be
+    read, so nothing says where its records begin.
     """
 
     def __init__(self, number: int, buf: bytes, salt: bytes, mark: Mark, limit: int | None) -> None:
-        # Whether what has taken the log over from here, and would be the limit, cannot be read.
-        self.overruled = False
         self.number, self.buf, self.salt = number, buf, salt
-        self.mark, self.limit = mark, limit
+        self.mark, self.limit, self.overruled = mark, limit, False
         self._ahead: list[Frame] | None = None
         self._order: list[Frame] | None = None
         self._offsets: list[int] = []

@@ -234,9 +234,12 @@ def identify(buf: bytes) -> tuple[bytes, int] | None:
     header = decode_segment_header(buf)
     if header is not None:
         return header.salt, header.first_lsn
+    start = start_of(buf)
+    if start is not None or len(buf) < TRAILER_SIZE:
+        return start
     salt = buf[-TRAILER_SIZE:][:4]
-    footer = read_footer(buf, salt) if start_of(buf) is None and len(salt) == 4 else None
-    return start_of(buf) if footer is None else (salt, footer.index[0][0])
+    footer = read_footer(buf, salt)
+    return None if footer is None else (salt, footer.index[0][0])
 
 
 def encode_mark(log_id: bytes, epoch: int, mark: Mark) -> bytes:

@@ -32,6 +32,12 @@ class Write:
     durable: bool = False
 
 
+def _edges(offset: int, size: int) -> range:
+    """Where, in a write, one sector of the file ends and the next begins; pages in a long one."""
+    unit = SECTOR if size <= 16 * SECTOR else PAGE
+    return range(unit - offset % unit, size, unit)
+
+
 def kept(content: bytes, write: Write) -> bytes:
     """The file with the whole of the write."""
     if write.data is None:
@@ -85,16 +91,14 @@ def _cuts(offset: int, data: bytes) -> list[int]:
     size = len(data)
     text = len(data.rstrip(b"\0"))  # zeros behind it differ in nothing but the size
     cuts = set(range(1, min(text + 2, BYTES)))
-    unit = SECTOR if size <= 16 * SECTOR else PAGE
-    edges = {*range(unit - offset % unit, size, unit), text, text // 8 * 8 + 8, size}
+    edges = {*_edges(offset, size), text, text // 8 * 8 + 8, size}
     cuts |= {edge + by for edge in edges for by in (-1, 0, 1)}
     return sorted(cut for cut in cuts if 0 < cut < size)
 
 
 def _sectors(offset: int, data: bytes) -> list[Piece]:
     """The write in parts that lie in different sectors of the file, or pages if it is long."""
-    unit = SECTOR if len(data) <= 16 * SECTOR else PAGE
-    edges = [0, *range(unit - offset % unit, len(data), unit), len(data)]
+    edges = [0, *_edges(offset, len(data)), len(data)]
     return [(offset + start, data[start:end]) for start, end in pairwise(edges)]
 
 

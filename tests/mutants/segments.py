@@ -290,8 +290,8 @@ MUTANTS = [
         [
             Edit(
                 SEGMENT,
-                "if start_of(buf) is None and len(salt) == 4 else None",
-                "if not buf else None",
+                "    if start is not None or len(buf) < TRAILER_SIZE:\n",
+                "    if True:\n",
             )
         ],
         [SEEDED + "test_a_sealed_segment_without_its_first_sector_is_read_by_its_footer"],

@@ -500,7 +500,9 @@ MUTANTS = [
         "A reopened log does not know what went on purpose: the next roll calls it missing.",
         [
             Edit(
-                LOG, "                appender.oldest_lsn = reader.listing.oldest_lsn(log_id)\n", ""
+                APPENDER,
+                "        self.oldest_lsn, self.durable = tail.oldest_lsn, Mark(",
+                "        self.durable = Mark(",
             )
         ],
         [RETENTION + "test_whole_segments_go_and_all_else_stays"],
