@@ -8,16 +8,17 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 from eventlog import Damage, EventLog, RefusedValueError
-from recovery._call import failure
 from recovery._checkpoint import CheckpointStore
 from recovery._drive import drive, drive_async
 from recovery._errors import PermanentError, RecoveryError, RunFailedError, TaskMismatchError
 from recovery._events import RunFailed, RunFinished, RunResumed, RunStarted, encode
+from recovery._failure import failure
 from recovery._history import History, load
 from recovery._run import Run, SyncRun, live_runs
+from recovery._settings import Options, Settings
 from recovery._tool import current_scope, is_async
 from recovery._values import pack
 from recovery.stores.file import default_directory
@@ -81,8 +82,7 @@ class RecoverableAgent:
     ``agent_fn(run)`` is a function, async (it gets a Run) or plain (a SyncRun).
     ``checkpoint_store``: where runs live; None is the default directory on disk
     (``$EVENTLOG_HOME`` or ``~/.eventlog``). ``checkpoint_every_n``: steps between checkpoints.
-    ``max_recoveries``: how often in a row an error of the agent is recovered from in this process
-    without getting a step further; the last one is raised, and the run can be resumed later.
+    ``options``: see Options.
     ``recovery_count`` counts the recoveries that this object made, of all its runs.
     """
 
@@ -91,17 +91,13 @@ class RecoverableAgent:
         agent_fn: Callable[[Any], Any],
         checkpoint_store: CheckpointStore | None = None,
         checkpoint_every_n: int = 3,
-        *,
-        max_recoveries: int = 3,
+        **options: Unpack[Options],
     ) -> None:
         if not callable(agent_fn):
             raise TypeError(f"agent_fn is a function of a run, not {agent_fn!r}")
-        if checkpoint_every_n < 1:
-            raise ValueError(f"checkpoint_every_n is 1 or more, not {checkpoint_every_n}")
         self.agent_fn = agent_fn
         self.store = checkpoint_store or CheckpointStore(default_directory())
-        self.checkpoint_every_n = checkpoint_every_n
-        self.max_recoveries = max_recoveries
+        self.settings = Settings(checkpoint_every_n, **options)
         self.recovery_count = 0
 
     async def run_with_recovery(
@@ -194,7 +190,7 @@ class RecoverableAgent:
                 if ended is not None:
                     return _result(run_id, ended, _report(log, history, None, began))
                 self.recovery_count += _begin(log, history, run_id, task)
-                run = kind(log, history, self.checkpoint_every_n)
+                run = kind(log, history, self.store, self.settings)
                 report = _report(log, history, run, began)
                 _logger.info("%s", report)
                 try:
@@ -211,7 +207,7 @@ class RecoverableAgent:
                     _end_if_permanent(log, run, exc)
                     failures = 1 if run.step > furthest else failures + 1
                     furthest = max(furthest, run.step)
-                    if failures > self.max_recoveries:
+                    if failures > self.settings.max_recoveries:
                         raise
                     _logger.warning("run %s: recovering from %r", run_id, exc)
                 finally:

@@ -10,73 +10,32 @@ import inspect
 import logging
 import sys
 import time
-import traceback
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from eventlog import Packed, RefusedValueError
-from recovery._core import RunCore, describe, shorten
-from recovery._errors import InDoubtError, ToolError
+from recovery._core import RunCore, describe
+from recovery._doubt import Outcome, Settled, call_of, settle
+from recovery._effects import Attend, Commit, Effect, Invoke, Wait
+from recovery._errors import ToolError
 from recovery._events import (
     CallFailed,
     CallIntended,
     CallResolved,
     CallRetried,
     CallReturned,
-    RunParked,
 )
-from recovery._keys import CallKey, call_scope, idempotency_key
-from recovery._replay import RecordedCall
-from recovery._tool import Arguments, Call, Resolution, Scope, ToolSpec
-from recovery._values import OutcomeUnknown, digest, pack, pack_arguments, unpack
+from recovery._failure import failure
+from recovery._keys import CallKey, call_scope
+from recovery._shorten import shorten
+from recovery._tool import Arguments, Call, Scope, ToolSpec
+from recovery._values import digest, pack, pack_arguments, unpack
 
 _logger = logging.getLogger("recovery")
 
 ARGS_SIZE_MAX = 4 << 10  # arguments up to this size are recorded whole, larger ones by digest
-ERROR_SIZE_MAX = 64 << 10  # an exception with larger arguments becomes a ToolError
-TEXT_SIZE_MAX = 16 << 10  # of a recorded message or traceback
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Let other coroutines go on until ``ready()``; the answer is whether it became so, or None
-    where they cannot go on meanwhile: plain code in the thread of the event loop."""
-
-    ready: Callable[[], bool]
-    # Whether being stuck means that the code has changed (so wait long), or only that it asks for
-    # its recorded results in another order (so do not).
-    strict: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Make what is appended durable."""
-
-
-@dataclass(frozen=True, slots=True)
-class Invoke:
-    """Call the user's function in ``scope``."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    scope: Scope | None
-
-
-Effect = Wait | Commit | Invoke
-
-Outcome = CallReturned | CallFailed | CallResolved
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """How a call ended: its event, where that is, and the exception if it was raised just now."""
-
-    lsn: int
-    event: Outcome
-    cause: Exception | None = None
 
 
 def protocol(
@@ -100,9 +59,9 @@ def protocol(
         if recorded is None:
             call = yield from _intend(run, spec, key, packed, given)
         else:
-            call = _call(run, recorded.lsn, key, given, (recorded.attempts, recorded.time_ns))
+            call = call_of(run, recorded.lsn, key, given, (recorded.attempts, recorded.time_ns))
             if not recorded.to_retry:
-                settled = yield from _settle(run, spec, recorded, call)
+                settled = yield from settle(run, spec, call)
             if settled is None:
                 call = replace(call, attempt=call.attempt + 1)
                 run.emit(CallRetried(call.lsn, call.attempt))
@@ -153,67 +112,7 @@ def _intend(
     small = packed if len(packed) <= ARGS_SIZE_MAX else None
     event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
                          spec.after_crash, small, len(packed))  # fmt: skip
-    return _call(run, run.emit(event), key, given, (1, time.time_ns()))
-
-
-def _settle(
-    run: RunCore, spec: ToolSpec, recorded: RecordedCall, call: Call
-) -> Generator[Effect, Any, Settled | None]:
-    """A call in doubt: what its policy says became of it; None if it is to be made again."""
-    who = f"after_crash={spec.after_crash}"
-    match spec.after_crash:
-        case "retry":
-            how = Resolution.retry()
-        case "report":
-            how = Resolution.outcome(OutcomeUnknown(spec.name, call.idempotency_key))
-        case "reconcile":
-            how = yield from _reconcile(run, spec, call)
-            who = "reconcile"
-        case "park":
-            how = Resolution.unknown()
-    run.settled.append(f"{call}: {how.how} ({who})")
-    _logger.info("run %s: was in doubt: %s", run.run_id, run.settled[-1])
-    if how.how == "unknown":
-        calls = [call, *_others_in_doubt(run)]
-        run.emit(RunParked([one.lsn for one in calls]))
-        run.commit()
-        run.stop(InDoubtError(run.run_id, calls))
-    if how.how == "retry" and spec.repeatable:
-        return None
-    value = pack(how.value, f"resolution of {spec.name}")
-    event = CallResolved(recorded.lsn, how.how, value, who)
-    lsn = run.emit(event)
-    return None if how.how == "retry" else Settled(lsn, event)
-
-
-def _others_in_doubt(run: RunCore) -> list[Call]:
-    """Calls that would park next, so that all of them can be resolved at once."""
-    found = []
-    for other in run.replay.in_doubt():
-        if other.intent.after_crash == "park":
-            given: Arguments = ((), {})
-            match other.intent.args:
-                case [list(args), dict(kwargs)]:
-                    given = tuple(args), kwargs
-            attempt = other.attempts, other.time_ns
-            found.append(_call(run, other.lsn, other.key, given, attempt))
-    return found
-
-
-def _reconcile(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Resolution]:
-    assert spec.reconcile is not None
-    try:
-        # In no scope: what it finds out is true now, and is not to be served from the log later.
-        how = yield Invoke(spec.reconcile, (call,), {}, None)
-    except Exception:
-        _logger.exception("run %s: reconciling failed, the call stays in doubt: %s",
-                          run.run_id, call)  # fmt: skip
-        return Resolution.unknown()
-    if not isinstance(how, Resolution):
-        _logger.error("run %s: reconcile of %s is to return a Resolution, not %r; the call stays "
-                      "in doubt", run.run_id, spec.name, how)  # fmt: skip
-        return Resolution.unknown()
-    return how
+    return call_of(run, run.emit(event), key, given, (1, time.time_ns()))
 
 
 def _execute(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Settled]:
@@ -221,7 +120,10 @@ def _execute(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any,
     event: CallReturned | CallFailed
     try:
         scope = Scope(run, call_scope(call.lsn), call)
-        value = yield Invoke(spec.function, call.args, call.kwargs, scope)
+        if spec.waits:
+            value = yield Attend(spec.function(run, call))
+        else:
+            value = yield Invoke(spec.function, call.args, call.kwargs, scope)
         event = CallReturned(call.lsn, pack(value, f"result of {spec.name}"))
         # A stop that the tool has swallowed, of a call inside it: it knows nothing of the outcome.
         scope.check()
@@ -243,7 +145,7 @@ def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
     match settled.event:
         case CallReturned(value=value) | CallResolved(how="outcome", value=value):
             packed = value if type(value) is Packed else pack(value, "outcome")
-            run.remember(packed, settled.lsn)
+            run.conversation.remember(packed, settled.lsn)
             return unpack(packed)
         case CallFailed() as failed:
             if type(failed.args) is Packed:
@@ -256,45 +158,6 @@ def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
             exc = ToolError("resolved as failed", str(reason), "")
     run.failures.append((exc, call))
     raise exc from settled.cause
-
-
-def failure(call: int, exc: Exception) -> CallFailed:
-    """The event for an exception."""
-    kind = type(exc)
-    given: tuple[Any, ...] = exc.args
-    if isinstance(exc, RefusedValueError):
-        given = exc.value_path, exc.reason
-    elif isinstance(exc, OSError) and exc.filename is not None:
-        given = exc.errno, exc.strerror, exc.filename, None, exc.filename2
-        given = given if exc.filename2 is not None else given[:3]
-    args: Packed | None
-    try:
-        args = pack(list(given), "args")
-    except RefusedValueError:
-        args = None
-    if args is not None and len(args) > ERROR_SIZE_MAX:
-        args = None
-    try:
-        message = str(exc)
-    except Exception as error:  # of the user's __str__
-        message = f"<no message: {kind.__name__}.__str__ raised {type(error).__name__}>"
-    text = "".join(traceback.format_exception(exc))
-    if len(text) > TEXT_SIZE_MAX:  # where it was raised is in front, what it says is at the end
-        half = TEXT_SIZE_MAX // 2 - 5
-        text = f"{text[:half]} ... {text[-half:]}"
-    return CallFailed(call, f"{kind.__module__}.{kind.__qualname__}", clean(message), args,
-                      clean(text))  # fmt: skip
-
-
-def clean(text: str) -> str:
-    """Text that UTF-8 can hold, of bounded size."""
-    return text[:TEXT_SIZE_MAX].encode("utf-8", "replace").decode()
-
-
-def _call(run: RunCore, lsn: int, key: CallKey, given: Arguments, attempt: tuple[int, int]) -> Call:
-    number, started_ns = attempt
-    return Call(run.run_id, lsn, key.scope, key.tool, *given, key.call_id,
-                idempotency_key(run.uid, key), number, started_ns)  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)

@@ -202,6 +202,7 @@ class CheckpointStore:
             checkpoint.run_id, checkpoint.step_number, checkpoint.timestamp,
             checkpoint.checkpoint_id, saving.history.recoveries, tuple(saving.history.prologue),
             None if isinstance(results, RecordedOutcomes) else results, checkpoint.checksum,
+            saving.history.tallies.carry(),
         )  # fmt: skip
         try:
             saving.messages[kept:] = checkpoint.messages[kept:]

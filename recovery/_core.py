@@ -7,13 +7,14 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from eventlog import EventLog, Packed, RefusedValueError
+from eventlog import EventLog, RefusedValueError
+from recovery._checkpoint import CheckpointStore
+from recovery._conversation import Conversation
 from recovery._errors import DivergenceError, RecoveryError, Stop
 from recovery._events import (
     Event,
@@ -28,14 +29,13 @@ from recovery._history import History
 from recovery._keys import step_scope
 from recovery._messages import Messages
 from recovery._replay import RecordedCall
+from recovery._settings import Settings
+from recovery._shorten import shorten
 from recovery._snapshots import Checkpointed, SnapshotWriter
 from recovery._tool import Arguments, Scope, ToolSpec, current_scope
-from recovery._values import Ref, digest, pack, pack_list, pack_ref, unpack
+from recovery._values import pack, unpack
 
 T = TypeVar("T")
-
-RECENT_OUTCOMES = 256  # a message equal to one of these is recorded as a reference to it
-REF_SIZE_MIN = 32  # below this the value itself is as short as a reference
 
 
 class RunCore(ABC):
@@ -44,7 +44,9 @@ class RunCore(ABC):
     ``mutex`` guards it: calls may come from several threads.
     """
 
-    def __init__(self, log: EventLog, history: History, checkpoint_every_n: int) -> None:
+    def __init__(
+        self, log: EventLog, history: History, store: CheckpointStore, settings: Settings
+    ) -> None:
         assert history.started is not None
         self.run_id, self.task, self.uid = (
             history.started.run_id, history.started.task, history.started.uid,
@@ -53,22 +55,24 @@ class RunCore(ABC):
         self.step = 0
         self.served = self.executed = 0
         self.in_flight = 0
+        self.waiting = 0  # of those in flight: calls that wait for something outside
         self.mutex = threading.RLock()
         self.replay = history.replay
         self.settled: list[str] = []
         # Exceptions of calls as the agent got them, with the calls: the last few.
         self.failures: deque[tuple[Exception, int]] = deque(maxlen=64)
         self._log, self._history = log, history
-        self._every = checkpoint_every_n
+        self.store, self.settings = store, settings
+        self.tallies = history.tallies
         self._checkpointed = history.step
         self._entered = self._closed = False
         self._stopped: Exception | None = None
         self.scope = Scope(self, step_scope(0))  # of the agent's own code: its present step
-        self._recent: OrderedDict[bytes, Ref] = OrderedDict()
         self._prologue = dict.fromkeys(history.prologue)
         self._pending: list[tuple[Event, bool]] = []
         self._state: dict[str, Any] = {}
-        self._messages = Messages(self._record_messages)
+        self.conversation = Conversation(self, history)
+        self._messages = Messages(self.conversation.record)
         self._snapshots = SnapshotWriter(log, history.restored)
         if history.restored is None:
             self._messages.on_change = self._snapshots.messages_changed
@@ -133,7 +137,7 @@ class RunCore(ABC):
             if recorded is not None:
                 return recorded.value
             value = ask()
-            self._note(ValueRecorded(scope.path, name, occurrence, value))
+            self.note(ValueRecorded(scope.path, name, occurrence, value))
             return value
 
     # -- steps
@@ -178,86 +182,27 @@ class RunCore(ABC):
         # Not while tasks started in a step are at work (resuming behind it would lose them), and
         # not while the record is being replayed (the records of later steps stand before the
         # checkpoint in the log): then at a later step.
-        if self.step - self._checkpointed < self._every:
+        if self.step - self._checkpointed < self.settings.checkpoint_every_n:
             return
         if self.in_flight or self.outlived() or not self.replay.used_up or self.replay.later_steps:
             return
         what = Checkpointed(self.run_id, self.step, time.time(), recoveries=self.recovery_count,
-                            prologue=tuple(self._prologue))  # fmt: skip
+                            prologue=tuple(self._prologue),
+                            carried=self.tallies.carry())  # fmt: skip
         self._write_pending()
-        self._attempt(lambda: self._snapshots.write(what, self._state, self._messages))
+        self.attempt(lambda: self._snapshots.write(what, self._state, self._messages))
         self._checkpointed = self.step
         self._log.commit_behind()
 
-    # -- messages
-
-    def remember(self, packed: bytes, lsn: int) -> None:
-        """An outcome that a message may soon be equal to."""
-        if len(packed) >= REF_SIZE_MIN:
-            self._recent[digest(packed)] = Ref(lsn)
-            if len(self._recent) > RECENT_OUTCOMES:
-                self._recent.popitem(last=False)
-
-    def _record_messages(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
-        with self.mutex:
-            self.check()
-            call = self.here().call
-            if call is not None:
-                raise RecoveryError(
-                    f"run.messages was changed inside a call of {call.tool}, which is not executed "
-                    "again on replay: return the message, and let the agent append it"
-                )
-            again = self._match_change(start, stop, packed)
-            if again is not None:
-                return again
-            refs: list[Ref | None] = [
-                self._recent.get(digest(one)) if len(one) >= REF_SIZE_MIN else None
-                for one in packed
-            ]
-            new = pack_list([
-                Packed(one) if ref is None else pack_ref(ref)
-                for ref, one in zip(refs, packed, strict=True)
-            ])  # fmt: skip
-            lsn = self._note(MessagesChanged(start, stop, new))
-            return [ref or (Ref(lsn, i) if lsn else None) for i, ref in enumerate(refs)]
-
-    def _match_change(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None] | None:
-        """Where the new messages are, if the change is recorded: it is not written twice.
-
-        Tasks that run side by side are known by what they change, not by when: nothing makes them
-        come in the order in which they did, and what counts is what the code does now.
-        """
-        if not self.replay.changes:
-            return None  # the way of every change but on replay: no look at the tasks around
-        alone = self.alone()
-        for recorded in self.replay.changes:
-            change = recorded.change
-            values = self._attempt(partial(self._values_of, change))
-            same = (stop - start, packed) == (
-                change.stop - change.start, [pack(value, "") for value in values],
-            )  # fmt: skip
-            if same and (start == change.start or not alone):
-                self.replay.take_change(recorded)
-                return [item if isinstance(item, Ref) else Ref(recorded.lsn, i)
-                        for i, item in enumerate(change.new)]  # fmt: skip
-            if alone:
-                new = [unpack(one) for one in packed]
-                self.diverge(recorded.lsn, _shown(change, values),
-                             _shown(MessagesChanged(start, stop), new))  # fmt: skip
-        return None
-
-    def _values_of(self, change: MessagesChanged) -> list[Any]:
-        return [self._history.value_of(item) for item in change.new]
+    # -- what is missing, and the end
 
     def missing(self) -> tuple[int, str]:
         """What is recorded and the code has not done again: LSN and description; 0 if nothing."""
         for call in self.replay.unclaimed():
             return call.lsn, describe(call)
         for recorded in self.replay.changes:
-            return recorded.lsn, _shown(recorded.change, self._values_of(recorded.change))
+            return recorded.lsn, self.conversation.shown(recorded)
         return 0, ""
-
-    # -- the end
 
     def finish(self, result: Any) -> RunFinished:
         """Record that the agent returned ``result``; durable when this returns."""
@@ -271,7 +216,7 @@ class RunCore(ABC):
             packed = pack(result, "result")
             event = RunFinished(packed, self._history.step, self.recovery_count)
             self.emit(event)
-            self._attempt(self._log.commit)
+            self.attempt(self._log.commit)
             return replace(event, result=unpack(packed))
 
     def close(self) -> None:
@@ -295,7 +240,7 @@ class RunCore(ABC):
 
     def commit(self) -> None:
         """Make everything durable; a failure of the log ends the agent function."""
-        self._attempt(self._log.commit)
+        self.attempt(self._log.commit)
 
     def caught_up(self) -> bool:
         """Whether no recorded call or message is left that the code may still come to."""
@@ -316,7 +261,7 @@ class RunCore(ABC):
             raise RecoveryError(f"run {self.run_id!r} is over, or was recovered since this task "
                                 "began: nothing that it does counts any more")  # fmt: skip
 
-    def _note(self, event: ValueRecorded | MessagesChanged) -> int:
+    def note(self, event: ValueRecorded | MessagesChanged) -> int:
         """Record what replay comes upon again by itself; its LSN, or 0 while it is put off.
 
         It is put off while recorded ones are unclaimed. Should the code turn out to have changed,
@@ -341,9 +286,10 @@ class RunCore(ABC):
 
     def _write(self, event: Event, is_prologue: bool) -> int:
         kind, body = encode(event)
-        lsn = self._attempt(lambda: self._log.append(kind, body))
+        lsn = self.attempt(lambda: self._log.append(kind, body))
         if is_prologue:
             self._prologue[lsn] = None
+        self.tallies.observe(lsn, time.time_ns(), event)
         self._log.commit_behind()
         return lsn
 
@@ -354,7 +300,7 @@ class RunCore(ABC):
         scope, call = getattr(event, "scope", ""), getattr(event, "call", 0)
         return not self._entered or scope == step_scope(0) or call in self._prologue
 
-    def _attempt(self, write: Callable[[], T]) -> T:
+    def attempt(self, write: Callable[[], T]) -> T:
         try:
             return write()
         except RefusedValueError:
@@ -371,13 +317,3 @@ def describe(recorded: RecordedCall) -> str:
     args = recorded.intent.args
     shown = f"arguments of {recorded.intent.size} bytes" if args is None else shorten(args)
     return f"{recorded.key}: {shown}, {'with an outcome' if recorded.done else 'in doubt'}"
-
-
-def _shown(change: MessagesChanged, values: list[Any]) -> str:
-    return f"messages[{change.start}:{change.stop}] = {shorten(values)}"
-
-
-def shorten(value: Any, size: int = 400) -> str:
-    """``repr(value)``, its middle left out when it is long."""
-    text = repr(value)
-    return text if len(text) <= size else f"{text[: size // 2]} ... {text[-size // 2 :]}"

@@ -45,7 +45,45 @@ class DivergenceError(RecoveryError):
         )
 
 
-class InDoubtError(RecoveryError):
+class ParkedError(RecoveryError):
+    """The run stands still and has lost nothing: run again, it goes on where it stopped.
+
+    ``wake_at``: when it can go on by itself (seconds since 1970), None if something has to happen
+    first. The subclasses say what it waits for.
+    """
+
+    wake_at: float | None = None
+
+
+class WaitingError(ParkedError):
+    """The run waits for a time, a signal or an approval, and no process needs to wait with it.
+
+    ``waits_for`` says for what, a line each.
+    """
+
+    def __init__(self, run_id: str, waits_for: Sequence[str], wake_at: float | None) -> None:
+        self.run_id, self.waits_for, self.wake_at = run_id, tuple(waits_for), wake_at
+        lines = "\n".join(f"  {what}" for what in self.waits_for)
+        super().__init__(
+            f"run {run_id!r} is parked until something happens outside:\n{lines}\nNothing is lost. "
+            "Run it again then, or at any time; it goes on where it stopped."
+        )
+
+
+class StoppedError(ParkedError):
+    """The run was asked to stop (a signal to the process, ``agent.stop()``) and did, between calls.
+
+    Nothing is in doubt by it. Run it again, and it goes on.
+    """
+
+    def __init__(self, run_id: str, why: str) -> None:
+        self.run_id, self.why = run_id, why
+        super().__init__(
+            f"run {run_id!r} was stopped: {why}. Nothing is lost; run it again to go on."
+        )
+
+
+class InDoubtError(ParkedError):
     """Calls were started before a crash and nobody knows whether they took effect.
 
     The run is parked: nothing is executed until each call in ``calls`` is resolved with

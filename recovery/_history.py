@@ -23,6 +23,7 @@ from recovery._events import (
 from recovery._keys import step_of, step_scope
 from recovery._replay import Replay
 from recovery._snapshots import BrokenCheckpointError, Restored, restore, value_at
+from recovery._tally import Tallies
 from recovery._values import Ref, unpack
 
 _logger = logging.getLogger("recovery")
@@ -57,6 +58,7 @@ class History:
     recoveries: int
     damage: tuple[Damage, ...]
     broken: tuple[str, ...]
+    tallies: Tallies
     _outcomes: dict[int, Any] = field(init=False)
     _fetched: dict[Ref, Any] = field(init=False, default_factory=dict)
 
@@ -118,7 +120,7 @@ def load(log: RunRecords, run_id: str) -> History:
         _ended(entries),
         (restored.recoveries if restored else 0)
         + sum(isinstance(e, RunResumed) for _, _, e in entries),
-        tuple(dict.fromkeys(damage)), tuple(broken),
+        tuple(dict.fromkeys(damage)), tuple(broken), _tallies(tail, restored),
     )  # fmt: skip
 
 
@@ -187,6 +189,13 @@ def _prologue(tail: list[Entry], restored: Restored | None) -> dict[int, None]:
         if before or scope == step_scope(0) or call in needed:
             needed[lsn] = None
     return needed
+
+
+def _tallies(tail: list[Entry], restored: Restored | None) -> Tallies:
+    tallies = Tallies(restored.carried if restored else {})
+    for entry in tail:
+        tallies.observe(*entry)
+    return tallies
 
 
 def _ended(entries: list[Entry]) -> RunFinished | RunFailed | None:

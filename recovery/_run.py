@@ -14,11 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from eventlog import EventLog
-from recovery._call import Commit, Effect, Invoke, Wait, protocol
+from recovery._call import protocol
+from recovery._checkpoint import CheckpointStore
 from recovery._core import RunCore
 from recovery._drive import drive, drive_async
+from recovery._effects import Attend, Commit, Effect, Invoke, Nap, Wait
 from recovery._history import History
 from recovery._keys import step_of
+from recovery._settings import Settings
 from recovery._tool import (
     Arguments,
     Scope,
@@ -47,8 +50,10 @@ _flushers = ThreadPoolExecutor(8, thread_name_prefix="recovery-commit")
 class _Drivers(RunCore):
     is_async = False
 
-    def __init__(self, log: EventLog, history: History, checkpoint_every_n: int) -> None:
-        super().__init__(log, history, checkpoint_every_n)
+    def __init__(
+        self, log: EventLog, history: History, store: CheckpointStore, settings: Settings
+    ) -> None:
+        super().__init__(log, history, store, settings)
         self._home = threading.current_thread()
 
     # -- from async code
@@ -65,6 +70,8 @@ class _Drivers(RunCore):
                 return await self._commit()
             case Invoke():
                 return await _invoke(effect)
+            case Attend():
+                return await drive_async(effect.body, _nap_async, self.mutex)
 
     async def _wait(self, wait: Wait) -> bool:
         limit = STRICT_WAIT_S if wait.strict else ORDER_WAIT_S
@@ -98,6 +105,8 @@ class _Drivers(RunCore):
                 return self.commit()
             case Invoke():
                 return _invoke_sync(effect)
+            case Attend():
+                return drive(effect.body, lambda nap: time.sleep(nap.seconds), self.mutex)
 
     def _wait_sync(self, wait: Wait) -> bool | None:
         """In a thread of its own: wait for the others. In the agent's thread: nobody can go on."""
@@ -115,6 +124,10 @@ class _Drivers(RunCore):
                 break
             time.sleep(0.005)
         return wait.ready()
+
+
+async def _nap_async(nap: Nap) -> None:
+    await asyncio.sleep(nap.seconds)
 
 
 async def _invoke(effect: Invoke) -> Any:
@@ -166,8 +179,10 @@ class Run(_Drivers):
 
     is_async = True
 
-    def __init__(self, log: EventLog, history: History, checkpoint_every_n: int) -> None:
-        super().__init__(log, history, checkpoint_every_n)
+    def __init__(
+        self, log: EventLog, history: History, store: CheckpointStore, settings: Settings
+    ) -> None:
+        super().__init__(log, history, store, settings)
         self._root = asyncio.current_task()
 
     def alone(self) -> bool:

@@ -30,6 +30,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "checkpoint_id": (str,), "run_id": (str,), "step": (int,), "timestamp": (int, float),
     "recoveries": (int,), "prologue": (list,), "index": (int,), "bases": (list,), "keep": (int,),
     "messages": (list,), "state": (dict,), "checksum": (str,),
+    "carried": (dict,),
 }  # fmt: skip
 
 
@@ -70,6 +71,7 @@ class Restored:
     prologue: list[int]
     tool_results: Any
     checksum: str
+    carried: dict[str, Any] = field(default_factory=dict)
     state_at: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     bases: list[Base] = field(default_factory=list)
 
@@ -104,6 +106,7 @@ class Checkpointed:
     prologue: tuple[int, ...] = ()
     tool_results: Any = None
     checksum: str = ""
+    carried: Mapping[str, Any] = field(default_factory=dict)
 
 
 class SnapshotWriter:
@@ -155,6 +158,7 @@ class SnapshotWriter:
                                else self._state_at[key][1] for key in digests}),
             "tool_results": pack(None, "") if results is None else results,
             "checksum": found,
+            "carried": dict(what.carried),
         }  # fmt: skip
         parts = {key: value if type(value) is Packed else pack(value, key)
                  for key, value in body.items()}  # fmt: skip
@@ -214,7 +218,7 @@ def _restore(source: Source, snapshot: Snapshot) -> Restored:
     return Restored(
         snapshot.lsn, body["checkpoint_id"], body["run_id"], body["step"], body["timestamp"],
         body["recoveries"], state, packed, messages.refs, body["prologue"], results, actual,
-        state_at, bases,
+        body["carried"], state_at, bases,
     )  # fmt: skip
 
 

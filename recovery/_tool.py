@@ -92,6 +92,9 @@ class ToolSpec:
     after_crash: AfterCrash | Literal["reconcile"] = "park"
     reconcile: Reconcile | None = None
     raises: tuple[type[Exception], ...] = ()
+    # A built-in call that waits for something outside: its function makes, of the run and the
+    # call, a generator of naps. It may be begun again at any time, so its policy is "retry".
+    waits: bool = False
 
     @property
     def repeatable(self) -> bool:

@@ -37,6 +37,8 @@ PURE = {
     "recovery._events",
     "recovery._replay",
     "recovery._keys",
+    "recovery._shorten",
+    "recovery._tally",
     "recovery._values",
     "recovery._frozen",
     "recovery._errors",

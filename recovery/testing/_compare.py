@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from recovery._core import shorten
 from recovery._errors import DivergenceError, RunFailedError
+from recovery._shorten import shorten
 from recovery.testing._life import Execution
 from recovery.testing._report import Finding
 from recovery.testing._trial import End, Trial

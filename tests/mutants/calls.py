@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants._mutant import Edit, Mutant
 
 CALL, REPLAY, KEYS = "recovery/_call.py", "recovery/_replay.py", "recovery/_keys.py"
+DOUBT = "recovery/_doubt.py"
 TOOL, RUN, CORE = "recovery/_tool.py", "recovery/_run.py", "recovery/_core.py"
 RESOLVE = "recovery/_resolve.py"
 
@@ -22,9 +23,9 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "    return _call(run, run.emit(event), key, given, (1, time.time_ns()))",
+                "    return call_of(run, run.emit(event), key, given, (1, time.time_ns()))",
                 "    run.late = event\n"
-                "    return _call(run, run._log.last_lsn + 1, key, given, (1, time.time_ns()))",
+                "    return call_of(run, run._log.last_lsn + 1, key, given, (1, time.time_ns()))",
             ),
             Edit(
                 CALL,
@@ -96,7 +97,7 @@ MUTANTS = [
         "The default policy repeats a call in doubt: the e-mail is sent twice.",
         [
             Edit(
-                CALL,
+                DOUBT,
                 '        case "park":\n            how = Resolution.unknown()',
                 '        case "park":\n            how = Resolution.retry()',
             )
@@ -108,7 +109,7 @@ MUTANTS = [
         "A call in doubt that was to be reported is made again.",
         [
             Edit(
-                CALL,
+                DOUBT,
                 "            how = Resolution.outcome(OutcomeUnknown(spec.name, "
                 "call.idempotency_key))\n",
                 "            how = Resolution.retry()\n",
@@ -121,7 +122,7 @@ MUTANTS = [
         "A hook that cannot tell is taken for `no`: what did happen is done again.",
         [
             Edit(
-                CALL,
+                DOUBT,
                 "            how = yield from _reconcile(run, spec, call)\n",
                 "            how = yield from _reconcile(run, spec, call)\n"
                 "            how = Resolution.retry() if how.how == 'unknown' else how\n",
@@ -134,7 +135,7 @@ MUTANTS = [
         "A hook that raises is taken for `no`: an outage of the bank repeats the transfer.",
         [
             Edit(
-                CALL,
+                DOUBT,
                 "run.run_id, call)  # fmt: skip\n        return Resolution.unknown()",
                 "run.run_id, call)  # fmt: skip\n        return Resolution.retry()",
             )
@@ -146,10 +147,11 @@ MUTANTS = [
         "What a hook asks is recorded: the next recovery is served the answer of the last one.",
         [
             Edit(
-                CALL,
+                DOUBT,
                 "Invoke(spec.reconcile, (call,), {}, None)",
-                "Invoke(spec.reconcile, (call,), {}, Scope(run, call_scope(call.lsn)))",
-            )
+                "Invoke(spec.reconcile, (call,), {}, Scope(run, f'call {call.lsn}'))",
+            ),
+            Edit(DOUBT, "import Arguments, Call,", "import Arguments, Scope, Call,"),
         ],
         [SEEDED + "test_a_reconcile_hook_asks_anew_at_each_recovery"],
     ),
@@ -158,9 +160,9 @@ MUTANTS = [
         "What a policy decided is not recorded: the next recovery decides anew, otherwise.",
         [
             Edit(
-                CALL,
+                DOUBT,
                 "    lsn = run.emit(event)\n    return None if how",
-                "    lsn = recorded.lsn\n    return None if how",
+                "    lsn = call.lsn\n    return None if how",
             )
         ],
         [AGENT + "test_report_gives_the_agent_the_same_outcome_unknown_ever_after", RARE],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants._mutant import Edit, Mutant
 
+CONVERSATION = "recovery/_conversation.py"
 CORE, AGENT, HISTORY = "recovery/_core.py", "recovery/_agent.py", "recovery/_history.py"
 SNAPSHOTS, MESSAGES, CHECKPOINT = (
     "recovery/_snapshots.py", "recovery/_messages.py", "recovery/_checkpoint.py",
@@ -27,8 +28,8 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                "            self.emit(event)\n            self._attempt(self._log.commit)\n",
-                "            self.emit(event)\n            self._attempt(self._log._release)\n",
+                "            self.emit(event)\n            self.attempt(self._log.commit)\n",
+                "            self.emit(event)\n            self.attempt(self._log._release)\n",
             )
         ],
         [AGENTS + "test_a_result_that_was_handed_out_survives_a_power_loss"],
@@ -39,7 +40,7 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                "            self._note(ValueRecorded(scope.path, name, occurrence, value))\n",
+                "            self.note(ValueRecorded(scope.path, name, occurrence, value))\n",
                 "",
             )
         ],
@@ -83,7 +84,13 @@ MUTANTS = [
     Mutant(
         "messages-written-again-on-replay",
         "What replay appends again is recorded again: after two crashes it is there three times.",
-        [Edit(CORE, "            if again is not None:\n                return again\n", "")],
+        [
+            Edit(
+                CONVERSATION,
+                "            if again is not None:\n                return again\n",
+                "",
+            )
+        ],
         [RARE],
     ),
     Mutant(
@@ -105,7 +112,7 @@ MUTANTS = [
         "A tool may change the messages: served from the log, it does not, and they are missing.",
         [
             Edit(
-                CORE,
+                CONVERSATION,
                 "            if call is not None:\n                raise RecoveryError(\n",
                 "            if call is False:\n                raise RecoveryError(\n",
             )
@@ -160,7 +167,7 @@ MUTANTS = [
     Mutant(
         "code-before-the-steps-forgotten",
         "A checkpoint does not name the calls before the first step: they are made again.",
-        [Edit(CORE, "prologue=tuple(self._prologue))", "prologue=())")],
+        [Edit(CORE, "prologue=tuple(self._prologue),", "prologue=(),")],
         [AGENTS + "test_tools_before_the_first_step_and_without_steps_are_recorded"],
     ),
     Mutant(
@@ -226,8 +233,8 @@ MUTANTS = [
         [
             Edit(
                 AGENT,
-                "                    if failures > self.max_recoveries:",
-                "                    if failures > 10 * self.max_recoveries:",
+                "                    if failures > self.settings.max_recoveries:",
+                "                    if failures > 10 * self.settings.max_recoveries:",
             )
         ],
         [AGENTS + "test_recovery_in_the_process_is_bounded_and_backs_off"],

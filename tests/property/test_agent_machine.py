@@ -62,8 +62,8 @@ from recovery import (
     ToolError,
     resolve,
 )
-from recovery._call import failure
 from recovery._events import CallIntended, CallResolved, RunResumed
+from recovery._failure import failure
 from tests.property.agent_programs import (
     MUTATIONS,
     branches,

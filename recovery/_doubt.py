@@ -1,0 +1,96 @@
+"""Calls in doubt: what became of one that was started and of which nothing says how it ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from recovery._core import RunCore
+from recovery._effects import Effect, Invoke
+from recovery._errors import InDoubtError
+from recovery._events import CallFailed, CallResolved, CallReturned, RunParked
+from recovery._keys import CallKey, idempotency_key
+from recovery._tool import Arguments, Call, Resolution, ToolSpec
+from recovery._values import OutcomeUnknown, pack
+
+_logger = logging.getLogger("recovery")
+
+Outcome = CallReturned | CallFailed | CallResolved
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How a call ended: its event, where that is, and the exception if it was raised just now."""
+
+    lsn: int
+    event: Outcome
+    cause: Exception | None = None
+
+
+def call_of(
+    run: RunCore, lsn: int, key: CallKey, given: Arguments, attempt: tuple[int, int]
+) -> Call:
+    """The call as its tool or an operator sees it; ``attempt`` is its number and when it began."""
+    number, started_ns = attempt
+    return Call(run.run_id, lsn, key.scope, key.tool, *given, key.call_id,
+                idempotency_key(run.uid, key), number, started_ns)  # fmt: skip
+
+
+def settle(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Settled | None]:
+    """A call in doubt: what its policy says became of it; None if it is to be made again."""
+    who = f"after_crash={spec.after_crash}"
+    match spec.after_crash:
+        case "retry":
+            how = Resolution.retry()
+        case "report":
+            how = Resolution.outcome(OutcomeUnknown(spec.name, call.idempotency_key))
+        case "reconcile":
+            how = yield from _reconcile(run, spec, call)
+            who = "reconcile"
+        case "park":
+            how = Resolution.unknown()
+    run.settled.append(f"{call}: {how.how} ({who})")
+    _logger.info("run %s: was in doubt: %s", run.run_id, run.settled[-1])
+    if how.how == "unknown":
+        calls = [call, *_others_in_doubt(run)]
+        run.emit(RunParked([one.lsn for one in calls]))
+        run.commit()
+        run.stop(InDoubtError(run.run_id, calls))
+    if how.how == "retry" and spec.repeatable:
+        return None
+    value = pack(how.value, f"resolution of {spec.name}")
+    event = CallResolved(call.lsn, how.how, value, who)
+    lsn = run.emit(event)
+    return None if how.how == "retry" else Settled(lsn, event)
+
+
+def _others_in_doubt(run: RunCore) -> list[Call]:
+    """Calls that would park next, so that all of them can be resolved at once."""
+    found = []
+    for other in run.replay.in_doubt():
+        if other.intent.after_crash == "park":
+            given: Arguments = ((), {})
+            match other.intent.args:
+                case [list(args), dict(kwargs)]:
+                    given = tuple(args), kwargs
+            attempt = other.attempts, other.time_ns
+            found.append(call_of(run, other.lsn, other.key, given, attempt))
+    return found
+
+
+def _reconcile(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Resolution]:
+    assert spec.reconcile is not None
+    try:
+        # In no scope: what it finds out is true now, and is not to be served from the log later.
+        how = yield Invoke(spec.reconcile, (call,), {}, None)
+    except Exception:
+        _logger.exception("run %s: reconciling failed, the call stays in doubt: %s",
+                          run.run_id, call)  # fmt: skip
+        return Resolution.unknown()
+    if not isinstance(how, Resolution):
+        _logger.error("run %s: reconcile of %s is to return a Resolution, not %r; the call stays "
+                      "in doubt", run.run_id, spec.name, how)  # fmt: skip
+        return Resolution.unknown()
+    return how

@@ -1,0 +1,52 @@
+"""What the logic of a call asks of its driver. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from recovery._tool import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Let other coroutines go on until ``ready()``; the answer is whether it became so, or None
+    where they cannot go on meanwhile: plain code in the thread of the event loop."""
+
+    ready: Callable[[], bool]
+    # Whether being stuck means that the code has changed (so wait long), or only that it asks for
+    # its recorded results in another order (so do not).
+    strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Make what is appended durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invoke:
+    """Call the user's function in ``scope``."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    scope: Scope | None
+
+
+@dataclass(frozen=True, slots=True)
+class Nap:
+    """Let time pass."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Attend:
+    """Run a body that waits for something outside of the run, and naps in between."""
+
+    body: Generator[Nap, None, Any]
+
+
+Effect = Wait | Commit | Invoke | Attend

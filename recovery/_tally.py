@@ -1,0 +1,54 @@
+"""What is counted over the whole life of a run, however often it was resumed. Pure.
+
+A checkpoint stands in for what was recorded before it. What a run still has to know of that is kept
+by a tally: it sees each event once, and what it carries is saved with each checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from recovery._events import Event
+
+
+class Tally(Protocol):
+    """Counts something over the events of a run."""
+
+    name: str
+
+    def restore(self, carried: Any) -> None:
+        """Become what ``carry`` gave; ValueError when it makes no sense."""
+
+    def observe(self, lsn: int, time_ns: int, event: Event) -> None:
+        """One event, as recorded or read back. Values in it may be Packed."""
+
+    def carry(self) -> Any:
+        """What to restore from the next time, as a value that msgpack can hold."""
+
+
+# One of each in every run.
+KINDS: tuple[type[Tally], ...] = ()
+
+
+class Tallies:
+    """The tallies of one run, by name."""
+
+    def __init__(self, carried: Mapping[str, Any], kinds: Iterable[type[Tally]] = KINDS) -> None:
+        self._carried = dict(carried)  # also what another version of this library has counted
+        self._tallies = {tally.name: tally for tally in (kind() for kind in kinds)}
+        for name, tally in self._tallies.items():
+            if name in carried:
+                tally.restore(carried[name])
+
+    def __getitem__(self, name: str) -> Tally:
+        return self._tallies[name]
+
+    def observe(self, lsn: int, time_ns: int, event: Event) -> None:
+        """Show an event to all of them."""
+        for tally in self._tallies.values():
+            tally.observe(lsn, time_ns, event)
+
+    def carry(self) -> dict[str, Any]:
+        """What goes into a checkpoint."""
+        return self._carried | {name: tally.carry() for name, tally in self._tallies.items()}
