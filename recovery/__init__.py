@@ -10,13 +10,17 @@ from recovery._errors import (
     DamagedRunError,
     DivergenceError,
     InDoubtError,
+    ParkedError,
     PermanentError,
     RecoveryError,
     RunFailedError,
+    StoppedError,
     TaskMismatchError,
     ToolError,
+    WaitingError,
 )
-from recovery._resolve import resolve
+from recovery._resolve import accept, resolve
+from recovery._retry import Retry
 from recovery._run import Run, SyncRun
 from recovery._tool import Call, Resolution, current_call, tool
 from recovery._values import OutcomeUnknown
@@ -29,17 +33,22 @@ __all__ = [
     "DivergenceError",
     "InDoubtError",
     "OutcomeUnknown",
+    "ParkedError",
     "PermanentError",
     "RecoverableAgent",
     "RecoveryError",
     "RecoveryReport",
     "Resolution",
+    "Retry",
     "Run",
     "RunFailedError",
+    "StoppedError",
     "SyncRun",
     "TaskMismatchError",
     "ToolError",
     "Validity",
+    "WaitingError",
+    "accept",
     "current_call",
     "resolve",
     "tool",

@@ -13,12 +13,19 @@ from typing import Any, Unpack
 from eventlog import Damage, EventLog, RefusedValueError
 from recovery._checkpoint import CheckpointStore
 from recovery._drive import drive, drive_async
-from recovery._errors import PermanentError, RecoveryError, RunFailedError, TaskMismatchError
+from recovery._errors import (
+    PermanentError,
+    RecoveryError,
+    RunFailedError,
+    StoppedError,
+    TaskMismatchError,
+)
 from recovery._events import RunFailed, RunFinished, RunResumed, RunStarted, encode
 from recovery._failure import failure
 from recovery._history import History, load
 from recovery._run import Run, SyncRun, live_runs
 from recovery._settings import Options, Settings
+from recovery._stopping import Life, Lives
 from recovery._tool import current_scope, is_async
 from recovery._values import pack
 from recovery.stores.file import default_directory
@@ -99,6 +106,16 @@ class RecoverableAgent:
         self.store = checkpoint_store or CheckpointStore(default_directory())
         self.settings = Settings(checkpoint_every_n, **options)
         self.recovery_count = 0
+        self._lives = Lives()
+
+    def stop(self, why: str = "asked to") -> None:
+        """Stop the runs of this agent in this process at their next safe point: to be resumed.
+
+        A side effect that is under way gets to its end and is recorded; calls that are safe to
+        repeat, and waiting, are cut short. Those who wait for the runs get a StoppedError. Can be
+        called from any thread, and from a signal handler.
+        """
+        self._lives.stop(why)
 
     async def run_with_recovery(
         self, task: Any, run_id: str, *, takeover: bool = False
@@ -115,8 +132,10 @@ class RecoverableAgent:
         from a process that is known to be stuck); else the agent's own last error.
         """
         if not is_async(self.agent_fn):
-            return await self._in_thread(self._recover(task, run_id, takeover, SyncRun))
-        return await drive_async(self._recover(task, run_id, takeover, Run), self._perform_async)
+            return await self._in_thread(task, run_id, takeover)
+        with self._lives.one(run_id, self.settings.stop_on) as life:
+            steps = self._recover(task, life, takeover, Run)
+            return await drive_async(steps, self._perform_async)
 
     def run_with_recovery_sync(
         self, task: Any, run_id: str, *, takeover: bool = False
@@ -126,31 +145,22 @@ class RecoverableAgent:
             if asyncio._get_running_loop() is not None:
                 raise RuntimeError("in async code, await run_with_recovery(...) instead")
             return asyncio.run(self.run_with_recovery(task, run_id, takeover=takeover))
-        return drive(self._recover(task, run_id, takeover, SyncRun), self._perform)
+        with self._lives.one(run_id, self.settings.stop_on) as life:
+            return drive(self._recover(task, life, takeover, SyncRun), self._perform)
 
-    async def _in_thread(
-        self, steps: Generator[_Execute | _Sleep, Any, dict[str, Any]]
-    ) -> dict[str, Any]:
+    async def _in_thread(self, task: Any, run_id: str, takeover: bool) -> dict[str, Any]:
         """The life of a run of a plain agent function. When it is cancelled, the run stops at the
         next thing that the agent does, for a thread cannot be interrupted; it can be resumed."""
-        runs: list[SyncRun] = []
-
-        def perform(effect: _Execute | _Sleep) -> Any:
-            if isinstance(effect, _Execute):
-                runs.append(effect.run)
-            return self._perform(effect)
-
-        thread = asyncio.ensure_future(asyncio.to_thread(drive, steps, perform))
-        try:
-            return await asyncio.shield(thread)
-        except asyncio.CancelledError:
-            thread.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            deadline = time.monotonic() + LANDING_S
-            while not thread.done() and time.monotonic() < deadline:
-                for run in runs:  # also one that a recovery has begun meanwhile
-                    run.cancel()
-                await asyncio.wait([thread], timeout=0.05)
-            raise
+        with self._lives.one(run_id, self.settings.stop_on) as life:
+            steps = self._recover(task, life, takeover, SyncRun)
+            thread = asyncio.ensure_future(asyncio.to_thread(drive, steps, self._perform))
+            try:
+                return await asyncio.shield(thread)
+            except asyncio.CancelledError:
+                thread.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+                life.stop(StoppedError(run_id, "whoever awaited it was cancelled"))
+                await asyncio.wait([thread], timeout=LANDING_S)
+                raise
 
     async def _perform_async(self, effect: _Execute | _Sleep) -> Any:
         if isinstance(effect, _Sleep):
@@ -159,6 +169,11 @@ class RecoverableAgent:
         live_runs.add(effect.run)
         try:
             return await self.agent_fn(effect.run)
+        except asyncio.CancelledError:
+            root = asyncio.current_task()
+            if root is not None and root in effect.run.interrupted:
+                root.uncancel()  # it was the stop of the run, not somebody outside
+            raise
         finally:
             live_runs.discard(effect.run)
             current_scope.reset(token)
@@ -177,9 +192,10 @@ class RecoverableAgent:
                 time.sleep(0.005)
 
     def _recover(
-        self, task: Any, run_id: str, takeover: bool, kind: type[Run] | type[SyncRun]
+        self, task: Any, life: Life, takeover: bool, kind: type[Run] | type[SyncRun]
     ) -> Generator[_Execute | _Sleep, Any, dict[str, Any]]:
         """The life of a run in this process; yields what its driver is to do."""
+        run_id = life.run_id
         pack(task, "task")
         with self.store.claim(run_id, takeover) as log:
             failures, furthest = 0, -1
@@ -191,6 +207,7 @@ class RecoverableAgent:
                     return _result(run_id, ended, _report(log, history, None, began))
                 self.recovery_count += _begin(log, history, run_id, task)
                 run = kind(log, history, self.store, self.settings)
+                life.begin(run)
                 report = _report(log, history, run, began)
                 _logger.info("%s", report)
                 try:

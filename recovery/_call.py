@@ -15,10 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from eventlog import Packed, RefusedValueError
+from eventlog import Packed
+from recovery._attempts import attempts, resume
 from recovery._core import RunCore, describe
-from recovery._doubt import Outcome, Settled, call_of, settle
-from recovery._effects import Attend, Commit, Effect, Invoke, Wait
+from recovery._doubt import Outcome, Settled, call_of
+from recovery._effects import Effect, Wait
 from recovery._errors import ToolError
 from recovery._events import (
     CallFailed,
@@ -27,10 +28,9 @@ from recovery._events import (
     CallRetried,
     CallReturned,
 )
-from recovery._failure import failure
-from recovery._keys import CallKey, call_scope
+from recovery._keys import CallKey
 from recovery._shorten import shorten
-from recovery._tool import Arguments, Call, Scope, ToolSpec
+from recovery._tool import Arguments, Call, ToolSpec
 from recovery._values import digest, pack, pack_arguments, unpack
 
 _logger = logging.getLogger("recovery")
@@ -42,7 +42,8 @@ def protocol(
     run: RunCore, spec: ToolSpec, given: Arguments, call_id: str
 ) -> Generator[Effect, Any, Any]:
     """The life of a call; returns its result or raises its exception."""
-    run.check()
+    run.act()
+    spec = run.settings.adapted(spec)
     scope = run.here()
     packed = pack_arguments(*_canonical(spec.function, *given), f"{spec.name}(...)")
     key = CallKey(scope.path, spec.name, call_id, digest(packed))
@@ -60,16 +61,13 @@ def protocol(
             call = yield from _intend(run, spec, key, packed, given)
         else:
             call = call_of(run, recorded.lsn, key, given, (recorded.attempts, recorded.time_ns))
-            if not recorded.to_retry:
-                settled = yield from settle(run, spec, call)
+            settled = yield from resume(run, spec, recorded, call)
             if settled is None:
                 call = replace(call, attempt=call.attempt + 1)
                 run.emit(CallRetried(call.lsn, call.attempt))
         if settled is None:
-            if not spec.repeatable:
-                # Invariant: no side effect starts before its intent is durable.
-                yield Commit()
-            settled = yield from _execute(run, spec, call)
+            failed = recorded.failed if recorded is not None else 0
+            settled = yield from attempts(run, spec, call, failed)
         if recorded is not None:
             recorded.last = settled.event  # which covers what it had recorded inside
     finally:
@@ -113,31 +111,6 @@ def _intend(
     event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
                          spec.after_crash, small, len(packed))  # fmt: skip
     return call_of(run, run.emit(event), key, given, (1, time.time_ns()))
-
-
-def _execute(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Settled]:
-    run.executed += 1
-    event: CallReturned | CallFailed
-    try:
-        scope = Scope(run, call_scope(call.lsn), call)
-        if spec.waits:
-            value = yield Attend(spec.function(run, call))
-        else:
-            value = yield Invoke(spec.function, call.args, call.kwargs, scope)
-        event = CallReturned(call.lsn, pack(value, f"result of {spec.name}"))
-        # A stop that the tool has swallowed, of a call inside it: it knows nothing of the outcome.
-        scope.check()
-        try:
-            return Settled(run.emit(event), event)
-        except RefusedValueError as exc:  # too large
-            raise RefusedValueError(f"result of {spec.name}", exc.reason) from None
-    except Exception as exc:
-        scope.check()
-        event = failure(call.lsn, exc)
-        return Settled(run.emit(event), event, exc)
-    except BaseException:
-        scope.check()
-        raise
 
 
 def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:

@@ -39,7 +39,7 @@ class Conversation:
         """Record ``messages[start:stop] = packed``; where in the log each new message is."""
         run = self._run
         with run.mutex:
-            run.check()
+            run.act()
             call = run.here().call
             if call is not None:
                 raise RecoveryError(

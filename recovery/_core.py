@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -15,11 +16,14 @@ from typing import Any, NoReturn, TypeVar
 from eventlog import EventLog, RefusedValueError
 from recovery._checkpoint import CheckpointStore
 from recovery._conversation import Conversation
-from recovery._errors import DivergenceError, RecoveryError, Stop
+from recovery._errors import DivergenceError, InDoubtError, RecoveryError, Stop
 from recovery._events import (
+    CallAbandoned,
     Event,
+    HistoryDropped,
     MessagesChanged,
     RunFinished,
+    RunParked,
     RunResumed,
     StepStarted,
     ValueRecorded,
@@ -32,10 +36,12 @@ from recovery._replay import RecordedCall
 from recovery._settings import Settings
 from recovery._shorten import shorten
 from recovery._snapshots import Checkpointed, SnapshotWriter
-from recovery._tool import Arguments, Scope, ToolSpec, current_scope
+from recovery._tool import Arguments, Call, Scope, ToolSpec, current_scope
 from recovery._values import pack, unpack
 
 T = TypeVar("T")
+
+_logger = logging.getLogger("recovery")
 
 
 class RunCore(ABC):
@@ -70,6 +76,7 @@ class RunCore(ABC):
         self.scope = Scope(self, step_scope(0))  # of the agent's own code: its present step
         self._prologue = dict.fromkeys(history.prologue)
         self._pending: list[tuple[Event, bool]] = []
+        self._cut: list[tuple[Call, bool, bool]] = []  # cancelled: begun, and in doubt by it
         self._state: dict[str, Any] = {}
         self.conversation = Conversation(self, history)
         self._messages = Messages(self.conversation.record)
@@ -88,6 +95,10 @@ class RunCore(ABC):
     @abstractmethod
     def alone(self) -> bool:
         """Whether no other code of the agent is under way but that which asks."""
+
+    @abstractmethod
+    def wall_clock(self) -> float:
+        """Seconds since 1970."""
 
     def outlived(self) -> bool:
         """Whether a task that was started in a step is at work when the step ends."""
@@ -130,7 +141,7 @@ class RunCore(ABC):
 
     def _value(self, name: str, ask: Callable[[], Any]) -> Any:
         with self.mutex:
-            self.check()
+            self.act()
             scope = self.here()
             occurrence = scope.next_occurrence(name)
             recorded = self.replay.take_value(scope.path, name, occurrence)
@@ -145,7 +156,7 @@ class RunCore(ABC):
     def next_step(self) -> int:
         """End the step, if one has begun, and begin the next: here a checkpoint may be taken."""
         with self.mutex:
-            self.check()
+            self.act()
             if not self._entered:
                 self._enter()
             else:
@@ -207,7 +218,7 @@ class RunCore(ABC):
     def finish(self, result: Any) -> RunFinished:
         """Record that the agent returned ``result``; durable when this returns."""
         with self.mutex:
-            self.check()
+            self.act()
             lsn, recorded = self.missing()
             if lsn:
                 self.diverge(lsn, recorded, "the agent returned")
@@ -223,9 +234,12 @@ class RunCore(ABC):
         """Nothing that a left-over task of this execution does counts any more."""
         self._closed = True
 
-    def cancel(self) -> None:
-        """Stop the run, from outside, at the next thing that the agent does."""
-        self._stopped = self._stopped or RecoveryError(f"run {self.run_id!r} was cancelled")
+    def cancel(self, error: Exception) -> None:
+        """Stop the run, from outside and any thread, at the next thing that the agent does.
+
+        A side effect that is under way gets to its end, and its outcome is recorded.
+        """
+        self._stopped = self._stopped or error
 
     @property
     def stopped(self) -> Exception | None:
@@ -254,7 +268,30 @@ class RunCore(ABC):
         scope = current_scope.get()
         return scope if scope is not None and scope.run is self else self.scope
 
+    def act(self) -> None:
+        """The agent does something: so it goes on, and what it has cancelled is cancelled."""
+        self.check()
+        cut, self._cut = self._cut, []
+        in_doubt = [call for call, begun, doubtful in cut if begun and doubtful]
+        for call, begun, _ in cut:
+            went_on = call not in in_doubt
+            self.emit(CallAbandoned(call.lsn, call.attempt, "cancelled", went_on, begun))
+        if in_doubt:
+            self.park(in_doubt)
+
+    def cut(self, spec: ToolSpec, call: Call, *, begun: bool) -> None:
+        """A call was cancelled: by the agent if it goes on after that, else with the run."""
+        doubtful = spec.when_cut == "in_doubt" and spec.after_crash != "report"
+        self._cut.append((call, begun, doubtful))
+
+    def park(self, calls: list[Call]) -> NoReturn:
+        """Stop the run until somebody says what became of these calls."""
+        self.emit(RunParked([call.lsn for call in calls]))
+        self.commit()
+        self.stop(InDoubtError(self.run_id, calls))
+
     def check(self) -> None:
+        """Raise what stops the run, if anything does."""
         if self._stopped is not None:
             self.stop(self._stopped)
         if self._closed:
@@ -308,8 +345,22 @@ class RunCore(ABC):
         except Exception as exc:  # the log is lost, fenced or full: no agent code can mend that
             self.stop(exc)
 
-    def diverge(self, lsn: int, recorded: str, found: str) -> NoReturn:
-        self.stop(DivergenceError(self.run_id, self.step, lsn, recorded, found))
+    def diverge(self, lsn: int, recorded: str, found: str) -> None:
+        """Stop the run, for the code does not do what is recorded; unless that was accepted.
+
+        Then what the code has not done again counts no more, and it goes on.
+        """
+        in_doubt = self.replay.in_doubt()
+        if not self._history.accepted or in_doubt:
+            doubt = in_doubt[0].lsn if self._history.accepted else 0
+            self.stop(DivergenceError(self.run_id, self.step, lsn, recorded, found, doubt))
+        self._history.accepted = False
+        dropped = self.replay.drop()
+        for record in dropped:
+            self._prologue.pop(record, None)
+        _logger.warning("run %s: diverged in step %d, as accepted: %d records dropped (LSN %s)",
+                        self.run_id, self.step, len(dropped), dropped)  # fmt: skip
+        self.emit(HistoryDropped(dropped))
 
 
 def describe(recorded: RecordedCall) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 
 from recovery._core import RunCore
 from recovery._effects import Effect, Invoke
-from recovery._errors import InDoubtError
-from recovery._events import CallFailed, CallResolved, CallReturned, RunParked
+from recovery._events import CallFailed, CallResolved, CallReturned
 from recovery._keys import CallKey, idempotency_key
 from recovery._tool import Arguments, Call, Resolution, ToolSpec
 from recovery._values import OutcomeUnknown, pack
@@ -55,9 +54,7 @@ def settle(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, S
     _logger.info("run %s: was in doubt: %s", run.run_id, run.settled[-1])
     if how.how == "unknown":
         calls = [call, *_others_in_doubt(run)]
-        run.emit(RunParked([one.lsn for one in calls]))
-        run.commit()
-        run.stop(InDoubtError(run.run_id, calls))
+        run.park(calls)
     if how.how == "retry" and spec.repeatable:
         return None
     value = pack(how.value, f"resolution of {spec.name}")

@@ -33,6 +33,19 @@ class Invoke:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     scope: Scope | None
+    timeout_s: float | None = None  # then TimedOutError
+    interruptible: bool = False  # whether a stop of the run need not wait for it
+
+
+class TimedOutError(Exception):
+    """A function took too long; it was cancelled if it could be, and left alone if it could not."""
+
+    def __init__(self, function: str, timeout_s: float) -> None:
+        super().__init__(f"{function} took longer than {timeout_s:g} s")
+
+    def error(self) -> TimeoutError:
+        """The exception for the agent."""
+        return TimeoutError(str(self))
 
 
 @dataclass(frozen=True, slots=True)

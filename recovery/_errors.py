@@ -31,17 +31,37 @@ class DivergenceError(RecoveryError):
     """The code does not do what the record says it did. Stopped before any new side effect.
 
     Nothing was executed or written since the difference. ``run_id``, ``step``, ``lsn`` (of the
-    recorded side, 0 if none), ``recorded`` and ``found`` describe it.
+    recorded side, 0 if none), ``recorded`` and ``found`` describe it; ``in_doubt`` is the LSN of
+    the call that keeps an accepted divergence from going on, 0 if none. ``recovery.accept`` lets
+    the code go on all the same.
     """
 
-    def __init__(self, run_id: str, step: int, lsn: int, recorded: str, found: str) -> None:
-        self.run_id, self.step, self.lsn = run_id, step, lsn
+    def __init__(
+        self, run_id: str, step: int, lsn: int, recorded: str, found: str, in_doubt: int = 0
+    ) -> None:
+        self.run_id, self.step, self.lsn, self.in_doubt = run_id, step, lsn, in_doubt
         self.recorded, self.found = recorded, found
         super().__init__(
             f"run {run_id!r} diverged in step {step}; no new side effect was started.\n"
             f"  recorded{f' (LSN {lsn})' if lsn else ''}: {recorded}\n  now: {found}\n"
-            "Run it with the code that made the record, to resume it; or start a new run_id with "
-            "the new code. The record is untouched."
+            f"{self._choices()}"
+        )
+
+    def _choices(self) -> str:
+        if self.in_doubt:
+            return (
+                "That it may diverge was accepted, but call "
+                f"{self.in_doubt} is in doubt, and would be forgotten. Resolve it first: "
+                f"recovery.resolve(store, {self.run_id!r}, {self.in_doubt}, ...)."
+            )
+        return (
+            "The record is untouched, and the code that made it can resume the run. Or choose:\n"
+            f"  accept  recovery.accept(store, {self.run_id!r}, why=...) and run it again: from\n"
+            "          here on the history of the new code counts, and what is recorded and not\n"
+            "          done again is dropped\n"
+            f"  fork    recovery.fork(store, {self.run_id!r}, 'NEW_RUN_ID', at_step="
+            f"{max(self.step - 1, 0)}) and run that with the new code\n"
+            f"  abort   recovery.cancel(store, {self.run_id!r})"
         )
 
 

@@ -69,6 +69,35 @@ class CallRetried:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """An attempt raised, and the call is to be made again at ``retry_at`` (seconds since 1970)."""
+
+    kind: ClassVar = "attempt_failed"
+    call: int
+    attempt: int
+    type: str
+    message: str
+    retry_at: float
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallAbandoned:
+    """Nobody waits for the call any more: what came of it is unknown.
+
+    ``why``: "timeout" or "cancelled". ``went_on``: the agent that cancelled it was let go on
+    without an outcome, and replay has to cancel it again. ``begun``: whether it had been started.
+    """
+
+    kind: ClassVar = "abandoned"
+    call: int
+    attempt: int
+    why: str
+    went_on: bool = False
+    begun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CallReturned:
     """The call's result."""
 
@@ -126,6 +155,23 @@ class MessagesChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class DivergenceAccepted:
+    """Somebody decided that code which does not do what is recorded may go on all the same."""
+
+    kind: ClassVar = "accepted"
+    who: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryDropped:
+    """What these records say does not count any more: the code, which diverged, does without."""
+
+    kind: ClassVar = "dropped"
+    records: list[int]
+
+
+@dataclass(frozen=True, slots=True)
 class RunParked:
     """The run waits for the calls (LSNs of intents) to be resolved."""
 
@@ -155,12 +201,21 @@ class RunFailed:
 
 
 Event = (
-    RunStarted | RunResumed | StepStarted | CallIntended | CallRetried | CallReturned | CallFailed
-    | CallResolved | ValueRecorded | MessagesChanged | RunParked | RunFinished | RunFailed
+    RunStarted | RunResumed | StepStarted | CallIntended | CallRetried | AttemptFailed
+    | CallAbandoned | CallReturned | CallFailed | CallResolved | ValueRecorded | MessagesChanged
+    | DivergenceAccepted | HistoryDropped | RunParked | RunFinished | RunFailed
 )  # fmt: skip
 
 # Annotations (as text) of fields that are more than any value that can be carried.
-_PLAIN = {"int": int, "str": str, "bytes": bytes, "list[int]": list, "list[Any] | Packed": list}
+_PLAIN = {
+    "int": int,
+    "bool": bool,
+    "float": float,
+    "str": str,
+    "bytes": bytes,
+    "list[int]": list,
+    "list[Any] | Packed": list,
+}
 _TYPES: dict[str, type[Event]] = {event.kind: event for event in get_args(Event)}
 _FIELDS = {kind: tuple(f.name for f in fields(event)) for kind, event in _TYPES.items()}
 _REQUIRED = {

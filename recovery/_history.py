@@ -12,7 +12,9 @@ from recovery._errors import DamagedRunError
 from recovery._events import (
     CallResolved,
     CallReturned,
+    DivergenceAccepted,
     Event,
+    HistoryDropped,
     RunFailed,
     RunFinished,
     RunResumed,
@@ -59,6 +61,7 @@ class History:
     damage: tuple[Damage, ...]
     broken: tuple[str, ...]
     tallies: Tallies
+    accepted: bool = False  # whether the code may diverge once
     _outcomes: dict[int, Any] = field(init=False)
     _fetched: dict[Ref, Any] = field(init=False, default_factory=dict)
 
@@ -120,7 +123,7 @@ def load(log: RunRecords, run_id: str) -> History:
         _ended(entries),
         (restored.recoveries if restored else 0)
         + sum(isinstance(e, RunResumed) for _, _, e in entries),
-        tuple(dict.fromkeys(damage)), tuple(broken), _tallies(tail, restored),
+        tuple(dict.fromkeys(damage)), tuple(broken), _tallies(tail, restored), _accepted(tail),
     )  # fmt: skip
 
 
@@ -188,6 +191,9 @@ def _prologue(tail: list[Entry], restored: Restored | None) -> dict[int, None]:
             continue
         if before or scope == step_scope(0) or call in needed:
             needed[lsn] = None
+        if isinstance(event, HistoryDropped):
+            for gone in event.records:
+                needed.pop(gone, None)
     return needed
 
 
@@ -196,6 +202,14 @@ def _tallies(tail: list[Entry], restored: Restored | None) -> Tallies:
     for entry in tail:
         tallies.observe(*entry)
     return tallies
+
+
+def _accepted(tail: list[Entry]) -> bool:
+    accepted = False
+    for _, _, event in tail:
+        if isinstance(event, DivergenceAccepted | HistoryDropped):
+            accepted = isinstance(event, DivergenceAccepted)
+    return accepted
 
 
 def _ended(entries: list[Entry]) -> RunFinished | RunFailed | None:

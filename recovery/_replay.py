@@ -15,16 +15,19 @@ claimed: a recorded call that nobody claims any more means that the code has cha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from recovery._events import (
+    AttemptFailed,
+    CallAbandoned,
     CallFailed,
     CallIntended,
     CallResolved,
     CallRetried,
     CallReturned,
     Event,
+    HistoryDropped,
     MessagesChanged,
     StepStarted,
     ValueRecorded,
@@ -34,15 +37,24 @@ from recovery._keys import CallKey, outer_call
 
 @dataclass(slots=True)
 class RecordedCall:
-    """A call as the log knows it. ``last`` is the newest event about it."""
+    """A call as the log knows it. ``last`` is the newest event about it.
+
+    ``attempts`` were begun, ``failed`` of them raised. ``since_ns``: when its step began.
+    """
 
     lsn: int
     time_ns: int
     intent: CallIntended
     key: CallKey
+    since_ns: int
     attempts: int = 1
-    last: CallReturned | CallFailed | CallResolved | CallRetried | None = None
+    failed: int = 0
+    last: (
+        CallReturned | CallFailed | CallResolved | CallRetried | AttemptFailed | CallAbandoned
+        | None
+    ) = None  # fmt: skip
     last_lsn: int = 0
+    last_ns: int = 0
 
     @property
     def done(self) -> bool:
@@ -56,8 +68,18 @@ class RecordedCall:
 
     @property
     def to_retry(self) -> bool:
-        """Whether somebody decided that it is to be made again."""
-        return isinstance(self.last, CallResolved) and self.last.how == "retry"
+        """Whether it is known that it has to be made again, so that it is not in doubt."""
+        match self.last:
+            case CallResolved(how=how):
+                return how == "retry"
+            case CallAbandoned(begun=begun):
+                return not begun
+        return isinstance(self.last, AttemptFailed)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the agent cancelled it and went on, so that it does the same on replay."""
+        return isinstance(self.last, CallAbandoned) and self.last.went_on
 
 
 @dataclass(slots=True)
@@ -81,6 +103,7 @@ class Replay:
     _by_lsn: dict[int, RecordedCall] = field(default_factory=dict)
     _values: dict[tuple[str, str, int], tuple[int, ValueRecorded]] = field(default_factory=dict)
     _steps: dict[int, int] = field(default_factory=dict)
+    _step_ns: int = 0
     # What the code has yet to do again, in the order of the log: (LSN, scope). Of what was done
     # out of that order, the LSNs stand in _claimed until their turn comes.
     _open: deque[tuple[int, str]] = field(default_factory=deque)
@@ -90,10 +113,16 @@ class Replay:
     def of(cls, events: Iterable[tuple[int, int, Event]]) -> Replay:
         """The replay of (LSN, time in ns, event) in the order of the log."""
         replay = cls()
-        for lsn, time_ns, event in events:
-            replay._add(lsn, time_ns, event)
+        known = list(events)
+        dropped = {lsn for _, _, e in known if isinstance(e, HistoryDropped) for lsn in e.records}
+        for lsn, time_ns, event in known:
+            if lsn not in dropped and getattr(event, "call", 0) not in dropped:
+                replay._add(lsn, time_ns, event)
         # Nobody asks for a call inside a call that is itself served.
-        calls = replay._calls = {call.key: call for call in replay.unclaimed()}
+        calls = replay._calls = {
+            call.key: call for call in replay._calls.values()
+            if not replay._covered(call.key.scope, call.lsn, lambda outer: outer.done)
+        }  # fmt: skip
         opened = [(call.lsn, call.key.scope) for call in calls.values()]
         opened += [(call.last_lsn, call.key.scope) for call in calls.values() if call.done]
         opened += [(lsn, value.scope) for lsn, value in replay._values.values()]
@@ -107,20 +136,25 @@ class Replay:
             case CallIntended():
                 key = CallKey(event.scope, event.tool, event.call_id, event.digest,
                               event.occurrence)  # fmt: skip
-                self._calls[key] = self._by_lsn[lsn] = RecordedCall(lsn, time_ns, event, key)
-            case CallReturned() | CallFailed() | CallResolved() | CallRetried():
-                call = self._by_lsn.get(event.call)
-                if call is None:
+                call = RecordedCall(lsn, time_ns, event, key, self._step_ns or time_ns)
+                self._calls[key] = self._by_lsn[lsn] = call
+            case (
+                CallReturned() | CallFailed() | CallResolved() | CallRetried() | AttemptFailed()
+                | CallAbandoned()
+            ):  # fmt: skip
+                about = self._by_lsn.get(event.call)
+                if about is None:
                     return  # of a call before the checkpoint, which had its outcome there
-                call.last, call.last_lsn = event, lsn
+                about.last, about.last_lsn, about.last_ns = event, lsn, time_ns
                 if isinstance(event, CallRetried):
-                    call.attempts = event.attempt
+                    about.attempts = event.attempt
+                about.failed += isinstance(event, AttemptFailed)
             case ValueRecorded():
                 self._values[event.scope, event.name, event.occurrence] = lsn, event
             case MessagesChanged():
                 self.changes.append(RecordedChange(lsn, event))
             case StepStarted():
-                self._steps[event.step] = lsn
+                self._steps[event.step], self._step_ns = lsn, time_ns
 
     # -- what the code does again
 
@@ -190,13 +224,24 @@ class Replay:
 
     def unclaimed(self) -> list[RecordedCall]:
         """Recorded calls that the code has not made again. Calls inside a call that has an
-        outcome are covered by it."""
+        outcome, or that the agent cancelled, are covered by it."""
         return [call for call in self._calls.values()
                 if not self._covered(call.key.scope, call.lsn)]  # fmt: skip
 
+    def drop(self) -> list[int]:
+        """Forget all that the code has not done again; the LSNs of it."""
+        left = [call.lsn for call in self._calls.values()]
+        left += [lsn for lsn, _ in self._values.values()]
+        left += [recorded.lsn for recorded in self.changes]
+        left += self._steps.values()
+        for gone in (self._calls, self._values, self.changes, self._steps, self._open):
+            gone.clear()
+        return sorted(left)
+
     def in_doubt(self) -> list[RecordedCall]:
         """Calls that were started and of which nothing says how they ended."""
-        return [call for call in self.unclaimed() if not call.done and not call.to_retry]
+        return [call for call in self.unclaimed()
+                if not (call.done or call.to_retry or call.cancelled)]  # fmt: skip
 
     @property
     def used_up(self) -> bool:
@@ -208,10 +253,13 @@ class Replay:
         """Whether it is recorded that a step began which the code has not come to again."""
         return bool(self._steps)
 
-    def _covered(self, scope: str, lsn: int) -> bool:
-        """Whether a record of this scope was made inside a call that has an outcome."""
+    def _covered(
+        self, scope: str, lsn: int,
+        over: Callable[[RecordedCall], bool] = lambda outer: outer.done or outer.cancelled,
+    ) -> bool:  # fmt: skip
+        """Whether a record of this scope was made inside a call that is over."""
         outer_lsn = outer_call(scope)
         if not 0 < outer_lsn < lsn:
             return False
         outer = self._by_lsn.get(outer_lsn)
-        return outer is None or outer.done or self._covered(outer.key.scope, outer_lsn)
+        return outer is None or over(outer) or self._covered(outer.key.scope, outer_lsn, over)

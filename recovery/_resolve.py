@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from eventlog import EventLog
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
-from recovery._events import CallIntended, CallResolved, RunFailed, encode
+from recovery._events import CallIntended, CallResolved, DivergenceAccepted, RunFailed, encode
 from recovery._history import load
 from recovery._tool import Resolution
 from recovery._values import pack
@@ -30,15 +31,14 @@ def resolve(
     if resolution.how == "unknown":
         raise ValueError("Resolution.unknown() settles nothing: the call stays in doubt")
     value = pack(resolution.value, "resolution")
-    backend = store.backend if isinstance(store, CheckpointStore) else store
-    reader = backend.read(run_id)
-    if reader is None:  # a claim would make it
-        raise RecoveryError(f"there is no run {run_id!r}")
-    reader.close()
-    with store.claim(run_id) as log:
+    with _claimed(store, run_id) as log:
         history = load(log, run_id)
         intents = {lsn for lsn, _, event in history.entries if isinstance(event, CallIntended)}
-        in_doubt = {recorded.lsn for recorded in history.replay.unclaimed() if not recorded.done}
+        in_doubt = {
+            recorded.lsn
+            for recorded in history.replay.unclaimed()
+            if not (recorded.done or recorded.cancelled)
+        }
         failed = history.ended.call if isinstance(history.ended, RunFailed) else 0
         if call not in in_doubt and (not failed or call != failed):
             state = "has an outcome" if call in intents else "is no call of this run"
@@ -48,3 +48,32 @@ def resolve(
             )
         log.append(*encode(CallResolved(call, resolution.how, value, who, why)))
         log.commit()
+
+
+def accept(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why: str = "") -> None:
+    """Let a run whose code diverged from its record (DivergenceError) go on with the new code.
+
+    At the next divergence the run does not stop: what is recorded and was not done again counts no
+    more, and from there on the new code's history does. What the dropped calls did in the outside
+    world stays done, and calls like them are made anew: read the DivergenceError first. A dropped
+    call that is in doubt has to be resolved before. Holds for one divergence; ``who`` and ``why``
+    are kept in the record. Durable when this returns. Raises RecoveryError for a run that has
+    ended, or is not there; LogLockedError while a process runs it.
+    """
+    with _claimed(store, run_id) as log:
+        if load(log, run_id).ended is not None:
+            raise RecoveryError(
+                f"run {run_id!r} has ended: nothing can diverge. Nothing was written."
+            )
+        log.append(*encode(DivergenceAccepted(who, why)))
+        log.commit()
+
+
+def _claimed(store: CheckpointStore | RunStore, run_id: str) -> EventLog:
+    """The log of a run that is there, for this process alone."""
+    backend = store.backend if isinstance(store, CheckpointStore) else store
+    reader = backend.read(run_id)
+    if reader is None:  # a claim would make it
+        raise RecoveryError(f"there is no run {run_id!r}")
+    reader.close()
+    return store.claim(run_id)

@@ -10,7 +10,9 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from eventlog import EventLog
@@ -18,7 +20,7 @@ from recovery._call import protocol
 from recovery._checkpoint import CheckpointStore
 from recovery._core import RunCore
 from recovery._drive import drive, drive_async
-from recovery._effects import Attend, Commit, Effect, Invoke, Nap, Wait
+from recovery._effects import Attend, Commit, Effect, Invoke, Nap, TimedOutError, Wait
 from recovery._history import History
 from recovery._keys import step_of
 from recovery._settings import Settings
@@ -55,6 +57,13 @@ class _Drivers(RunCore):
     ) -> None:
         super().__init__(log, history, store, settings)
         self._home = threading.current_thread()
+        # Tasks whose present call need not be waited for when the run is stopped; and those that
+        # were cancelled for that.
+        self.interruptible: set[asyncio.Task[Any]] = set()
+        self.interrupted: set[asyncio.Task[Any]] = set()
+
+    def wall_clock(self) -> float:
+        return time.time()
 
     # -- from async code
 
@@ -68,6 +77,8 @@ class _Drivers(RunCore):
                 return effect.ready() or await self._wait(effect)
             case Commit():
                 return await self._commit()
+            case Invoke(interruptible=True):
+                return await self._interruptible(effect)
             case Invoke():
                 return await _invoke(effect)
             case Attend():
@@ -85,6 +96,21 @@ class _Drivers(RunCore):
             await asyncio.sleep(0 if pause < 20 else min(0.001 * (pause - 19), 0.05))
             pause += 1
         return wait.ready()
+
+    async def _interruptible(self, effect: Invoke) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        self.interruptible.add(task)
+        try:
+            return await _invoke(effect)
+        except asyncio.CancelledError:
+            if task in self.interrupted:
+                self.interrupted.discard(task)
+                task.uncancel()
+                self.check()
+            raise
+        finally:
+            self.interruptible.discard(task)
 
     async def _commit(self) -> None:
         if len(live_runs) <= 1:  # alone: a flush is shorter than the way to a thread and back
@@ -133,12 +159,24 @@ async def _nap_async(nap: Nap) -> None:
 async def _invoke(effect: Invoke) -> Any:
     token = current_scope.set(effect.scope)
     try:
-        if is_async(effect.function):
-            return await effect.function(*effect.args, **effect.kwargs)
-        value = await asyncio.to_thread(_called, effect)
-        return await value if inspect.isawaitable(value) else value
+        if effect.timeout_s is None:
+            return await _called_async(effect)
+        try:
+            async with asyncio.timeout(effect.timeout_s) as timer:
+                return await _called_async(effect)
+        except TimeoutError as exc:
+            if not timer.expired():  # it is the function's own
+                raise
+            raise TimedOutError(function_name(effect.function), effect.timeout_s) from exc
     finally:
         current_scope.reset(token)
+
+
+async def _called_async(effect: Invoke) -> Any:
+    if is_async(effect.function):
+        return await effect.function(*effect.args, **effect.kwargs)
+    value = await asyncio.to_thread(_called, effect)
+    return await value if inspect.isawaitable(value) else value
 
 
 def _called(effect: Invoke) -> Any:
@@ -151,19 +189,41 @@ def _called(effect: Invoke) -> Any:
 def _invoke_sync(effect: Invoke) -> Any:
     token = current_scope.set(effect.scope)
     try:
-        value = _called(effect)
-        if not inspect.isawaitable(value):
-            return value
-        if asyncio._get_running_loop() is None:
-            return asyncio.run(_awaited(value))
-        if inspect.iscoroutine(value):
-            value.close()
-        raise TypeError(
-            f"{function_name(effect.function)} is no async function, but returned something to "
-            "await. Use `await run.call(...)` for it, or make it `async def`."
-        )
+        return _awaited_here(effect) if effect.timeout_s is None else _in_time(effect)
     finally:
         current_scope.reset(token)
+
+
+def _in_time(effect: Invoke) -> Any:
+    """Call it in a thread, for only so can it be left alone when it takes too long."""
+    ended: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            ended.set_result(_awaited_here(effect))
+        except BaseException as exc:
+            ended.set_exception(exc)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(work,), daemon=True).start()
+    assert effect.timeout_s is not None
+    if not wait_for_futures([ended], effect.timeout_s).done:
+        raise TimedOutError(function_name(effect.function), effect.timeout_s)
+    return ended.result()
+
+
+def _awaited_here(effect: Invoke) -> Any:
+    value = _called(effect)
+    if not inspect.isawaitable(value):
+        return value
+    if asyncio._get_running_loop() is None:
+        return asyncio.run(_awaited(value))
+    if inspect.iscoroutine(value):
+        value.close()
+    raise TypeError(
+        f"{function_name(effect.function)} is no async function, but returned something to "
+        "await. Use `await run.call(...)` for it, or make it `async def`."
+    )
 
 
 async def _awaited(value: Awaitable[R]) -> R:
@@ -184,6 +244,22 @@ class Run(_Drivers):
     ) -> None:
         super().__init__(log, history, store, settings)
         self._root = asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
+
+    def cancel(self, error: Exception) -> None:
+        super().cancel(error)
+        with suppress(RuntimeError):  # the loop is closed: the run is over
+            self._loop.call_soon_threadsafe(self._interrupt)
+
+    def _interrupt(self) -> None:
+        """Do not wait for what does no harm when it is cut short: calls that are safe to repeat,
+        and an agent that waits for anything but calls."""
+        tasks = set(self.interruptible)
+        if not self.in_flight and self._root is not None:
+            tasks.add(self._root)
+        for task in tasks - self.interrupted:
+            self.interrupted.add(task)
+            task.cancel()
 
     def alone(self) -> bool:
         if asyncio._get_running_loop() is None or asyncio.current_task() is not self._root:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from signal import Signals
 from typing import TypedDict
+
+from recovery._tool import AfterCrash, ToolSpec, check_policy
 
 
 class Options(TypedDict, total=False):
@@ -11,9 +15,14 @@ class Options(TypedDict, total=False):
 
     ``max_recoveries``: how often in a row an error of the agent is recovered from in this process
     without getting a step further (3); the last one is raised, and the run can be resumed later.
+    ``after_crash``: what to do about calls in doubt, for all tools or by the name of the tool, in
+    place of what the tools themselves say. ``stop_on``: signals to the process upon which runs stop
+    at the next safe point, as by ``stop()``; a second one does what it did before.
     """
 
     max_recoveries: int
+    after_crash: AfterCrash | Mapping[str, AfterCrash]
+    stop_on: Sequence[Signals]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +31,21 @@ class Settings:
 
     checkpoint_every_n: int = 3
     max_recoveries: int = 3
+    after_crash: AfterCrash | Mapping[str, AfterCrash] | None = None
+    stop_on: Sequence[Signals] = ()
 
     def __post_init__(self) -> None:
         if self.checkpoint_every_n < 1:
             raise ValueError(f"checkpoint_every_n is 1 or more, not {self.checkpoint_every_n}")
+        given = self.after_crash
+        for policy in given.values() if isinstance(given, Mapping) else [given]:
+            if policy is not None:
+                check_policy(policy)
+
+    def adapted(self, spec: ToolSpec) -> ToolSpec:
+        """How calls of a tool are recorded in these runs."""
+        given = self.after_crash
+        policy = given.get(spec.name) if isinstance(given, Mapping) else given
+        if policy is None or spec.waits or policy == spec.after_crash:
+            return spec
+        return replace(spec, after_crash=policy, reconcile=None)

@@ -8,12 +8,13 @@ import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from eventlog import RefusedValueError
 from recovery._errors import ToolError
 from recovery._events import CallFailed
+from recovery._retry import Retry
 
 if TYPE_CHECKING:
     from recovery._core import RunCore
@@ -25,6 +26,7 @@ _REFUSED = f"{RefusedValueError.__module__}.{RefusedValueError.__qualname__}"
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 AfterCrash = Literal["park", "retry", "report"]
+WhenCut = Literal["in_doubt", "fail"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,9 @@ class ToolSpec:
     after_crash: AfterCrash | Literal["reconcile"] = "park"
     reconcile: Reconcile | None = None
     raises: tuple[type[Exception], ...] = ()
+    retry: Retry | None = None
+    timeout_s: float | None = None  # of an attempt
+    on_timeout: WhenCut | None = None
     # A built-in call that waits for something outside: its function makes, of the run and the
     # call, a generator of naps. It may be begun again at any time, so its policy is "retry".
     waits: bool = False
@@ -100,6 +105,11 @@ class ToolSpec:
     def repeatable(self) -> bool:
         """Whether a call needs no durable intent, because making it twice does no harm."""
         return self.after_crash == "retry"
+
+    @property
+    def when_cut(self) -> WhenCut:
+        """What a call is that was timed out or cancelled."""
+        return self.on_timeout or ("fail" if self.repeatable else "in_doubt")
 
     def rebuild(self, failed: CallFailed) -> Exception:
         """The exception that the agent sees, on the first execution as on replay.
@@ -162,50 +172,82 @@ def current_call() -> Call | None:
     return scope.call if scope is not None else None
 
 
+class ToolOptions(TypedDict, total=False):
+    """What a tool can be told, each by name.
+
+    ``after_crash`` says what to do when a crash leaves it unknown whether a call took effect:
+    "park" (the run stops until somebody resolves it), "retry" (the call is safe to repeat),
+    "report" (the agent receives an OutcomeUnknown). ``reconcile`` asks the outside world instead: a
+    function (sync or async) from the Call to a Resolution; if it raises or answers unknown, the run
+    parks. ``raises`` names exceptions that the agent is to see as themselves (builtin ones need not
+    be named; others become ToolError). ``name`` is the tool's name in the log, the function's by
+    default.
+
+    ``retry``: a Retry, for calls that raise. ``timeout_s``: how long an attempt may take; then an
+    async function is cancelled (a plain one is left alone in its thread). ``on_timeout``: what a
+    call is that was timed out, or cancelled by the agent: "in_doubt" (the default of side effects)
+    or "fail" (of those that are safe to repeat).
+    """
+
+    after_crash: AfterCrash
+    reconcile: Reconcile
+    raises: Sequence[type[Exception]]
+    name: str
+    retry: Retry
+    timeout_s: float
+    on_timeout: WhenCut
+
+
+def check_policy(policy: str) -> None:
+    """ValueError for what is no policy about calls in doubt."""
+    if policy not in ("park", "retry", "report"):
+        raise ValueError(f'after_crash is "park", "retry" or "report", not {policy!r}')
+
+
+def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
+    """The spec of a function, or of a tool that is to differ in these options."""
+    spec = spec_of(function)
+    given: dict[str, Any] = {"name": spec.name} | dict(options)
+    if "after_crash" in given:
+        check_policy(given["after_crash"])
+        if given.get("reconcile") is not None:
+            raise ValueError(
+                "reconcile= decides what happens after a crash, leave out after_crash="
+            )
+        given["reconcile"] = None
+    elif given.get("reconcile") is not None:
+        given["after_crash"] = "reconcile"
+    if given.get("timeout_s") is not None and not given["timeout_s"] > 0:
+        raise ValueError(f"timeout_s is more than 0, not {given['timeout_s']!r}")
+    if given.get("on_timeout") not in (None, "in_doubt", "fail"):
+        raise ValueError(f'on_timeout is "in_doubt" or "fail", not {given["on_timeout"]!r}')
+    if "raises" in given:
+        given["raises"] = tuple(given["raises"])
+    return replace(spec, **given)
+
+
 @overload
 def tool(function: Callable[P, R], /) -> Callable[P, R]: ...
 
 
 @overload
 def tool(
-    *,
-    after_crash: AfterCrash = "park",
-    reconcile: Reconcile | None = None,
-    raises: Sequence[type[Exception]] = (),
-    name: str | None = None,
+    **options: Unpack[ToolOptions],
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
-def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    after_crash: AfterCrash = "park",
-    reconcile: Reconcile | None = None,
-    raises: Sequence[type[Exception]] = (),
-    name: str | None = None,
-) -> Any:
+def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
     """Make a function a tool: called inside a run it is recorded and never executed twice.
 
-    Called outside of a run it is the plain function. ``after_crash`` says what to do when a crash
-    leaves it unknown whether a call took effect: "park" (the run stops until somebody resolves
-    it), "retry" (the call is safe to repeat), "report" (the agent receives an OutcomeUnknown).
-    ``reconcile`` asks the outside world instead: a function (sync or async) from the Call to a
-    Resolution; if it raises or answers unknown, the run parks. ``raises`` names exceptions that
-    the agent is to see as themselves (builtin ones need not be named; others become ToolError).
-    ``name`` is the tool's name in the log, the function's by default.
+    Called outside of a run it is the plain function. See ToolOptions for the options. Given a tool,
+    makes another of it that differs in these options: for one call, or one agent.
     """
-    if after_crash not in ("park", "retry", "report"):
-        raise ValueError(f'after_crash is "park", "retry" or "report", not {after_crash!r}')
-    if reconcile is not None and after_crash != "park":
-        raise ValueError("reconcile= decides what happens after a crash; leave out after_crash=")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(function):
             raise TypeError(f"@tool is for functions, not {function!r}; a name is @tool(name=...)")
-        policy: Any = "reconcile" if reconcile is not None else after_crash
-        named = name or function_name(function)
-        spec = ToolSpec(named, function, policy, reconcile, tuple(raises))
+        spec = _adapted(function, options)
+        function = spec.function
         if is_async(function):
 
             @functools.wraps(function)

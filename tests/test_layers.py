@@ -36,6 +36,7 @@ PURE = {
     "eventlog._errors",
     "recovery._events",
     "recovery._replay",
+    "recovery._retry",
     "recovery._keys",
     "recovery._shorten",
     "recovery._tally",

@@ -292,12 +292,12 @@ def observe(agent: RecoverableAgent, life: Life) -> None:
     """Have the agent run in this life, on its disk."""
     recover = type(agent)._recover
 
-    def observed(task: Any, run_id: str, takeover: bool, kind: Any) -> Any:
+    def observed(task: Any, going: Any, takeover: bool, kind: Any) -> Any:
         made: Any = functools.partial(_KINDS[kind], life)
-        return recover(agent, task, run_id, takeover, made)
+        return recover(agent, task, going, takeover, made)
 
     agent.store = CheckpointStore(Store(life))
-    agent._recover = observed  # type: ignore[method-assign]
+    agent._recover = observed  # type: ignore[method-assign, assignment]
 
 
 def _seen(spec: ToolSpec) -> ToolSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants._mutant import Edit, Mutant
 
 CALL, REPLAY, KEYS = "recovery/_call.py", "recovery/_replay.py", "recovery/_keys.py"
-DOUBT = "recovery/_doubt.py"
+DOUBT, ATTEMPTS = "recovery/_doubt.py", "recovery/_attempts.py"
 TOOL, RUN, CORE = "recovery/_tool.py", "recovery/_run.py", "recovery/_core.py"
 RESOLVE = "recovery/_resolve.py"
 
@@ -28,7 +28,7 @@ MUTANTS = [
                 "    return call_of(run, run._log.last_lsn + 1, key, given, (1, time.time_ns()))",
             ),
             Edit(
-                CALL,
+                ATTEMPTS,
                 "        event = CallReturned(call.lsn, pack(value",
                 "        if getattr(run, 'late', None) is not None:\n"
                 "            run.emit(run.late)\n            run.late = None\n"
@@ -40,7 +40,7 @@ MUTANTS = [
     Mutant(
         "intent-not-committed-before-the-effect",
         "A side effect starts before its intent is durable: a power loss forgets that it began.",
-        [Edit(CALL, "                yield Commit()\n", "                pass\n")],
+        [Edit(ATTEMPTS, "                yield Commit()\n", "                pass\n")],
         [AGENT + "test_a_side_effect_is_known_about_after_a_power_loss"],
     ),
     Mutant(
@@ -60,7 +60,7 @@ MUTANTS = [
         "The agent gets a result that no record holds: after a crash the call is in doubt.",
         [
             Edit(
-                CALL,
+                ATTEMPTS,
                 "            return Settled(run.emit(event), event)\n"
                 "        except RefusedValueError",
                 "            return Settled(call.lsn, event)\n        except RefusedValueError",
@@ -73,7 +73,7 @@ MUTANTS = [
         "The agent gets an exception that no record holds: after a crash the call is in doubt.",
         [
             Edit(
-                CALL,
+                ATTEMPTS,
                 "        return Settled(run.emit(event), event, exc)\n",
                 "        return Settled(call.lsn, event, exc)\n",
             )
@@ -86,8 +86,8 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "            if not recorded.to_retry:\n",
-                "            if recorded.to_retry:\n",
+                "            settled = yield from resume(run, spec, recorded, call)\n",
+                "            settled = None\n",
             )
         ],
         [AGENT + "test_a_call_in_doubt_parks_the_run_until_it_is_resolved"],
@@ -171,7 +171,13 @@ MUTANTS = [
         "resolution-not-durable",
         "resolve() lets go of the log without a flush: a person's decision is lost with power.",
         # Leaving out the commit alone changes nothing: closing the log makes all of it durable.
-        [Edit(RESOLVE, "        log.commit()\n", "        log._release()\n")],
+        [
+            Edit(
+                RESOLVE,
+                "who, why)))\n        log.commit()\n\n\ndef accept",
+                "who, why)))\n        log._release()\n\n\ndef accept",
+            )
+        ],
         [SEEDED + "test_a_resolution_survives_a_power_loss"],
     ),
     Mutant(
@@ -255,7 +261,7 @@ MUTANTS = [
         [
             Edit(
                 REPLAY,
-                "                    call.attempts = event.attempt\n",
+                "                    about.attempts = event.attempt\n",
                 "                    pass\n",
             )
         ],
@@ -289,9 +295,9 @@ MUTANTS = [
             ),
             Edit(
                 REPLAY,
-                "                call.last, call.last_lsn = event, lsn\n",
-                "                call.last, call.last_lsn = event, lsn\n"
-                "                outer = self._by_lsn.get(_outer(call.key.scope))\n"
+                "                about.last, about.last_lsn, about.last_ns = event, lsn, time_ns\n",
+                "                about.last, about.last_lsn, about.last_ns = event, lsn, time_ns\n"
+                "                outer = self._by_lsn.get(_outer(about.key.scope))\n"
                 "                if outer is not None:\n"
                 "                    outer.last, outer.last_lsn = event, lsn\n",
             ),
@@ -301,7 +307,7 @@ MUTANTS = [
     Mutant(
         "calls-inside-a-served-call-not-covered",
         "Calls inside a call with an outcome are waited for: every resumed run has diverged.",
-        [Edit(REPLAY, "return outer is None or outer.done or self", "return False and self")],
+        [Edit(REPLAY, "return outer is None or over(outer) or self", "return False and self")],
         [TOOLS + "test_calls_inside_calls_are_recorded_and_covered_by_the_outer_one"],
     ),
     Mutant(

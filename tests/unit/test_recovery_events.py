@@ -12,12 +12,16 @@ from hypothesis import strategies as st
 
 from eventlog import Record
 from recovery._events import (
+    AttemptFailed,
+    CallAbandoned,
     CallFailed,
     CallIntended,
     CallResolved,
     CallRetried,
     CallReturned,
+    DivergenceAccepted,
     Event,
+    HistoryDropped,
     MessagesChanged,
     RunFailed,
     RunFinished,
@@ -38,6 +42,10 @@ EVENTS: list[Event] = [
     CallIntended("3", "send", "id", b"\x00" * 16, 2, "park", [["a"], {"b": 1}], 9),
     CallIntended("call 7", "send", "", b"", 1, "retry"),
     CallRetried(4, 2),
+    AttemptFailed(4, 1, "builtins.OSError", "down", 1.5, "Traceback"),
+    CallAbandoned(4, 2, "cancelled", True, False),
+    DivergenceAccepted("me", "looked"),
+    HistoryDropped([4, 5]),
     CallReturned(4, {"x": [b"y"]}),
     CallFailed(4, "builtins.ValueError", "bad", ["bad"], "Traceback"),
     CallFailed(4, "m.E", "bad"),

@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 import pytest
 
-import recovery._call
+import recovery._attempts
 from recovery import (
     CheckpointStore,
     OutcomeUnknown,
@@ -801,7 +801,7 @@ def test_a_runtime_that_repeats_calls_in_doubt_is_found(monkeypatch: pytest.Monk
         return None
         yield
 
-    monkeypatch.setattr(recovery._call, "settle", repeat)
+    monkeypatch.setattr(recovery._attempts, "settle", repeat)
     report = sweep(chat)
     assert kinds(report) == {("ran twice", "send")}
 

@@ -1,0 +1,147 @@
+"""Making a call: its attempts, what a time-out leaves behind, and what a cancellation does."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+from eventlog import RefusedValueError
+from recovery._core import RunCore
+from recovery._doubt import Settled, settle
+from recovery._effects import Attend, Commit, Effect, Invoke, Nap, TimedOutError
+from recovery._events import (
+    AttemptFailed,
+    CallAbandoned,
+    CallResolved,
+    CallRetried,
+    CallReturned,
+)
+from recovery._failure import failure
+from recovery._keys import call_scope
+from recovery._replay import RecordedCall
+from recovery._tool import Call, Scope, ToolSpec
+from recovery._values import pack
+
+_logger = logging.getLogger("recovery")
+
+POLL_S = 0.25  # how soon a call that waits sees that its run was stopped
+# How much longer than the first time an agent may take to cancel a call on replay.
+LATE_S = 10.0
+
+
+def attempts(
+    run: RunCore, spec: ToolSpec, call: Call, failed: int
+) -> Generator[Effect, Any, Settled]:
+    """Make the call, again and again as its tool allows; how it ended.
+
+    ``failed``: attempts that raised so far, in whatever process.
+    """
+    while True:
+        if not spec.repeatable:
+            # Invariant: no side effect starts before its intent is durable.
+            try:
+                yield Commit()
+            except BaseException:
+                run.cut(spec, call, begun=False)
+                raise
+        ended = yield from _attempt(run, spec, call, failed)
+        if isinstance(ended, Settled):
+            return ended
+        yield Attend(until(run, ended))
+        failed += 1
+        call = replace(call, attempt=call.attempt + 1)
+        run.emit(CallRetried(call.lsn, call.attempt))
+
+
+def resume(
+    run: RunCore, spec: ToolSpec, recorded: RecordedCall, call: Call
+) -> Generator[Effect, Any, Settled | None]:
+    """A recorded call without an outcome: what became of it; None if it is to be made again."""
+    if recorded.cancelled:
+        yield Attend(_cancelled_again(run, recorded))
+    match recorded.last:
+        case AttemptFailed(retry_at=when):
+            yield Attend(until(run, when))
+            return None
+        case CallResolved(how="retry") | CallAbandoned(begun=False):
+            return None
+    return (yield from settle(run, spec, call))
+
+
+def until(run: RunCore, when: float) -> Generator[Nap, None, None]:
+    """Wait until a time, in seconds since 1970; cut short when the run is stopped."""
+    while (left := when - run.wall_clock()) > 0:
+        yield Nap(min(left, POLL_S))
+        run.check()
+
+
+def _cancelled_again(run: RunCore, recorded: RecordedCall) -> Generator[Nap, None, None]:
+    """Wait for the agent to cancel the call as it did when it was recorded.
+
+    Should it not, the call is in doubt like any other. It may take as long as it took from the
+    beginning of the step, for what came before the call is served at once.
+    """
+    took = max(0, recorded.last_ns - recorded.since_ns) / 1e9
+    yield from until(run, run.wall_clock() + took + LATE_S)
+    _logger.warning("run %s: the agent cancelled call %s (LSN %d) when it was recorded, and does "
+                    "not now", run.run_id, recorded.key, recorded.lsn)  # fmt: skip
+
+
+def _attempt(
+    run: RunCore, spec: ToolSpec, call: Call, failed: int
+) -> Generator[Effect, Any, Settled | float]:
+    """One attempt: how the call ended, or when to make the next one."""
+    run.executed += 1
+    scope = Scope(run, call_scope(call.lsn), call)
+    try:
+        if spec.waits:
+            value = yield Attend(spec.function(run, call))
+        else:
+            value = yield Invoke(
+                spec.function, call.args, call.kwargs, scope, spec.timeout_s, spec.repeatable
+            )
+        event = CallReturned(call.lsn, pack(value, f"result of {spec.name}"))
+        # A stop that the tool has swallowed, of a call inside it: it knows nothing of the outcome.
+        scope.check()
+        try:
+            return Settled(run.emit(event), event)
+        except RefusedValueError as exc:  # too large
+            raise RefusedValueError(f"result of {spec.name}", exc.reason) from None
+    except TimedOutError as exc:
+        scope.check()
+        return (yield from _overdue(run, spec, call, failed, exc.error()))
+    except Exception as exc:
+        scope.check()
+        return _raised(run, spec, call, failed, exc)
+    except BaseException:
+        scope.check()
+        run.cut(spec, call, begun=True)
+        raise
+
+
+def _raised(
+    run: RunCore, spec: ToolSpec, call: Call, failed: int, exc: Exception
+) -> Settled | float:
+    event = failure(call.lsn, exc)
+    if spec.retry is None or not spec.retry.again(exc, failed + 1):
+        return Settled(run.emit(event), event, exc)
+    when = run.wall_clock() + spec.retry.pause_s(exc, failed + 1, random.random())
+    _logger.info("run %s: attempt %d failed, next in %.1f s: %s: %r",
+                 run.run_id, call.attempt, when - run.wall_clock(), call, exc)  # fmt: skip
+    run.emit(AttemptFailed(call.lsn, call.attempt, event.type, event.message, when,
+                           event.traceback))  # fmt: skip
+    return when
+
+
+def _overdue(
+    run: RunCore, spec: ToolSpec, call: Call, failed: int, exc: TimeoutError
+) -> Generator[Effect, Any, Settled | float]:
+    """A time-out tells nothing about the outcome of a side effect: it is in doubt."""
+    if spec.when_cut == "fail":
+        return _raised(run, spec, call, failed, exc)
+    run.emit(CallAbandoned(call.lsn, call.attempt, "timeout", begun=True))
+    settled = yield from settle(run, spec, call)
+    return settled or _raised(run, spec, call, failed, exc)

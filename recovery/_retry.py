@@ -1,0 +1,58 @@
+"""When a call that raised is made again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from eventlog._errors import RefusedValueError
+from recovery._errors import PermanentError
+
+Errors = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
+
+# Making the call again changes nothing about these.
+_HOPELESS = (PermanentError, RefusedValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often, and how soon, a call that raised is made again.
+
+    ``attempts``: how many in all. ``delay_s``: before the second; each further one is ``factor``
+    times as long, at most ``max_delay_s``; or a function of the exception and the number of the
+    failed attempt (for a Retry-After header). ``jitter``: up to this part of a delay is taken off
+    at random, so that runs that failed together do not come back together. ``on``: the exceptions
+    that count, or a function that tells. PermanentError is never tried again.
+    """
+
+    attempts: int = 3
+    delay_s: float | Callable[[Exception, int], float] = 1.0
+    factor: float = 2.0
+    max_delay_s: float = 60.0
+    jitter: float = 0.5
+    on: Errors = Exception
+
+    def __post_init__(self) -> None:
+        numbers: tuple[Any, ...] = (self.factor, self.max_delay_s, self.jitter)
+        if self.attempts < 1 or min(numbers) < 0 or self.jitter > 1:
+            raise ValueError(f"attempts from 1, no negative numbers, jitter up to 1, not {self}")
+
+    def again(self, error: Exception, failed: int) -> bool:
+        """Whether to try again after the ``failed``-th attempt that raised, with this error."""
+        if failed >= self.attempts or isinstance(error, _HOPELESS):
+            return False
+        kinds: Any = self.on
+        if isinstance(kinds, type | tuple):
+            return isinstance(error, kinds)
+        return bool(kinds(error))
+
+    def pause_s(self, error: Exception, failed: int, chance: float) -> float:
+        """Seconds until the next attempt; ``chance`` is a random number in [0, 1)."""
+        if callable(self.delay_s):
+            return max(0.0, float(self.delay_s(error, failed)))
+        try:
+            delay = min(self.delay_s * self.factor ** (failed - 1), self.max_delay_s)
+        except OverflowError:
+            delay = self.max_delay_s
+        return delay * (1 - self.jitter * chance)
