@@ -8,12 +8,15 @@
 from eventlog._errors import (
     Damage,
     DamagedError,
+    EncryptedLogError,
     FencedError,
     LogError,
     LogLockedError,
+    NotEncryptedError,
     RefusedValueError,
     UnsupportedFormatError,
     WriterFailedError,
+    WrongKeyError,
 )
 from eventlog._log import EventLog, OpenReport
 from eventlog._reader import LogReader
@@ -22,11 +25,13 @@ from eventlog._record import Packed, Record, Snapshot
 __all__ = [
     "Damage",
     "DamagedError",
+    "EncryptedLogError",
     "EventLog",
     "FencedError",
     "LogError",
     "LogLockedError",
     "LogReader",
+    "NotEncryptedError",
     "OpenReport",
     "Packed",
     "Record",
@@ -34,4 +39,5 @@ __all__ = [
     "Snapshot",
     "UnsupportedFormatError",
     "WriterFailedError",
+    "WrongKeyError",
 ]

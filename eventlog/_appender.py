@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 
+from eventlog._cipher import Encrypter
 from eventlog._errors import LogError, WriterFailedError
 from eventlog._files import Directory, File, Files, write_all
 from eventlog._frame import (
+    ENCRYPTED,
     FRAME_SIZE,
     HEADER_SIZE,
     LSN_MAX,
     NUMBER_MAX,
     SNAPSHOT,
+    Frame,
     SegmentHeader,
     encode_frame,
     padded,
@@ -56,6 +59,7 @@ class Appender:
         self.flushed = True  # durability="power"
         self.buffered = False  # durability="none"
         self.segment_size = 0
+        self.encrypter: Encrypter | None = None  # None: in clear
 
     # -- recovery
 
@@ -104,7 +108,11 @@ class Appender:
                 _renew(file, tail)
                 writer.seal(self.durable, clean=False)
                 self._directory.sync()
-            elif tail.clean and tail.offset < self.segment_size:
+            elif (
+                tail.clean
+                and tail.offset < self.segment_size
+                and tail.header.encrypted == (self.encrypter is not None)
+            ):
                 # Closed cleanly: nothing behind the end, no other writer. Go on in it. Its records
                 # are durable; whether the flush of its footer succeeded, nothing says.
                 _renew(file, tail)
@@ -117,27 +125,31 @@ class Appender:
 
     def append(self, kind: int, count: int, payload: bytes) -> int:
         """Append one frame of ``count`` records; the LSN of the first."""
-        size = padded(FRAME_SIZE + len(payload))
+        size, bare = padded(FRAME_SIZE + len(payload)), payload
+        if self.encrypter is not None:
+            self.encrypter.check_size(payload)
+            size, bare = padded(size + self.encrypter.overhead), self.encrypter.head
         with self._lock:
             self.check()
-            if self._fits(size, payload):
+            if self._fits(size, bare):
                 return self._append(kind, count, payload)
         with self._sync_lock, self._lock:
             self.check()
             try:
-                if not self._fits(size, payload):
+                if not self._fits(size, bare):
                     if self._writer is not None:
                         self._seal(self._writer, clean=False)
-                    self._writer = self._new_segment(payload)
+                    self._writer = self._new_segment(bare)
             except BaseException as exc:
                 self.fail(exc)
                 raise
             return self._append(kind, count, payload)
 
-    def _fits(self, size: int, payload: bytes) -> bool:
+    def _fits(self, size: int, bare: bytes) -> bool:
         # A payload that has the segment's salt in it (an agent that reads its own log, or somebody
         # who forges frames) goes to another segment: the search for frames never looks into one.
-        if self._writer is None or self._writer.header.salt in payload:
+        # ``bare`` is as much of it as is the same however it is encrypted.
+        if self._writer is None or self._writer.header.salt in bare:
             return False
         end = self._writer.end + self._buffer_size
         # A record larger than a segment has one to itself.
@@ -147,7 +159,12 @@ class Appender:
         writer, lsn = self._writer, self.next_lsn
         assert writer is not None
         marks = (lsn, self.durable.durable, self._snapshot)
-        frame = encode_frame(writer.header.salt, kind, count, payload, marks)
+        salt = writer.header.salt
+        if self.encrypter is not None:
+            kind |= ENCRYPTED
+            place = Frame(0, 0, kind, *marks, count, 0, 0, salt)
+            payload = self.encrypter.encrypt(writer.header, place, payload)
+        frame = encode_frame(salt, kind, count, payload, marks)
         try:
             if self.buffered:
                 if not self._buffer:
@@ -159,7 +176,7 @@ class Appender:
             else:
                 writer.write(frame, lsn)
             self.next_lsn = lsn + count
-            if kind == SNAPSHOT:
+            if kind & ~ENCRYPTED == SNAPSHOT:
                 self._snapshot = lsn
         except BaseException as exc:  # a full disk, Ctrl-C between two lines: see the invariants
             self.fail(exc)
@@ -183,11 +200,14 @@ class Appender:
             self._buffer, self._buffer_size = [], 0
             self._writer.write(frames, self._buffer_lsn)
 
-    def _new_segment(self, payload: bytes) -> SegmentWriter:
-        """A segment for ``payload``, and what comes after it."""
+    def _new_segment(self, bare: bytes) -> SegmentWriter:
+        """A segment for a payload with ``bare`` in it, and what comes after it."""
         self._owner.check()
         if self._mark_file is None:
             self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
+            if self.encrypter is not None:
+                # Nothing can be decrypted without the log's id. Now it is in two places.
+                self._write_mark(self.durable)
         while True:
             if self._number >= NUMBER_MAX:
                 raise LogError(
@@ -196,11 +216,12 @@ class Appender:
                 )
             self._number += 1
             salt = self._new_salt()
-            while salt in payload:
+            while salt in bare:
                 salt = self._new_salt()
             header = SegmentHeader(
-                self._number, self._log_id, self.next_lsn, self.oldest_lsn, self._owner.epoch, salt
-            )
+                self._number, self._log_id, self.next_lsn, self.oldest_lsn, self._owner.epoch, salt,
+                self.encrypter is not None,
+            )  # fmt: skip
             try:
                 return SegmentWriter.create(self._directory, header, self.flushed)
             except FileExistsError:
@@ -243,7 +264,11 @@ class Appender:
         self.durable = mark
         if self._mark_file is not None:
             # After the flush, never before, and not flushed itself: it may lag, it never leads.
-            write_all(self._mark_file, encode_mark(self._log_id, self._owner.epoch, mark), 0)
+            self._write_mark(mark)
+
+    def _write_mark(self, mark: Mark) -> None:
+        assert self._mark_file is not None
+        write_all(self._mark_file, encode_mark(self._log_id, self._owner.epoch, mark), 0)
 
     def _seal(self, writer: SegmentWriter, clean: bool) -> None:
         self._owner.check()

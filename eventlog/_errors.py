@@ -88,6 +88,44 @@ class DamagedError(LogError):
         )
 
 
+class EncryptedLogError(LogError):
+    """The log is encrypted, and no key was given. Nothing is lost, and nothing was written.
+
+    ``key_id`` names the key that it is under; None when that cannot be read.
+    """
+
+    def __init__(self, path: str, key_id: str | None, why: str = "no key was given") -> None:
+        self.path, self.key_id = path, key_id
+        under = "" if key_id is None else f" under the key {key_id!r}"
+        super().__init__(
+            f"{path} is encrypted{under}, and {why}. Nothing is lost, and nothing was written. "
+            "Open it with encryption=Encryption(...) of that key; `logdump verify` checks it "
+            "without one."
+        )
+
+
+class WrongKeyError(EncryptedLogError):
+    """The log, or what was to be read of it, is encrypted under another key than the one given.
+
+    Not damage: nothing is lost, and nothing was written.
+    """
+
+
+class NotEncryptedError(LogError):
+    """A log with records in clear was opened or read with a key. Nothing was written.
+
+    Anybody can have written what is in clear, so it counts only when that was asked for.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} holds records in clear, and was to be encrypted. Nothing was written. If it "
+            "was begun in clear, open it with Encryption(..., accept_clear=True): what is in it "
+            "is believed and what comes is encrypted. If not, somebody has put records into it."
+        )
+
+
 class UnsupportedFormatError(LogError):
     """Not a log, or one of a format version that this library does not know. Not damage."""
 

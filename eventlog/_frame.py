@@ -3,8 +3,8 @@
 Segment header (64 bytes, little endian)      Frame (48 bytes, then the payload, zeros to 8)
    0  magic        8                             0  marker          the segment's salt
    8  version      u16                           4  header CRC      u32 of bytes 8..48
-  10  flags        u16, 0                        8  payload size    u32
-  12  number       u32                          12  kind            u32
+  10  flags        u16                           8  payload size    u32
+  12  number       u32                          12  kind, flags     u32
   16  log id       16                           16  LSN             u64, of its first record
   32  first LSN    u64                          24  durable mark    u64, an LSN
   40  oldest LSN   u64                          32  last snapshot   u64, an LSN
@@ -33,6 +33,10 @@ FRAME_SIZE = 48
 ALIGNMENT = 8
 
 RECORDS, SNAPSHOT, FOOTER = 1, 2, 3
+_KIND_MASK = 0xFF  # the rest of the field are flags
+ENCRYPTED = 1 << 8  # of records and snapshots: the payload is as in _encrypted
+
+_SEGMENT_ENCRYPTED = 1  # flag of a segment: all its records are
 
 # One payload: bounds the memory that a reader needs before it can check anything. raft-wal's limit.
 PAYLOAD_SIZE_MAX = 64 << 20
@@ -74,12 +78,13 @@ class SegmentHeader:
     oldest_lsn: int
     epoch: int
     salt: bytes
+    encrypted: bool = False
 
     def encode(self) -> bytes:
         """The header as bytes, its CRC last."""
         assert len(self.log_id) == 16 and len(self.salt) == 4
         checked = _SEGMENT.pack(
-            SEGMENT_MAGIC, VERSION, 0, self.number, self.log_id,
+            SEGMENT_MAGIC, VERSION, self.encrypted * _SEGMENT_ENCRYPTED, self.number, self.log_id,
             self.first_lsn, self.oldest_lsn, self.epoch, self.salt,
         )  # fmt: skip
         return checked + _CRC.pack(crc32(checked))
@@ -96,19 +101,22 @@ def decode_segment_header(buf: Buffer) -> SegmentHeader | None:
     magic, version, flags, number, log_id, first, oldest, epoch, salt = _SEGMENT.unpack_from(buf)
     if magic != SEGMENT_MAGIC or _CRC.unpack_from(buf, 60)[0] != crc32(bytes(buf[:60])):
         return None
-    if version != VERSION or flags:
+    if version != VERSION or flags & ~_SEGMENT_ENCRYPTED:
         raise UnsupportedFormatError(
             f"format version {version} (flags {flags:#x}); this library reads version {VERSION}. "
             "The log is not damaged: use a newer library."
         )
     if not 0 < oldest <= first <= LSN_MAX or epoch > EPOCH_MAX:  # no writer of ours wrote this
         return None
-    return SegmentHeader(number, log_id, first, oldest, epoch, salt)
+    return SegmentHeader(number, log_id, first, oldest, epoch, salt, bool(flags))
 
 
 @dataclass(slots=True)  # not frozen: a log is opened at the speed at which these are made
 class Frame:
-    """The header of a frame found at ``offset``; its payload may or may not be sound."""
+    """The header of a frame found at ``offset``; its payload may or may not be sound.
+
+    ``kind`` is without the ``flags`` that share its field, and these are as they stand there.
+    """
 
     offset: int
     size: int
@@ -119,6 +127,8 @@ class Frame:
     count: int
     crc: int
     end: int
+    salt: bytes = b""
+    flags: int = 0
 
     @property
     def payload_offset(self) -> int:
@@ -137,7 +147,7 @@ def padded(offset: int) -> int:
 def encode_frame(
     salt: bytes, kind: int, count: int, payload: bytes, marks: tuple[int, int, int]
 ) -> bytes:
-    """A whole frame, padded. ``marks`` are its LSN, durable mark and last snapshot."""
+    """A whole frame, padded. ``kind`` with flags; ``marks``: LSN, durable mark, last snapshot."""
     assert len(payload) <= PAYLOAD_SIZE_MAX
     size = len(payload)
     seed = _CRC.unpack(salt)[0]
@@ -160,7 +170,10 @@ def frame_at(buf: bytes, offset: int, salt: bytes) -> Frame | None:
     if crc32(buf[offset + 8 : offset + FRAME_SIZE], _CRC.unpack(salt)[0]) != header_crc:
         return None
     end = padded(offset + FRAME_SIZE + size)
-    return Frame(offset, size, kind, lsn, durable, snapshot, count, crc, end)
+    flags = kind & ~_KIND_MASK
+    return Frame(
+        offset, size, kind & _KIND_MASK, lsn, durable, snapshot, count, crc, end, salt, flags
+    )
 
 
 def payload_of(buf: bytes, frame: Frame, salt: bytes) -> bytes | None:

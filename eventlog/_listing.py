@@ -8,10 +8,17 @@ from dataclasses import dataclass, replace
 
 from eventlog._errors import Damage, UnsupportedFormatError
 from eventlog._files import Directory
-from eventlog._frame import HEADER_SIZE, SegmentHeader
+from eventlog._frame import HEADER_SIZE, Frame, SegmentHeader
 from eventlog._owner import LOCK_NAME
 from eventlog._scan import Mark
-from eventlog._segment import identify, read_header, read_mark, read_segment, segment_number
+from eventlog._segment import (
+    identify,
+    read_first_frame,
+    read_header,
+    read_mark,
+    read_segment,
+    segment_number,
+)
 
 # How often to look again when a segment is gone between listing and opening (truncate_before).
 # Each time one is removed, so this is more than there can be; and no directory makes us look for
@@ -56,6 +63,18 @@ class Listing:
     def oldest_lsn(self) -> int:
         """Records before this LSN were removed on purpose; the newest readable header says so."""
         return self._oldest_lsn(self.log_id(), self.numbers())
+
+    def first_frame(self, number: int) -> tuple[Frame | None, bytes]:
+        """The first frame of a segment and its payload; None when it is not there or not sound."""
+        return read_first_frame(self._directory, number)
+
+    def first_encrypted(self) -> int:
+        """The number of the first segment of this log that is encrypted; 0 when none is."""
+        for number in self.numbers():
+            header = self.header(number)
+            if header is not None and header.encrypted and header.log_id == self.log_id():
+                return number
+        return 0
 
     def before(self, lsn: int) -> tuple[int, list[int]]:
         """The segments with records before ``lsn`` alone, and the first LSN of what comes next.

@@ -20,6 +20,7 @@ from eventlog._frame import HEADER_SIZE, RECORDS, SEGMENT_SIZE_MAX, SNAPSHOT
 from eventlog._owner import LOCK_NAME, claim
 from eventlog._reader import LogReader, OnDamage, Tail
 from eventlog._record import Record, Snapshot, encode_payload, encode_snapshot, pack
+from eventlog.encryption import Encryption
 
 _logger = logging.getLogger("eventlog")
 
@@ -86,6 +87,7 @@ class EventLog:
         takeover: bool = False,
         segment_size: int = SEGMENT_SIZE,
         files: Files | None = None,
+        encryption: Encryption | None = None,
     ) -> EventLog:
         """Create the log in directory ``path``, or recover it, and hold it exclusively.
 
@@ -93,12 +95,14 @@ class EventLog:
         flush, 0.1 ms and up, as the disk has it). "process": survives the process; no flush.
         "none": records are written 64 KiB at a time; a crash loses the last of them, and what is
         left is a sound prefix. ``segment_size`` in bytes. ``report`` says what was found.
+        ``encryption``: encrypt what is appended; an encrypted log cannot be opened without it.
 
         ``takeover`` is an operator's decision: take the log from an owner that is stuck. Nothing
         that it writes afterwards counts, and its next commit raises FencedError.
 
         Raises LogLockedError (held by another), UnsupportedFormatError (not a log, or of a newer
-        version), LogError (a file system that cannot give ``durability``), OSError. Damage is not
+        version), EncryptedLogError, WrongKeyError and NotEncryptedError (before anything is
+        written), LogError (a file system that cannot give ``durability``), OSError. Damage is not
         raised here but reported, and raised where it is read; appending goes on behind it.
         """
         if durability not in ("power", "process", "none"):
@@ -110,13 +114,14 @@ class EventLog:
         directory = files.make_directory(os.fspath(path))
         try:
             _check_directory(files, directory, durability)
-            reader = LogReader(files, directory)
+            reader = LogReader(files, directory, encryption)
+            encrypter = reader.decoder.encrypter(files.random_bytes)
             owner = claim(files, directory, reader.listing.last_epoch(), takeover)
             log_id = reader.listing.log_id() or files.random_bytes(16)
             appender = Appender(files, directory, owner, log_id)
             try:
                 appender.flushed, appender.buffered = durability == "power", durability == "none"
-                appender.segment_size = segment_size
+                appender.segment_size, appender.encrypter = segment_size, encrypter
                 tail = reader.tail()
                 appender.settle(tail)
             except BaseException:
@@ -139,14 +144,20 @@ class EventLog:
         return log
 
     @staticmethod
-    def read(path: str | os.PathLike[str], *, files: Files | None = None) -> LogReader:
+    def read(
+        path: str | os.PathLike[str],
+        *,
+        files: Files | None = None,
+        encryption: Encryption | None = None,
+    ) -> LogReader:
         """A reader of the log: takes no lock, writes nothing; the log may be live or damaged.
 
+        ``encryption``: where the keys of an encrypted log are.
         Raises FileNotFoundError, or UnsupportedFormatError when the directory holds no log.
         """
         files = files or OSFiles()
         directory = files.open_directory(os.fspath(path))
-        reader = LogReader(files, directory)
+        reader = LogReader(files, directory, encryption)
         if not reader.listing.numbers() and directory.identity(LOCK_NAME) is None:
             directory.close()
             raise UnsupportedFormatError(f"{os.fspath(path)} is not a log: it has no segments")

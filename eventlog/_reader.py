@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
+from eventlog._cipher import Decoder
 from eventlog._errors import Damage, DamagedError
 from eventlog._files import Directory, Files
 from eventlog._frame import (
@@ -23,7 +24,7 @@ from eventlog._frame import (
     frame_at,
 )
 from eventlog._listing import LOOKS_MAX, Listing, Place
-from eventlog._record import Record, Snapshot, decode_payload
+from eventlog._record import Record, Snapshot
 from eventlog._scan import End, Mark, Segment
 from eventlog._segment import (
     INDEX_STEP,
@@ -34,6 +35,7 @@ from eventlog._segment import (
     read_segment,
     segment_name,
 )
+from eventlog.encryption import Encryption
 
 _logger = logging.getLogger("eventlog")
 
@@ -73,12 +75,18 @@ class LogReader:
 
     Any number of readers may work beside a writer and each other. A reader sees records as soon
     as the writer's ``append`` has returned; after a power loss some of these may be gone.
+
+    Of an encrypted log only ``eventlog.dump`` shows anything without the key: where a record is
+    reached, EncryptedLogError is raised, and WrongKeyError with the wrong key.
     """
 
-    def __init__(self, files: Files, directory: Directory) -> None:
+    def __init__(
+        self, files: Files, directory: Directory, encryption: Encryption | None = None
+    ) -> None:
         self.files, self._directory = files, directory
         self.path = directory.path
         self.listing = Listing(directory)
+        self.decoder = Decoder(self.path, self.listing, encryption)
 
     def __enter__(self) -> LogReader:
         return self
@@ -271,12 +279,13 @@ class LogReader:
                 yield item
             elif not isinstance(item, End) and item[0].kind != FOOTER:
                 frame, payload = item
-                records = decode_payload(frame, payload)
-                if records is None:
-                    what, last = "payload is not what its header says", frame.lsn + frame.count - 1
+                records = self.decoder.records(place, frame, payload)
+                if isinstance(records, str):
+                    last = frame.lsn + frame.count - 1
                     yield Damage(place.number, frame.offset, frame.end - frame.offset, frame.lsn,
-                                 last, what, frame.kind == SNAPSHOT)  # fmt: skip
-                yield from records or ()
+                                 last, records, frame.kind == SNAPSHOT)  # fmt: skip
+                else:
+                    yield from records
 
     def _pass(self, position: _Position) -> Iterator[Record | Damage]:
         """All that there is now from ``position`` on, which moves along."""
@@ -390,4 +399,5 @@ def _unsure(
     for frame, payload in unsure:
         if frame.lsn > known:
             marks = (frame.lsn, frame.durable, frame.snapshot)
-            yield frame.offset, encode_frame(salt, frame.kind, frame.count, payload, marks)
+            kind = frame.kind | frame.flags
+            yield frame.offset, encode_frame(salt, kind, frame.count, payload, marks)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from eventlog._errors import Damage, UnsupportedFormatError
 from eventlog._frame import (
+    ENCRYPTED,
     FOOTER,
     HEADER_SIZE,
     RECORDS,
@@ -31,6 +32,8 @@ from eventlog._frame import (
     frames_ahead,
     payload_of,
 )
+
+_KINDS = (RECORDS, SNAPSHOT, FOOTER, RECORDS | ENCRYPTED, SNAPSHOT | ENCRYPTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +134,10 @@ class Segment:
         return self._known_durable(HEADER_SIZE)
 
     def _check_kind(self, frame: Frame) -> None:
-        if frame.kind not in (RECORDS, SNAPSHOT, FOOTER):
+        kind = frame.kind | frame.flags
+        if kind not in _KINDS:
             raise UnsupportedFormatError(
-                f"segment {self.number}, offset {frame.offset}: frame kind {frame.kind:#x}; "
+                f"segment {self.number}, offset {frame.offset}: frame kind {kind:#x}; "
                 "the log is not damaged, it was written by a newer library"
             )
 

@@ -20,6 +20,7 @@ from eventlog._frame import (
     NUMBER_MAX,
     PAYLOAD_SIZE_MAX,
     TRAILER_SIZE,
+    Frame,
     SegmentHeader,
     decode_segment_header,
     decode_trailer,
@@ -85,7 +86,7 @@ def read_footer(buf: bytes, salt: bytes) -> Footer | None:
     """The footer that the segment ends with; None when there is none that holds."""
     offset = decode_trailer(buf, salt)
     frame = frame_at(buf, offset, salt) if offset is not None and offset < len(buf) else None
-    if frame is None or frame.kind != FOOTER or frame.end != len(buf):
+    if frame is None or frame.kind | frame.flags != FOOTER or frame.end != len(buf):
         return None
     payload = payload_of(buf, frame, salt)
     if payload is None:
@@ -194,6 +195,21 @@ def read_header(directory: Directory, number: int) -> SegmentHeader | None:
     file = directory.open(segment_name(number))
     try:
         return decode_segment_header(file.pread(HEADER_SIZE, 0))
+    finally:
+        file.close()
+
+
+def read_first_frame(directory: Directory, number: int) -> tuple[Frame | None, bytes]:
+    """The first frame of a segment with its payload; None when it is not there or not sound."""
+    file = directory.open(segment_name(number))
+    try:
+        buf = file.pread(HEADER_SIZE + FRAME_SIZE, 0)
+        salt = buf[HEADER_SIZE : HEADER_SIZE + 4]
+        frame = frame_at(buf, HEADER_SIZE, salt) if len(salt) == 4 else None
+        if frame is None or frame.payload_end > file.size():
+            return None, b""
+        payload = payload_of(buf + file.pread(frame.size, frame.payload_offset), frame, salt)
+        return (None, b"") if payload is None else (frame, payload)
     finally:
         file.close()
 

@@ -22,7 +22,11 @@ CORE = {"msgpack", "xxhash"}
 THIRD_PARTY = {"eventlog": CORE, "recovery": CORE, "logdump": set()}
 OPTIONAL = {"eventlog._frame": "isal"}  # inside `try`, with a fallback
 # What an extra brings, for the modules that belong to that extra.
-EXTRAS = {"recovery.cli": {"typer", "rich"}, "recovery.testing._proxy": {"h11"}}
+EXTRAS = {
+    "recovery.cli": {"typer", "rich"},
+    "recovery.testing._proxy": {"h11"},
+    "eventlog._xaes": {"cryptography"},
+}
 TESTING = {"pytest", "hypothesis"}  # what the public `testing` modules may use besides
 TESTERS = ("recovery.testing", "eventlog.testing", "recovery.cli")
 # One file per adapter: each may import its own driver or framework, and none of the others.
@@ -33,6 +37,7 @@ PURE = {
     "eventlog._frame",
     "eventlog._scan",
     "eventlog._record",
+    "eventlog._encrypted",
     "eventlog._errors",
     "recovery._events",
     "recovery._replay",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from eventlog._files import OSFiles
 from eventlog._log import Durability
+from eventlog.encryption import Encryption
 from recovery._errors import RecoveryError
 from recovery.stores.protocol import LogStore
 
@@ -20,14 +21,18 @@ class FileStore(LogStore):
     """Runs in directory ``path``, each a log in a directory of its own; made when first used.
 
     ``durability`` is that of the logs: "power", "process" or "none" (see EventLog.open).
+    ``encryption``: all that runs record is encrypted. Their ids, which name directories, are not.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, durability: Durability = "power"
+        self,
+        path: str | os.PathLike[str] | None = None,
+        durability: Durability = "power",
+        encryption: Encryption | None = None,
     ) -> None:
         root = Path(default_directory() if path is None else path).expanduser()
         # Absolute, because agents change their working directory.
-        super().__init__(str(root.absolute()), OSFiles(), durability)
+        super().__init__(str(root.absolute()), OSFiles(), durability, encryption)
 
     def _path(self, run_id: str) -> str:
         path = super()._path(run_id)

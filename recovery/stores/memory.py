@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from eventlog._memory import MemoryFiles
+from eventlog.encryption import Encryption
 from recovery.stores.protocol import LogStore
 
 
 class MemoryStore(LogStore):
-    """Runs in this process' memory, in the same log format as on disk."""
+    """Runs in this process' memory, in the same log format as on disk, ``encryption`` included."""
 
-    def __init__(self) -> None:
-        super().__init__("memory", MemoryFiles(), "power")
+    def __init__(self, encryption: Encryption | None = None) -> None:
+        super().__init__("memory", MemoryFiles(), "power", encryption)

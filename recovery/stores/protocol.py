@@ -8,6 +8,7 @@ from typing import Protocol
 from eventlog import EventLog, LogReader
 from eventlog._files import Files
 from eventlog._log import Durability
+from eventlog.encryption import Encryption
 
 # Becomes the name of a directory, on case-insensitive file systems too: no separators, no dots in
 # front, no control characters, and short enough for any of them.
@@ -43,19 +44,28 @@ def check_run_id(run_id: str) -> str:
 class LogStore:
     """Runs as logs in the directories of ``root``, on whatever ``files`` are."""
 
-    def __init__(self, root: str, files: Files, durability: Durability) -> None:
+    def __init__(
+        self,
+        root: str,
+        files: Files,
+        durability: Durability,
+        encryption: Encryption | None = None,
+    ) -> None:
         self.root = root
-        self._files, self._durability = files, durability
+        self._files, self._durability, self._encryption = files, durability, encryption
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         """See RunStore.claim."""
         path = self._path(run_id)
-        return EventLog.open(path, self._durability, takeover=takeover, files=self._files)
+        return EventLog.open(
+            path, self._durability, takeover=takeover, files=self._files,
+            encryption=self._encryption,
+        )  # fmt: skip
 
     def read(self, run_id: str) -> LogReader | None:
         """See RunStore.read."""
         try:
-            return EventLog.read(self._path(run_id), files=self._files)
+            return EventLog.read(self._path(run_id), files=self._files, encryption=self._encryption)
         except FileNotFoundError:
             return None
 

@@ -10,7 +10,7 @@ from unittest import mock
 import logdump.__main__ as command
 
 from eventlog import EventLog, LogReader, UnsupportedFormatError
-from eventlog import dump as library
+from eventlog import _examine as library
 from tests.fuzz._choices import Choices
 from tests.fuzz._logs import Log, drawn
 

@@ -110,9 +110,9 @@ MUTANTS = [
         [
             Edit(
                 APPENDER,
-                "            write_all(self._mark_file, encode_mark(self._log_id, "
-                "self._owner.epoch, mark), 0)\n",
-                "            pass\n",
+                "not flushed itself: it may lag, it never leads.\n"
+                "            self._write_mark(mark)\n",
+                "not flushed itself: it may lag, it never leads.\n            pass\n",
             )
         ],
         [PROPERTIES + "test_the_durable_mark_moves_in_frames_and_in_the_mark_file"],
@@ -219,7 +219,7 @@ MUTANTS = [
         [
             Edit(
                 APPENDER,
-                "if self._writer is None or self._writer.header.salt in payload:",
+                "if self._writer is None or self._writer.header.salt in bare:",
                 "if self._writer is None:",
             )
         ],

@@ -216,7 +216,7 @@ def test_live_record_that_is_half_written_is_looked_at_again(monkeypatch) -> Non
     def catch_up(_seconds: float) -> None:
         content(disk)[:] = whole
 
-    monkeypatch.setattr("eventlog.dump.time.sleep", catch_up)
+    monkeypatch.setattr("eventlog._examine.time.sleep", catch_up)
     items = list(dump(EventLog.read("log", files=disk)))
     assert [i.get("lsn") for i in items] == [1, 2]
     log.close()

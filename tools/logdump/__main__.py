@@ -13,12 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from eventlog import EventLog, LogError, LogReader
+from eventlog import EncryptedLogError, EventLog, LogError, LogReader
 from eventlog.dump import NOT_A_LOG, Finding, Totals, dump, verify
+from eventlog.encryption import Encryption, parse_keys
 from logdump._show import as_line, finding_line, heading, printable, record_line, summary_line
 
 # Above all that verify's bits can add up to (63), so that no failure passes for a finding.
-USAGE, NO_INPUT, IO_ERROR = 64, 66, 74  # as in sysexits.h
+USAGE, NO_INPUT, IO_ERROR, NO_KEY = 64, 66, 74, 77  # as in sysexits.h
 INTERRUPTED, CLOSED_PIPE = 128 + 2, 128 + 13  # as a shell reports the signals
 
 _RAW = argparse.RawDescriptionHelpFormatter
@@ -53,6 +54,9 @@ What JSON cannot hold is tagged (docs/format.md has the details):
   {"$map": [[key, value], ...]}  {"$ext": [type, "<base64>"]}
   {"$msgpack": "<base64>"}
 
+An encrypted record, without its key, has "encrypted": the id of the key, and
+no "body"; "kind" and "time" are null and "size" is that of its frame.
+
 On the log of a running agent, the last records may be missing, and a record
 that is just being written may be shown as a torn tail.
 
@@ -76,7 +80,10 @@ The exit code adds up what was found:
   16  gap in LSNs
   32  not a log, or of a version that this program does not know
   64 and above: verify could not do its work
-      (64 wrong usage, 66 no such directory, 74 read error)
+      (64 wrong usage, 66 no such directory, 74 read error, 77 wrong key)
+
+Of an encrypted log everything is checked without the key but what is inside
+the records. With it, that too, and that they were written with it.
 
 On the log of a running agent, a record that is just being written may be
 reported as a torn tail; what comes after the start of verify is not checked.
@@ -102,10 +109,13 @@ def main(argv: list[str] | None = None) -> int:
 def _run(args: argparse.Namespace, out: TextIO) -> int:
     show = _dump if args.command == "dump" else _verify
     try:
-        with EventLog.read(args.path) as reader:
+        encryption = _encryption(args.key_file)
+        with EventLog.read(args.path, encryption=encryption) as reader:
             return show(reader, args, out)
     except BrokenPipeError:
         raise
+    except (EncryptedLogError, _KeyFileError, ImportError) as exc:
+        return _complain(NO_KEY, str(exc))
     except FileNotFoundError as exc:
         return _complain(NO_INPUT, f"{exc.filename or args.path}: there is no such directory")
     except NotADirectoryError:
@@ -145,6 +155,26 @@ def _verify(reader: LogReader, args: argparse.Namespace, out: TextIO) -> int:
     return totals.exit_code
 
 
+class _KeyFileError(Exception):
+    """There are no keys where they were said to be."""
+
+
+def _encryption(key_file: str | None) -> Encryption | None:
+    """The keys that were given, if any: in a file, or in the environment."""
+    where, text = "$EVENTLOG_KEY", os.environ.get("EVENTLOG_KEY")
+    path = key_file or (os.environ.get("EVENTLOG_KEY_FILE") if text is None else None)
+    try:
+        if path is not None:
+            where, text = path, Path(path).read_text("utf-8")
+        # It is for reading: what a log holds in clear is shown as well.
+        return None if text is None else Encryption(parse_keys(text), accept_clear=True)
+    except (OSError, ValueError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else exc
+        if isinstance(exc, UnicodeDecodeError):  # which would show a part of it
+            reason = "not text"
+        raise _KeyFileError(f"no key in {where}: {reason}") from None
+
+
 def _foreign(args: argparse.Namespace, out: TextIO, text: str) -> int:
     if args.command == "verify" and args.json:
         print(as_line(Finding(NOT_A_LOG, 0, 0, 0, 1, 0, text).as_json()), file=out)
@@ -178,6 +208,12 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("path", metavar="PATH", help="the directory of a log")
         command.add_argument("--json", action="store_true", help="one JSON object per line")
+        command.add_argument(
+            "--key-file",
+            metavar="FILE",
+            help="keys of encrypted logs: lines of 64 hex digits, a key id in front "
+            "(or $EVENTLOG_KEY_FILE, or such lines in $EVENTLOG_KEY)",
+        )
     return parser
 
 

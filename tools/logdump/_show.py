@@ -50,6 +50,9 @@ def record_line(item: dict[str, Json], width: int | None) -> str:
     """An object of ``dump`` as one line of at most ``width`` columns (None: no limit)."""
     if "lsn" not in item:
         return f"{_word(item['bit']):>9}  {_place(item)}{printable(str(item['text']))}"
+    if "encrypted" in item:
+        start = f"{item['lsn']:>9}  {'-':<{_time_width(width)}}  {'-':<{KIND_WIDTH}}  "
+        return f"{start}{item['size']:>8}  encrypted under the key {item['encrypted']}"
     kind = printable(str(item["kind"]))
     when = str(item["time"]).replace("T", " ")[:23][-_time_width(width) :]
     start = f"{item['lsn']:>9}  {when}  {kind:<{KIND_WIDTH}}  {item['size']:>8}  "
@@ -67,6 +70,8 @@ def summary_line(path: str, totals: Totals) -> str:
     """What verify came to."""
     wrong = [text for bit, text in PROBLEMS.items() if totals.exit_code & bit]
     verdict = ", ".join(wrong) or "sound"
+    if totals.encrypted:
+        verdict += f"; {_count(totals.encrypted, 'record')} encrypted, and not looked into"
     lsns = f", LSN {totals.first_lsn}-{totals.last_lsn}" if totals.records else ""
     return (
         f"{printable(path)}: {verdict}. {_count(totals.records, 'record')}{lsns}, of which "

@@ -1,0 +1,165 @@
+"""What a log takes for its own: encrypting payloads on their way in, judging them on their way out.
+
+A segment is encrypted or in clear as a whole, and its header says which; behind an encrypted
+segment none is in clear. So somebody without the key can take records away (see docs/encryption.md)
+but not put any in, except where ``accept_clear`` lets a log begin in clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from eventlog._encrypted import NONCE_SIZE, TAG_SIZE, Envelope, decode_envelope, place_of
+from eventlog._errors import (
+    EncryptedLogError,
+    NotEncryptedError,
+    RefusedValueError,
+    WrongKeyError,
+)
+from eventlog._frame import ENCRYPTED, FOOTER, PAYLOAD_SIZE_MAX, SNAPSHOT, Frame, SegmentHeader
+from eventlog._listing import Listing, Place
+from eventlog._record import Record, decode_payload
+from eventlog.encryption import Encryption, Key
+
+_NONSENSE = "payload is not what its header says"
+
+
+class Encrypter:
+    """Encrypts what is appended, under one key, with nonces from ``random_bytes``."""
+
+    def __init__(self, key: Key, random_bytes: Callable[[int], bytes]) -> None:
+        self._key, self._random_bytes = key, random_bytes
+        self.head = key.head
+        self.overhead = len(key.head) + NONCE_SIZE + TAG_SIZE
+
+    def check_size(self, payload: bytes) -> None:
+        """Raise RefusedValueError for a payload that would be too large encrypted."""
+        if len(payload) + self.overhead > PAYLOAD_SIZE_MAX:
+            limit = PAYLOAD_SIZE_MAX - self.overhead
+            raise RefusedValueError(
+                "body", f"{len(payload)} bytes; one append to an encrypted log holds at most "
+                f"{limit} bytes. Keep the value elsewhere and record a reference to it."
+            )  # fmt: skip
+
+    def encrypt(self, header: SegmentHeader, frame: Frame, payload: bytes) -> bytes:
+        """``payload`` as the payload of ``frame``, of which all but size and CRC is settled."""
+        place = place_of(header.log_id, header.number, frame)
+        while True:
+            nonce = self._random_bytes(NONCE_SIZE)
+            sealed = self.head + nonce + self._key.encrypt(nonce, payload, place)
+            # No payload holds the salt: the search for frames never looks into one.
+            if header.salt not in sealed:
+                return sealed
+
+
+class Decoder:
+    """Sound frames of one log to records, or to what is wrong with them."""
+
+    def __init__(self, path: str, listing: Listing, encryption: Encryption | None) -> None:
+        self._path, self._listing, self.encryption = path, listing, encryption
+        self._clear_up_to = 0  # no segment up to this one is encrypted
+
+    def encrypter(self, random_bytes: Callable[[int], bytes]) -> Encrypter | None:
+        """What a writer of this log encrypts with; None when it writes in clear.
+
+        Raises, as nothing has been written yet: EncryptedLogError when the log is encrypted and no
+        key was given, WrongKeyError for another one than its newest segment with records is under,
+        NotEncryptedError when that is in clear and ``accept_clear`` was not said.
+        """
+        for number in reversed(self._listing.numbers()):
+            if self._check_segment(number):
+                break
+        if self.encryption is None:
+            return None
+        return Encrypter(self._find(self.encryption, self.encryption.key_id), random_bytes)
+
+    def _check_segment(self, number: int) -> bool:
+        """Whether the segment tells which key the log is under; raises when it is not ours."""
+        header = self._listing.header(number)
+        frame, payload = self._listing.first_frame(number)
+        if frame is not None and frame.kind != FOOTER and frame.flags == ENCRYPTED:
+            envelope = decode_envelope(payload)
+            if envelope is not None:
+                self._key_of(envelope)
+                return True
+        if self.encryption is None:
+            if header is not None and header.encrypted:
+                raise EncryptedLogError(self._path, None)
+            return header is not None
+        if frame is None or frame.kind == FOOTER or frame.flags:
+            return False
+        if not self.encryption.accept_clear:
+            raise NotEncryptedError(self._path)
+        return True
+
+    def records(self, place: Place, frame: Frame, payload: bytes) -> list[Record] | str:
+        """The records of a frame whose CRCs hold, or in words why they do not count.
+
+        Raises EncryptedLogError without a key, WrongKeyError with another than they are under,
+        NotEncryptedError for records in clear that were not to be.
+        """
+        if frame.flags & ENCRYPTED:
+            plain = self._decrypt(place, frame, payload)
+            return plain if isinstance(plain, str) else _decoded(frame, plain)
+        if self.encryption is not None or (place.header and place.header.encrypted):
+            wrong = self._forged_in_clear(place)
+            if wrong:
+                return wrong
+            if self.encryption is not None and not self.encryption.accept_clear:
+                raise NotEncryptedError(self._path)
+        return _decoded(frame, payload)
+
+    def examine(self, place: Place, frame: Frame, payload: bytes) -> list[Record] | Envelope | str:
+        """As ``records``; without a key, of what is encrypted as much as can be seen."""
+        if self.encryption is not None:
+            return self.records(place, frame, payload)
+        if frame.flags & ENCRYPTED:
+            return self._envelope(place, payload)
+        return self._forged_in_clear(place) or _decoded(frame, payload)
+
+    def _forged_in_clear(self, place: Place) -> str:
+        """Why a record in clear cannot be this log's; "" when it can."""
+        if place.header is not None and place.header.encrypted:
+            return "in clear, in an encrypted segment: not written with the key"
+        if place.number > self._clear_up_to:
+            if 0 < self._listing.first_encrypted() < place.number:
+                return "in clear, behind encrypted segments: not written with the key"
+            self._clear_up_to = place.number
+        return ""
+
+    def _envelope(self, place: Place, payload: bytes) -> Envelope | str:
+        if place.header is not None and not place.header.encrypted:
+            return "encrypted, in a segment that is in clear"
+        return decode_envelope(payload) or _NONSENSE
+
+    def _decrypt(self, place: Place, frame: Frame, payload: bytes) -> bytes | str:
+        envelope = self._envelope(place, payload)
+        if isinstance(envelope, str):
+            return envelope
+        key = self._key_of(envelope)
+        # All segments and the mark file have the log's id: a lost header does not lose it.
+        log_id = place.header.log_id if place.header is not None else self._listing.log_id()
+        where = place_of(log_id or bytes(16), place.number, frame)
+        plain = key.decrypt(envelope.nonce, envelope.sealed, where)
+        if plain is None:
+            return "fails its authentication: not written here with the key"
+        return plain
+
+    def _key_of(self, envelope: Envelope) -> Key:
+        if self.encryption is None:
+            raise EncryptedLogError(self._path, envelope.key_id)
+        key = self._find(self.encryption, envelope.key_id)
+        if key.check != envelope.check:
+            raise WrongKeyError(self._path, envelope.key_id, "the key that was given is another")
+        return key
+
+    def _find(self, encryption: Encryption, key_id: str) -> Key:
+        key = encryption.find(key_id)
+        if key is None:
+            raise WrongKeyError(self._path, key_id, "no key was given for that id")
+        return key
+
+
+def _decoded(frame: Frame, payload: bytes) -> list[Record] | str:
+    what = "snapshot does not match its digest" if frame.kind == SNAPSHOT else _NONSENSE
+    return decode_payload(frame, payload) or what

@@ -1,0 +1,133 @@
+"""Logs that are encrypted at rest. Needs the extra: ``pip install 'agent-eventlog[encryption]'``.
+
+    encryption = Encryption(key)                       # 32 random bytes: os.urandom(32)
+    with EventLog.open("my-log", encryption=encryption) as log: ...
+
+What it protects against, and against what not, is in docs/encryption.md.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from eventlog._encrypted import CHECK_SIZE, KEY_ID, encode_head
+
+if TYPE_CHECKING:
+    from eventlog._xaes import XAES256GCM
+
+__all__ = ["Encryption", "parse_keys"]
+
+KEY_SIZE = 32
+
+_CHECKED = b"agent-eventlog key check"
+_HEX_KEY = re.compile(r"[0-9A-Fa-f]{64}")
+
+
+class Key:
+    """A key in use. ``head`` is what payloads under it begin with (see _encrypted)."""
+
+    def __init__(self, key_id: str, secret: bytes) -> None:
+        self._aead = _aead()(secret)
+        # Tells a wrong key from damage, and nothing of the key.
+        self.check = hmac.digest(secret, _CHECKED, "sha256")[:CHECK_SIZE]
+        self.head = encode_head(key_id, self.check)
+
+    def encrypt(self, nonce: bytes, data: bytes, place: bytes) -> bytes:
+        """Ciphertext and tag of ``data``, which is to be at ``place``."""
+        return self._aead.encrypt(nonce, data, place + self.head)
+
+    def decrypt(self, nonce: bytes, data: bytes, place: bytes) -> bytes | None:
+        """What was encrypted for this place under this key; None if this was not."""
+        return self._aead.decrypt(nonce, data, place + self.head)
+
+
+class Encryption:
+    """How a log is encrypted: with which key it is written, and where keys for reading are.
+
+    ``key``: 32 random bytes, or a function that gives them for a key id (None: there is no such
+    key; what it raises passes through). It is asked once for each key id. ``key_id``, 1 to 64
+    printable ASCII characters, names the key for what is written from now on; it stands in the
+    log in clear. A key of bytes is tried for every id. To change keys, give a function that knows
+    the old ones, and a new ``key_id``: what was written under the old key stays so.
+
+    ``accept_clear``: take up logs that were begun in clear. What they hold in clear is read, and
+    believed as in any log in clear; what is appended is encrypted. Without it such a log is
+    refused (NotEncryptedError), so that nobody without the key can put records into a log.
+
+    Thread-safe; one object serves any number of logs. Raises ImportError without the extra.
+    """
+
+    def __init__(
+        self,
+        key: bytes | Callable[[str], bytes | None],
+        key_id: str = "1",
+        *,
+        accept_clear: bool = False,
+    ) -> None:
+        if not callable(key):
+            _check(key, key_id)
+        if not KEY_ID.fullmatch(key_id):
+            raise ValueError(f"key_id is 1 to 64 printable ASCII characters, not {key_id!r}")
+        _aead()
+        self.key_id, self.accept_clear = key_id, accept_clear
+        self._key = key
+        self._keys: dict[str, Key] = {}
+
+    def __repr__(self) -> str:
+        return f"Encryption(key_id={self.key_id!r})"  # never the key: it ends up in tracebacks
+
+    def find(self, key_id: str) -> Key | None:
+        """Not for users: the key of that id, None when there is none."""
+        if key_id not in self._keys:
+            secret = self._key(key_id) if callable(self._key) else self._key
+            if secret is None:
+                return None
+            self._keys[key_id] = Key(key_id, _check(secret, key_id))
+        return self._keys[key_id]
+
+
+def parse_keys(text: str) -> Callable[[str], bytes | None]:
+    """Keys as they stand in a key file, as a function for ``Encryption``.
+
+    One in a line, 64 hexadecimal digits, its id before it: ``2026-11 9f86d0...``. A key without
+    an id is for all ids that have no line of their own. Empty lines and those with ``#`` in front
+    say nothing. Raises ValueError, without showing what it has read.
+    """
+    keys: dict[str, bytes] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        key_id = words[0] if len(words) == 2 else ""
+        if len(words) > 2 or not _HEX_KEY.fullmatch(words[-1]) or key_id in keys:
+            raise ValueError(
+                f"line {number} is no key: 64 hexadecimal digits, or a key id, a space and these; "
+                "each id once"
+            )
+        keys[key_id] = bytes.fromhex(words[-1])
+    if not keys:
+        raise ValueError("there is no key in it")
+    return lambda key_id: keys.get(key_id, keys.get(""))
+
+
+def _check(secret: object, key_id: object) -> bytes:
+    if type(secret) is not bytes or len(secret) != KEY_SIZE:
+        what = f"{len(secret)} bytes" if type(secret) is bytes else f"a {type(secret).__name__}"
+        raise ValueError(
+            f"the key {key_id!r} is {what}; a key is {KEY_SIZE} random bytes, as of "
+            f"os.urandom({KEY_SIZE}), not a password"
+        )
+    return secret
+
+
+def _aead() -> type[XAES256GCM]:
+    try:
+        from eventlog._xaes import XAES256GCM  # noqa: PLC0415 - needs the extra
+    except ImportError as exc:
+        raise ImportError(
+            "encryption needs the package `cryptography`: pip install 'agent-eventlog[encryption]'"
+        ) from exc
+    return XAES256GCM
