@@ -27,6 +27,7 @@ from eventlog._segment import (
     SegmentWriter,
     encode_mark,
     is_unfinished,
+    read_first_frame,
     segment_name,
 )
 
@@ -108,11 +109,7 @@ class Appender:
                 _renew(file, tail)
                 writer.seal(self.durable, clean=False)
                 self._directory.sync()
-            elif (
-                tail.clean
-                and tail.offset < self.segment_size
-                and tail.header.encrypted == (self.encrypter is not None)
-            ):
+            elif tail.clean and tail.offset < self.segment_size and self._is_ours(tail):
                 # Closed cleanly: nothing behind the end, no other writer. Go on in it. Its records
                 # are durable; whether the flush of its footer succeeded, nothing says.
                 _renew(file, tail)
@@ -120,6 +117,14 @@ class Appender:
         finally:
             if self._writer is None:
                 file.close()
+
+    def _is_ours(self, tail: Tail) -> bool:
+        """Whether the segment is in clear, as we write, or encrypted under the key that we use."""
+        assert tail.header is not None
+        if self.encrypter is None:
+            return not tail.header.encrypted
+        _, payload = read_first_frame(self._directory, tail.place)
+        return tail.header.encrypted and payload.startswith(self.encrypter.head)
 
     # -- appending
 

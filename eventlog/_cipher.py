@@ -1,8 +1,8 @@
 """What a log takes for its own: encrypting payloads on their way in, judging them on their way out.
 
-A segment is encrypted or in clear as a whole, and its header says which; behind an encrypted
-segment none is in clear. So somebody without the key can take records away (see docs/encryption.md)
-but not put any in, except where ``accept_clear`` lets a log begin in clear.
+A segment is encrypted, under one key, or in clear as a whole, and its header says which; behind an
+encrypted segment none is in clear. So somebody without the key can take records away (see
+docs/encryption.md) but not put any in, except where ``accept_clear`` lets a log begin in clear.
 """
 
 from __future__ import annotations

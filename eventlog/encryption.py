@@ -51,7 +51,8 @@ class Encryption:
     key; what it raises passes through). It is asked once for each key id. ``key_id``, 1 to 64
     printable ASCII characters, names the key for what is written from now on; it stands in the
     log in clear. A key of bytes is tried for every id. To change keys, give a function that knows
-    the old ones, and a new ``key_id``: what was written under the old key stays so.
+    the old ones, and a new ``key_id``: the log goes on in a new segment, and what was written
+    under the old key stays so.
 
     ``accept_clear``: take up logs that were begun in clear. What they hold in clear is read, and
     believed as in any log in clear; what is appended is encrypted. Without it such a log is

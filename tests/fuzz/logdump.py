@@ -51,8 +51,8 @@ def _read(log: Log) -> tuple[list[int], bool]:
 def _run(log: Log, *arguments: str) -> tuple[int, str]:
     """Exit code and output of the command, which reads from this disk instead of the real one."""
 
-    def read(path: str) -> LogReader:
-        return open_log(path, files=log.disk)
+    def read(path: str, encryption: None) -> LogReader:
+        return open_log(path, files=log.disk, encryption=encryption)
 
     open_log, out, err = EventLog.read, io.StringIO(), io.StringIO()
     with (

@@ -18,6 +18,7 @@ from logdump.__main__ import main
 
 from eventlog import EventLog, Packed
 from eventlog.dump import from_json
+from eventlog.encryption import Encryption
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-W", "error", "-m", "logdump")
@@ -313,3 +314,94 @@ def test_main_returns_its_exit_code(log: Path, capsys: pytest.CaptureFixture[str
     assert main(["verify", str(log)]) == 0
     assert "sound. 23 records, LSN 1-23" in capsys.readouterr().out
     assert main(["verify", str(log / "no")]) == 66
+
+
+# -- encrypted logs
+
+KEY = bytes(range(32))
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    with EventLog.open(path, encryption=Encryption(KEY, "2026-11")) as log:
+        log.append("tool_result", "otters")
+        log.append_batch([("part", 1), ("part", 2)])
+        log.append_snapshot("otters")
+    return path
+
+
+def key_file(tmp_path: Path, content: str | bytes) -> Path:
+    path = tmp_path / "keys"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def test_an_encrypted_log_is_shown_as_far_as_it_can_be_seen(encrypted: Path) -> None:
+    before = files(encrypted)
+    done = run("dump", encrypted)
+    assert done.returncode == 0
+    lines = done.stdout.decode().splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["1", "2", "3", "4"]
+    assert all(line.endswith("encrypted under the key 2026-11") for line in lines[1:])
+    done = run("dump", "--json", encrypted)
+    assert done.returncode == 0 and b"otters" not in done.stdout
+    assert [json.loads(line)["encrypted"] for line in done.stdout.splitlines()] == ["2026-11"] * 4
+    done = run("verify", encrypted)
+    assert (
+        done.returncode == 0 and b"sound; 4 records encrypted, and not looked into" in done.stdout
+    )
+    flip(segment(encrypted), 150)
+    assert run("verify", encrypted).returncode == 2
+    assert run("verify", encrypted, EVENTLOG_KEY=KEY.hex()).returncode == 2
+    flip(segment(encrypted), 150)
+    assert {name: seen[0] for name, seen in files(encrypted).items()} == {
+        name: seen[0] for name, seen in before.items()
+    }
+
+
+def test_with_the_key_all_is_shown(encrypted: Path, tmp_path: Path) -> None:
+    keys = key_file(tmp_path, f"# keys\n2026-05 {'0' * 64}\n2026-11 {KEY.hex()}\n")
+    for options, environment in (
+        (("--key-file", str(keys)), {}),
+        ((), {"EVENTLOG_KEY_FILE": str(keys)}),
+        ((), {"EVENTLOG_KEY": KEY.hex()}),
+        (("--key-file", str(keys)), {"EVENTLOG_KEY": "0" * 64}),
+        ((), {"EVENTLOG_KEY": f"2026-11 {KEY.hex()}", "EVENTLOG_KEY_FILE": "nowhere"}),
+    ):
+        done = run("dump", *options, encrypted, **environment)
+        assert done.returncode == 0 and b"tool_result" in done.stdout, done
+        assert done.stdout.count(b'"otters"') == 2
+        done = run("verify", *options, encrypted, **environment)
+        assert done.returncode == 0 and b"sound. 4 records" in done.stdout
+
+
+def test_with_a_key_logs_in_clear_are_shown_as_well(log: Path) -> None:
+    done = run("verify", log, EVENTLOG_KEY=KEY.hex())
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("0" * 64, b"the key that was given is another"),
+        (f"2026-05 {KEY.hex()}", b"no key was given for that id"),
+        ("otters", b"line 1 is no key"),
+        (f"a b {KEY.hex()}", b"line 1 is no key"),
+        (b"\xff\xfe\x00", b"not text"),
+        ("", b"there is no key in it"),
+    ],
+)
+def test_a_wrong_key_has_an_exit_code_of_its_own(
+    encrypted: Path, tmp_path: Path, content: str | bytes, text: bytes
+) -> None:
+    for command in ("dump", "verify"):
+        done = run(command, "--key-file", key_file(tmp_path, content), encrypted)
+        assert done.returncode == 77 and text in done.stderr, done
+        assert b"Traceback" not in done.stderr and KEY.hex()[:8].encode() not in done.stderr
+
+
+def test_a_key_file_that_is_not_there_is_said(encrypted: Path) -> None:
+    done = run("dump", "--key-file", "nowhere", encrypted)
+    assert done.returncode == 77
+    assert done.stderr == b"logdump: no key in nowhere: No such file or directory\n"

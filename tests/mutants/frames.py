@@ -99,7 +99,8 @@ MUTANTS = [
             Edit(
                 FRAME,
                 "if version != VERSION or flags & ~_SEGMENT_ENCRYPTED:\n",
-                "if version != VERSION:\n        return None\n    if flags & ~_SEGMENT_ENCRYPTED:\n",
+                "if version != VERSION:\n        return None\n"
+                "    if flags & ~_SEGMENT_ENCRYPTED:\n",
             )
         ],
         ["unit/test_frame.py::test_another_version_or_flag_is_refused_by_name"],

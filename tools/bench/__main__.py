@@ -9,10 +9,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from . import append, checkpoint, resume
+from . import append, checkpoint, encryption, resume
 from ._measure import environment, real_time, table
 
-BENCHMARKS = {"append": append, "checkpoint": checkpoint, "resume": resume}
+BENCHMARKS = {
+    "append": append,
+    "checkpoint": checkpoint,
+    "encryption": encryption,
+    "resume": resume,
+}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -165,7 +165,8 @@ def _encryption(key_file: str | None) -> Encryption | None:
     path = key_file or (os.environ.get("EVENTLOG_KEY_FILE") if text is None else None)
     try:
         if path is not None:
-            where, text = path, Path(path).read_text("utf-8")
+            where = path
+            text = Path(path).read_text("utf-8")
         # It is for reading: what a log holds in clear is shown as well.
         return None if text is None else Encryption(parse_keys(text), accept_clear=True)
     except (OSError, ValueError) as exc:
