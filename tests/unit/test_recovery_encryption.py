@@ -216,8 +216,12 @@ def test_a_run_in_memory_can_be_encrypted(make) -> None:
 
 
 def test_a_run_that_failed_says_nothing_on_disk(tmp_path) -> None:
+    @tool
+    def toolsecret_divide() -> float:
+        return 1 / 0
+
     def agent(run: SyncRun) -> None:
-        run.call(tool(lambda: 1 / 0, name="toolsecret"))
+        run.call(toolsecret_divide)
 
     with pytest.raises(RunFailedError):
         start(agent, store_of(tmp_path, Encryption(KEY)))
