@@ -169,14 +169,10 @@ class RecoverableAgent:
         live_runs.add(effect.run)
         try:
             return await self.agent_fn(effect.run)
-        except asyncio.CancelledError:
-            root = asyncio.current_task()
-            if root is not None and root in effect.run.interrupted:
-                root.uncancel()  # it was the stop of the run, not somebody outside
-            raise
         finally:
             live_runs.discard(effect.run)
             current_scope.reset(token)
+            effect.run.left()
             await _landed(effect.run)
 
     def _perform(self, effect: _Execute | _Sleep) -> Any:

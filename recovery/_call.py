@@ -81,7 +81,7 @@ def protocol(
 def _in_turn(run: RunCore, outcome: int, ready: Callable[[], bool]) -> Generator[Effect, Any, None]:
     """Wait until all that was recorded before this outcome has been done again."""
     try:
-        yield Wait(lambda: ready() and run.replay.is_next(outcome), strict=False)
+        yield Wait(lambda: ready() and run.replay.is_next(outcome), turn=outcome)
         run.check()
         run.replay.wait_no_more(outcome)
     finally:  # also when its task is cancelled: nobody is to wait for it
@@ -102,7 +102,7 @@ def _intend(
     # A recorded call that nobody has made yet may be this one, changed. Should it be, nothing of
     # what the changed code does may get into the record, or the code that made the record could
     # not go on with it either.
-    ready = yield Wait(run.caught_up, strict=True)
+    ready = yield Wait(run.caught_up, turn=0)
     if not ready and not (ready is None and spec.repeatable):
         lsn, missing = run.missing()
         run.diverge(lsn, missing or "the loop of steps goes on from a checkpoint", found())

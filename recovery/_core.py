@@ -246,6 +246,11 @@ class RunCore(ABC):
         """Why the run must not go on, whatever the agent made of it."""
         return self._stopped
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing that the agent does counts any more."""
+        return self._closed or self._stopped is not None
+
     def stop(self, error: Exception) -> NoReturn:
         """End the agent function, now and at whatever it tries next. The first reason counts."""
         self._stopped = self._stopped or error

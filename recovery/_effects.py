@@ -15,9 +15,10 @@ class Wait:
     where they cannot go on meanwhile: plain code in the thread of the event loop."""
 
     ready: Callable[[], bool]
-    # Whether being stuck means that the code has changed (so wait long), or only that it asks for
-    # its recorded results in another order (so do not).
-    strict: bool
+    # Of an outcome that is to be handed on in the recorded order: its LSN. Being stuck then means
+    # only that the code asks for its results in another order. 0 of a new call: being stuck means
+    # that the code has changed.
+    turn: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import inspect
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from eventlog import EventLog
 from recovery._call import protocol
@@ -33,25 +31,16 @@ from recovery._tool import (
     is_async,
     spec_of,
 )
+from recovery._turns import ThreadTurns, Turns, tasks_of
 
 R = TypeVar("R")
 
-# How long a new side effect waits for coroutines that may still claim a recorded call, since one
-# last did. It costs time only where the code has changed, or a coroutine is slower than this to
-# come to its call; stopping such a run is safe, so this is long.
-STRICT_WAIT_S = 10.0
-# How long a recorded result waits for those recorded before it. Being stuck here is no harm: the
-# code asks for its results in another order, and gets them.
-ORDER_WAIT_S = 0.5
-
+LEAVE_S = 0.1  # for an agent function to end by itself when its run was stopped
 live_runs: set[RunCore] = set()  # async runs of this process
-_NO_CONTEXT = contextvars.Context()
 _flushers = ThreadPoolExecutor(8, thread_name_prefix="recovery-commit")
 
 
 class _Drivers(RunCore):
-    is_async = False
-
     def __init__(
         self, log: EventLog, history: History, store: CheckpointStore, settings: Settings
     ) -> None:
@@ -61,6 +50,10 @@ class _Drivers(RunCore):
         # were cancelled for that.
         self.interruptible: set[asyncio.Task[Any]] = set()
         self.interrupted: set[asyncio.Task[Any]] = set()
+        # The loop of the agent itself, if it is async; tools may run others, in other threads.
+        self._home_loop: asyncio.AbstractEventLoop | None = None
+        self._turns_of: dict[asyncio.AbstractEventLoop, Turns] = {}
+        self._threads = ThreadTurns(self)
 
     def wall_clock(self) -> float:
         return time.time()
@@ -74,7 +67,7 @@ class _Drivers(RunCore):
     async def _perform_async(self, effect: Effect) -> Any:
         match effect:
             case Wait():
-                return effect.ready() or await self._wait(effect)
+                return await self._turns().wait(effect)
             case Commit():
                 return await self._commit()
             case Invoke(interruptible=True):
@@ -84,18 +77,12 @@ class _Drivers(RunCore):
             case Attend():
                 return await drive_async(effect.body, _nap_async, self.mutex)
 
-    async def _wait(self, wait: Wait) -> bool:
-        limit = STRICT_WAIT_S if wait.strict else ORDER_WAIT_S
-        moved, deadline, pause = -1, 0.0, 0
-        while not wait.ready() and self.stopped is None:
-            if self.replay.claims != moved:
-                moved, deadline = self.replay.claims, time.monotonic() + limit
-            if self.alone() or time.monotonic() > deadline:
-                break
-            # First the coroutines that are ready, then those that wait for something.
-            await asyncio.sleep(0 if pause < 20 else min(0.001 * (pause - 19), 0.05))
-            pause += 1
-        return wait.ready()
+    def _turns(self) -> Turns:
+        """Those who wait in the present event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._turns_of:
+            self._turns_of[loop] = Turns(self, {_invoke.__code__}, loop is self._home_loop)
+        return self._turns_of[loop]
 
     async def _interruptible(self, effect: Invoke) -> Any:
         task = asyncio.current_task()
@@ -135,21 +122,11 @@ class _Drivers(RunCore):
                 return drive(effect.body, lambda nap: time.sleep(nap.seconds), self.mutex)
 
     def _wait_sync(self, wait: Wait) -> bool | None:
-        """In a thread of its own: wait for the others. In the agent's thread: nobody can go on."""
-        if threading.current_thread() is self._home:
-            if self.is_async:
-                return False if self.alone() else None
-            if self.in_flight <= 1:
-                return False
-        limit = STRICT_WAIT_S if wait.strict else ORDER_WAIT_S
-        moved, deadline = -1, 0.0
-        while not wait.ready() and self.stopped is None:
-            if self.replay.claims != moved:
-                moved, deadline = self.replay.claims, time.monotonic() + limit
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.005)
-        return wait.ready()
+        if self._home_loop is None:
+            return self._threads.wait(wait)
+        if threading.current_thread() is not self._home:
+            return self._turns_of[self._home_loop].wait_in_thread(wait)
+        return False if self.alone() else None  # nobody can go on meanwhile
 
 
 async def _nap_async(nap: Nap) -> None:
@@ -237,14 +214,13 @@ class Run(_Drivers):
     ``step``; ``now()``, ``random()``, ``uuid()``, which are recorded; ``steps()`` and ``call()``.
     """
 
-    is_async = True
-
     def __init__(
         self, log: EventLog, history: History, store: CheckpointStore, settings: Settings
     ) -> None:
         super().__init__(log, history, store, settings)
         self._root = asyncio.current_task()
-        self._loop = asyncio.get_running_loop()
+        self._loop = self._home_loop = asyncio.get_running_loop()
+        self._turns()
 
     def cancel(self, error: Exception) -> None:
         super().cancel(error)
@@ -257,9 +233,32 @@ class Run(_Drivers):
         tasks = set(self.interruptible)
         if not self.in_flight and self._root is not None:
             tasks.add(self._root)
+        self._cancel(tasks)
+
+    def stop(self, error: Exception) -> NoReturn:
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.call_later, LEAVE_S, self._leave)
+        super().stop(error)
+
+    def _leave(self) -> None:
+        """The agent function has not ended by the stop: it may wait for a task that has."""
+        if self._root is None:
+            return
+        if self.in_flight:  # calls that are under way get to their end
+            self._loop.call_later(LEAVE_S, self._leave)
+        else:
+            self._cancel({self._root})
+
+    def _cancel(self, tasks: set[asyncio.Task[Any]]) -> None:
         for task in tasks - self.interrupted:
             self.interrupted.add(task)
             task.cancel()
+
+    def left(self) -> None:
+        """The agent function has ended, by itself or because of the run."""
+        root, self._root = self._root, None
+        if root is not None and root in self.interrupted:
+            root.uncancel()
 
     def alone(self) -> bool:
         if asyncio._get_running_loop() is None or asyncio.current_task() is not self._root:
@@ -274,9 +273,8 @@ class Run(_Drivers):
     def _other_tasks(self) -> Iterator[Scope]:
         """Where the agent started its tasks that have not ended, but for the present one."""
         present = asyncio.current_task()
-        for task in asyncio.all_tasks():
-            scope = _context(task).get(current_scope)
-            if scope is not None and scope.run is self and task is not present:
+        for task, scope in tasks_of(self, asyncio.get_running_loop()):
+            if task is not present:
                 yield scope
 
     async def call(
@@ -300,14 +298,6 @@ class Run(_Drivers):
         """
         self.claim_steps()
         return _Steps(self)
-
-
-def _context(task: asyncio.Task[Any]) -> contextvars.Context:
-    if sys.version_info >= (3, 12):
-        return task.get_context()
-    # Python 3.11 has no name for it.
-    held = gc.get_referents(task)
-    return next((one for one in held if isinstance(one, contextvars.Context)), _NO_CONTEXT)
 
 
 class _Steps:

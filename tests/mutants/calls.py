@@ -339,7 +339,7 @@ MUTANTS = [
     Mutant(
         "divergence-found-after-the-effect",
         "A new call does not wait for recorded ones: edited code acts before it is stopped.",
-        [Edit(CALL, "ready = yield Wait(run.caught_up, strict=True)", "ready = True")],
+        [Edit(CALL, "ready = yield Wait(run.caught_up, turn=0)", "ready = True")],
         [AGENT + "test_changed_code_is_stopped_and_leaves_no_trace"],
     ),
     Mutant(

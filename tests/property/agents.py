@@ -33,6 +33,7 @@ import pytest
 import eventlog._log
 import recovery._agent
 import recovery._run
+import recovery._turns
 from eventlog import Damage, EventLog, LogError, Snapshot
 from eventlog._frame import FOOTER, HEADER_SIZE, Frame, decode_segment_header
 from eventlog._scan import Mark, Segment
@@ -1234,6 +1235,7 @@ def virtual_time() -> Iterator[Clock]:
         patch.setattr(logging.getLogger("eventlog"), "disabled", True)
         patch.setattr(logging.getLogger("asyncio"), "disabled", True)
         patch.setattr(recovery._run, "time", clock.module())
+        patch.setattr(recovery._turns, "time", clock.module())
         patch.setattr(recovery._agent, "time", clock.module())
         patch.setattr(eventlog._log, "committer", Committer())
         yield clock

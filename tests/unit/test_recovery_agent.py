@@ -615,8 +615,7 @@ def changed(what: str) -> Callable[[Run], Any]:
     "what",
     ["argument", "message", "other message", "call left out", "new call first", "late message"],
 )
-def test_changed_code_is_stopped_and_leaves_no_trace(what, monkeypatch):
-    monkeypatch.setattr("recovery._run.STRICT_WAIT_S", 0.2)
+def test_changed_code_is_stopped_and_leaves_no_trace(what):
     store = die_in(version_1, disk_store(), checkpoint_every_n=9)
     before = Counter(executed)
     for _ in range(2):

@@ -1,0 +1,100 @@
+"""What the other code of an agent waits for: whether it can still come to a call by itself.
+
+A recorded call that nobody has made again may yet be made by a coroutine that is asleep, or by a
+thread at work; it never will be if each of them waits for the record. So each is one of
+
+    HELD     waits for its turn in the record, or for tasks that are looked at themselves
+    SHARED   waits for what another one may give it: a lock, a queue, some future
+    MOVING   goes on by itself: ready, asleep on a timer, in a thread, in a call under way
+
+They are looked at from outside, and what is not known is SHARED.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import concurrent.futures.thread
+import contextvars
+import gc
+import queue
+import sys
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from enum import IntEnum
+from types import CodeType, FrameType
+from typing import Any
+
+
+class Held(IntEnum):
+    """What code waits for; of several, the greatest counts."""
+
+    HELD = 0
+    SHARED = 1
+    MOVING = 2
+
+
+CHAIN_MAX = 1000  # coroutines that await one another
+# A coroutine in one of these goes on after some time, whatever else happens.
+_TO_THREAD = asyncio.to_thread.__code__
+_TIMED = {asyncio.sleep.__code__, asyncio.wait_for.__code__, _TO_THREAD}
+_GROUP = asyncio.TaskGroup.__aexit__.__code__
+_IDLE = concurrent.futures.thread._worker.__code__
+_LOCKS = {module.__file__ for module in (threading, queue, concurrent.futures._base)}
+_NO_CONTEXT = contextvars.Context()
+
+
+def context_of(task: asyncio.Task[Any]) -> contextvars.Context:
+    """The context in which a task runs."""
+    if sys.version_info >= (3, 12):
+        return task.get_context()
+    # Python 3.11 has no name for it.
+    held = gc.get_referents(task)
+    return next((one for one in held if isinstance(one, contextvars.Context)), _NO_CONTEXT)
+
+
+def of_task(task: asyncio.Task[Any], ours: Collection[Any], calls: Collection[CodeType]) -> Held:
+    """What a task waits for. ``ours``: the futures of those who wait for their turn; ``calls``:
+    the code that has a call under way."""
+    waiter = getattr(task, "_fut_waiter", None)
+    if waiter in ours:
+        return Held.HELD
+    codes = {frame.f_code for frame in frames_of(task)}
+    if waiter is None or waiter.done() or not codes.isdisjoint(_TIMED.union(calls)):
+        return Held.MOVING
+    awaited = getattr(waiter, "_children", [waiter])  # of a gather
+    if _GROUP in codes or all(isinstance(one, asyncio.Task) for one in awaited):
+        return Held.HELD
+    return Held.SHARED
+
+
+def is_in_thread(task: asyncio.Task[Any]) -> bool:
+    """Whether a task waits for a thread of ``asyncio.to_thread``."""
+    return any(frame.f_code is _TO_THREAD for frame in frames_of(task))
+
+
+def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
+    """The frames of the coroutines and generators that await one another, the task's own first."""
+    inner: Any = task.get_coro()
+    for _ in range(CHAIN_MAX):
+        for kind in ("cr", "gi", "ag"):
+            frame = getattr(inner, f"{kind}_frame", None)
+            if frame is not None:
+                yield frame
+                inner = getattr(inner, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
+                break
+        else:
+            return
+
+
+def of_threads(threads: Iterable[threading.Thread], ours: Collection[CodeType]) -> Held:
+    """What threads wait for. ``ours``: the code in which they wait for their turn."""
+    frames = sys._current_frames()
+    return max((_of_thread(frames.get(thread.ident or 0), ours) for thread in threads),
+               default=Held.HELD)  # fmt: skip
+
+
+def _of_thread(frame: FrameType | None, ours: Collection[CodeType]) -> Held:
+    if frame is None or frame.f_code is _IDLE or frame.f_code in ours:
+        return Held.HELD
+    return Held.SHARED if frame.f_code.co_filename in _LOCKS else Held.MOVING
