@@ -138,6 +138,6 @@ def test_concurrent_code_replays_in_whatever_order_things_come(
     clock: Clock, rng: random.Random, figures: Any, name: str
 ) -> None:
     began = time.perf_counter()
-    count = sweep(Story(clock, (SAME | RACES)[name], rng.choice([1, 9])), rng, 12)
+    count = sweep(Story(clock, (SAME | RACES)[name], rng.choice([1, 9])), rng, 6)
     seconds = time.perf_counter() - began
     figures.add("crashes of concurrent agents", states=count, seconds=seconds)
