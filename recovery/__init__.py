@@ -14,15 +14,18 @@ from recovery._errors import (
     PermanentError,
     RecoveryError,
     RunFailedError,
+    RunUndoneError,
     StoppedError,
     TaskMismatchError,
     ToolError,
+    UndoError,
     WaitingError,
 )
 from recovery._resolve import accept, resolve
 from recovery._retry import Retry
 from recovery._run import Run, SyncRun
 from recovery._tool import Call, Resolution, current_call, tool
+from recovery._undo_outside import undo
 from recovery._values import OutcomeUnknown
 
 __all__ = [
@@ -42,14 +45,17 @@ __all__ = [
     "Retry",
     "Run",
     "RunFailedError",
+    "RunUndoneError",
     "StoppedError",
     "SyncRun",
     "TaskMismatchError",
     "ToolError",
+    "UndoError",
     "Validity",
     "WaitingError",
     "accept",
     "current_call",
     "resolve",
     "tool",
+    "undo",
 ]

@@ -17,10 +17,11 @@ from recovery._errors import (
     PermanentError,
     RecoveryError,
     RunFailedError,
+    RunUndoneError,
     StoppedError,
     TaskMismatchError,
 )
-from recovery._events import RunFailed, RunFinished, RunResumed, RunStarted, encode
+from recovery._events import RunFailed, RunFinished, RunResumed, RunStarted, RunUndone, encode
 from recovery._failure import failure
 from recovery._history import History, load
 from recovery._run import Run, SyncRun, live_runs
@@ -236,7 +237,7 @@ async def _landed(run: Run) -> None:
 
 
 def _ended(history: History, run_id: str, task: Any) -> RunFinished | None:
-    """How the run ended, if it did; raises for another task, and for a failed run."""
+    """How the run ended, if it did; raises for another task, and for a failed or undone run."""
     started, ended = history.started, history.ended
     if started is not None and started.run_id != run_id:
         raise RecoveryError(
@@ -248,6 +249,8 @@ def _ended(history: History, run_id: str, task: Any) -> RunFinished | None:
         raise TaskMismatchError(run_id, started.task, task)
     if isinstance(ended, RunFailed):
         raise RunFailedError(run_id, (ended.type, ended.message, ended.traceback), ended.call)
+    if isinstance(ended, RunUndone):
+        raise RunUndoneError(run_id, ended.who, ended.why)
     return ended
 
 

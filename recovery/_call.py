@@ -30,7 +30,7 @@ from recovery._events import (
 )
 from recovery._keys import CallKey
 from recovery._shorten import shorten
-from recovery._tool import Arguments, Call, ToolSpec
+from recovery._tool import Arguments, Call, ToolSpec, function_name
 from recovery._values import digest, pack, pack_arguments, unpack
 
 _logger = logging.getLogger("recovery")
@@ -44,6 +44,8 @@ def protocol(
     """The life of a call; returns its result or raises its exception."""
     run.act()
     spec = run.settings.adapted(spec)
+    if spec.undo is not None:
+        run.undoable[spec.name] = spec
     scope = run.here()
     packed = pack_arguments(*_canonical(spec.function, *given), f"{spec.name}(...)")
     key = CallKey(scope.path, spec.name, call_id, digest(packed))
@@ -108,8 +110,12 @@ def _intend(
         run.diverge(lsn, missing or "the loop of steps goes on from a checkpoint", found())
     run.check()
     small = packed if len(packed) <= ARGS_SIZE_MAX else None
+    undo = "" if spec.undo is None else function_name(spec.undo)
+    if undo:  # its arguments are all that the compensation will know of it
+        args, kwargs = _canonical(spec.function, *given)
+        small = pack([list(args), kwargs], f"{spec.name}(...)")
     event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
-                         spec.after_crash, small, len(packed))  # fmt: skip
+                         spec.after_crash, small, len(packed), undo)  # fmt: skip
     return call_of(run, run.emit(event), key, given, (1, time.time_ns()))
 
 

@@ -29,7 +29,7 @@ from recovery._events import (
     ValueRecorded,
     encode,
 )
-from recovery._history import History
+from recovery._history import History, RunRecords
 from recovery._keys import step_scope
 from recovery._messages import Messages
 from recovery._replay import RecordedCall
@@ -50,6 +50,8 @@ class RunCore(ABC):
     ``mutex`` guards it: calls may come from several threads.
     """
 
+    is_async = False  # whether its agent is
+
     def __init__(
         self, log: EventLog, history: History, store: CheckpointStore, settings: Settings
     ) -> None:
@@ -68,6 +70,8 @@ class RunCore(ABC):
         # Exceptions of calls as the agent got them, with the calls: the last few.
         self.failures: deque[tuple[Exception, int]] = deque(maxlen=64)
         self._log, self._history = log, history
+        self.records: RunRecords = log  # the log's reading side
+        self.undoable: dict[str, ToolSpec] = {}  # tools with a compensation that were called
         self.store, self.settings = store, settings
         self.tallies = history.tallies
         self._checkpointed = history.step
@@ -289,9 +293,9 @@ class RunCore(ABC):
         doubtful = spec.when_cut == "in_doubt" and spec.after_crash != "report"
         self._cut.append((call, begun, doubtful))
 
-    def park(self, calls: list[Call]) -> NoReturn:
+    def park(self, calls: list[Call], *, undo: bool = False) -> NoReturn:
         """Stop the run until somebody says what became of these calls."""
-        self.emit(RunParked([call.lsn for call in calls]))
+        self.emit(RunParked([call.lsn for call in calls], undo))
         self.commit()
         self.stop(InDoubtError(self.run_id, calls))
 

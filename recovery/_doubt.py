@@ -53,8 +53,7 @@ def settle(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, S
     run.settled.append(f"{call}: {how.how} ({who})")
     _logger.info("run %s: was in doubt: %s", run.run_id, run.settled[-1])
     if how.how == "unknown":
-        calls = [call, *_others_in_doubt(run)]
-        run.park(calls)
+        run.park([call, *_others_in_doubt(run)])
     if how.how == "retry" and spec.repeatable:
         return None
     value = pack(how.value, f"resolution of {spec.name}")

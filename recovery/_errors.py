@@ -136,6 +136,49 @@ class RunFailedError(RecoveryError):
         super().__init__(f"run {run_id!r} failed: {self.type_name}: {self.message}{hint}")
 
 
+class RunUndoneError(RecoveryError):
+    """The run was given up and undone from outside (``recovery.undo``), by ``who`` and ``why``.
+
+    Nothing was executed. Use another ``run_id`` to begin anew.
+    """
+
+    def __init__(self, run_id: str, who: str, why: str) -> None:
+        self.run_id, self.who, self.why = run_id, who, why
+        said = "".join(f", {part}" for part in (f"by {who}" * bool(who), why) if part)
+        super().__init__(
+            f"run {run_id!r} was given up and undone{said}. Nothing was executed; begin anew under "
+            "another run_id."
+        )
+
+
+class UndoError(RecoveryError):
+    """A compensation failed, and the undo stopped there. Undoing again goes on with that one.
+
+    ``done``, ``failed`` and ``left`` are LSNs of the calls that were to be undone: those that are,
+    the one whose compensation failed (``why`` says how), those not yet begun.
+    """
+
+    def __init__(
+        self, run_id: str, done: Sequence[int], failed: int, why: str, left: Sequence[int]
+    ) -> None:
+        self.run_id, self.done, self.failed = run_id, tuple(done), failed
+        self.why, self.left = why, tuple(left)
+        # As they were given: so it is rebuilt from the record.
+        super().__init__(run_id, list(done), failed, why, list(left))
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id!r} is not wholly undone: the compensation of call {self.failed} "
+            f"failed ({self.why}).\n  undone: {_lsns(self.done)}\n  not yet begun: "
+            f"{_lsns(self.left)}\nUndo it again, and it goes on with call {self.failed}."
+        )
+
+
+def _lsns(lsns: Sequence[int]) -> str:
+    shown = ", ".join(f"LSN {lsn}" for lsn in lsns[:20])
+    return f"{shown} and {len(lsns) - 20} more" if len(lsns) > 20 else shown or "none"
+
+
 class DamagedRunError(RecoveryError):
     """Records that recovery needs are damaged, and no checkpoint stands in for them.
 

@@ -45,7 +45,8 @@ class StepStarted:
 class CallIntended:
     """A call is about to be made. Durable before a side effect starts.
 
-    ``args`` is [positional, by name] while that is small, else None; ``size`` is its packed size.
+    ``args`` is [positional, by name] while that is small or the call can be undone, else None;
+    ``size`` is its packed size. ``undo`` names the function that undoes it, "" if none does.
     """
 
     kind: ClassVar = "call"
@@ -57,6 +58,7 @@ class CallIntended:
     after_crash: str
     args: Any = None
     size: int = 0
+    undo: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,8 @@ class CallFailed:
 class CallResolved:
     """Somebody decided what became of a call in doubt (or of a failed one).
 
-    ``how``: "outcome" (``value`` is its result), "retry", "fail" (``value`` says why).
+    ``how``: "outcome" (``value`` is its result), "retry", "fail" (``value`` says why). ``undo``: it
+    counts for an undo alone, for the agent goes on without an outcome of the call.
     """
 
     kind: ClassVar = "resolved"
@@ -131,6 +134,7 @@ class CallResolved:
     value: Any = None
     who: str = ""
     why: str = ""
+    undo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +177,14 @@ class HistoryDropped:
 
 @dataclass(frozen=True, slots=True)
 class RunParked:
-    """The run waits for the calls (LSNs of intents) to be resolved."""
+    """The run waits for the calls (LSNs of intents) to be resolved.
+
+    ``undo``: it waits to be undone.
+    """
 
     kind: ClassVar = "run_parked"
     calls: list[int]
+    undo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +208,20 @@ class RunFailed:
     call: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RunUndone:
+    """The run was given up from outside; what follows undoes its calls. It is not resumed."""
+
+    kind: ClassVar = "run_undone"
+    who: str
+    why: str
+
+
 Event = (
     RunStarted | RunResumed | StepStarted | CallIntended | CallRetried | AttemptFailed
     | CallAbandoned | CallReturned | CallFailed | CallResolved | ValueRecorded | MessagesChanged
     | DivergenceAccepted | HistoryDropped | RunParked | RunFinished | RunFailed
+    | RunUndone
 )  # fmt: skip
 
 # Annotations (as text) of fields that are more than any value that can be carried.

@@ -19,6 +19,7 @@ from recovery._events import (
     RunFinished,
     RunResumed,
     RunStarted,
+    RunUndone,
     StepStarted,
     decode,
 )
@@ -56,7 +57,7 @@ class History:
     replay: Replay
     prologue: list[int]
     started: RunStarted | None
-    ended: RunFinished | RunFailed | None
+    ended: RunFinished | RunFailed | RunUndone | None
     recoveries: int
     damage: tuple[Damage, ...]
     broken: tuple[str, ...]
@@ -155,15 +156,21 @@ def _tail(
     log: RunRecords, restored: Restored | None, damage: list[Damage]
 ) -> tuple[list[Entry], list[Damage]]:
     """The events behind a checkpoint, and what is lost among them besides checkpoints."""
-    entries: list[Entry] = []
     lost: list[Damage] = []
+    entries = list(decoded(log, restored.lsn + 1 if restored else 1, damage, lost))
+    return entries, lost
+
+
+def decoded(
+    log: RunRecords, start: int, damage: list[Damage], lost: list[Damage]
+) -> Iterator[Entry]:
+    """The events from LSN ``start`` on; notes what is damaged, and what is lost with it."""
 
     def on_damage(found: Damage) -> None:
         (damage if found.snapshot or not found.lost else lost).append(found)
 
-    for record in log.records(restored.lsn + 1 if restored else 1, on_damage=on_damage):
-        entries += _entry(record, lost)
-    return entries, lost
+    for record in log.records(start, on_damage=on_damage):
+        yield from _entry(record, lost)
 
 
 def _reaches_behind(tail: list[Entry], step: int) -> bool:
@@ -212,10 +219,10 @@ def _accepted(tail: list[Entry]) -> bool:
     return accepted
 
 
-def _ended(entries: list[Entry]) -> RunFinished | RunFailed | None:
-    ended: RunFinished | RunFailed | None = None
+def _ended(entries: list[Entry]) -> RunFinished | RunFailed | RunUndone | None:
+    ended: RunFinished | RunFailed | RunUndone | None = None
     for _, _, event in entries:
-        if isinstance(event, RunFinished | RunFailed):
+        if isinstance(event, RunFinished | RunFailed | RunUndone):
             ended = event
         elif isinstance(event, CallResolved) and isinstance(ended, RunFailed):
             ended = None  # somebody settled the failed call, so that the run goes on

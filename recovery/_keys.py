@@ -38,8 +38,16 @@ class CallKey:
         return ", ".join(parts)
 
 
+UNDO_CALL, UNDO_PREFIX = "run.undo", "undo "  # no tool may be called that
+
+
 def idempotency_key(uid: str, key: CallKey) -> str:
-    """32 hex digits, the same for each attempt at a call and for no other call of any run."""
+    """32 hex digits, the same for each attempt at a call and for no other call of any run.
+
+    To undo a call is one call, whichever undo of the run comes to it.
+    """
+    if key.tool.startswith(UNDO_PREFIX):
+        key = replace(key, scope="", occurrence=0)
     parts = [uid, key.scope, key.tool, key.call_id, key.digest, key.occurrence]
     return str(xxhash.xxh3_128_hexdigest(msgpack.packb(parts)))
 

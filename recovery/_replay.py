@@ -138,6 +138,8 @@ class Replay:
                               event.occurrence)  # fmt: skip
                 call = RecordedCall(lsn, time_ns, event, key, self._step_ns or time_ns)
                 self._calls[key] = self._by_lsn[lsn] = call
+            case CallResolved(undo=True):
+                pass
             case (
                 CallReturned() | CallFailed() | CallResolved() | CallRetried() | AttemptFailed()
                 | CallAbandoned()

@@ -5,8 +5,17 @@ from __future__ import annotations
 from eventlog import EventLog
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
-from recovery._events import CallIntended, CallResolved, DivergenceAccepted, RunFailed, encode
-from recovery._history import load
+from recovery._events import (
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallReturned,
+    DivergenceAccepted,
+    RunFailed,
+    RunParked,
+    encode,
+)
+from recovery._history import Entry, load
 from recovery._tool import Resolution
 from recovery._values import pack
 from recovery.stores.protocol import RunStore
@@ -39,6 +48,8 @@ def resolve(
             for recorded in history.replay.unclaimed()
             if not (recorded.done or recorded.cancelled)
         }
+        for_undo = _for_undo(history.entries) - in_doubt
+        in_doubt |= for_undo
         failed = history.ended.call if isinstance(history.ended, RunFailed) else 0
         if call not in in_doubt and (not failed or call != failed):
             state = "has an outcome" if call in intents else "is no call of this run"
@@ -46,7 +57,7 @@ def resolve(
                 f"LSN {call} of run {run_id!r} {state}; in doubt: {sorted(in_doubt) or 'none'}. "
                 "Nothing was written."
             )
-        log.append(*encode(CallResolved(call, resolution.how, value, who, why)))
+        log.append(*encode(CallResolved(call, resolution.how, value, who, why, call in for_undo)))
         log.commit()
 
 
@@ -77,3 +88,16 @@ def _claimed(store: CheckpointStore | RunStore, run_id: str) -> EventLog:
         raise RecoveryError(f"there is no run {run_id!r}")
     reader.close()
     return store.claim(run_id)
+
+
+def _for_undo(entries: list[Entry]) -> set[int]:
+    """The calls in doubt for which an undo parked last: also those that were cancelled, or are
+    behind a checkpoint, so that nobody makes them again."""
+    calls: set[int] = set()
+    for _, _, event in entries:
+        match event:
+            case RunParked():
+                calls = set(event.calls) if event.undo else set()
+            case CallReturned() | CallFailed() | CallResolved():
+                calls.discard(event.call)
+    return calls

@@ -7,7 +7,7 @@ import contextvars
 import inspect
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
@@ -32,6 +32,7 @@ from recovery._tool import (
     spec_of,
 )
 from recovery._turns import ThreadTurns, Turns, tasks_of
+from recovery._undo import prepare
 
 R = TypeVar("R")
 
@@ -211,8 +212,11 @@ class Run(_Drivers):
     """A run as an async agent sees it.
 
     ``task``, ``run_id``; ``state`` (a dict) and ``messages`` (a list), which checkpoints restore;
-    ``step``; ``now()``, ``random()``, ``uuid()``, which are recorded; ``steps()`` and ``call()``.
+    ``step``; ``now()``, ``random()``, ``uuid()``, which are recorded; ``steps()``, ``call()``,
+    ``undo()``.
     """
+
+    is_async = True
 
     def __init__(
         self, log: EventLog, history: History, store: CheckpointStore, settings: Settings
@@ -290,6 +294,23 @@ class Run(_Drivers):
         """
         return await self.perform_async(spec_of(function), (args, kwargs), call_id)
 
+    async def undo(
+        self, since: int = 0, tools: Iterable[Callable[..., Any]] = ()
+    ) -> list[dict[str, Any]]:
+        """Undo what the run has done: make the compensations (``@tool(undo=...)``) of its calls.
+
+        Those of all calls that have returned, newest first, each a recorded call of its own; once
+        only, however often this is called and whatever crashes. ``since``: only of calls made after
+        that step began. ``tools`` are needed for tools that are defined inside functions and were
+        last called before a checkpoint. Returns what was undone, newest call first: dicts of call
+        (LSN), tool, call_id, and result (of the compensation).
+
+        Raises UndoError when a compensation fails: it stops there, and goes on there when called
+        again. Parks (InDoubtError) for a compensation that a crash left in doubt, and before
+        anything is undone if a call that can be undone is itself in doubt.
+        """
+        return await self.perform_async(prepare(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
+
     def steps(self) -> AsyncIterator[int]:
         """The steps of the run, numbered from 1, without end: leave the loop to end it.
 
@@ -323,6 +344,12 @@ class SyncRun(_Drivers):
     ) -> Any:
         """Call a function, sync or async, so that it is never executed twice; see ``Run.call``."""
         return self.perform_sync(spec_of(function), (args, kwargs), call_id)
+
+    def undo(
+        self, since: int = 0, tools: Iterable[Callable[..., Any]] = ()
+    ) -> list[dict[str, Any]]:
+        """Undo what the run has done; see ``Run.undo``."""
+        return self.perform_sync(prepare(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
 
     def steps(self) -> Iterator[int]:
         """The steps of the run, numbered from 1, without end; see ``Run.steps``."""

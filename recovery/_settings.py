@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from signal import Signals
 from typing import TypedDict
 
+from recovery._keys import UNDO_CALL
 from recovery._tool import AfterCrash, ToolSpec, check_policy
 
 
@@ -46,6 +47,6 @@ class Settings:
         """How calls of a tool are recorded in these runs."""
         given = self.after_crash
         policy = given.get(spec.name) if isinstance(given, Mapping) else given
-        if policy is None or spec.waits or policy == spec.after_crash:
+        if policy is None or spec.waits or spec.name == UNDO_CALL or policy == spec.after_crash:
             return spec
         return replace(spec, after_crash=policy, reconcile=None)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, U
 from eventlog import RefusedValueError
 from recovery._errors import ToolError
 from recovery._events import CallFailed
+from recovery._keys import UNDO_CALL, UNDO_PREFIX
 from recovery._retry import Retry
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Call:
         return f"LSN {self.lsn}: {self.tool}({text}), idempotency key {self.idempotency_key}"
 
 
+Undo = Callable[[Call, Any], Any]
 Reconcile = Callable[[Call], Resolution | Awaitable[Resolution]]
 
 
@@ -97,6 +99,7 @@ class ToolSpec:
     retry: Retry | None = None
     timeout_s: float | None = None  # of an attempt
     on_timeout: WhenCut | None = None
+    undo: Undo | None = None
     # A built-in call that waits for something outside: its function makes, of the run and the
     # call, a generator of naps. It may be begun again at any time, so its policy is "retry".
     waits: bool = False
@@ -187,6 +190,9 @@ class ToolOptions(TypedDict, total=False):
     async function is cancelled (a plain one is left alone in its thread). ``on_timeout``: what a
     call is that was timed out, or cancelled by the agent: "in_doubt" (the default of side effects)
     or "fail" (of those that are safe to repeat).
+
+    ``undo``: the function (sync or async, a tool or not) that undoes a call; it gets the Call and
+    its outcome, see ``Run.undo``. The arguments of such calls are recorded whole.
     """
 
     after_crash: AfterCrash
@@ -196,6 +202,7 @@ class ToolOptions(TypedDict, total=False):
     retry: Retry
     timeout_s: float
     on_timeout: WhenCut
+    undo: Undo
 
 
 def check_policy(policy: str) -> None:
@@ -221,6 +228,8 @@ def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
         raise ValueError(f"timeout_s is more than 0, not {given['timeout_s']!r}")
     if given.get("on_timeout") not in (None, "in_doubt", "fail"):
         raise ValueError(f'on_timeout is "in_doubt" or "fail", not {given["on_timeout"]!r}')
+    if given["name"] == UNDO_CALL or given["name"].startswith(UNDO_PREFIX):
+        raise ValueError(f"calls named {given['name']!r} are those of run.undo(): use another name")
     if "raises" in given:
         given["raises"] = tuple(given["raises"])
     return replace(spec, **given)
@@ -248,6 +257,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
             raise TypeError(f"@tool is for functions, not {function!r}; a name is @tool(name=...)")
         spec = _adapted(function, options)
         function = spec.function
+        register(spec)
         if is_async(function):
 
             @functools.wraps(function)
@@ -269,6 +279,29 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
         return wrapper
 
     return decorate if function is None else decorate(function)
+
+
+# By name, those of modules: what a run that has been resumed may not have called itself.
+# None where two have the same name.
+undoable_tools: dict[str, ToolSpec | None] = {}
+
+
+def register(spec: ToolSpec) -> None:
+    """Have ``run.undo()`` know of a tool, if there is no other one of its name.
+
+    One that is made inside a function may belong to one run alone, so it is left out.
+    """
+    where = getattr(spec.function, "__qualname__", "<locals>")
+    if spec.undo is None or "<locals>" in where:
+        return
+    other = undoable_tools.setdefault(spec.name, spec)
+    is_same = other is not None and _place(other) == _place(spec)  # its module was loaded again
+    undoable_tools[spec.name] = spec if is_same else None
+
+
+def _place(spec: ToolSpec) -> list[object]:
+    names = ("__module__", "__qualname__")
+    return [getattr(what, name, what) for what in (spec.function, spec.undo) for name in names]
 
 
 def spec_of(function: Callable[..., Any]) -> ToolSpec:

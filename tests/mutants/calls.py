@@ -174,8 +174,8 @@ MUTANTS = [
         [
             Edit(
                 RESOLVE,
-                "who, why)))\n        log.commit()\n\n\ndef accept",
-                "who, why)))\n        log._release()\n\n\ndef accept",
+                "call in for_undo)))\n        log.commit()\n\n\ndef accept",
+                "call in for_undo)))\n        log._release()\n\n\ndef accept",
             )
         ],
         [SEEDED + "test_a_resolution_survives_a_power_loss"],

@@ -28,6 +28,7 @@ from recovery._events import (
     RunParked,
     RunResumed,
     RunStarted,
+    RunUndone,
     StepStarted,
     ValueRecorded,
     decode,
@@ -40,7 +41,7 @@ EVENTS: list[Event] = [
     RunResumed(2, 6, "why"),
     StepStarted(3),
     CallIntended("3", "send", "id", b"\x00" * 16, 2, "park", [["a"], {"b": 1}], 9),
-    CallIntended("call 7", "send", "", b"", 1, "retry"),
+    CallIntended("call 7", "send", "", b"", 1, "retry", [[], {}], 3, "unsend"),
     CallRetried(4, 2),
     AttemptFailed(4, 1, "builtins.OSError", "down", 1.5, "Traceback"),
     CallAbandoned(4, 2, "cancelled", True, False),
@@ -55,6 +56,7 @@ EVENTS: list[Event] = [
     RunParked([4, 5]),
     RunFinished("done", 3, 1),
     RunFailed("E", "m", "t", 4),
+    RunUndone("me", "no need"),
 ]
 ids = [type(event).__name__ for event in EVENTS]
 

@@ -1,0 +1,171 @@
+"""What there is to undo in a run. Pure: the events of a log in, a plan out.
+
+A call is undone if its tool names a compensation, it is known to have happened, and nothing else
+undoes it:
+
+    returned, or resolved with an outcome     it is undone
+    failed, resolved as failed or to retry    it did not happen: there is nothing to undo
+    started, and nothing says how it ended,
+    as after a crash or a cancellation        in doubt: it must be resolved first
+    inside a call that is itself undone       that call's compensation speaks for it
+    inside a compensation                     it is part of an undoing
+
+The log is read from its beginning, whatever checkpoints there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from recovery._events import (
+    AttemptFailed,
+    CallAbandoned,
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallRetried,
+    CallReturned,
+    Event,
+    StepStarted,
+)
+from recovery._keys import UNDO_CALL, UNDO_PREFIX, CallKey, outer_call
+
+State = Literal["open", "abandoned", "to be retried", "happened", "did not happen"]
+IN_DOUBT = ("open", "abandoned")
+
+
+@dataclass(slots=True)
+class Made:
+    """A call of the run. ``outcome`` is its value if it is known to have happened."""
+
+    lsn: int
+    time_ns: int
+    intent: CallIntended
+    state: State = "open"
+    attempts: int = 1
+    outcome: Any = None
+    outcome_lsn: int = 0
+
+    @property
+    def key(self) -> CallKey:
+        """Its identity."""
+        intent = self.intent
+        return CallKey(intent.scope, intent.tool, intent.call_id, intent.digest, intent.occurrence)
+
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What it was called with; calls that can be undone are recorded with all of it."""
+        match self.intent.args:
+            case [list(args), dict(kwargs)]:
+                return tuple(args), kwargs
+        return (), {}
+
+    def settle(self, lsn: int, event: Event) -> None:
+        """One more event about it."""
+        match event:
+            case CallReturned(value=value) | CallResolved(how="outcome", value=value):
+                self.state, self.outcome, self.outcome_lsn = "happened", value, lsn
+            case CallFailed() | CallResolved() | CallAbandoned(begun=False):
+                self.state = "did not happen"
+            case CallAbandoned():
+                self.state = "abandoned"
+            case AttemptFailed():
+                self.state = "to be retried"
+            case CallRetried(attempt=attempt):
+                self.state, self.attempts = "open", attempt
+
+
+@dataclass(slots=True)
+class Undoing:
+    """The plan of the undo whose own call is record ``bound``: of the calls before it.
+
+    ``since``: only of calls that were made after this step began. Calls of which the outcome was
+    recorded later than ``bound`` count with that: an undo waits for it, so it is always the same.
+    """
+
+    bound: int
+    since: int = 0
+    first_lsn: int = 1  # of the log: 1 unless its beginning was removed
+    begins: int = 0  # the LSN at which step ``since`` began
+    again: dict[int, int] = field(default_factory=dict)  # failed tries that were decided to repeat
+    _made: dict[int, Made] = field(default_factory=dict)
+
+    def add(self, lsn: int, time_ns: int, event: Event) -> None:
+        """The next event of the log."""
+        match event:
+            case StepStarted(step=step) if step == self.since and not self.begins:
+                self.begins = lsn
+            case CallIntended():
+                self._made[lsn] = Made(lsn, time_ns, event)
+            case CallResolved(call=self.bound, how="retry"):
+                self._repeat()
+            case (
+                CallReturned() | CallFailed() | CallResolved() | CallRetried() | AttemptFailed()
+                | CallAbandoned()
+            ):  # fmt: skip
+                if event.call in self._made:
+                    self._made[event.call].settle(lsn, event)
+
+    def _repeat(self) -> None:
+        """This undo itself had failed, and is to go on: with what had failed in it."""
+        self.again = {}
+        for one in self._made.values():
+            if one.state == "did not happen" and outer_call(one.intent.scope) == self.bound:
+                call = _undoes(one)
+                self.again[call] = self.again.get(call, 0) + 1
+
+    @property
+    def begins_in_the_log(self) -> bool:
+        """Whether the log still has all that there may be to undo."""
+        return self.begins > 0 if self.since else self.first_lsn == 1
+
+    def todo(self) -> list[Made]:
+        """The calls to undo, newest outcome first."""
+        done = {_undoes(one) for one in self._compensations() if one.state == "happened"}
+        found = [one for one in self._concerned() if one.state == "happened"]
+        found = [one for one in found if one.lsn not in done]
+        return sorted(found, key=lambda one: one.outcome_lsn, reverse=True)
+
+    def in_doubt(self) -> list[Made]:
+        """What has to be resolved first: calls to undo, and compensations of an earlier undo."""
+        calls = [one for one in self._concerned() if one.state in IN_DOUBT]
+        ours = [one for one in self._compensations() if one.intent.after_crash != "retry"]
+        return calls + [one for one in ours if one.state in IN_DOUBT]
+
+    def under_way(self) -> list[Made]:
+        """What may be at work still: earlier undos, and calls that are tried again."""
+        calls = [one for one in self._concerned() if one.state == "to be retried"]
+        return calls + [one for one in self._before()
+                        if one.intent.tool == UNDO_CALL and one.state == "open"]  # fmt: skip
+
+    def _before(self) -> Iterator[Made]:
+        return (one for one in self._made.values() if one.lsn < self.bound)
+
+    def _concerned(self) -> Iterator[Made]:
+        for one in self._before():
+            if one.intent.undo and one.lsn > self.begins and not self._is_covered(one):
+                yield one
+
+    def _compensations(self) -> Iterator[Made]:
+        for one in self._before():
+            outer = self._made.get(outer_call(one.intent.scope))
+            if outer is not None and outer.intent.tool == UNDO_CALL:
+                yield one
+
+    def _is_covered(self, one: Made) -> bool:
+        while (outer := self._made.get(outer_call(one.intent.scope))) is not None:
+            if outer.intent.tool == UNDO_CALL:
+                return True
+            if outer.intent.undo and outer.state == "happened":
+                return True
+            one = outer
+        return False
+
+
+def _undoes(compensation: Made) -> int:
+    """The LSN of the call that this one undoes."""
+    call_id = compensation.intent.call_id
+    is_one = compensation.intent.tool.startswith(UNDO_PREFIX) and call_id.isdecimal()
+    return int(call_id) if is_one and call_id.isascii() and len(call_id) < 20 else 0

@@ -1,0 +1,109 @@
+"""Undo from outside: a run is given up, and its calls are undone by whoever gives it up.
+
+What is done is recorded in the run's own log, behind the record that the run was given up. So it
+can be repeated after a crash, and nothing is undone twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from eventlog import EventLog
+from recovery._checkpoint import CheckpointStore
+from recovery._compensation import Undoing
+from recovery._errors import RecoveryError, Stop
+from recovery._events import CallFailed, CallIntended, CallResolved, RunUndone, encode
+from recovery._history import Entry, History, load
+from recovery._keys import UNDO_CALL
+from recovery._replay import Replay
+from recovery._run import SyncRun
+from recovery._settings import Settings
+from recovery._tool import Scope, current_scope
+from recovery._undo import by_name, read_plan, undo_call
+from recovery.stores.protocol import RunStore
+
+
+def undo(
+    store: CheckpointStore | RunStore,
+    run_id: str,
+    *,
+    tools: Iterable[Callable[..., Any]],
+    who: str = "",
+    why: str = "",
+) -> list[dict[str, Any]]:
+    """Give a run up and undo its calls: a finished, failed, parked, cancelled or crashed one.
+
+    ``tools`` are those that the run has called, each with its ``undo=``. What ``run.undo()`` in the
+    agent has undone is not undone again. The run cannot be resumed afterwards. Returns what was
+    undone, newest call first: dicts of call (LSN), tool, call_id and result (of the compensation).
+
+    Call it again to go on after a crash, an InDoubtError (resolve the call first) or an UndoError
+    (a compensation failed; it is tried again). A second call for an undone run returns the same and
+    executes nothing. Raises RecoveryError, before anything is executed, for a tool that is not
+    among ``tools``; LogLockedError while a process has the run. Durable when it returns. ``who``
+    and ``why`` are kept in the record. Blocks; in async code use ``asyncio.to_thread``.
+    """
+    store = store if isinstance(store, CheckpointStore) else CheckpointStore(store)
+    reader = store.backend.read(run_id)
+    if reader is None:  # a claim would make it
+        raise RecoveryError(f"there is no run {run_id!r}")
+    reader.close()
+    known = by_name(tools, {})
+    with store.claim(run_id) as log:
+        history = load(log, run_id)
+        if history.started is None:
+            raise RecoveryError(f"run {run_id!r} has checkpoints alone: it has made no calls")
+        if not isinstance(history.ended, RunUndone):
+            before = _outside(log, history, store)
+            with before.mutex, _unstopped():
+                read_plan(before, Undoing(log.last_lsn + 1), known)
+            log.append(*encode(RunUndone(who, why)))
+            log.commit()
+            history = load(log, run_id)
+        run = _outside(log, history, store)
+        token = current_scope.set(run.scope)
+        try:
+            with _unstopped():
+                result: list[dict[str, Any]] = run.perform_sync(
+                    undo_call(run, known), ((0,), {}), ""
+                )
+        finally:
+            current_scope.reset(token)
+            log.commit()
+        return result
+
+
+def _outside(log: EventLog, history: History, store: CheckpointStore) -> SyncRun:
+    """A run of nothing but an undo: what is recorded of the agent is not for it to replay."""
+    section = _of_the_undo(history)
+    history = replace(history, restored=None, entries=section, replay=Replay.of(section),
+                      prologue=[])  # fmt: skip
+    run = SyncRun(log, history, store, Settings())
+    run.scope = Scope(run, "undo")
+    return run
+
+
+def _of_the_undo(history: History) -> list[Entry]:
+    """What is recorded since the run was given up; without earlier undos, which have failed."""
+    began, undos = 0, set()
+    for lsn, _, event in history.entries:
+        match event:
+            case RunUndone():
+                began = lsn
+            case CallIntended(tool=tool) if began and tool == UNDO_CALL:
+                undos.add(lsn)
+            case CallFailed(call=call) | CallResolved(call=call, how="fail") if call in undos:
+                began = lsn
+    return [entry for entry in history.entries if 0 < began < entry[0]]
+
+
+@contextmanager
+def _unstopped() -> Iterator[None]:
+    """A stop of the run is an error here: there is no agent whose code it has to get through."""
+    try:
+        yield
+    except Stop as stop:
+        raise stop.error from stop.error.__cause__
