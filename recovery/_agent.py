@@ -214,6 +214,8 @@ class RecoverableAgent:
                                      in_doubt=tuple(run.settled))  # fmt: skip
                     return _result(run_id, ended, report)
                 except BaseException as exc:
+                    if isinstance(exc, KeyboardInterrupt):  # somebody could not wait for the stop
+                        raise
                     if run.stopped is not None:  # whatever the agent, or a task group, made of it
                         raise run.stopped from run.stopped.__cause__
                     if not isinstance(exc, Exception) or isinstance(exc, RefusedValueError):

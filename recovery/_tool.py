@@ -77,6 +77,11 @@ class Call:
     attempt: int
     started_ns: int
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """The idempotency key as the HTTP header that services of that kind look at."""
+        return {"Idempotency-Key": self.idempotency_key}
+
     def __str__(self) -> str:
         shown = [repr(arg) for arg in self.args] + [f"{k}={v!r}" for k, v in self.kwargs.items()]
         text = ", ".join(part if len(part) <= 80 else part[:77] + "..." for part in shown)

@@ -37,7 +37,7 @@ from recovery import (
     resolve,
     tool,
 )
-from recovery.stores.protocol import LogStore
+from tests.unit.lives import Died, Disk, after_death, die_in, disk_store, run
 
 executed: Counter[Any] = Counter()
 keys: list[str] = []  # the idempotency keys that `dying` was given
@@ -67,40 +67,6 @@ async def asend(what: Any) -> str:
 def look(what: Any) -> Any:
     executed[str(what)] += 1
     return what
-
-
-def run(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> dict[str, Any]:
-    task = options.pop("task", "task")
-    agent_of = RecoverableAgent(agent, store, **options)
-    return asyncio.run(agent_of.run_with_recovery(task, "run"))
-
-
-class Died(BaseException):
-    """The process dies here, as far as the agent can tell."""
-
-
-class Disk(LogStore):
-    """A store on a simulated disk."""
-
-    def __init__(self, disk: SimulatedDisk) -> None:
-        super().__init__("home", disk, "power")
-        self.disk = disk
-
-
-def disk_store(disk: SimulatedDisk | None = None) -> CheckpointStore:
-    return CheckpointStore(Disk(disk or SimulatedDisk()))
-
-
-def after_death(store: CheckpointStore) -> CheckpointStore:
-    assert isinstance(store.backend, Disk)
-    return disk_store(store.backend.disk.after_process_death())
-
-
-def die_in(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> CheckpointStore:
-    """Run an agent whose process dies; the store that the next process finds."""
-    with pytest.raises(Died):
-        run(agent, store, **options)
-    return after_death(store)
 
 
 # -- acceptance 1: the task's example

@@ -1,0 +1,221 @@
+"""Code that diverged goes on when somebody accepts it, and its history counts from there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import recovery._agent
+from recovery import (
+    CheckpointStore,
+    DivergenceError,
+    RecoverableAgent,
+    RecoveryError,
+    Resolution,
+    SyncRun,
+    accept,
+    resolve,
+    tool,
+)
+from recovery._events import DivergenceAccepted, HistoryDropped, decode
+from tests.unit.lives import Died, after_death, disk_store
+
+executed: Counter[Any] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    executed.clear()
+    monkeypatch.setattr(recovery._agent, "BACKOFF_S", 0.0)
+
+
+@tool
+def send(what: str) -> str:
+    executed[what] += 1
+    return f"sent {what}"
+
+
+@tool
+def dies(what: str) -> str:
+    executed[what] += 1
+    if executed[what] == 1:
+        raise Died
+    return what
+
+
+def resume(agent: Callable[[SyncRun], Any], store: CheckpointStore, every: int = 3) -> Any:
+    return RecoverableAgent(agent, store, every).run_with_recovery_sync("task", "run")["result"]
+
+
+def died(
+    agent: Callable[[SyncRun], Any], store: CheckpointStore, every: int = 3
+) -> CheckpointStore:
+    with pytest.raises(Died):
+        resume(agent, store, every)
+    return after_death(store)
+
+
+def steps(what: Callable[[int], list[str]], die_at: tuple[int, ...] = (), last: int = 4) -> Any:
+    """An agent that sends in each step what it is told, and keeps it."""
+
+    def agent(run: SyncRun) -> Any:
+        run.messages.append(run.call(send, "hello"))
+        for step in run.steps():
+            run.state["at"] = run.now()
+            for one in what(step):
+                run.messages.append(run.call(send, f"{one} {step}"))
+            run.state["done"] = step
+            if step in die_at and not executed["died", step]:
+                executed["died", step] += 1
+                raise Died
+            if step == last:
+                return list(run.messages)
+        raise AssertionError
+
+    return agent
+
+
+def old(step: int) -> list[str]:
+    return ["a", "b"]
+
+
+CHANGED = {
+    "other arguments": lambda step: ["a", "B"],
+    "one call less": lambda step: ["a"],
+    "one call more, in front": lambda step: ["new", "a", "b"],
+    "all different": lambda step: ["x"],
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+@pytest.mark.parametrize("every", [1, 9])
+def test_the_new_code_goes_on_and_every_later_resumption_with_it(what: str, every: int) -> None:
+    store = died(steps(old, (2,)), disk_store(), every)
+    before = Counter(executed)
+    new = steps(CHANGED[what], (3,))
+    with pytest.raises(DivergenceError):
+        resume(new, store, every)
+    assert executed == before
+    accept(store, "run", who="me", why="fixed the prompt")
+    store = died(new, store, every)  # it goes on, and dies again, after the divergence
+    expected = [f"sent {one} {step}" for step in (1, 2, 3, 4)
+                for one in (old if (every, step) == (1, 1) else CHANGED[what])(step)]  # fmt: skip
+    found = resume(new, store, every)
+    assert found == ["sent hello", *expected]
+    again = {one: count for one, count in executed.items()
+             if not isinstance(one, tuple) and count > 1}  # fmt: skip
+    # What was dropped is made anew where the new code asks for it, and nothing else.
+    assert all(one in {"a 1", "a 2", "b 1", "b 2"} for one in again), again
+    assert resume(new, store, every) == found
+
+
+def test_what_the_new_code_does_as_the_old_one_is_served() -> None:
+    store = died(steps(old, (2,)), disk_store(), 9)
+    new = steps(lambda step: ["a", "b"] if step == 1 else ["a", "c"])
+    accept(store, "run")
+    resume(new, store, 9)
+    assert executed["a 1"] == executed["b 1"] == executed["a 2"] == executed["hello"] == 1
+
+
+def test_the_old_code_diverges_from_then_on() -> None:
+    store = died(steps(old, (2,)), disk_store(), 9)
+    accept(store, "run")
+    store = died(steps(lambda step: ["x"], (3,)), store, 9)
+    with pytest.raises(DivergenceError):
+        resume(steps(old), store, 9)
+
+
+def test_it_holds_for_one_divergence() -> None:
+    store = died(steps(old, (2,)), disk_store(), 9)
+    accept(store, "run")
+    store = died(steps(lambda step: ["x"], (3,)), store, 9)
+    with pytest.raises(DivergenceError):
+        resume(steps(lambda step: ["y"]), store, 9)
+    accept(store, "run")
+    assert resume(steps(lambda step: ["y"]), store, 9)[-1] == "sent y 4"
+
+
+def test_code_before_the_first_step_may_diverge() -> None:
+    store = died(steps(old, (2,)), disk_store(), 1)
+
+    def new(run: SyncRun) -> Any:
+        run.messages.append(run.call(send, "good morning"))
+        for step in run.steps():
+            run.messages.append(run.call(send, f"c {step}"))
+            if step == 3 and not executed["died again"]:
+                executed["died again"] += 1
+                raise Died
+            if step == 4:
+                return list(run.messages)
+
+    with pytest.raises(DivergenceError):
+        resume(new, store, 1)
+    accept(store, "run")
+    store = died(new, store, 1)
+    found = resume(new, store, 1)
+    # The conversation is that of the checkpoint, which the old code had taken.
+    assert found[:3] == ["sent hello", "sent a 1", "sent b 1"]
+    assert executed["good morning"] == 1
+
+
+def test_an_agent_that_returns_early_may() -> None:
+    store = died(steps(old, (2,)), disk_store(), 9)
+
+    def new(run: SyncRun) -> str:
+        return "done"
+
+    accept(store, "run")
+    assert resume(new, store, 9) == "done"
+
+
+def test_a_call_in_doubt_is_not_forgotten() -> None:
+    def first(run: SyncRun) -> Any:
+        return run.call(dies, "pay 10")
+
+    def second(run: SyncRun) -> Any:
+        return run.call(dies, "pay 11")
+
+    executed["pay 11"] = 1  # so that this one lives
+    store = died(first, disk_store())
+    accept(store, "run")
+    with pytest.raises(DivergenceError, match="is in doubt, and would be forgotten") as caught:
+        resume(second, store)
+    assert executed["pay 11"] == 1
+    resolve(store, "run", caught.value.in_doubt, Resolution.outcome("paid"))
+    assert resume(second, store) == "pay 11"
+
+
+def test_the_record_says_who_and_what() -> None:
+    store = died(steps(old, (2,)), disk_store(), 9)
+    accept(store, "run", who="me", why="because")
+    resume(steps(lambda step: ["x"]), store, 9)
+    reader = store.backend.read("run")
+    assert reader is not None
+    with reader:
+        records = {record.lsn: record for record in reader.records()}
+    found = [decode(record) for record in records.values()]
+    assert DivergenceAccepted("me", "because") in found
+    (dropped,) = [event for event in found if isinstance(event, HistoryDropped)]
+    assert {records[lsn].kind for lsn in dropped.records} >= {"call", "messages"}
+
+
+def test_the_error_names_the_choices() -> None:
+    store = died(steps(old, (2,)), disk_store(), 9)
+    with pytest.raises(DivergenceError) as caught:
+        resume(steps(lambda step: ["x"]), store, 9)
+    text = str(caught.value)
+    for choice in ("accept  recovery.accept(store, 'run'", "fork    recovery.fork(store, 'run'",
+                   "abort   recovery.cancel(store, 'run'"):  # fmt: skip
+        assert choice in text
+
+
+def test_what_cannot_be_accepted() -> None:
+    store = disk_store()
+    with pytest.raises(RecoveryError, match="there is no run"):
+        accept(store, "run")
+    resume(steps(old), store)
+    with pytest.raises(RecoveryError, match="has ended"):
+        accept(store, "run")

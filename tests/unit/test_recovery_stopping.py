@@ -1,0 +1,274 @@
+"""Runs that are asked to stop do so between calls, and can be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery import (
+    CheckpointStore,
+    ParkedError,
+    RecoverableAgent,
+    Run,
+    StoppedError,
+    SyncRun,
+    tool,
+)
+from tests.unit.lives import disk_store
+
+executed: Counter[Any] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    executed.clear()
+
+
+def resumed(agent: Any, store: CheckpointStore) -> Any:
+    return RecoverableAgent(agent, store).run_with_recovery_sync("task", "run")["result"]
+
+
+def test_a_side_effect_gets_to_its_end_and_is_recorded() -> None:
+    @tool
+    async def send(what: str) -> str:
+        executed[what] += 1
+        if what == "a" and executed[what] == 1:
+            of.stop("enough")
+            await asyncio.sleep(0.001)
+        return f"sent {what}"
+
+    async def agent(run: Run) -> list[str]:
+        return [await run.call(send, "a"), await run.call(send, "b")]
+
+    store = disk_store()
+    of = RecoverableAgent(agent, store)
+    with pytest.raises(StoppedError, match="enough") as caught:
+        asyncio.run(of.run_with_recovery("task", "run"))
+    assert isinstance(caught.value, ParkedError)
+    assert executed == {"a": 1}
+    assert resumed(agent, store) == ["sent a", "sent b"]
+    assert executed == {"a": 1, "b": 1}
+
+
+def test_a_plain_agent_stops_between_its_calls() -> None:
+    @tool
+    def send(what: str) -> str:
+        executed[what] += 1
+        if what == "a":
+            of.stop()
+        return f"sent {what}"
+
+    def agent(run: SyncRun) -> list[str]:
+        return [run.call(send, "a"), run.call(send, "b")]
+
+    store = disk_store()
+    of = RecoverableAgent(agent, store)
+    with pytest.raises(StoppedError, match="asked to"):
+        of.run_with_recovery_sync("task", "run")
+    assert resumed(agent, store) == ["sent a", "sent b"]
+    assert executed == {"a": 1, "b": 1}
+
+
+def test_a_plain_agent_in_a_thread_of_async_code_stops() -> None:
+    def agent(run: SyncRun) -> int:
+        for step in run.steps():
+            executed["step"] += 1
+            if step == 3 and executed["step"] == 3:
+                of.stop()
+            if step == 5:
+                return step
+        raise AssertionError
+
+    store = disk_store()
+    of = RecoverableAgent(agent, store)
+    with pytest.raises(StoppedError):
+        asyncio.run(of.run_with_recovery("task", "run"))
+    assert executed["step"] == 3
+    assert resumed(agent, store) == 5
+
+
+def test_what_is_safe_to_repeat_is_not_waited_for() -> None:
+    @tool(after_crash="retry")
+    async def think() -> str:
+        executed["think"] += 1
+        if executed["think"] == 1:
+            asyncio.get_running_loop().call_soon(of.stop)
+            await asyncio.Event().wait()  # for ever
+        return "thought"
+
+    async def agent(run: Run) -> Any:
+        return await run.call(think)
+
+    store = disk_store()
+    of = RecoverableAgent(agent, store)
+
+    async def main() -> None:
+        with pytest.raises(StoppedError):
+            await of.run_with_recovery("task", "run")
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0  # nobody has cancelled this one
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert resumed(agent, store) == "thought"
+
+
+def test_an_agent_that_waits_for_something_else_is_not_waited_for() -> None:
+    async def agent(run: Run) -> str:
+        executed["agent"] += 1
+        if executed["agent"] == 1:
+            threading.Thread(target=of.stop).start()
+            await asyncio.Event().wait()
+        return "done"
+
+    store = disk_store()
+    of = RecoverableAgent(agent, store)
+
+    async def main() -> None:
+        with pytest.raises(StoppedError):
+            await of.run_with_recovery("task", "run")
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert resumed(agent, store) == "done"
+
+
+def test_all_runs_of_the_agent_stop_and_no_other() -> None:
+    started = 0
+
+    async def agent(run: Run) -> Any:
+        nonlocal started
+        started += 1
+        await asyncio.Event().wait()
+
+    async def other(run: Run) -> str:
+        while started < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        of.stop()
+        return "done"
+
+    of = RecoverableAgent(agent, disk_store())
+
+    async def main() -> Any:
+        runs = [of.run_with_recovery("task", f"run_{i}") for i in range(3)]
+        runs.append(RecoverableAgent(other, disk_store()).run_with_recovery("task", "other"))
+        return await asyncio.gather(*runs, return_exceptions=True)
+
+    *stopped, done = asyncio.run(main())
+    assert [type(one) for one in stopped] == [StoppedError] * 3
+    assert done["result"] == "done"
+
+
+def test_a_cancellation_from_outside_stays_one() -> None:
+    async def agent(run: Run) -> Any:
+        executed["agent"] += 1
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(
+            RecoverableAgent(agent, disk_store()).run_with_recovery("task", "run")
+        )
+        while not executed["agent"]:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
+PROGRAM = """
+import asyncio, signal, sys, time
+from recovery import CheckpointStore, RecoverableAgent, StoppedError, tool
+
+@tool
+def effect(i):
+    with open(sys.argv[1] + "/effects", "a") as file:
+        file.write(f"{i}\\n")
+    print(i, flush=True)
+    time.sleep(0.02)
+    return i
+
+async def agent(run):
+    async for step in run.steps():
+        await run.call(effect, step)
+        if step == 40:
+            return "done"
+
+def plain(run):
+    for step in run.steps():
+        run.call(effect, step)
+        if step == 40:
+            return "done"
+
+of = RecoverableAgent(plain if sys.argv[2] == "plain" else agent, CheckpointStore(sys.argv[1]),
+                      stop_on=(signal.SIGINT, signal.SIGTERM))
+try:
+    print(of.run_with_recovery_sync("task", "run")["result"])
+except StoppedError as exc:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    print("stopped:", exc.why)
+"""
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_between_calls(
+    tmp_path: Path, kind: str, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line == "3\n":
+                process.send_signal(number)
+                break
+        rest = process.stdout.read().splitlines()
+    assert process.returncode == 0
+    assert rest[-1] == f"stopped: {number.name} received"
+    again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert again.stdout.splitlines()[-1] == "done"
+    effects = (tmp_path / "effects").read_text().split()
+    assert effects == [str(i) for i in range(1, 41)]  # none twice, none left out
+
+
+def test_a_second_signal_does_what_it_always_did() -> None:
+    @tool
+    def stubborn() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        executed["first"] += 1
+        os.kill(os.getpid(), signal.SIGINT)
+        executed["second"] += 1
+
+    before = signal.getsignal(signal.SIGINT)
+    of = RecoverableAgent(lambda run: run.call(stubborn), disk_store(), stop_on=[signal.SIGINT])
+    with pytest.raises(KeyboardInterrupt):
+        of.run_with_recovery_sync("task", "run")
+    assert executed == {"first": 1}
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_signals_need_the_main_thread() -> None:
+    of = RecoverableAgent(lambda run: None, disk_store(), stop_on=[signal.SIGINT])
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            of.run_with_recovery_sync("task", "run")
+        except RuntimeError as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(errors[0])
