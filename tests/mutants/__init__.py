@@ -3,15 +3,11 @@
 A catalogue by layer, one module each. A bug that was found by other means joins it, and whoever
 builds a feature adds the bugs that one would make in it. A patch that changes nothing a user could
 notice is no mutant: it is left out, with the argument where it would stand.
-
-To come with the features that they break: attempts of declared retries lost, a deadline started
-anew by a recovery, an approval spent twice, a timer or signal lost; a fork that shares what it
-must copy; an undo that runs twice; a store's lease taken for its epoch.
 """
 
 from __future__ import annotations
 
-from tests.mutants import calls, files, frames, runs, segments, writer
+from tests.mutants import attempts, calls, files, frames, runs, segments, writer
 from tests.mutants._mutant import Edit, Mutant
 
 __all__ = ["LAYERS", "Edit", "Mutant"]
@@ -23,4 +19,5 @@ LAYERS: dict[str, list[Mutant]] = {
     "files": files.MUTANTS,
     "calls": calls.MUTANTS,
     "runs": runs.MUTANTS,
+    "attempts": attempts.MUTANTS,
 }

@@ -138,11 +138,13 @@ def test_it_holds_for_one_divergence() -> None:
     assert resume(steps(lambda step: ["y"]), store, 9)[-1] == "sent y 4"
 
 
-def test_code_before_the_first_step_may_diverge() -> None:
+@pytest.mark.parametrize("greeted", [True, False])
+def test_code_before_the_first_step_may_diverge(greeted: bool) -> None:
     store = died(steps(old, (2,)), disk_store(), 1)
 
     def new(run: SyncRun) -> Any:
-        run.messages.append(run.call(send, "good morning"))
+        if greeted:
+            run.messages.append(run.call(send, "good morning"))
         for step in run.steps():
             run.messages.append(run.call(send, f"c {step}"))
             if step == 3 and not executed["died again"]:
@@ -158,7 +160,7 @@ def test_code_before_the_first_step_may_diverge() -> None:
     found = resume(new, store, 1)
     # The conversation is that of the checkpoint, which the old code had taken.
     assert found[:3] == ["sent hello", "sent a 1", "sent b 1"]
-    assert executed["good morning"] == 1
+    assert executed["good morning"] == greeted
 
 
 def test_an_agent_that_returns_early_may() -> None:

@@ -1,0 +1,228 @@
+"""Attempts, time-outs, cancellation, stopping, and divergences that were accepted."""
+
+from __future__ import annotations
+
+from tests.mutants._mutant import Edit, Mutant
+
+ATTEMPTS, RETRY, CALL = "recovery/_attempts.py", "recovery/_retry.py", "recovery/_call.py"
+REPLAY, CORE, HISTORY = "recovery/_replay.py", "recovery/_core.py", "recovery/_history.py"
+RUN, AGENT, STOPPING = "recovery/_run.py", "recovery/_agent.py", "recovery/_stopping.py"
+TOOL = "recovery/_tool.py"
+
+TRIED = "unit/test_recovery_attempts.py::"
+ENDED = "unit/test_recovery_stopping.py::"
+ACCEPTED = "unit/test_recovery_accept.py::"
+
+MUTANTS = [
+    Mutant(
+        "attempts-start-over",
+        "Failed attempts of an earlier process are not counted: each crash gives three more.",
+        [Edit(REPLAY, "                about.failed += isinstance(event, AttemptFailed)\n", "")],
+        [TRIED + "test_attempts_survive_the_crash_and_so_does_the_time_of_the_next"],
+    ),
+    Mutant(
+        "pause-starts-over",
+        "A resumed run tries again at once, and not when it was to.",
+        [
+            Edit(
+                ATTEMPTS,
+                "            yield Attend(until(run, when))\n            return None\n",
+                "            return None\n",
+            )
+        ],
+        [TRIED + "test_attempts_survive_the_crash_and_so_does_the_time_of_the_next"],
+    ),
+    Mutant(
+        "failed-attempt-is-in-doubt",
+        "A crash between two attempts leaves the call in doubt, though the last one is known.",
+        [
+            Edit(
+                REPLAY,
+                "        return isinstance(self.last, AttemptFailed)\n",
+                "        return False\n",
+            ),
+            Edit(
+                ATTEMPTS,
+                "        case AttemptFailed(retry_at=when):\n",
+                "        case AttemptFailed(retry_at=when) if not when:\n",
+            ),
+        ],
+        [TRIED + "test_attempts_survive_the_crash_and_so_does_the_time_of_the_next"],
+    ),
+    Mutant(
+        "attempt-not-recorded-before-it-is-made",
+        "The second attempt at a side effect has no record: a crash in it looks like none.",
+        [
+            Edit(
+                ATTEMPTS,
+                "        run.emit(CallRetried(call.lsn, call.attempt))\n\n\ndef resume",
+                "\n\ndef resume",
+            )
+        ],
+        [TRIED + "test_an_attempt_that_a_crash_cut_short_is_in_doubt_as_any"],
+    ),
+    Mutant(
+        "hopeless-errors-tried-again",
+        "A PermanentError is tried again as often as any.",
+        [Edit(RETRY, " or isinstance(error, _HOPELESS)", "")],
+        [TRIED + "test_a_permanent_error_is_not_tried_again_whatever_counts"],
+    ),
+    Mutant(
+        "one-attempt-too-many",
+        "attempts=3 makes four.",
+        [Edit(RETRY, "if failed >= self.attempts", "if failed > self.attempts")],
+        [TRIED + "test_the_last_failure_is_the_outcome"],
+    ),
+    Mutant(
+        "time-out-of-a-side-effect-is-a-failure",
+        "A payment that timed out counts as failed: the agent pays again.",
+        [Edit(ATTEMPTS, '    if spec.when_cut == "fail":\n', "    if spec.when_cut:\n")],
+        [TRIED + "test_a_side_effect_that_times_out_is_in_doubt"],
+    ),
+    Mutant(
+        "time-out-of-the-tool-taken-for-ours",
+        "A TimeoutError that the tool itself raised, knowing what it did, is in doubt.",
+        [Edit(RUN, "            if not timer.expired():", "            if not timer:")],
+        [TRIED + "test_a_time_out_of_the_tool_s_own_is_an_exception_like_any"],
+    ),
+    Mutant(
+        "cancellation-not-recorded",
+        "A call that the agent cancelled is made again on replay: the agent goes another way.",
+        [
+            Edit(
+                CORE,
+                '            self.emit(CallAbandoned(call.lsn, call.attempt, "cancelled", went_on, '
+                "begun))\n",
+                "            pass\n",
+            )
+        ],
+        [TRIED + "test_what_the_agent_cancelled_is_cancelled_on_replay"],
+    ),
+    Mutant(
+        "cancelled-side-effect-forgotten",
+        "A side effect that the agent cancelled is over: nobody finds out whether it happened.",
+        [Edit(CORE, "        if in_doubt:\n            self.park(in_doubt)\n", "")],
+        [TRIED + "test_a_side_effect_that_the_agent_cancels_is_in_doubt"],
+    ),
+    Mutant(
+        "cancelled-with-the-run",
+        "A call that ends with its process counts as cancelled by the agent.",
+        [
+            Edit(
+                CORE,
+                "        self._cut.append((call, begun, doubtful))\n",
+                "        self._cut.append((call, begun, doubtful))\n        self.act()\n",
+            )
+        ],
+        [TRIED + "test_a_run_that_is_cancelled_from_outside_records_nothing_of_it"],
+    ),
+    Mutant(
+        "cancelled-before-it-began-is-in-doubt",
+        "A call that was never started parks the run.",
+        [
+            Edit(
+                ATTEMPTS,
+                "                run.cut(spec, call, begun=False)\n",
+                "                run.cut(spec, call, begun=True)\n",
+            )
+        ],
+        [TRIED + "test_a_call_that_was_cancelled_before_it_began_is_no_effect"],
+    ),
+    Mutant(
+        "calls-inside-a-cancelled-call-waited-for",
+        "What a cancelled call had recorded inside is waited for: unchanged code diverges.",
+        [Edit(REPLAY, "lambda outer: outer.done or outer.cancelled", "lambda outer: outer.done")],
+        [TRIED + "test_calls_inside_a_cancelled_call_are_no_divergence"],
+    ),
+    Mutant(
+        "policy-of-the-agent-ignored",
+        "after_crash= of an agent changes nothing.",
+        [Edit(CALL, "    spec = run.settings.adapted(spec)\n", "")],
+        [TRIED + "test_an_agent_can_decide_for_its_tools"],
+    ),
+    Mutant(
+        "stop-loses-the-outcome",
+        "A stop while a side effect is under way forgets its outcome: it is in doubt.",
+        [
+            Edit(
+                ATTEMPTS,
+                "        scope.check()\n        try:\n            return Settled",
+                "        run.check()\n        try:\n            return Settled",
+            )
+        ],
+        [ENDED + "test_a_side_effect_gets_to_its_end_and_is_recorded"],
+    ),
+    Mutant(
+        "stop-waits-for-what-can-be-repeated",
+        "Ctrl-C waits for the model's answer, however long that takes.",
+        [
+            Edit(
+                RUN,
+                "        tasks = set(self.interruptible)\n",
+                "        tasks: set[Any] = set()\n        if self.interruptible:\n"
+                "            raise SystemExit('it would wait')\n",
+            )
+        ],
+        [ENDED + "test_what_is_safe_to_repeat_is_not_waited_for"],
+    ),
+    Mutant(
+        "stop-looks-like-a-cancellation",
+        "The task that awaited the run counts as cancelled, though nobody cancelled it.",
+        [
+            Edit(
+                RUN,
+                "                task.uncancel()\n",
+                "                pass\n",
+            )
+        ],
+        [ENDED + "test_what_is_safe_to_repeat_is_not_waited_for"],
+    ),
+    Mutant(
+        "handlers-left-behind",
+        "The handler of a signal stays when the run is over.",
+        [
+            Edit(
+                STOPPING,
+                "    finally:\n        restore()\n",
+                "    finally:\n        pass\n",
+            ),
+            Edit(STOPPING, "        restore()\n        stop(", "        stop("),
+        ],
+        [ENDED + "test_a_second_signal_does_what_it_always_did"],
+    ),
+    Mutant(
+        "accepted-for-good",
+        "Who accepts one divergence accepts all that come.",
+        [
+            Edit(CORE, "        self._history.accepted = False\n", ""),
+            Edit(HISTORY, "accepted = isinstance(event, DivergenceAccepted)", "accepted = True"),
+        ],
+        [ACCEPTED + "test_it_holds_for_one_divergence"],
+    ),
+    Mutant(
+        "accepting-forgets-a-call-in-doubt",
+        "A call in doubt is dropped with the rest: nobody asks whether it happened.",
+        [
+            Edit(
+                CORE,
+                "if not self._history.accepted or in_doubt:",
+                "if not self._history.accepted:",
+            )
+        ],
+        [ACCEPTED + "test_a_call_in_doubt_is_not_forgotten"],
+    ),
+    Mutant(
+        "what-was-dropped-comes-back",
+        "The next recovery waits for what the accepted code had dropped: it diverges again.",
+        [Edit(REPLAY, "            if lsn not in dropped and", "            if")],
+        [ACCEPTED + "test_the_new_code_goes_on_and_every_later_resumption_with_it"],
+    ),
+    Mutant(
+        "dropped-prologue-comes-back",
+        "A checkpoint names calls before the first step that were dropped: it diverges again.",
+        [
+            Edit(CORE, "            self._prologue.pop(record, None)\n", "            pass\n"),
+        ],
+        [ACCEPTED + "test_code_before_the_first_step_may_diverge"],
+    ),
+]
