@@ -335,7 +335,7 @@ def test_a_plain_tool_with_a_time_out_makes_calls_and_knows_its_key() -> None:
     first = sync(lambda run: run.call(outer), store)
     assert first[0] == 2
     assert sync(lambda run: run.call(outer), store) == first
-    assert executed == {"inner": 1}
+    assert executed["inner"] == 1
 
 
 # -- cancellation by the agent
