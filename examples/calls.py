@@ -22,17 +22,15 @@ from recovery import (
     tool,
 )
 
-weather_down = 2  # how often the weather service refuses
+refusals = ["503", "503"]  # of the weather service
 bank: dict[str, int] = {}  # what was paid, by idempotency key
 
 
 @tool(after_crash="retry", retry=Retry(attempts=5, delay_s=0.01), timeout_s=10)
 async def weather(city: str) -> str:
     """Reading harms nobody: tried again after errors, time-outs and crashes."""
-    global weather_down
-    if weather_down:
-        weather_down -= 1
-        raise ConnectionError("503")
+    if refusals:
+        raise ConnectionError(refusals.pop())
     return f"sunny in {city}"
 
 

@@ -38,7 +38,7 @@ def test_it_runs_and_its_result_stays(tmp_path: Path) -> None:
 
 def test_it_survives_being_killed_at_every_point(calls: Any) -> None:
     def reset() -> None:
-        calls.weather_down = 2
+        calls.refusals[:] = ["503", "503"]
         calls.bank.clear()
 
     report = crash_everywhere(
