@@ -6,7 +6,10 @@ after a crash the same call resumes it, and nothing that the log holds is execut
 
 from recovery._agent import RecoverableAgent, RecoveryReport
 from recovery._checkpoint import Checkpoint, CheckpointStore, Validity
+from recovery._children import children, parent
 from recovery._errors import (
+    ChildFailedError,
+    ChildParkedError,
     DamagedRunError,
     DivergenceError,
     InDoubtError,
@@ -21,6 +24,7 @@ from recovery._errors import (
     UndoError,
     WaitingError,
 )
+from recovery._family import ChildRun, ParentRun
 from recovery._resolve import accept, resolve
 from recovery._retry import Retry
 from recovery._run import Run, SyncRun
@@ -32,10 +36,14 @@ __all__ = [
     "Call",
     "Checkpoint",
     "CheckpointStore",
+    "ChildFailedError",
+    "ChildParkedError",
+    "ChildRun",
     "DamagedRunError",
     "DivergenceError",
     "InDoubtError",
     "OutcomeUnknown",
+    "ParentRun",
     "ParkedError",
     "PermanentError",
     "RecoverableAgent",
@@ -54,7 +62,9 @@ __all__ = [
     "Validity",
     "WaitingError",
     "accept",
+    "children",
     "current_call",
+    "parent",
     "resolve",
     "tool",
     "undo",

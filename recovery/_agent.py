@@ -8,10 +8,12 @@ import time
 import uuid
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Unpack
 
 from eventlog import Damage, EventLog, RefusedValueError
 from recovery._checkpoint import CheckpointStore
+from recovery._children import settled_since
 from recovery._drive import drive, drive_async
 from recovery._errors import (
     PermanentError,
@@ -24,7 +26,7 @@ from recovery._errors import (
 from recovery._events import RunFailed, RunFinished, RunResumed, RunStarted, RunUndone, encode
 from recovery._failure import failure
 from recovery._history import History, load
-from recovery._run import Run, SyncRun, live_runs
+from recovery._run import Run, SyncRun, flushers, live_runs
 from recovery._settings import Options, Settings
 from recovery._stopping import Life, Lives
 from recovery._tool import current_scope, is_async
@@ -35,6 +37,7 @@ _logger = logging.getLogger("recovery")
 
 BACKOFF_S, BACKOFF_MAX_S = 0.05, 5.0
 LANDING_S = 30.0  # how long calls of other tasks are waited for when the agent function ends
+CUTTING_S = 1.0  # and child runs that were cancelled then, for they did not stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,14 @@ class _Execute:
 @dataclass(frozen=True, slots=True)
 class _Sleep:
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    act: Callable[[], None]  # which may wait for the disk
+
+
+_Effect = _Execute | _Sleep | _Block
 
 
 class RecoverableAgent:
@@ -132,11 +143,8 @@ class RecoverableAgent:
         DamagedRunError; LogLockedError when another process has the run (``takeover`` takes it
         from a process that is known to be stuck); else the agent's own last error.
         """
-        if not is_async(self.agent_fn):
-            return await self._in_thread(task, run_id, takeover)
-        with self._lives.one(run_id, self.settings.stop_on) as life:
-            steps = self._recover(task, life, takeover, Run)
-            return await drive_async(steps, self._perform_async)
+        with self._lives.one(Life(run_id), self.settings.stop_on) as life:
+            return await self._live(task, life, takeover)
 
     def run_with_recovery_sync(
         self, task: Any, run_id: str, *, takeover: bool = False
@@ -146,26 +154,42 @@ class RecoverableAgent:
             if asyncio._get_running_loop() is not None:
                 raise RuntimeError("in async code, await run_with_recovery(...) instead")
             return asyncio.run(self.run_with_recovery(task, run_id, takeover=takeover))
-        with self._lives.one(run_id, self.settings.stop_on) as life:
+        with self._lives.one(Life(run_id), self.settings.stop_on) as life:
             return drive(self._recover(task, life, takeover, SyncRun), self._perform)
 
-    async def _in_thread(self, task: Any, run_id: str, takeover: bool) -> dict[str, Any]:
-        """The life of a run of a plain agent function. When it is cancelled, the run stops at the
-        next thing that the agent does, for a thread cannot be interrupted; it can be resumed."""
-        with self._lives.one(run_id, self.settings.stop_on) as life:
-            steps = self._recover(task, life, takeover, SyncRun)
-            thread = asyncio.ensure_future(asyncio.to_thread(drive, steps, self._perform))
-            try:
-                return await asyncio.shield(thread)
-            except asyncio.CancelledError:
-                thread.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-                life.stop(StoppedError(run_id, "whoever awaited it was cancelled"))
-                await asyncio.wait([thread], timeout=LANDING_S)
-                raise
+    async def live(self, task: Any, life: Life) -> dict[str, Any]:
+        """Not for users: what ``run.child`` does."""
+        with self._lives.one(life, ()):
+            return await self._live(task, life, False)
 
-    async def _perform_async(self, effect: _Execute | _Sleep) -> Any:
+    def live_sync(self, task: Any, life: Life) -> dict[str, Any]:
+        """Not for users: ``live`` without an event loop."""
+        if is_async(self.agent_fn):
+            return asyncio.run(self.live(task, life))
+        with self._lives.one(life, ()):
+            return drive(self._recover(task, life, False, SyncRun), self._perform)
+
+    async def _live(self, task: Any, life: Life, takeover: bool) -> dict[str, Any]:
+        """The life of a run. That of a plain agent function is in a thread: when it is cancelled,
+        the run stops at the next thing that the agent does, and can be resumed."""
+        if is_async(self.agent_fn):
+            steps = self._recover(task, life, takeover, Run)
+            return await drive_async(steps, self._perform_async)
+        steps = self._recover(task, life, takeover, SyncRun)
+        thread = asyncio.ensure_future(asyncio.to_thread(drive, steps, self._perform))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            thread.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            life.stop(StoppedError(life.run_id, "whoever awaited it was cancelled"))
+            await asyncio.wait([thread], timeout=LANDING_S)
+            raise
+
+    async def _perform_async(self, effect: _Effect) -> Any:
         if isinstance(effect, _Sleep):
             return await asyncio.sleep(effect.seconds)
+        if isinstance(effect, _Block):
+            return await asyncio.get_running_loop().run_in_executor(flushers, effect.act)
         token = current_scope.set(effect.run.scope)
         live_runs.add(effect.run)
         try:
@@ -176,34 +200,41 @@ class RecoverableAgent:
             effect.run.left()
             await _landed(effect.run)
 
-    def _perform(self, effect: _Execute | _Sleep) -> Any:
+    def _perform(self, effect: _Effect) -> Any:
         if isinstance(effect, _Sleep):
             return time.sleep(effect.seconds)
+        if isinstance(effect, _Block):
+            return effect.act()
         token = current_scope.set(effect.run.scope)
         try:
             return self.agent_fn(effect.run)
         finally:
             current_scope.reset(token)
+            effect.run.children.end()
             deadline = time.monotonic() + LANDING_S
             while effect.run.in_flight and time.monotonic() < deadline:
                 time.sleep(0.005)
 
     def _recover(
         self, task: Any, life: Life, takeover: bool, kind: type[Run] | type[SyncRun]
-    ) -> Generator[_Execute | _Sleep, Any, dict[str, Any]]:
+    ) -> Generator[_Effect, Any, dict[str, Any]]:
         """The life of a run in this process; yields what its driver is to do."""
         run_id = life.run_id
         pack(task, "task")
-        with self.store.claim(run_id, takeover) as log:
+        with life.claim(self.store, takeover) as log:
             failures, furthest = 0, -1
             while True:
                 began = time.perf_counter()
-                history = load(log, run_id)
+                history = settled_since(self.store, log, load(log, run_id))
+                history = life.meet(log, history)
                 ended = _ended(history, run_id, task)
                 if ended is not None:
                     return _result(run_id, ended, _report(log, history, None, began))
-                self.recovery_count += _begin(log, history, run_id, task)
+                self.recovery_count += _begin(log, history, life, task)
+                if life.parent is not None:
+                    yield _Block(partial(life.born, log))
                 run = kind(log, history, self.store, self.settings)
+                run.children.make = RecoverableAgent
                 life.begin(run)
                 report = _report(log, history, run, began)
                 _logger.info("%s", report)
@@ -233,9 +264,14 @@ class RecoverableAgent:
 
 async def _landed(run: Run) -> None:
     """Let calls that are still under way end, so that their outcomes are recorded."""
-    deadline = time.monotonic() + LANDING_S
-    while run.in_flight and time.monotonic() < deadline:  # noqa: ASYNC110 - rare, and short
-        await asyncio.sleep(0.005)
+    run.children.end()
+    for patience_s in (LANDING_S, CUTTING_S):
+        deadline = time.monotonic() + patience_s
+        while run.in_flight and time.monotonic() < deadline:  # noqa: ASYNC110 - rare, and short
+            await asyncio.sleep(0.005)
+        if not run.in_flight:
+            return
+        run.children.cut()
 
 
 def _ended(history: History, run_id: str, task: Any) -> RunFinished | None:
@@ -256,11 +292,12 @@ def _ended(history: History, run_id: str, task: Any) -> RunFinished | None:
     return ended
 
 
-def _begin(log: EventLog, history: History, run_id: str, task: Any) -> int:
+def _begin(log: EventLog, history: History, life: Life, task: Any) -> int:
     """Record that the run begins, or that it is resumed; the number of recoveries that this is."""
     recovering = history.started is not None or history.restored is not None
     if history.started is None:
-        history.started = RunStarted(run_id, task, uuid.uuid4().hex)
+        parent = life.parent.packable() if life.parent is not None else None
+        history.started = RunStarted(life.run_id, task, uuid.uuid4().hex, parent)
         history.prologue.append(log.append(*encode(history.started)))
     if recovering:
         history.recoveries += 1

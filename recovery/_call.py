@@ -28,7 +28,7 @@ from recovery._events import (
     CallRetried,
     CallReturned,
 )
-from recovery._keys import CallKey
+from recovery._keys import CallKey, idempotency_key
 from recovery._shorten import shorten
 from recovery._tool import Arguments, Call, ToolSpec, function_name
 from recovery._values import digest, pack, pack_arguments, unpack
@@ -47,7 +47,7 @@ def protocol(
     if spec.undo is not None:
         run.undoable[spec.name] = spec
     scope = run.here()
-    packed = pack_arguments(*_canonical(spec.function, *given), f"{spec.name}(...)")
+    packed = pack_arguments(*_canonical(spec, *given), f"{spec.name}(...)")
     key = CallKey(scope.path, spec.name, call_id, digest(packed))
     key = key.nth(scope.next_occurrence(key))
     recorded = run.replay.claim(key)
@@ -56,7 +56,7 @@ def protocol(
         run.served += 1
         assert isinstance(recorded.last, Outcome)
         return _serve(run, spec, recorded.lsn, Settled(recorded.last_lsn, recorded.last))
-    run.in_flight += 1
+    run.enter(scope)
     try:
         settled = None
         if recorded is None:
@@ -73,7 +73,7 @@ def protocol(
         if recorded is not None:
             recorded.last = settled.event  # which covers what it had recorded inside
     finally:
-        run.in_flight -= 1
+        run.leave(scope)
     # What was recorded is served before what is new, as it was the first time.
     run.replay.add_outcome(settled.lsn)
     yield from _in_turn(run, settled.lsn, run.has_begun)
@@ -112,10 +112,11 @@ def _intend(
     small = packed if len(packed) <= ARGS_SIZE_MAX else None
     undo = "" if spec.undo is None else function_name(spec.undo)
     if undo:  # its arguments are all that the compensation will know of it
-        args, kwargs = _canonical(spec.function, *given)
+        args, kwargs = _canonical(spec, *given)
         small = pack([list(args), kwargs], f"{spec.name}(...)")
+    child = spec.child_id(idempotency_key(run.uid, key)) if spec.child_id else ""
     event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
-                         spec.after_crash, small, len(packed), undo)  # fmt: skip
+                         spec.after_crash, small, len(packed), undo, child)  # fmt: skip
     return call_of(run, run.emit(event), key, given, (1, time.time_ns()))
 
 
@@ -144,12 +145,12 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def _canonical(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Arguments:
+def _canonical(spec: ToolSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     """The same arguments by position or by name are the same arguments."""
+    if spec.waits:  # its function takes the call
+        return args, kwargs
     try:
-        bound = _signature(function).bind(*args, **kwargs)
+        bound = _signature(spec.function).bind(*args, **kwargs)
     except (TypeError, ValueError):  # no signature to be had, or a call that is about to fail
         return args, kwargs
     return bound.args, bound.kwargs

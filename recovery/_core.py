@@ -8,13 +8,14 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 from eventlog import EventLog, RefusedValueError
 from recovery._checkpoint import CheckpointStore
+from recovery._children import Children
 from recovery._conversation import Conversation
 from recovery._errors import DivergenceError, InDoubtError, RecoveryError, Stop
 from recovery._events import (
@@ -64,6 +65,7 @@ class RunCore(ABC):
         self.served = self.executed = 0
         self.in_flight = 0
         self.waiting = 0  # of those in flight: calls that wait for something outside
+        self._inside: Counter[int] = Counter()  # of those in flight: inside which other call
         self.mutex = threading.RLock()
         self.replay = history.replay
         self.settled: list[str] = []
@@ -74,6 +76,7 @@ class RunCore(ABC):
         self.undoable: dict[str, ToolSpec] = {}  # tools with a compensation that were called
         self.store, self.settings = store, settings
         self.tallies = history.tallies
+        self.children = Children(self, history.entries)
         self._checkpointed = history.step
         self._entered = self._closed = False
         self._stopped: Exception | None = None
@@ -209,6 +212,26 @@ class RunCore(ABC):
         self._checkpointed = self.step
         self._log.commit_behind()
 
+    # -- calls under way
+
+    def enter(self, scope: Scope) -> None:
+        """A call is under way in this scope."""
+        self.in_flight += 1
+        if scope.call is not None:
+            self._inside[scope.call.lsn] += 1
+
+    def leave(self, scope: Scope) -> None:
+        """It is not any more."""
+        self.in_flight -= 1
+        if scope.call is not None:
+            self._inside[scope.call.lsn] -= 1
+            self._inside += Counter()  # forget what is zero
+
+    def idle(self) -> bool:
+        """Whether every call under way waits for something outside, or for a call that does."""
+        busy = self.in_flight - len(self._inside)
+        return busy <= self.waiting + self.children.idle()
+
     # -- what is missing, and the end
 
     def missing(self) -> tuple[int, str]:
@@ -244,6 +267,7 @@ class RunCore(ABC):
         A side effect that is under way gets to its end, and its outcome is recorded.
         """
         self._stopped = self._stopped or error
+        self.children.stop(error)
 
     @property
     def stopped(self) -> Exception | None:

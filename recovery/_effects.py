@@ -58,9 +58,9 @@ class Nap:
 
 @dataclass(frozen=True, slots=True)
 class Attend:
-    """Run a body that waits for something outside of the run, and naps in between."""
+    """Perform what a body asks for, which waits for something outside of the run."""
 
-    body: Generator[Nap, None, Any]
+    body: Generator[Any, Any, Any]  # of effects
 
 
-Effect = Wait | Commit | Invoke | Attend
+Effect = Wait | Commit | Invoke | Nap | Attend

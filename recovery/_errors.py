@@ -121,6 +121,28 @@ class InDoubtError(ParkedError):
         )
 
 
+class ChildParkedError(ParkedError):
+    """Child runs stand still, and the run that awaits them with them.
+
+    ``children`` holds each child's run id and what it stopped with (InDoubtError, StoppedError, an
+    error of the child's agent, ...). All other calls of the run have got to their end. Settle what
+    the children wait for, and run the parent again: it goes on where it stopped, and so do they.
+    """
+
+    def __init__(
+        self, run_id: str, children: Sequence[tuple[str, Exception]], wake_at: float | None = None
+    ) -> None:
+        self.run_id, self.children, self.wake_at = run_id, tuple(children), wake_at
+        lines = "".join(
+            f"\n  {child}: {type(error).__name__}: " + str(error).replace("\n", "\n    ")
+            for child, error in self.children
+        )
+        super().__init__(
+            f"run {run_id!r} is parked: {len(self.children)} of its child runs cannot go on."
+            f"{lines}\nSettle that, then run {run_id!r} again: it goes on where it stopped."
+        )
+
+
 class RunFailedError(RecoveryError):
     """The run ended as failed, now or in an earlier process. ``__cause__`` is the error, if now.
 
@@ -209,6 +231,25 @@ class ToolError(Exception):
     def __init__(self, type_name: str, message: str, traceback: str) -> None:
         self.type_name, self.message, self.traceback = type_name, message, traceback
         super().__init__(f"{type_name}: {message}")
+
+
+class ChildFailedError(ToolError):
+    """A child run failed: the outcome of the call that awaited it, the same on replay.
+
+    ``run_id`` is the child's; ``type_name``, ``message`` and ``traceback`` are those of its error;
+    ``call`` is the LSN, in the child's log, of the recorded failure that caused it, 0 if none did.
+    """
+
+    def __init__(
+        self, run_id: str, type_name: str, message: str, traceback: str = "", call: int = 0
+    ) -> None:
+        super().__init__(type_name, message, traceback)
+        self.run_id, self.call = run_id, call
+        # What makes it anew from a record.
+        self.args = (run_id, type_name, message, traceback, call)
+
+    def __str__(self) -> str:
+        return f"child run {self.run_id!r} failed: {self.type_name}: {self.message}"
 
 
 class Stop(BaseException):

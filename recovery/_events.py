@@ -15,12 +15,16 @@ from recovery._values import pack, unpack
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """The run began. ``uid`` tells it from any other run of the same name."""
+    """The run began. ``uid`` tells it from any other run of the same name.
+
+    ``parent``: the run that started it (see ParentRun), None if nobody did.
+    """
 
     kind: ClassVar = "run_started"
     run_id: str
     task: Any
     uid: str
+    parent: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ class CallIntended:
     """A call is about to be made. Durable before a side effect starts.
 
     ``args`` is [positional, by name] while that is small or the call can be undone, else None;
-    ``size`` is its packed size. ``undo`` names the function that undoes it, "" if none does.
+    ``size`` is its packed size. ``undo`` names the function that undoes it, "" if none does;
+    ``child`` the run that it starts.
     """
 
     kind: ClassVar = "call"
@@ -59,6 +64,7 @@ class CallIntended:
     args: Any = None
     size: int = 0
     undo: str = ""
+    child: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,15 @@ class CallRetried:
     kind: ClassVar = "retry"
     call: int
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChildStarted:
+    """The run that call ``call`` starts has a log. Durable before that run executes anything."""
+
+    kind: ClassVar = "child_started"
+    call: int
+    run_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +233,9 @@ class RunUndone:
 
 
 Event = (
-    RunStarted | RunResumed | StepStarted | CallIntended | CallRetried | AttemptFailed
-    | CallAbandoned | CallReturned | CallFailed | CallResolved | ValueRecorded | MessagesChanged
-    | DivergenceAccepted | HistoryDropped | RunParked | RunFinished | RunFailed
+    RunStarted | RunResumed | StepStarted | CallIntended | ChildStarted | CallRetried
+    | AttemptFailed | CallAbandoned | CallReturned | CallFailed | CallResolved | ValueRecorded
+    | MessagesChanged | DivergenceAccepted | HistoryDropped | RunParked | RunFinished | RunFailed
     | RunUndone
 )  # fmt: skip
 

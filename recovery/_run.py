@@ -11,17 +11,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, Unpack
 
 from eventlog import EventLog
 from recovery._call import protocol
 from recovery._checkpoint import CheckpointStore
+from recovery._children import Runner
 from recovery._core import RunCore
 from recovery._drive import drive, drive_async
 from recovery._effects import Attend, Commit, Effect, Invoke, Nap, TimedOutError, Wait
 from recovery._history import History
 from recovery._keys import step_of
-from recovery._settings import Settings
+from recovery._settings import ChildOptions, Settings
 from recovery._tool import (
     Arguments,
     Scope,
@@ -38,7 +39,7 @@ R = TypeVar("R")
 
 LEAVE_S = 0.1  # for an agent function to end by itself when its run was stopped
 live_runs: set[RunCore] = set()  # async runs of this process
-_flushers = ThreadPoolExecutor(8, thread_name_prefix="recovery-commit")
+flushers = ThreadPoolExecutor(8, thread_name_prefix="recovery-commit")
 
 
 class _Drivers(RunCore):
@@ -75,8 +76,10 @@ class _Drivers(RunCore):
                 return await self._interruptible(effect)
             case Invoke():
                 return await _invoke(effect)
+            case Nap():
+                return await asyncio.sleep(effect.seconds)
             case Attend():
-                return await drive_async(effect.body, _nap_async, self.mutex)
+                return await drive_async(effect.body, self._perform_async, self.mutex)
 
     def _turns(self) -> Turns:
         """Those who wait in the present event loop."""
@@ -101,10 +104,11 @@ class _Drivers(RunCore):
             self.interruptible.discard(task)
 
     async def _commit(self) -> None:
-        if len(live_runs) <= 1:  # alone: a flush is shorter than the way to a thread and back
+        # Alone, a flush is shorter than the way to a thread and back.
+        if len(live_runs) <= 1 and self.in_flight <= 1:
             self.commit()
         else:
-            await asyncio.get_running_loop().run_in_executor(_flushers, self.commit)
+            await asyncio.get_running_loop().run_in_executor(flushers, self.commit)
 
     # -- from plain code
 
@@ -119,8 +123,10 @@ class _Drivers(RunCore):
                 return self.commit()
             case Invoke():
                 return _invoke_sync(effect)
+            case Nap():
+                return time.sleep(effect.seconds)
             case Attend():
-                return drive(effect.body, lambda nap: time.sleep(nap.seconds), self.mutex)
+                return drive(effect.body, self._perform_sync, self.mutex)
 
     def _wait_sync(self, wait: Wait) -> bool | None:
         if self._home_loop is None:
@@ -128,10 +134,6 @@ class _Drivers(RunCore):
         if threading.current_thread() is not self._home:
             return self._turns_of[self._home_loop].wait_in_thread(wait)
         return False if self.alone() else None  # nobody can go on meanwhile
-
-
-async def _nap_async(nap: Nap) -> None:
-    await asyncio.sleep(nap.seconds)
 
 
 async def _invoke(effect: Invoke) -> Any:
@@ -311,6 +313,28 @@ class Run(_Drivers):
         """
         return await self.perform_async(prepare(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
 
+    async def child(
+        self,
+        agent_fn: Callable[[Any], Any] | Runner,
+        task: Any,
+        *,
+        name: str = "",
+        **options: Unpack[ChildOptions],
+    ) -> Any:
+        """Run another agent on ``task``, in a run of its own, and return what it returned.
+
+        A call like any other: recorded, started once, served from the log ever after. The child
+        has its own log, in the same store, and is resumed with its parent. ``agent_fn``: an agent
+        function, async or plain (in a thread), or a RecoverableAgent of the same store; what calls
+        it is part of the call's identity by its name, and so are the task and ``name``, which tells
+        equal children apart. ``options``: those of a RecoverableAgent, for a function.
+
+        Raises ChildFailedError when the child failed. When it cannot go on (in doubt, stopped, ...)
+        the run parks with a ChildParkedError as soon as its other calls have got to their end.
+        """
+        spec, agent = self.children.call(agent_fn, options)
+        return await self.perform_async(spec, ((agent, task, name), {}), "")
+
     def steps(self) -> AsyncIterator[int]:
         """The steps of the run, numbered from 1, without end: leave the loop to end it.
 
@@ -350,6 +374,21 @@ class SyncRun(_Drivers):
     ) -> list[dict[str, Any]]:
         """Undo what the run has done; see ``Run.undo``."""
         return self.perform_sync(prepare(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
+
+    def child(
+        self,
+        agent_fn: Callable[[Any], Any] | Runner,
+        task: Any,
+        *,
+        name: str = "",
+        **options: Unpack[ChildOptions],
+    ) -> Any:
+        """Run another agent on ``task``, in a run of its own; see ``Run.child``.
+
+        A plain agent runs in this thread, an async one in an event loop of its own.
+        """
+        spec, agent = self.children.call(agent_fn, options)
+        return self.perform_sync(spec, ((agent, task, name), {}), "")
 
     def steps(self) -> Iterator[int]:
         """The steps of the run, numbered from 1, without end; see ``Run.steps``."""

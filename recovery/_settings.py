@@ -19,11 +19,20 @@ class Options(TypedDict, total=False):
     ``after_crash``: what to do about calls in doubt, for all tools or by the name of the tool, in
     place of what the tools themselves say. ``stop_on``: signals to the process upon which runs stop
     at the next safe point, as by ``stop()``; a second one does what it did before.
+    ``max_children``: how many child runs are at work at once (64): of all children of a run, of all
+    their children, and so on; the others wait. That of the outermost run counts.
     """
 
     max_recoveries: int
     after_crash: AfterCrash | Mapping[str, AfterCrash]
     stop_on: Sequence[Signals]
+    max_children: int
+
+
+class ChildOptions(Options, total=False):
+    """What run.child can be given besides: as for a RecoverableAgent."""
+
+    checkpoint_every_n: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +43,13 @@ class Settings:
     max_recoveries: int = 3
     after_crash: AfterCrash | Mapping[str, AfterCrash] | None = None
     stop_on: Sequence[Signals] = ()
+    max_children: int = 64
 
     def __post_init__(self) -> None:
         if self.checkpoint_every_n < 1:
             raise ValueError(f"checkpoint_every_n is 1 or more, not {self.checkpoint_every_n}")
+        if self.max_children < 1:
+            raise ValueError(f"max_children is 1 or more, not {self.max_children}")
         given = self.after_crash
         for policy in given.values() if isinstance(given, Mapping) else [given]:
             if policy is not None:

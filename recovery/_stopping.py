@@ -7,19 +7,38 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from recovery._core import RunCore
 from recovery._errors import StoppedError
+from recovery._family import ParentRun
+
+if TYPE_CHECKING:
+    from eventlog import EventLog
+    from recovery._checkpoint import CheckpointStore
+    from recovery._core import RunCore
+    from recovery._history import History
 
 
 class Life:
     """One going of a run in this process, over its recoveries. Stopped from any thread."""
 
+    parent: ParentRun | None = None  # that started the run
+
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self._run: RunCore | None = None
         self._error: Exception | None = None
+
+    def claim(self, store: CheckpointStore, takeover: bool) -> EventLog:
+        """The run's log, for this process alone."""
+        return store.claim(self.run_id, takeover)
+
+    def meet(self, log: EventLog, history: History) -> History:
+        """What the log holds, before anything is written; raises what forbids to go on."""
+        return history
+
+    def born(self, log: EventLog) -> None:
+        """It is recorded that the run has begun, and nothing is executed yet. May take a while."""
 
     def begin(self, run: RunCore) -> None:
         """The run's present execution is this one."""
@@ -51,9 +70,8 @@ class Lives:
             life.stop(StoppedError(life.run_id, why))
 
     @contextmanager
-    def one(self, run_id: str, stop_on: Sequence[signal.Signals]) -> Iterator[Life]:
+    def one(self, life: Life, stop_on: Sequence[signal.Signals]) -> Iterator[Life]:
         """One more, which the signals stop."""
-        life = Life(run_id)
         self._lives.add(life)
         try:
             with handled(stop_on, self.stop):

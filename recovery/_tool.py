@@ -108,6 +108,8 @@ class ToolSpec:
     # A built-in call that waits for something outside: its function makes, of the run and the
     # call, a generator of naps. It may be begun again at any time, so its policy is "retry".
     waits: bool = False
+    # The id of the run that a call starts, from its idempotency key.
+    child_id: Callable[[str], str] | None = None
 
     @property
     def repeatable(self) -> bool:

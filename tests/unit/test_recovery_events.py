@@ -19,6 +19,7 @@ from recovery._events import (
     CallResolved,
     CallRetried,
     CallReturned,
+    ChildStarted,
     DivergenceAccepted,
     Event,
     HistoryDropped,
@@ -38,10 +39,13 @@ from recovery._values import Ref, pack
 
 EVENTS: list[Event] = [
     RunStarted("run_1", {"ask": ["a", 1.5, None]}, "uid"),
+    RunStarted("run_1", 1, "uid", {"run_id": "run", "uid": "u", "lsn": 3}),
     RunResumed(2, 6, "why"),
     StepStarted(3),
     CallIntended("3", "send", "id", b"\x00" * 16, 2, "park", [["a"], {"b": 1}], 9),
     CallIntended("call 7", "send", "", b"", 1, "retry", [[], {}], 3, "unsend"),
+    CallIntended("3", "child", "", b"", 1, "retry", [["a", 1, ""], {}], 9, "run_1+a-0123"),
+    ChildStarted(4, "run_1+a-0123"),
     CallRetried(4, 2),
     AttemptFailed(4, 1, "builtins.OSError", "down", 1.5, "Traceback"),
     CallAbandoned(4, 2, "cancelled", True, False),
@@ -117,7 +121,7 @@ HOSTILE: list[object] = [None, -1, True, 1.5, "x", b"x", [], [[]], {}, {"a": 1},
 @pytest.mark.parametrize("event", EVENTS, ids=ids)
 def test_a_field_of_another_type_is_a_value_error(event):
     kind, _ = encode(event)
-    free = {"task", "value", "result", "args"}  # these may be anything
+    free = {"task", "value", "result", "args", "parent"}  # these may be anything
     for name in body_of(event):
         right = type(getattr(event, name))
         for value in HOSTILE:

@@ -1,0 +1,767 @@
+"""Runs that start runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import recovery._agent
+from eventlog import LogLockedError
+from recovery import (
+    CheckpointStore,
+    ChildFailedError,
+    ChildParkedError,
+    ChildRun,
+    InDoubtError,
+    PermanentError,
+    RecoverableAgent,
+    RecoveryError,
+    Resolution,
+    Run,
+    RunFailedError,
+    SyncRun,
+    TaskMismatchError,
+    children,
+    parent,
+    resolve,
+    tool,
+)
+from recovery._errors import StoppedError
+from recovery._events import RunStarted, encode
+from recovery._history import load
+
+executed: Counter[Any] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    executed.clear()
+    monkeypatch.setattr(recovery._agent, "BACKOFF_S", 0.0)
+
+
+@tool
+def send(what: Any) -> str:
+    executed[what] += 1
+    return f"sent {what}"
+
+
+async def sub(run: Run) -> str:
+    return str(await run.call(send, run.task))
+
+
+def plain_sub(run: SyncRun) -> str:
+    return str(run.call(send, run.task))
+
+
+def run(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> Any:
+    return asyncio.run(RecoverableAgent(agent, store, **options).run_with_recovery("task", "run"))
+
+
+def run_sync(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> Any:
+    return RecoverableAgent(agent, store, **options).run_with_recovery_sync("task", "run")
+
+
+def test_a_child_is_a_run_of_its_own_linked_both_ways() -> None:
+    async def agent(run: Run) -> Any:
+        return await run.child(sub, "otters", name="first")
+
+    store = CheckpointStore()
+    assert run(agent, store)["result"] == "sent otters"
+    (child,) = children(store, "run")
+    assert child == ChildRun(child.run_id, "sub", "first", 2, "finished")
+    assert child.run_id.startswith("run+sub-")
+    link = parent(store, child.run_id)
+    assert link is not None
+    assert (link.run_id, link.lsn) == ("run", 2)
+    assert parent(store, "run") is None
+    assert store.backend.run_ids() == ["run", child.run_id]
+    assert run(agent, store)["result"] == "sent otters"
+    assert executed == {"otters": 1}
+
+
+@pytest.mark.parametrize("child", [sub, plain_sub])
+def test_plain_parents_and_async_ones_have_children_of_either_kind(child: Any) -> None:
+    async def agent(run: Run) -> Any:
+        return await asyncio.gather(*(run.child(child, i) for i in range(3)))
+
+    def plain(run: SyncRun) -> Any:
+        return [run.child(child, i) for i in range(3)]
+
+    store = CheckpointStore()
+    assert run(agent, store)["result"] == ["sent 0", "sent 1", "sent 2"]
+    assert run_sync(plain, CheckpointStore())["result"] == ["sent 0", "sent 1", "sent 2"]
+    assert executed == {0: 2, 1: 2, 2: 2}
+
+
+# -- crashes
+
+
+class Died(BaseException):
+    """The process dies here, as far as the agent can tell."""
+
+
+def test_a_child_that_a_crash_cut_short_is_resumed_and_not_started_again() -> None:
+    lives = 0
+
+    async def child(run: Run) -> Any:
+        await run.call(send, f"{run.task} first")
+        if lives == 1 and run.task == "b":
+            raise Died
+        return await run.call(send, f"{run.task} last")
+
+    async def agent(run: Run) -> Any:
+        nonlocal lives
+        lives += 1
+        return [await run.child(child, task) for task in "abc"]
+
+    store = CheckpointStore()
+    with pytest.raises(Died):
+        run(agent, store)
+    result = run(agent, store)
+    assert result["result"] == ["sent a last", "sent b last", "sent c last"]
+    assert max(executed.values()) == 1
+    assert len(store.backend.run_ids()) == 4
+    assert [one.state for one in children(store, "run")] == ["finished"] * 3
+
+
+def test_equal_children_are_told_apart_by_their_order_and_others_by_name() -> None:
+    async def agent(run: Run) -> Any:
+        await run.child(sub, "x")
+        await run.child(sub, "x")
+        await run.child(sub, "x", name="third")
+
+    store = CheckpointStore()
+    run(agent, store)
+    assert executed == {"x": 3}
+    assert len({child.run_id for child in children(store, "run")}) == 3
+
+
+def test_run_ids_of_childrens_children_are_valid_however_deep() -> None:
+    async def a_rather_long_name_for_an_agent_function(run: Run) -> Any:
+        if run.task == 0:
+            return [run.run_id]
+        return [run.run_id, *await run.child(a_rather_long_name_for_an_agent_function,
+                                             run.task - 1)]  # fmt: skip
+
+    async def agent(run: Run) -> Any:
+        return await run.child(a_rather_long_name_for_an_agent_function, 7)
+
+    store = CheckpointStore()
+    ids = run(agent, store)["result"]
+    assert len(set(ids)) == 8
+    assert max(map(len, ids)) == 128
+    assert all(one.startswith("run+a_rather_long_name") for one in ids)
+    assert sorted(store.backend.run_ids()) == sorted(["run", *ids])
+    assert [child.run_id for child in children(store, ids[5])] == [ids[6]]
+    link = parent(store, ids[6])
+    assert link is not None and link.run_id == ids[5]
+
+
+def test_names_of_agents_that_no_run_id_can_have() -> None:
+    store = CheckpointStore()
+
+    def agent(run: SyncRun) -> Any:
+        return run.task
+
+    agent.__name__ = "äh/../x"
+    assert run_sync(lambda run: run.child(agent, 1), store)["result"] == 1
+    assert children(store, "run")[0].run_id.startswith("run+_h_.._x-")
+
+
+def test_a_large_result_comes_by_value() -> None:
+    async def big(run: Run) -> str:
+        return "x" * (5 << 20)
+
+    async def agent(run: Run) -> int:
+        return len(await run.child(big, "task"))
+
+    store = CheckpointStore()
+    assert run(agent, store)["result"] == 5 << 20
+
+
+# -- children that fail
+
+
+class GiveUpError(PermanentError):
+    pass
+
+
+async def give_up(run: Run) -> None:
+    executed["gave up"] += 1
+    raise GiveUpError("no use")
+
+
+def test_a_failed_child_is_an_outcome_that_the_parent_may_handle() -> None:
+    seen: list[Any] = []
+
+    async def agent(run: Run) -> str:
+        try:
+            await run.child(give_up, "task")
+        except ChildFailedError as exc:
+            seen.append((str(exc), exc.run_id, exc.type_name, exc.message, exc.call))
+        if len(seen) == 1:
+            raise ConnectionError("lost")
+        return "handled"
+
+    store = CheckpointStore()
+    assert run(agent, store)["result"] == "handled"
+    assert seen[0] == seen[1]
+    (child,) = children(store, "run")
+    assert child.state == "failed"
+    name = f"{__name__}.GiveUpError"
+    assert seen[0] == (f"child run {child.run_id!r} failed: {name}: no use", child.run_id, name,
+                       "no use", 0)  # fmt: skip
+    assert executed == {"gave up": 1}
+
+
+def test_a_child_whose_error_is_huge_still_fails_as_a_child() -> None:
+    async def child(run: Run) -> None:
+        raise PermanentError("\N{OTTER}" * 100_000)
+
+    async def agent(run: Run) -> int:
+        try:
+            await run.child(child, "task")
+        except ChildFailedError as exc:
+            return len(exc.message)
+        return 0
+
+    assert run(agent, CheckpointStore())["result"] == 4000
+
+
+@tool
+def flaky(what: str) -> str:
+    executed[what] += 1
+    if executed[what] == 1:
+        raise ValueError(f"{what} failed")
+    return f"{what} done"
+
+
+async def uses_flaky(run: Run) -> str:
+    return f"child: {await run.call(flaky, 'flaky')}"
+
+
+async def hopes(run: Run) -> str:
+    await run.call(send, "before")
+    return f"parent: {await run.child(uses_flaky, 'task')}"
+
+
+async def hopes_twice(run: Run) -> str:
+    return f"top: {await run.child(hopes, 'task')}"
+
+
+def failed_of(run_id: str, store: CheckpointStore, agent: Any) -> RunFailedError:
+    with pytest.raises(RunFailedError) as failed:
+        asyncio.run(RecoverableAgent(agent, store).run_with_recovery("task", run_id))
+    return failed.value
+
+
+@pytest.mark.parametrize("how", ["retry", "outcome", "fail"])
+def test_settling_the_failed_call_inside_a_child_lets_both_go_on(how: str) -> None:
+    store = CheckpointStore()
+    for _ in range(2):
+        failure = failed_of("run", store, hopes_twice)
+        assert "child" in failure.message
+        assert executed == {"before": 1, "flaky": 1}
+    (middle,) = children(store, "run")
+    (inner,) = children(store, middle.run_id)
+    lsn = failed_of(inner.run_id, store, uses_flaky).call
+    resolution = {"retry": Resolution.retry(), "outcome": Resolution.outcome("given"),
+                  "fail": Resolution.fail("give up")}[how]  # fmt: skip
+    resolve(store, inner.run_id, lsn, resolution)
+    if how == "fail":
+        assert "give up" in failed_of("run", store, hopes_twice).message
+    else:
+        expected = {"retry": "flaky done", "outcome": "given"}[how]
+        assert run(hopes_twice, store)["result"] == f"top: parent: child: {expected}"
+    assert executed == {"before": 1, "flaky": 1 + (how == "retry")}
+
+
+def test_retrying_the_call_of_the_parent_retries_what_failed_in_the_child() -> None:
+    store = CheckpointStore()
+    failure = failed_of("run", store, hopes_twice)
+    resolve(store, "run", failure.call, Resolution.retry())
+    assert run(hopes_twice, store)["result"] == "top: parent: child: flaky done"
+    assert executed == {"before": 1, "flaky": 2}
+
+
+def test_a_retry_from_above_counts_for_one_failure() -> None:
+    @tool
+    def broken() -> None:
+        executed["broken"] += 1
+        raise ValueError("broken")
+
+    async def child(run: Run) -> None:
+        await run.call(broken)
+
+    async def agent(run: Run) -> None:
+        await run.child(child, "task")
+
+    store = CheckpointStore()
+    failure = failed_of("run", store, agent)
+    for tries in (2, 3):
+        resolve(store, "run", failure.call, Resolution.retry())
+        for _ in range(2):
+            failure = failed_of("run", store, agent)
+            assert executed == {"broken": tries}
+
+
+def test_a_failure_that_was_handled_stands_whatever_becomes_of_the_child() -> None:
+    async def agent(run: Run) -> str:
+        try:
+            return str(await run.child(uses_flaky, "task"))
+        except ChildFailedError as exc:
+            await run.call(send, "sorry")
+            if run.recovery_count == 0:
+                raise ConnectionError("lost") from exc
+            return "sorry"
+
+    store = CheckpointStore()
+    with pytest.raises(ConnectionError):
+        run(agent, store, max_recoveries=0)
+    (child,) = children(store, "run")
+    resolve(store, child.run_id, failed_of(child.run_id, store, uses_flaky).call,
+            Resolution.retry())  # fmt: skip
+    assert run(agent, store)["result"] == "sorry"
+    asyncio.run(RecoverableAgent(uses_flaky, store).run_with_recovery("task", child.run_id))
+    assert executed == {"flaky": 2, "sorry": 1}
+
+
+# -- children that cannot go on
+
+
+def test_a_parked_child_parks_its_parent_when_all_others_have_ended() -> None:
+    doubtful = True
+
+    async def child(run: Run) -> Any:
+        if run.task == 3 and doubtful:
+            raise Died
+        for i in range(5):
+            await asyncio.sleep(0)
+            await run.call(send, f"{run.task}.{i}")
+        return run.task
+
+    @tool
+    async def dies() -> str:
+        if doubtful:
+            raise Died
+        return "went well"
+
+    async def doubt(run: Run) -> Any:
+        return await run.call(dies)
+
+    async def agent(run: Run) -> Any:
+        first = asyncio.gather(*(run.child(child, i) for i in range(3)))
+        return [await run.child(doubt, "x"), await first]
+
+    store = CheckpointStore()
+    with pytest.raises(Died):
+        run(agent, store)
+    doubtful = False
+    with pytest.raises(ChildParkedError) as parked:
+        run(agent, store)
+    assert [executed[f"{i}.4"] for i in range(3)] == [1, 1, 1]
+    ((run_id, error),) = parked.value.children
+    assert isinstance(error, InDoubtError)
+    assert "dies()" in str(parked.value) and run_id in str(parked.value)
+    (call,) = error.calls
+    assert call.run_id == run_id
+    assert Counter(one.state for one in children(store, "run")) == {"finished": 3, "open": 1}
+    resolve(store, run_id, call.lsn, Resolution.outcome("happened"))
+    assert run(agent, store)["result"] == ["happened", [0, 1, 2]]
+    assert max(executed.values()) == 1
+
+
+def test_a_childs_own_error_parks_the_parent_and_is_no_outcome() -> None:
+    broken = True
+
+    async def child(run: Run) -> str:
+        await run.call(send, "once")
+        if broken:
+            raise KeyError("a bug")
+        return "fixed"
+
+    async def agent(run: Run) -> Any:
+        try:
+            return await run.child(child, "task")
+        except Exception:
+            return "swallowed"
+
+    store = CheckpointStore()
+    with pytest.raises(ChildParkedError, match="KeyError: 'a bug'"):
+        run(agent, store)
+    broken = False
+    assert run(agent, store)["result"] == "fixed"
+    assert executed == {"once": 1}
+
+
+def test_a_parked_plain_child_parks_its_plain_parent() -> None:
+    broken = True
+
+    def child(run: SyncRun) -> str:
+        if broken:
+            raise KeyError("a bug")
+        return "fixed"
+
+    store = CheckpointStore()
+    with pytest.raises(ChildParkedError, match="KeyError: 'a bug'"):
+        run_sync(lambda run: run.child(child, "task"), store)
+    broken = False
+    assert run_sync(lambda run: run.child(child, "task"), store)["result"] == "fixed"
+
+
+def test_a_child_inside_a_tool_parks_too() -> None:
+    broken = True
+
+    async def child(run: Run) -> str:
+        if broken:
+            raise KeyError("a bug")
+        return "fixed"
+
+    async def agent(run: Run) -> Any:
+        @tool(after_crash="retry")
+        async def outer() -> Any:
+            return await run.child(child, "task")
+
+        return await asyncio.gather(outer(), run.call(send, "beside"))
+
+    store = CheckpointStore()
+    with pytest.raises(ChildParkedError, match="KeyError: 'a bug'"):
+        run(agent, store)
+    broken = False
+    assert run(agent, store)["result"] == ["fixed", "sent beside"]
+    assert executed == {"beside": 1}
+
+
+# -- children and their logs
+
+
+def parked_by(store: CheckpointStore, agent: Any, **options: Any) -> ChildParkedError:
+    with pytest.raises(ChildParkedError) as parked:
+        run(agent, store, **options)
+    return parked.value
+
+
+async def stuck(run: Run) -> str:
+    await run.call(send, "in the child")
+    if not executed["fixed"]:
+        raise KeyError("a bug")
+    return "done"
+
+
+async def awaits_stuck(run: Run) -> Any:
+    return await run.child(stuck, "task", max_recoveries=0)
+
+
+def drop(store: CheckpointStore, run_id: str) -> None:
+    """Delete a run, as a person would."""
+    backend: Any = store.backend
+    del backend._files.directories[backend._path(run_id)]
+
+
+def test_a_child_whose_log_is_gone_is_not_started_again() -> None:
+    store = CheckpointStore()
+    parked_by(store, awaits_stuck)
+    (child,) = children(store, "run")
+    drop(store, child.run_id)
+    for _ in range(2):
+        parked = parked_by(store, awaits_stuck)
+        assert "its log is gone" in str(parked)
+        assert f"recovery.resolve(store, 'run', {child.call}, " in str(parked)
+    assert executed == {"in the child": 1}
+    assert store.backend.run_ids() == ["run"]
+    executed["fixed"] = 1
+    resolve(store, "run", child.call, Resolution.retry())
+    assert run(awaits_stuck, store)["result"] == "done"
+    assert executed == {"in the child": 2, "fixed": 1}
+
+
+def test_a_child_that_is_gone_can_be_given_a_result() -> None:
+    store = CheckpointStore()
+    parked_by(store, awaits_stuck)
+    (child,) = children(store, "run")
+    drop(store, child.run_id)
+    resolve(store, "run", child.call, Resolution.outcome("by hand"))
+    assert run(awaits_stuck, store)["result"] == "by hand"
+
+
+def test_another_run_under_the_id_of_a_child_is_left_alone() -> None:
+    store = CheckpointStore()
+    parked_by(store, awaits_stuck)
+    (child,) = children(store, "run")
+    drop(store, child.run_id)
+    other = RecoverableAgent(sub, store).run_with_recovery_sync("task", child.run_id)
+    assert other["result"] == "sent task"
+    assert "is no child of call" in str(parked_by(store, awaits_stuck))
+    assert executed == {"in the child": 1, "task": 1}
+
+
+def test_a_child_of_the_same_call_with_another_task_is_left_alone() -> None:
+    store = CheckpointStore()
+    parked_by(store, awaits_stuck)
+    (child,) = children(store, "run")
+    link = parent(store, child.run_id)
+    assert link is not None
+    drop(store, child.run_id)
+    with store.claim(child.run_id) as log:
+        log.append(*encode(RunStarted(child.run_id, "other", "uid", link.packable())))
+    assert "is about another task" in str(parked_by(store, awaits_stuck))
+    assert executed == {"in the child": 1}
+
+
+def test_a_parent_that_was_begun_anew_has_other_children() -> None:
+    async def agent(run: Run) -> Any:
+        return await run.child(sub, "x")
+
+    store = CheckpointStore()
+    run(agent, store)
+    before = set(store.backend.run_ids())
+    drop(store, "run")
+    run(agent, store)
+    assert len(set(store.backend.run_ids()) - before) == 1
+    assert executed == {"x": 2}
+
+
+def test_a_child_can_be_run_by_itself_while_its_parent_is_not() -> None:
+    store = CheckpointStore()
+    parked_by(store, awaits_stuck)
+    (child,) = children(store, "run")
+    with pytest.raises(TaskMismatchError):
+        RecoverableAgent(stuck, store).run_with_recovery_sync("other", child.run_id)
+    executed["fixed"] = 1
+    alone = RecoverableAgent(stuck, store).run_with_recovery_sync("task", child.run_id)
+    assert alone["result"] == "done"
+    assert run(awaits_stuck, store)["result"] == "done"
+    assert executed == {"in the child": 1, "fixed": 1}
+
+
+def test_a_child_that_somebody_else_runs_parks_the_parent() -> None:
+    store = CheckpointStore()
+    parked_by(store, awaits_stuck)
+    (child,) = children(store, "run")
+    executed["fixed"] = 1
+    with store.backend.claim(child.run_id):
+        ((_, error),) = parked_by(store, awaits_stuck).children
+        assert isinstance(error, LogLockedError)
+    assert run(awaits_stuck, store)["result"] == "done"
+
+
+def test_children_and_parents_of_runs_that_are_not_there() -> None:
+    store = CheckpointStore()
+    for read in (children, parent):
+        with pytest.raises(RecoveryError, match="there is no run 'run'"):
+            read(store, "run")
+
+
+# -- what can be a child
+
+
+def test_a_recoverable_agent_as_child_has_its_own_options() -> None:
+    store, steps = CheckpointStore(), 4
+
+    async def child(run: Run) -> Any:
+        async for step in run.steps():
+            if step == steps:
+                return step
+
+    every = RecoverableAgent(child, store, 1)
+
+    async def agent(run: Run) -> Any:
+        a = await run.child(every, "task")
+        with pytest.raises(TypeError, match="options"):
+            await run.child(every, "task", max_recoveries=1)
+        b = await run.child(child, "task", checkpoint_every_n=2)
+        return a, b
+
+    with pytest.raises(Exception, match="tuple"):
+        run(agent, store)
+    first, second = (one.run_id for one in children(store, "run"))
+    for child_id, expected in ((first, 3), (second, 1)):
+        with store.backend.read(child_id) as reader:  # type: ignore[union-attr]
+            assert len(list(reader.snapshots())) == expected
+
+
+def test_a_child_lives_in_the_store_of_its_parent(tmp_path: Path) -> None:
+    async def agent(run: Run) -> Any:
+        return await run.child(RecoverableAgent(sub, CheckpointStore()), "x")
+
+    with pytest.raises(ValueError, match="store"):
+        run(agent, CheckpointStore(), max_recoveries=0)
+    child = RecoverableAgent(sub, CheckpointStore(tmp_path))
+
+    async def good(run: Run) -> Any:
+        return await run.child(child, "x")
+
+    assert run(good, CheckpointStore(tmp_path))["result"] == "sent x"
+    assert executed == {"x": 1}
+
+
+def test_what_is_no_agent_is_refused() -> None:
+    async def agent(run: Run) -> Any:
+        await run.child("researcher", "x")  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match="agent_fn"):
+        run(agent, CheckpointStore(), max_recoveries=0)
+
+
+def test_a_plain_parent_in_a_loop_cannot_have_an_async_child() -> None:
+    async def main() -> None:
+        RecoverableAgent(lambda run: run.child(sub, "x"), CheckpointStore(),
+                         max_recoveries=0).run_with_recovery_sync("task", "run")  # fmt: skip
+
+    with pytest.raises(RuntimeError, match="sub is async and needs a thread without an event loop"):
+        asyncio.run(main())
+
+
+# -- the end of the parent, and cancellation
+
+
+async def slow(run: Run) -> str:
+    await run.call(send, f"{run.task} begins")
+    begun["slow"].set()
+    await asyncio.sleep(60)
+    await run.call(send, f"{run.task} ends")
+    return "done"
+
+
+begun: dict[str, asyncio.Event] = {}
+
+
+def test_a_child_that_nobody_awaits_does_not_outlive_its_parent() -> None:
+    async def agent(run: Run) -> str:
+        begun["slow"] = asyncio.Event()
+        task = asyncio.create_task(run.child(slow, "a"))
+        await begun["slow"].wait()
+        assert not task.done()
+        return "returned"
+
+    store = CheckpointStore()
+
+    async def main() -> Any:
+        result = await RecoverableAgent(agent, store).run_with_recovery("task", "run")
+        assert len(asyncio.all_tasks()) == 1
+        return result
+
+    assert asyncio.run(main())["result"] == "returned"
+    assert executed == {"a begins": 1}
+    (child,) = children(store, "run")
+    store.claim(child.run_id).close()  # nobody holds it
+
+
+def test_children_stop_with_their_parent_and_are_resumed_with_it() -> None:
+    async def agent(run: Run) -> Any:
+        begun["slow"] = asyncio.Event()
+        if run.recovery_count == 0:
+            asyncio.get_running_loop().call_later(0.1, runner.stop)
+            return await asyncio.gather(run.child(slow, "a"), run.child(slow, "b"))
+        return await asyncio.gather(run.child(slow, "a"), run.child(slow, "b"))
+
+    store = CheckpointStore()
+    runner = RecoverableAgent(agent, store)
+    with pytest.raises(StoppedError):
+        asyncio.run(runner.run_with_recovery("task", "run"))
+    assert executed == {"a begins": 1, "b begins": 1}
+    for child in children(store, "run"):
+        assert child.state == "open"
+        with store.claim(child.run_id) as log:
+            assert not load(log, child.run_id).replay.in_doubt()
+
+
+def test_the_error_of_one_child_stops_its_siblings_before_the_parent_recovers() -> None:
+    async def bystander(run: Run) -> str:
+        for i in range(1000):
+            await run.call(send, i)
+            await asyncio.sleep(0)
+        return "all"
+
+    async def agent(run: Run) -> Any:
+        other = asyncio.create_task(run.child(bystander, "x"))
+        await asyncio.sleep(0.05)
+        if run.recovery_count == 0:
+            raise ConnectionError("lost")
+        return await other
+
+    assert run(agent, CheckpointStore())["result"] == "all"
+    assert max(executed.values()) == 1
+    assert len(executed) == 1000
+
+
+# -- many at once
+
+
+def test_no_more_children_are_at_work_than_are_allowed_at_any_depth() -> None:
+    at_work: Counter[int] = Counter()
+    most: Counter[int] = Counter()
+
+    async def child(run: Run) -> int:
+        depth = run.task[0]
+        at_work[depth] += 1
+        most[depth] = max(most[depth], at_work[depth])
+        await asyncio.sleep(0.001)
+        if depth < 3:
+            await asyncio.gather(*(run.child(child, [depth + 1, i]) for i in range(4)))
+        at_work[depth] -= 1
+        return 1
+
+    async def agent(run: Run) -> int:
+        return sum(await asyncio.gather(*(run.child(child, [1, i]) for i in range(8))))
+
+    store = CheckpointStore()
+    assert run(agent, store, max_children=3)["result"] == 8
+    assert most == {1: 3, 2: 3, 3: 3}
+    assert len(store.backend.run_ids()) == 1 + 8 + 32 + 128
+
+
+def test_those_that_wait_for_a_place_stop_too() -> None:
+    async def child(run: Run) -> None:
+        await asyncio.sleep(60)
+
+    async def agent(run: Run) -> Any:
+        asyncio.get_running_loop().call_later(0.1, runner.stop)
+        return await asyncio.gather(*(run.child(child, i) for i in range(5)))
+
+    store = CheckpointStore()
+    runner = RecoverableAgent(agent, store, max_children=2)
+    with pytest.raises(StoppedError):
+        asyncio.run(runner.run_with_recovery("task", "run"))
+    assert len(store.backend.run_ids()) == 3
+
+
+def test_a_cancelled_wait_for_a_place_leaves_it_to_the_next() -> None:
+    async def child(run: Run) -> int:
+        await asyncio.sleep(0.02)
+        return int(run.task)
+
+    async def agent(run: Run) -> Any:
+        first = asyncio.create_task(run.child(child, 1))
+        await asyncio.sleep(0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.005):
+                await run.child(child, 2)
+        return [await first, await run.child(child, 3)]
+
+    assert run(agent, CheckpointStore(), max_children=1)["result"] == [1, 3]
+
+
+def test_threads_of_a_plain_parent_have_children_side_by_side() -> None:
+    def agent(run: SyncRun) -> Any:
+        def one(i: int) -> Any:
+            return run.child(sub, i)
+
+        with ThreadPoolExecutor(4) as pool:
+            return list(pool.map(one, range(12)))
+
+    result = run_sync(agent, CheckpointStore(), max_children=2)["result"]
+    assert result == [f"sent {i}" for i in range(12)]
+
+
+@pytest.mark.parametrize("wrong", [0, -1])
+def test_max_children_is_at_least_one(wrong: int) -> None:
+    with pytest.raises(ValueError, match="max_children"):
+        RecoverableAgent(sub, CheckpointStore(), max_children=wrong)
