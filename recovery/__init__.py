@@ -5,9 +5,11 @@ after a crash the same call resumes it, and nothing that the log holds is execut
 """
 
 from recovery._agent import RecoverableAgent, RecoveryReport
+from recovery._budget import Budget
 from recovery._checkpoint import Checkpoint, CheckpointStore, Validity
 from recovery._children import children, parent
 from recovery._errors import (
+    BudgetError,
     ChildFailedError,
     ChildParkedError,
     DamagedRunError,
@@ -25,14 +27,20 @@ from recovery._errors import (
     WaitingError,
 )
 from recovery._family import ChildRun, ParentRun
+from recovery._following import RunEvents, events
+from recovery._progress import Progress
 from recovery._resolve import accept, resolve
 from recovery._retry import Retry
 from recovery._run import Run, SyncRun
+from recovery._run_event import RunEvent
 from recovery._tool import Call, Resolution, current_call, tool
 from recovery._undo_outside import undo
+from recovery._usage import Usage
 from recovery._values import OutcomeUnknown
 
 __all__ = [
+    "Budget",
+    "BudgetError",
     "Call",
     "Checkpoint",
     "CheckpointStore",
@@ -46,12 +54,15 @@ __all__ = [
     "ParentRun",
     "ParkedError",
     "PermanentError",
+    "Progress",
     "RecoverableAgent",
     "RecoveryError",
     "RecoveryReport",
     "Resolution",
     "Retry",
     "Run",
+    "RunEvent",
+    "RunEvents",
     "RunFailedError",
     "RunUndoneError",
     "StoppedError",
@@ -59,11 +70,13 @@ __all__ = [
     "TaskMismatchError",
     "ToolError",
     "UndoError",
+    "Usage",
     "Validity",
     "WaitingError",
     "accept",
     "children",
     "current_call",
+    "events",
     "parent",
     "resolve",
     "tool",

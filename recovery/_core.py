@@ -10,10 +10,11 @@ import uuid
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any, NoReturn, TypeVar
 
 from eventlog import EventLog, RefusedValueError
+from recovery._budget import admit
 from recovery._checkpoint import CheckpointStore
 from recovery._children import Children
 from recovery._conversation import Conversation
@@ -28,8 +29,8 @@ from recovery._events import (
     RunResumed,
     StepStarted,
     ValueRecorded,
-    encode,
 )
+from recovery._herald import record
 from recovery._history import History, RunRecords
 from recovery._keys import step_scope
 from recovery._messages import Messages
@@ -38,6 +39,7 @@ from recovery._settings import Settings
 from recovery._shorten import shorten
 from recovery._snapshots import Checkpointed, SnapshotWriter
 from recovery._tool import Arguments, Call, Scope, ToolSpec, current_scope
+from recovery._usage import Usage
 from recovery._values import pack, unpack
 
 T = TypeVar("T")
@@ -90,6 +92,8 @@ class RunCore(ABC):
         self._snapshots = SnapshotWriter(log, history.restored)
         if history.restored is None:
             self._messages.on_change = self._snapshots.messages_changed
+        if history.herald is not None:
+            history.herald.teller.served = lambda: self.served
 
     @abstractmethod
     async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
@@ -146,6 +150,14 @@ class RunCore(ABC):
         """A new UUID, the same on replay."""
         return str(self._value("uuid", lambda: str(uuid.uuid4())))
 
+    def usage(self) -> Usage:
+        """What the run has used so far, over all its lives; the same on replay."""
+        return Usage(*self._value("usage", lambda: list(astuple(self.used()))))
+
+    def used(self) -> Usage:
+        """The same, now; for the runtime, as an agent would see something else on replay."""
+        return self.tallies.progress.usage(self._log.time_ns())
+
     def _value(self, name: str, ask: Callable[[], Any]) -> Any:
         with self.mutex:
             self.act()
@@ -172,6 +184,7 @@ class RunCore(ABC):
             self.scope = Scope(self, step_scope(self.step))
             current_scope.set(self.scope)
             if not self.replay.take_step(self.step):
+                admit(self, "step")
                 self.emit(StepStarted(self.step))
             return self.step
 
@@ -204,12 +217,14 @@ class RunCore(ABC):
             return
         if self.in_flight or self.outlived() or not self.replay.used_up or self.replay.later_steps:
             return
+        self._write_pending()  # first, so that the checkpoint knows of it
         what = Checkpointed(self.run_id, self.step, time.time(), recoveries=self.recovery_count,
                             prologue=tuple(self._prologue),
                             carried=self.tallies.carry())  # fmt: skip
-        self._write_pending()
-        self.attempt(lambda: self._snapshots.write(what, self._state, self._messages))
+        lsn = self.attempt(lambda: self._snapshots.write(what, self._state, self._messages))
         self._checkpointed = self.step
+        if self._history.herald is not None:
+            self._history.herald.checkpoint(lsn, self._log.last_time_ns, self.step)
         self._log.commit_behind()
 
     # -- calls under way
@@ -355,11 +370,9 @@ class RunCore(ABC):
             self._write(event, is_prologue)
 
     def _write(self, event: Event, is_prologue: bool) -> int:
-        kind, body = encode(event)
-        lsn = self.attempt(lambda: self._log.append(kind, body))
+        lsn = self.attempt(lambda: record(self._log, self._history, event))
         if is_prologue:
             self._prologue[lsn] = None
-        self.tallies.observe(lsn, time.time_ns(), event)
         self._log.commit_behind()
         return lsn
 
@@ -389,8 +402,8 @@ class RunCore(ABC):
             self.stop(DivergenceError(self.run_id, self.step, lsn, recorded, found, doubt))
         self._history.accepted = False
         dropped = self.replay.drop()
-        for record in dropped:
-            self._prologue.pop(record, None)
+        for lsn in dropped:
+            self._prologue.pop(lsn, None)
         _logger.warning("run %s: diverged in step %d, as accepted: %d records dropped (LSN %s)",
                         self.run_id, self.step, len(dropped), dropped)  # fmt: skip
         self.emit(HistoryDropped(dropped))

@@ -16,6 +16,7 @@ from recovery._errors import ToolError
 from recovery._events import CallFailed
 from recovery._keys import UNDO_CALL, UNDO_PREFIX
 from recovery._retry import Retry
+from recovery._usage import Usage
 
 if TYPE_CHECKING:
     from recovery._core import RunCore
@@ -105,6 +106,7 @@ class ToolSpec:
     timeout_s: float | None = None  # of an attempt
     on_timeout: WhenCut | None = None
     undo: Undo | None = None
+    usage: Callable[[Any], Usage] | None = None
     # A built-in call that waits for something outside: its function makes, of the run and the
     # call, a generator of naps. It may be begun again at any time, so its policy is "retry".
     waits: bool = False
@@ -151,11 +153,12 @@ class Scope:
     Counts equal calls itself, so that the counts go when the last task of the scope has gone.
     """
 
-    __slots__ = ("_counts", "call", "path", "run", "stopped")
+    __slots__ = ("_counts", "call", "metered", "path", "run", "stopped")
 
     def __init__(self, run: RunCore, path: str, call: Call | None = None) -> None:
         self.run, self.path, self.call = run, path, call
         self.stopped = False  # whether the run was stopped at a call made here
+        self.metered = False  # whether a call made here said what it used
         self._counts: Counter[object] = Counter()
 
     def check(self) -> None:
@@ -200,6 +203,9 @@ class ToolOptions(TypedDict, total=False):
 
     ``undo``: the function (sync or async, a tool or not) that undoes a call; it gets the Call and
     its outcome, see ``Run.undo``. The arguments of such calls are recorded whole.
+
+    ``usage``: a function from what the tool returned to the Usage of the call, for budgets and
+    progress. Replies of the shapes of OpenAI and Anthropic are known without it.
     """
 
     after_crash: AfterCrash
@@ -210,6 +216,7 @@ class ToolOptions(TypedDict, total=False):
     timeout_s: float
     on_timeout: WhenCut
     undo: Undo
+    usage: Callable[[Any], Usage]
 
 
 def check_policy(policy: str) -> None:
