@@ -33,6 +33,7 @@ from recovery._resolve import accept, resolve
 from recovery._retry import Retry
 from recovery._run import Run, SyncRun
 from recovery._run_event import RunEvent
+from recovery._stream import Stream, SyncStream
 from recovery._tool import Call, Resolution, current_call, tool
 from recovery._undo_outside import undo
 from recovery._usage import Usage
@@ -66,7 +67,9 @@ __all__ = [
     "RunFailedError",
     "RunUndoneError",
     "StoppedError",
+    "Stream",
     "SyncRun",
+    "SyncStream",
     "TaskMismatchError",
     "ToolError",
     "UndoError",

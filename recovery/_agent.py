@@ -209,6 +209,7 @@ class RecoverableAgent:
             live_runs.discard(effect.run)
             current_scope.reset(token)
             effect.run.left()
+            effect.run.leave_streams()
             await _landed(effect.run)
 
     def _perform(self, effect: _Effect) -> Any:
@@ -222,6 +223,7 @@ class RecoverableAgent:
         finally:
             current_scope.reset(token)
             effect.run.children.end()
+            effect.run.leave_streams()
             deadline = time.monotonic() + LANDING_S
             while effect.run.in_flight and time.monotonic() < deadline:
                 time.sleep(0.005)

@@ -98,7 +98,7 @@ def _intend(
     """A call that the record does not know: record that it is about to be made."""
 
     def found() -> str:
-        return f"{key}: {shorten(unpack(packed))}, {_call_site()}"
+        return f"{key}: {shorten(unpack(packed))}, {call_site()}"
 
     other = run.replay.resembling(key)
     if other is not None:
@@ -161,7 +161,7 @@ def _canonical(spec: ToolSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return bound.args, bound.kwargs
 
 
-def _call_site() -> str:
+def call_site() -> str:
     """File and line of the agent's code that makes the present call."""
     here = Path(__file__).parent
     frame = sys._getframe(1)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import astuple, replace
 from typing import Any, NoReturn, TypeVar
 
@@ -76,6 +78,8 @@ class RunCore(ABC):
         self._log, self._history = log, history
         self.records: RunRecords = log  # the log's reading side
         self.undoable: dict[str, ToolSpec] = {}  # tools with a compensation that were called
+        # Streams of which a consumer has had a chunk and not asked for the next one; who that is.
+        self.streams: dict[Any, object] = {}
         self.store, self.settings = store, settings
         self.tallies = history.tallies
         self.children = Children(self, history.entries)
@@ -102,6 +106,10 @@ class RunCore(ABC):
     @abstractmethod
     def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
         """Make a call from plain code."""
+
+    @abstractmethod
+    def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        """A call of which the chunks are asked for one by one."""
 
     @abstractmethod
     def alone(self) -> bool:
@@ -272,6 +280,13 @@ class RunCore(ABC):
             self.attempt(self._log.commit)
             return replace(event, result=unpack(packed))
 
+    def leave_streams(self) -> None:
+        """The agent function has ended: nobody reads on in the streams that it left open."""
+        raised = sys.exc_info()[1] is not None
+        for stream in [one for one in self.streams if one.is_left(ended=True)]:
+            with suppress(Stop):
+                stream.abandon() if raised else stream.refuse()
+
     def close(self) -> None:
         """Nothing that a left-over task of this execution does counts any more."""
         self._closed = True
@@ -319,6 +334,9 @@ class RunCore(ABC):
     def act(self) -> None:
         """The agent does something: so it goes on, and what it has cancelled is cancelled."""
         self.check()
+        for stream in tuple(self.streams):
+            if stream.is_left():
+                stream.refuse()
         cut, self._cut = self._cut, []
         in_doubt = [call for call, begun, doubtful in cut if begun and doubtful]
         for call, begun, _ in cut:

@@ -6,7 +6,7 @@ import builtins
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -90,6 +90,8 @@ class Call:
 
 
 Undo = Callable[[Call, Any], Any]
+Combine = Callable[[list[Any]], Any]
+Split = Callable[[Any], Iterable[Any]]
 Reconcile = Callable[[Call], Resolution | Awaitable[Resolution]]
 
 
@@ -107,6 +109,8 @@ class ToolSpec:
     on_timeout: WhenCut | None = None
     undo: Undo | None = None
     usage: Callable[[Any], Usage] | None = None
+    combine: Combine | None = None
+    split: Split | None = None
     # A built-in call that waits for something outside: its function makes, of the run and the
     # call, a generator of naps. It may be begun again at any time, so its policy is "retry".
     waits: bool = False
@@ -206,6 +210,9 @@ class ToolOptions(TypedDict, total=False):
 
     ``usage``: a function from what the tool returned to the Usage of the call, for budgets and
     progress. Replies of the shapes of OpenAI and Anthropic are known without it.
+
+    ``combine`` and ``split``, of a tool that streams: what its chunks make up (from the list of
+    them), which is what is recorded; and chunks that make up such a value again, for replay.
     """
 
     after_crash: AfterCrash
@@ -217,6 +224,8 @@ class ToolOptions(TypedDict, total=False):
     on_timeout: WhenCut
     undo: Undo
     usage: Callable[[Any], Usage]
+    combine: Combine
+    split: Split
 
 
 def check_policy(policy: str) -> None:
@@ -244,6 +253,8 @@ def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
         raise ValueError(f'on_timeout is "in_doubt" or "fail", not {given["on_timeout"]!r}')
     if given["name"] == UNDO_CALL or given["name"].startswith(UNDO_PREFIX):
         raise ValueError(f"calls named {given['name']!r} are those of run.undo(): use another name")
+    if (given.get("combine") is None) != (given.get("split") is None):
+        raise ValueError("combine= and split= go together: a replayed stream has chunks again")
     if "raises" in given:
         given["raises"] = tuple(given["raises"])
     return replace(spec, **given)
@@ -272,7 +283,15 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
         spec = _adapted(function, options)
         function = spec.function
         register(spec)
-        if is_async(function):
+        if is_generator(function):
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                scope = current_scope.get()
+                if scope is None:
+                    return function(*args, **kwargs)
+                return scope.run.open_stream(spec, (args, kwargs), "")
+        elif is_async(function):
 
             @functools.wraps(function)
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -329,6 +348,13 @@ def function_name(function: Callable[..., Any]) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__name__", None) or type(function).__name__
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Whether calling the function runs none of its code yet, for it generates."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
