@@ -113,10 +113,11 @@ def decode(
         if may_hold_timestamps(packed):
 
             def checked(pairs: list[tuple[Any, Any]]) -> Any:
-                # Hashes of str and bytes are random and those of numbers spread. That of a
-                # timestamp can be chosen, and somebody may have chosen one for all of them.
-                if not all(isinstance(key, _SCALARS) for key, _ in pairs):
-                    raise ValueError("a map with keys that are no scalars")
+                # Hashes of str and bytes are random, so those of extension values, and those of
+                # numbers spread. That of a timestamp can be chosen, and somebody may have chosen
+                # one for all of them.
+                if any(isinstance(key, msgpack.Timestamp) for key, _ in pairs):
+                    raise ValueError("a map with timestamps as keys")
                 return dict(pairs) if object_hook is None else object_hook(dict(pairs))
 
             return msgpack.unpackb(packed, strict_map_key=False, object_pairs_hook=checked, **hooks)

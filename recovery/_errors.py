@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eventlog._errors import Damage
+from recovery._shorten import shorten
 
 
 class RecoveryError(Exception):
@@ -22,7 +23,7 @@ class TaskMismatchError(RecoveryError):
         self.run_id, self.recorded, self.given = run_id, recorded, given
         super().__init__(
             f"run {run_id!r} is about another task. Nothing was executed.\n"
-            f"  recorded: {recorded!r}\n  given:    {given!r}\n"
+            f"  recorded: {shorten(recorded, 2000)}\n  given:    {shorten(given, 2000)}\n"
             "Use another run_id for the new task, or give the recorded task to resume this run."
         )
 
@@ -100,23 +101,6 @@ class StoppedError(ParkedError):
         self.run_id, self.why = run_id, why
         super().__init__(
             f"run {run_id!r} was stopped: {why}. Nothing is lost; run it again to go on."
-        )
-
-
-class BudgetError(ParkedError):
-    """The run has used up its budget, and stands still before the next step or call.
-
-    Nothing was started beyond the limit and nothing is lost. ``used``: what it has used, a Usage.
-    ``reached``: the limits, a line each. With a higher budget it goes on where it stopped.
-    """
-
-    def __init__(self, run_id: str, used: Any, reached: Sequence[str]) -> None:
-        self.run_id, self.used, self.reached = run_id, used, tuple(reached)
-        lines = "\n".join(f"  {line}" for line in self.reached)
-        super().__init__(
-            f"run {run_id!r} is parked, its budget is used up:\n{lines}\nUsed so far: {used}. "
-            "Raise the limit, RecoverableAgent(..., budget=Budget(...)), and run it again: it goes "
-            "on where it stopped."
         )
 
 
@@ -232,6 +216,28 @@ class DamagedRunError(RecoveryError):
             "executed or changed. Restore the segment from a copy, or read what is sound with "
             "`logdump dump` and start a new run."
         )
+
+
+class UnreadableValueError(RecoveryError):
+    """A recorded value needs what this process does not have: a type that is not registered.
+
+    Nothing is damaged, and nothing was executed. ``name`` is what the type was registered as (""
+    for a type of this library that needs a package, a time zone or another system), ``lsn`` the
+    record (0: not known), ``path`` where in it. Register the type, and run again.
+    """
+
+    def __init__(self, what: str, todo: str, name: str = "", path: str = "", lsn: int = 0) -> None:
+        self.what, self.todo, self.name, self.path, self.lsn = what, todo, name, path, lsn
+        places = [f"LSN {lsn}"] * bool(lsn) + [path.removeprefix(".")] * bool(path)
+        at = f" ({', '.join(places)})" if places else ""
+        super().__init__(
+            f"a recorded value{at} cannot be read here: {what}. "
+            f"{todo} Nothing is damaged, and nothing was executed."
+        )
+
+    def at(self, lsn: int) -> UnreadableValueError:
+        """The same, of a value in this record."""
+        return UnreadableValueError(self.what, self.todo, self.name, self.path, lsn)
 
 
 class PermanentError(Exception):

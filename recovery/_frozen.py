@@ -1,4 +1,4 @@
-"""Messages as values: dicts and lists that refuse to be changed in place.
+"""Messages as values: dicts, lists and sets that refuse to be changed in place.
 
 A message in ``run.messages`` is in the log. Changing the dict in place would not be, and the
 change would be gone after a crash; so it raises, and says how to do it.
@@ -6,6 +6,7 @@ change would be gone after a crash; so it raises, and says how to do it.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, NoReturn
 
 
@@ -50,10 +51,33 @@ class FrozenList(list[Any]):
         return list, (thaw(self),)
 
 
+class FrozenSet(set[Any]):
+    """A set that cannot be changed; copies of it are plain sets. (A frozenset is another type.)"""
+
+    __slots__ = ()
+    add = discard = remove = pop = clear = update = _refuse
+    difference_update = intersection_update = symmetric_difference_update = _refuse
+    __ior__ = __iand__ = __isub__ = __ixor__ = _refuse
+
+    def copy(self) -> set[Any]:
+        return set(self)
+
+    def __copy__(self) -> set[Any]:
+        return set(self)
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return thaw(self)
+
+    def __reduce__(self) -> tuple[type[set[Any]], tuple[list[Any]]]:
+        return set, (list(thaw(self)),)
+
+
 def thaw(value: Any) -> Any:
     """A deep, plain copy."""
-    if isinstance(value, dict):
+    if isinstance(value, FrozenDict):
         return {key: thaw(part) for key, part in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, FrozenList):
         return [thaw(part) for part in value]
-    return value
+    if isinstance(value, FrozenSet):
+        return {thaw(part) for part in value}
+    return deepcopy(value)

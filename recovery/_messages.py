@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex
 
 import xxhash
 
-from recovery._values import Conversation, Ref, digest, pack, unpack_frozen
+from recovery._values import Conversation, Ref, digest, pack_message, unpack_frozen
 
 # Called with (start, stop, packed new messages) before a change; where each is now in the log.
 Recorder = Callable[[int, int, list[bytes]], list[Ref | None]]
@@ -16,7 +16,7 @@ Recorder = Callable[[int, int, list[bytes]], list[Ref | None]]
 
 def message_digests(messages: Iterable[Any]) -> list[bytes]:
     """The digest of each message; RefusedValueError for one that cannot be carried."""
-    return [digest(pack(message, f"messages[{i}]")) for i, message in enumerate(messages)]
+    return [digest(pack_message(message, f"messages[{i}]")) for i, message in enumerate(messages)]
 
 
 def chained(before: bytes, message: bytes) -> bytes:
@@ -53,7 +53,7 @@ class Messages(Conversation):
 
     def _splice(self, start: int, stop: int, new: Iterable[Any]) -> None:
         packed: list[bytes] = [
-            pack(message, f"messages[{start + i}]") for i, message in enumerate(new)
+            pack_message(message, f"messages[{start + i}]") for i, message in enumerate(new)
         ]
         refs: list[Ref | None] = [None] * len(packed)
         if self.recorder is not None and (packed or stop > start):

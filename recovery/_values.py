@@ -1,7 +1,8 @@
 """Values to msgpack and back, so that what comes back equals what went in, in value and type.
 
-Pure. Plain values are msgpack's own; what is ours travels as msgpack extension types by number.
-Nothing read from a log names anything to import or call.
+Pure. Plain values are msgpack's own, and take the short way: one call of msgpack. What else is
+carried travels as extension types by number (see _coded), and takes the long one. Nothing read
+from a log names anything to import or call.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import msgpack
 import xxhash
 
 from eventlog._errors import RefusedValueError
-from eventlog._record import DEPTH_MAX, Packed, decode, find_refused, may_hold_timestamps
+from eventlog._record import DEPTH_MAX, Packed, may_hold_timestamps
+from eventlog._record import decode as decode_document
+from recovery._coded import BY_CODE, BY_TYPE, Codec, ExtType, Layout, codec_of, holds, revive
+from recovery._errors import UnreadableValueError
 from recovery._frozen import FrozenDict, FrozenList
 
 EXT_REF, EXT_MESSAGES, EXT_UNKNOWN = 1, 2, 3
@@ -23,6 +27,7 @@ EXT_REF, EXT_MESSAGES, EXT_UNKNOWN = 1, 2, 3
 # First bytes of msgpack's binary and extension types: only where one of them occurs can a value
 # have slipped in that msgpack takes and gives back as another type.
 _SLIPPERY = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
+_TAKEN = (bytearray, memoryview, ExtType, msgpack.Timestamp)
 
 # Depth has a limit of our own, well below those of msgpack, which differ between its versions and
 # between writing and reading: what is written inside other values must be readable there. Most
@@ -81,28 +86,43 @@ class Conversation(list[Any]):
         raise NotImplementedError
 
 
-_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-# What is in a conversation has been packed before, and there may be much of it.
-_OURS = (Conversation, Ref, MessagesDigest, OutcomeUnknown)
+def _ours(code: int, kind: type, **fields: type) -> None:
+    """A codec for a type of this library, by its fields and their types."""
+    names, types = list(fields), tuple(fields.values())
+
+    def encode(value: Any) -> bytes:
+        parts = [getattr(value, name) for name in names]
+        if tuple(map(type, parts)) != types:
+            raise TypeError(f"a {kind.__name__} of {parts}")
+        return bytes(msgpack.packb(parts))
+
+    def decode(data: bytes) -> Any:
+        parts = decode_document(data)
+        if type(parts) is not list or tuple(map(type, parts)) != types:
+            raise ValueError(f"no {kind.__name__}")
+        return kind(**dict(zip(names, parts, strict=True)))
+
+    BY_TYPE[kind] = BY_CODE[code] = Codec(code, encode, decode, atom=True)
+
+
+_ours(EXT_REF, Ref, lsn=int, index=int)
+_ours(EXT_MESSAGES, MessagesDigest, length=int, digest=bytes)
+_ours(EXT_UNKNOWN, OutcomeUnknown, tool=str, idempotency_key=str)
 
 
 def _default(value: Any) -> Any:
+    """What stands for a value that msgpack does not take; TypeError sends it the long way."""
+    codec = codec_of(type(value))
+    if codec is not None:
+        if codec.atom:
+            return ExtType(codec.code, codec.encode(value))
+        raise TypeError
     match value:
         case FrozenDict():
             return dict(value)
-        case FrozenList():
+        case FrozenList() | Conversation():
             return list(value)
-        case Ref():
-            return msgpack.ExtType(EXT_REF, msgpack.packb([value.lsn, value.index]))
-        case MessagesDigest():
-            packed = msgpack.packb([value.length, value.digest])
-            return msgpack.ExtType(EXT_MESSAGES, packed)
-        case OutcomeUnknown(tool=str(), idempotency_key=str()):
-            packed = msgpack.packb([value.tool, value.idempotency_key])
-            return msgpack.ExtType(EXT_UNKNOWN, packed)
-        case Conversation():
-            return list(value)
-    raise TypeError(f"cannot carry {type(value).__name__}")
+    raise TypeError
 
 
 def _default_argument(value: Any) -> Any:
@@ -112,20 +132,23 @@ def _default_argument(value: Any) -> Any:
 
 
 def _ext(code: int, data: bytes) -> Any:
-    parts = msgpack.unpackb(data)
-    match code, parts:
-        case 1, [int(lsn), int(index)]:
-            return Ref(lsn, index)
-        case 2, [int(length), bytes(digest)]:
-            return MessagesDigest(length, digest)
-        case 3, [str(tool), str(key)]:
-            return OutcomeUnknown(tool, key)
-    raise ValueError(f"extension type {code} is not known to this library")
+    if code > EXT_UNKNOWN:
+        raise _CodedError
+    return BY_CODE[code].decode(data)
+
+
+class _CodedError(Exception):
+    """The document holds what only the long way reads."""
 
 
 def pack(value: Any, path: str) -> Packed:
     """``value`` as msgpack; RefusedValueError with the path to what cannot be carried."""
     return _pack(value, path, _default)
+
+
+def pack_message(value: Any, path: str) -> Packed:
+    """The same for a message, of which no part may be one that can be changed in place."""
+    return _pack(value, path, _default, of_message=True)
 
 
 def pack_ref(ref: Ref) -> Packed:
@@ -144,17 +167,31 @@ def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], path: str) -> 
         raise RefusedValueError(f"{path.removesuffix('(...)')}({where})", exc.reason) from None
 
 
-def _pack(value: Any, path: str, default: Callable[[Any], Any]) -> Packed:
+def _pack(value: Any, path: str, default: Callable[[Any], Any], of_message: bool = False) -> Packed:
     try:
         packed = msgpack.packb(value, strict_types=True, default=default)
-    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-        where, why = _refused(value, path)
-        raise RefusedValueError(where, why or str(exc)) from None
-    if (_SLIPPERY.search(packed) and _holds_strangers(value)) or _is_deep(packed):
-        where, why = _refused(value, path)
-        if why:
-            raise RefusedValueError(where, why)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return _laid_out(value, path, Layout(default, of_message))
+    if (_SLIPPERY.search(packed) and holds(value, _TAKEN)) or _is_deep(packed):
+        return _laid_out(value, path, Layout(default, of_message))
     return Packed(packed)
+
+
+def _laid_out(value: Any, path: str, layout: Layout) -> Packed:
+    packed = Packed(layout.pack(value, path))
+    if layout.checked:
+        # Codecs of the user's have written this. It must be readable once it is recorded, and its
+        # digest must be the same when it is written again.
+        try:
+            again = layout.again(unpack(packed))
+        except (UnreadableValueError, ValueError) as exc:
+            raise RefusedValueError(path, f"it could not be read again: {exc}") from exc
+        if again != packed:
+            raise RefusedValueError(
+                path, "encode= gives something else for what decode= made of what it gave, and a "
+                "digest would tell them apart"
+            )  # fmt: skip
+    return packed
 
 
 def _is_deep(packed: bytes) -> bool:
@@ -165,44 +202,6 @@ def _is_deep(packed: bytes) -> bool:
     except ValueError:
         return True
     return False
-
-
-def _holds_strangers(value: Any) -> bool:
-    """Whether a value that msgpack took holds anything but what it gives back as it was."""
-    stack = [value]
-    while stack:
-        part = stack.pop()
-        if isinstance(part, dict):
-            if not _PLAIN.issuperset(map(type, part)):
-                return True
-            part = part.values()
-        elif type(part) is not list and type(part) is not FrozenList:
-            if type(part) not in _PLAIN and not isinstance(part, _OURS):
-                return True
-            continue
-        if not _PLAIN.issuperset(map(type, part)):
-            stack.extend(part)
-    return False
-
-
-def _refused(value: Any, path: str) -> tuple[str, str]:
-    try:
-        return find_refused(_without_ours(value), path)
-    except RecursionError:
-        return path, f"nested deeper than {DEPTH_MAX} levels"
-
-
-def _without_ours(value: Any, depth: int = 0) -> Any:
-    """The same with plain dicts and lists for ours, so that what is left to refuse is foreign."""
-    if depth > DEPTH_MAX:
-        return value
-    if type(value) is dict or isinstance(value, FrozenDict):
-        return {key: _without_ours(part, depth + 1) for key, part in value.items()}
-    if isinstance(value, _OURS):
-        return None
-    if type(value) is list or isinstance(value, FrozenList):
-        return [_without_ours(part, depth + 1) for part in value]
-    return value
 
 
 def pack_list(parts: list[Packed]) -> Packed:
@@ -218,45 +217,33 @@ def pack_map(parts: Mapping[str, Packed | int]) -> Packed:
     return Packed(b"".join(items))
 
 
-def unpack_map(packed: bytes) -> dict[str, Packed]:
-    """The parts of a map with names, each still packed; ValueError when it is none."""
-    reader = msgpack.Unpacker(max_buffer_size=max(len(packed), 1))
-    reader.feed(packed)
-    parts: dict[str, Packed] = {}
-    try:
-        for _ in range(reader.read_map_header()):
-            at = reader.tell()
-            reader.skip()  # before anything is made of it: nothing is as large as it says it is
-            name, at = unpack(packed[at : reader.tell()]), reader.tell()
-            if type(name) is not str:
-                raise ValueError(f"a key of type {type(name).__name__}")
-            reader.skip()
-            parts[name] = Packed(packed[at : reader.tell()])
-        if reader.tell() != len(packed):
-            raise ValueError("more than one value")
-    except Exception as exc:  # msgpack raises by kind of garbage
-        raise ValueError(f"not a map: {type(exc).__name__}: {exc}") from None
-    return parts
-
-
 def unpack(packed: bytes) -> Any:
-    """The value again; ValueError when it is none of ours."""
-    return _unpack(packed)
+    """The value again; ValueError when it is none of ours, UnreadableValueError when it is of a
+    type that is not registered in this process."""
+    return _unpack(packed, False)
 
 
 def unpack_frozen(packed: bytes) -> Any:
-    """The value again, of dicts and lists that cannot be changed."""
-    return _unpack(packed, object_hook=FrozenDict, list_hook=FrozenList)
+    """The value again, of parts that cannot be changed."""
+    return _unpack(packed, True, object_hook=FrozenDict, list_hook=FrozenList)
 
 
-def _unpack(packed: bytes, **hooks: Any) -> Any:
+def _unpack(packed: bytes, frozen: bool, **hooks: Any) -> Any:
     try:
-        value = decode(packed, ext_hook=_ext, **hooks)
+        value = decode_document(packed, ext_hook=_ext, **hooks)
         # msgpack makes its own timestamps before anybody is asked.
-        if may_hold_timestamps(packed) and _holds_strangers(value):
+        if may_hold_timestamps(packed) and holds(value, _TAKEN):
             raise ValueError("it holds what this library does not write")
         return value
+    except _CodedError:
+        pass
     except Exception as exc:  # msgpack raises by kind of garbage
+        raise ValueError(f"not a value: {type(exc).__name__}: {exc}") from None
+    try:
+        return revive(packed, frozen)
+    except UnreadableValueError:
+        raise
+    except Exception as exc:  # as above, and codecs as well
         raise ValueError(f"not a value: {type(exc).__name__}: {exc}") from None
 
 

@@ -20,7 +20,8 @@ BELOW = {
 }
 CORE = {"msgpack", "xxhash"}
 THIRD_PARTY = {"eventlog": CORE, "recovery": CORE, "logdump": set()}
-OPTIONAL = {"eventlog._frame": "isal"}  # inside `try`, with a fallback
+# Inside `try`, with a fallback or an error that names it.
+OPTIONAL = {"eventlog._frame": "isal", "recovery._numpy": "numpy"}
 # What an extra brings, for the modules that belong to that extra.
 EXTRAS = {
     "recovery.cli": {"typer", "rich"},
@@ -43,11 +44,10 @@ PURE = {
     "recovery._replay",
     "recovery._retry",
     "recovery._keys",
-    "recovery._progress",
-    "recovery._usage",
     "recovery._shorten",
     "recovery._tally",
     "recovery._values",
+    "recovery._coded",
     "recovery._frozen",
     "recovery._errors",
 }

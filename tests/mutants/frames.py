@@ -278,7 +278,7 @@ MUTANTS = [
         [
             Edit(
                 RECORD,
-                "if not all(isinstance(key, _SCALARS) for key, _ in pairs):",
+                "if any(isinstance(key, msgpack.Timestamp) for key, _ in pairs):",
                 "if not pairs:",
             )
         ],

@@ -393,8 +393,8 @@ MUTANTS = [
         [
             Edit(
                 VALUES,
-                "_unpack(packed, object_hook=FrozenDict, list_hook=FrozenList)",
-                "_unpack(packed)",
+                "_unpack(packed, True, object_hook=FrozenDict, list_hook=FrozenList)",
+                "_unpack(packed, False)",
             )
         ],
         [MESSAGE_TESTS + "test_changing_a_message_in_place_says_how_to_do_it"],
@@ -417,7 +417,7 @@ MUTANTS = [
         [
             Edit(
                 VALUES,
-                "(_SLIPPERY.search(packed) and _holds_strangers(value)) or _is_deep(packed)",
+                "(_SLIPPERY.search(packed) and holds(value, _TAKEN)) or _is_deep(packed)",
                 "_is_deep(packed)",
             )
         ],

@@ -247,13 +247,13 @@ def test_a_checkpoint_marked_as_not_valid_stays_so(store):
 @pytest.mark.parametrize(
     ("parts", "where"),
     [
-        ({"state": {"a": [{"b": {1}}]}}, "state.a[0].b: set"),
-        ({"state": {"a": (1,)}}, "state.a: tuple"),
+        ({"state": {"a": [{"b": object()}]}}, "state.a[0].b: object"),
+        ({"state": {"a": (1, len)}}, "state.a[1]: builtin"),
         ({"state": {1: 2}}, "state[1]: keys of a state are str"),
         ({"state": {"f": open}}, "state.f: "),
         ({"messages": [1, {"x": object()}]}, "messages[1].x: object"),
-        ({"tool_results": [{"v": bytearray()}]}, "tool_results[0].v: bytearray"),
-        ({"state": {"n": 1 << 70}}, "state.n: an int"),
+        ({"messages": [1, {"x": bytearray()}]}, "messages[1].x: bytearray"),
+        ({"tool_results": [{"v": memoryview(b"")}]}, "tool_results[0].v: memoryview"),
     ],
 )
 def test_what_cannot_be_carried_is_refused_with_the_path(store, parts, where):

@@ -103,12 +103,12 @@ def test_a_change_that_is_refused_changes_nothing():
     messages = Messages(record)
     messages.append({"a": 1})
     before = messages.digest()
-    with pytest.raises(RefusedValueError, match=r"messages\[1\]\.b: set"):
-        messages.append({"b": {1}})
+    with pytest.raises(RefusedValueError, match=r"messages\[1\]\.b: bytearray"):
+        messages.append({"b": bytearray()})
     with pytest.raises(RefusedValueError, match=r"messages\[2\]: object"):
         messages.extend([1, object()])
-    with pytest.raises(RefusedValueError, match=r"messages\[0\]: tuple"):
-        messages[0] = (1,)
+    with pytest.raises(RefusedValueError, match=r"messages\[0\]\[0\]: object"):
+        messages[0] = (object(),)
     assert messages == [{"a": 1}]
     assert messages.digest() == before
     assert len(record.changes) == 1

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from datetime import UTC, datetime
-from decimal import Decimal
-from pathlib import PurePosixPath
+from collections import OrderedDict
 from typing import Any
-from uuid import UUID
 
 import msgpack
 import pytest
@@ -89,23 +86,14 @@ class Colour(str):
 
 
 REFUSED: list[tuple[Any, str]] = [
-    ({"items": [1, {"created": datetime(2026, 1, 1, tzinfo=UTC)}]}, "r.items[1].created: datetime"),
-    ((1, 2), "r: tuple"),
-    ([{1, 2}], "r[0]: set"),
-    ({"a": frozenset()}, "r.a: frozenset"),
-    (bytearray(b"x"), "r: bytearray"),
+    ({"items": [1, {"created": object()}]}, "r.items[1].created: object"),
     ({"a": [b"ok", memoryview(b"x")]}, "r.a[1]: memoryview"),
-    (1 << 64, "r: an int of more than 64 bits"),
-    ([-(1 << 63) - 1], "r[0]: an int of more than 64 bits"),
-    ("\ud800", "r: a str with lone surrogates"),
-    ({"a\udfff": 1}, "surrogates"),
-    (Decimal(1), "r: decimal.Decimal"),
-    (UUID(int=1), "r: uuid.UUID"),
-    (PurePosixPath("/x"), "r: pathlib.PurePosixPath"),
     (Colour("red"), "r: "),
-    ({(1, 2): 3}, "key of type tuple"),
+    ({object: 3}, "r.keys()[0]: type cannot"),
+    ({(1, 2): {3: object()}}, "r[(1, 2)][3]: object"),
+    ((1, {"a": (object(),)}), "r[1].a[0]: object"),
+    (OrderedDict(a=1), "r: collections.OrderedDict"),
     (object(), "r: object"),
-    (complex(1, 2), "r: complex"),
     (len, "r: builtin_function_or_method"),
     (ValueError("x"), "r: ValueError"),
     (iter([]), "r: list_iterator"),
@@ -174,10 +162,10 @@ def test_frozen_values_are_packed_like_plain_ones():
 
 def test_the_refused_part_is_found_among_frozen_values():
     frozen = unpack_frozen(pack({"a": [1]}, "x"))
-    with pytest.raises(RefusedValueError, match=r"^r\[1\]\.x: set"):
-        pack([frozen, {"x": set()}], "r")
-    with pytest.raises(RefusedValueError, match=r"^r\[1\]: bytearray"):
-        pack([frozen, bytearray()], "r")
+    with pytest.raises(RefusedValueError, match=r"^r\[1\]\.x: object"):
+        pack([frozen, {"x": object()}], "r")
+    with pytest.raises(RefusedValueError, match=r"^r\[1\]: memoryview"):
+        pack([frozen, memoryview(b"")], "r")
 
 
 @given(st.lists(VALUES, max_size=4))
@@ -195,7 +183,7 @@ def test_garbage_raises_value_error_and_nothing_else(garbage):
             read(garbage)
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 127])
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 100, 127])
 @pytest.mark.parametrize(
     "data", [b"", b"\xc1", b"\x90", b"\xa1x", msgpack.packb(["os", "system"]), msgpack.packb([1])]
 )
@@ -239,10 +227,10 @@ def test_a_conversation_elsewhere_is_carried_whole():
 @pytest.mark.parametrize(
     ("args", "kwargs", "where"),
     [
-        ((1, {"a": {2}}), {}, "send(args[1].a): set"),
-        ((), {"to": [1, (2,)]}, "send(to[1]): tuple"),
+        ((1, {"a": {object}}), {}, "send(args[1].a[0]): type"),
+        ((), {"to": [1, (2, object())]}, "send(to[1][1]): object"),
         ((object(),), {}, "send(args[0]): object"),
-        ((conversation("x"), bytearray()), {}, "send(args[1]): bytearray"),
+        ((conversation("x"), memoryview(b"")), {}, "send(args[1]): memoryview"),
     ],
 )
 def test_a_refused_argument_is_named(args, kwargs, where):
