@@ -75,6 +75,7 @@ class EventLog:
         self._appender, self._reader, self._directory = appender, reader, directory
         self._files = reader.files
         self.path = directory.path
+        self.last_time_ns = 0  # of what this process appended last
         self._pid = os.getpid()
         self._open = True
 
@@ -178,14 +179,20 @@ class EventLog:
         """Records up to this LSN are known to have been flushed to the device."""
         return self._appender.durable.durable
 
+    def time_ns(self) -> int:
+        """What the clock says by which records are stamped: ns since 1970."""
+        return self._files.time_ns()
+
     def append(self, kind: str, body: Any) -> int:
         """Append one record; its LSN. With the operating system when this returns.
 
         Raises RefusedValueError, with the path to the value, for what msgpack cannot hold and for
         more than 64 MiB (nothing is written then); WriterFailedError after an earlier failure.
         """
-        payload = encode_payload(self._files.time_ns(), [(kind, pack(body))])
-        return self._appender.append(RECORDS, 1, payload)
+        time_ns = self._files.time_ns()
+        lsn = self._appender.append(RECORDS, 1, encode_payload(time_ns, [(kind, pack(body))]))
+        self.last_time_ns = time_ns
+        return lsn
 
     def append_batch(self, items: Iterable[tuple[str, Any]]) -> list[int]:
         """Append records as one atomic batch: after a crash all of them are there, or none.
@@ -195,14 +202,19 @@ class EventLog:
         packed = [(kind, pack(body, f"[{i}].body")) for i, (kind, body) in enumerate(items)]
         if not packed:
             return []
-        payload = encode_payload(self._files.time_ns(), packed)
+        time_ns = self._files.time_ns()
+        payload = encode_payload(time_ns, packed)
         first = self._appender.append(RECORDS, len(packed), payload)
+        self.last_time_ns = time_ns
         return list(range(first, first + len(packed)))
 
     def append_snapshot(self, state: Any) -> int:
         """Append a snapshot of ``state``, with an xxh3-128 digest of it; its LSN."""
-        payload = encode_snapshot(self._files.time_ns(), "snapshot", pack(state, "state"))
-        return self._appender.append(SNAPSHOT, 1, payload)
+        time_ns = self._files.time_ns()
+        payload = encode_snapshot(time_ns, "snapshot", pack(state, "state"))
+        lsn = self._appender.append(SNAPSHOT, 1, payload)
+        self.last_time_ns = time_ns
+        return lsn
 
     def commit(self) -> None:
         """Make everything appended so far durable; on return it is, as ``durability`` says.

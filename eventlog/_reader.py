@@ -111,19 +111,33 @@ class LogReader:
         ``EventLog.truncate_before`` has removed is passed over.
         """
         report = on_damage or self._raise
+        for item in self.arrivals(start):
+            if isinstance(item, Damage):
+                report(item)
+            elif item is not None:
+                yield item
+            elif follow:
+                time.sleep(POLL_S)
+            else:
+                return
+
+    def arrivals(self, start: int = 1) -> Iterator[Record | Damage | None]:
+        """As ``records``, for those who follow a log and wait in their own way.
+
+        None says that there is no more now: wait as long as you like, and go on. Damage is an item
+        among the others. The iteration never ends and never waits.
+        """
         position = _Position(start)
         while True:
             for item in self._pass(position):
                 if isinstance(item, Damage):
                     if item.last_lsn >= start or not item.lost:
-                        report(item)
+                        yield item
                 elif item.lsn >= start:
                     yield item
-            if not follow:
-                return
-            time.sleep(POLL_S)
+            yield None
             while not self._grown(position):
-                time.sleep(POLL_S)
+                yield None
 
     def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
         """Verified snapshots, the newest first; a damaged one is passed over and reported."""

@@ -7,9 +7,11 @@ after a crash the same call resumes it, and nothing that the log holds is execut
 from recovery import _codecs as _codecs
 from recovery import _numpy as _numpy
 from recovery._agent import RecoverableAgent, RecoveryReport
+from recovery._budget import Budget
 from recovery._checkpoint import Checkpoint, CheckpointStore, Validity
 from recovery._children import children, parent
 from recovery._errors import (
+    BudgetError,
     ChildFailedError,
     ChildParkedError,
     DamagedRunError,
@@ -28,15 +30,22 @@ from recovery._errors import (
     WaitingError,
 )
 from recovery._family import ChildRun, ParentRun
+from recovery._following import RunEvents, events
+from recovery._progress import Progress
 from recovery._register import register
 from recovery._resolve import accept, resolve
 from recovery._retry import Retry
 from recovery._run import Run, SyncRun
+from recovery._run_event import RunEvent
+from recovery._stream import Stream, SyncStream
 from recovery._tool import Call, Resolution, current_call, tool
 from recovery._undo_outside import undo
+from recovery._usage import Usage
 from recovery._values import OutcomeUnknown
 
 __all__ = [
+    "Budget",
+    "BudgetError",
     "Call",
     "Checkpoint",
     "CheckpointStore",
@@ -50,25 +59,32 @@ __all__ = [
     "ParentRun",
     "ParkedError",
     "PermanentError",
+    "Progress",
     "RecoverableAgent",
     "RecoveryError",
     "RecoveryReport",
     "Resolution",
     "Retry",
     "Run",
+    "RunEvent",
+    "RunEvents",
     "RunFailedError",
     "RunUndoneError",
     "StoppedError",
+    "Stream",
     "SyncRun",
+    "SyncStream",
     "TaskMismatchError",
     "ToolError",
     "UndoError",
     "UnreadableValueError",
+    "Usage",
     "Validity",
     "WaitingError",
     "accept",
     "children",
     "current_call",
+    "events",
     "parent",
     "register",
     "resolve",

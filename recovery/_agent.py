@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Unpack
 
@@ -23,13 +23,16 @@ from recovery._errors import (
     StoppedError,
     TaskMismatchError,
 )
-from recovery._events import RunFailed, RunFinished, RunResumed, RunStarted, RunUndone, encode
+from recovery._events import RunFailed, RunFinished, RunResumed, RunStarted, RunUndone
 from recovery._failure import failure
+from recovery._following import RunEvents, Until, events
+from recovery._herald import Herald, record
 from recovery._history import History, load
 from recovery._run import Run, SyncRun, flushers, live_runs
 from recovery._settings import Options, Settings
 from recovery._stopping import Life, Lives
 from recovery._tool import current_scope, is_async
+from recovery._usage import Usage
 from recovery._values import pack
 from recovery.stores.file import default_directory
 
@@ -49,6 +52,7 @@ class RecoveryReport:
     calls that a crash had left in doubt, and how each was settled. ``torn_size``: bytes cut off
     that were never acknowledged. ``damage`` and ``broken``: what is not sound any more, and
     checkpoints passed over. ``time_s``: from opening the log to the start of the agent function.
+    ``usage``: what the run has used, over all its lives.
     """
 
     run_id: str
@@ -63,6 +67,7 @@ class RecoveryReport:
     damage: tuple[Damage, ...]
     broken: tuple[str, ...]
     time_s: float
+    usage: Usage = field(default_factory=Usage)
 
     def __str__(self) -> str:
         parts = [f"run {self.run_id}: recovery {self.recovery_count} from step {self.from_step}",
@@ -74,6 +79,7 @@ class RecoveryReport:
             parts.append(f"torn tail of {self.torn_size} bytes cut off")
         parts += [f"DAMAGE: {found}" for found in self.damage]
         parts += [f"passed over: {reason}" for reason in self.broken]
+        parts.append(f"used: {self.usage}")
         return "; ".join(parts) + f" ({self.time_s * 1000:.1f} ms)"
 
 
@@ -136,8 +142,9 @@ class RecoverableAgent:
 
         Returns a dict: ``result`` (what the agent returned), ``run_id``, ``recovered_from_step``
         (the checkpoint it last resumed from, 0 if none), ``recovery_count`` (of the run, over all
-        processes), ``report`` (a RecoveryReport). A finished run returns its recorded result and
-        executes nothing. A plain agent function runs in a thread.
+        processes), ``report`` (a RecoveryReport), ``usage`` (a Usage: what the run has used). A
+        finished run returns its recorded result and executes nothing. A plain agent function runs
+        in a thread.
 
         Raises TaskMismatchError, InDoubtError (parked), DivergenceError, RunFailedError,
         DamagedRunError; LogLockedError when another process has the run (``takeover`` takes it
@@ -156,6 +163,10 @@ class RecoverableAgent:
             return asyncio.run(self.run_with_recovery(task, run_id, takeover=takeover))
         with self._lives.one(Life(run_id), self.settings.stop_on) as life:
             return drive(self._recover(task, life, takeover, SyncRun), self._perform)
+
+    def events(self, run_id: str, *, after: int = 0, until: Until = "ended") -> RunEvents:
+        """What happens in a run, for ``async for`` and ``for``: see ``recovery.events``."""
+        return events(self.store, run_id, after=after, until=until)
 
     async def live(self, task: Any, life: Life) -> dict[str, Any]:
         """Not for users: what ``run.child`` does."""
@@ -198,6 +209,7 @@ class RecoverableAgent:
             live_runs.discard(effect.run)
             current_scope.reset(token)
             effect.run.left()
+            effect.run.leave_streams()
             await _landed(effect.run)
 
     def _perform(self, effect: _Effect) -> Any:
@@ -211,6 +223,7 @@ class RecoverableAgent:
         finally:
             current_scope.reset(token)
             effect.run.children.end()
+            effect.run.leave_streams()
             deadline = time.monotonic() + LANDING_S
             while effect.run.in_flight and time.monotonic() < deadline:
                 time.sleep(0.005)
@@ -230,6 +243,8 @@ class RecoverableAgent:
                 ended = _ended(history, run_id, task)
                 if ended is not None:
                     return _result(run_id, ended, _report(log, history, None, began))
+                if self.settings.on_event is not None:
+                    history.herald = Herald(self.settings.on_event, history)
                 self.recovery_count += _begin(log, history, life, task)
                 if life.parent is not None:
                     yield _Block(partial(life.born, log))
@@ -242,7 +257,8 @@ class RecoverableAgent:
                     result = yield _Execute(run)
                     ended = run.finish(result)  # raises what the agent may have swallowed
                     report = replace(report, served=run.served, executed=run.executed,
-                                     in_doubt=tuple(run.settled))  # fmt: skip
+                                     in_doubt=tuple(run.settled),
+                                     usage=run.tallies.progress.usage())  # fmt: skip
                     return _result(run_id, ended, report)
                 except BaseException as exc:
                     if isinstance(exc, KeyboardInterrupt):  # somebody could not wait for the stop
@@ -251,7 +267,7 @@ class RecoverableAgent:
                         raise run.stopped from run.stopped.__cause__
                     if not isinstance(exc, Exception) or isinstance(exc, RefusedValueError):
                         raise  # the process is to end, or the code hands over what cannot be kept
-                    _end_if_permanent(log, run, exc)
+                    _end_if_permanent(log, history, run, exc)
                     failures = 1 if run.step > furthest else failures + 1
                     furthest = max(furthest, run.step)
                     if failures > self.settings.max_recoveries:
@@ -305,15 +321,15 @@ def _begin(log: EventLog, history: History, life: Life, task: Any) -> int:
     if history.started is None:
         parent = life.parent.packable() if life.parent is not None else None
         history.started = RunStarted(life.run_id, task, uuid.uuid4().hex, parent)
-        history.prologue.append(log.append(*encode(history.started)))
+        history.prologue.append(record(log, history, history.started))
     if recovering:
         history.recoveries += 1
-        log.append(*encode(RunResumed(history.recoveries, history.step)))
+        record(log, history, RunResumed(history.recoveries, history.step))
     log.commit_behind()
     return int(recovering)
 
 
-def _end_if_permanent(log: EventLog, run: Run | SyncRun, exc: Exception) -> None:
+def _end_if_permanent(log: EventLog, history: History, run: Run | SyncRun, exc: Exception) -> None:
     """Record that the run failed, and raise RunFailedError, if trying again changes nothing.
 
     That is so for a PermanentError, and for the recorded failure of a call that the agent let
@@ -325,7 +341,7 @@ def _end_if_permanent(log: EventLog, run: Run | SyncRun, exc: Exception) -> None
         return
     what = failure(0, exc)
     call = calls[0] if calls else 0
-    log.append(*encode(RunFailed(what.type, what.message, what.traceback, call)))
+    record(log, history, RunFailed(what.type, what.message, what.traceback, call))
     log.commit()
     raise RunFailedError(run.run_id, (what.type, what.message, what.traceback), call) from exc
 
@@ -350,6 +366,7 @@ def _report(
         history.restored.lsn if history.restored else 0, len(history.entries), 0, 0, tuple(doubt),
         log.report.torn_size, tuple(dict.fromkeys((*log.report.damaged, *history.damage))),
         history.broken, time.perf_counter() - began + log.report.time_s,
+        history.tallies.progress.usage(),
     )  # fmt: skip
 
 
@@ -360,4 +377,5 @@ def _result(run_id: str, ended: RunFinished, report: RecoveryReport) -> dict[str
         "recovered_from_step": ended.recovered_from_step,
         "recovery_count": ended.recovery_count,
         "report": report,
+        "usage": report.usage,
     }

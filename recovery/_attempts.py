@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from eventlog import RefusedValueError
+from recovery._budget import admit, measured
 from recovery._core import RunCore
 from recovery._doubt import Settled, settle
 from recovery._effects import Attend, Commit, Effect, Invoke, Nap, TimedOutError
@@ -53,6 +54,7 @@ def attempts(
         yield Attend(until(run, ended))
         failed += 1
         call = replace(call, attempt=call.attempt + 1)
+        admit(run, "call", spec.name)
         run.emit(CallRetried(call.lsn, call.attempt))
 
 
@@ -103,7 +105,8 @@ def _attempt(
             value = yield Invoke(
                 spec.function, call.args, call.kwargs, scope, spec.timeout_s, spec.repeatable
             )
-        event = CallReturned(call.lsn, pack(value, f"result of {spec.name}"))
+        used = measured(run, spec, scope, value)
+        event = CallReturned(call.lsn, pack(value, f"result of {spec.name}"), used)
         # A stop that the tool has swallowed, of a call inside it: it knows nothing of the outcome.
         scope.check()
         try:

@@ -17,6 +17,7 @@ from typing import Any
 
 from eventlog import Packed
 from recovery._attempts import attempts, resume
+from recovery._budget import admit
 from recovery._core import RunCore, describe
 from recovery._doubt import Outcome, Settled, call_of
 from recovery._effects import Effect, Wait
@@ -66,6 +67,7 @@ def protocol(
             settled = yield from resume(run, spec, recorded, call)
             if settled is None:
                 call = replace(call, attempt=call.attempt + 1)
+                admit(run, "call", key.tool)
                 run.emit(CallRetried(call.lsn, call.attempt))
         if settled is None:
             failed = recorded.failed if recorded is not None else 0
@@ -96,7 +98,7 @@ def _intend(
     """A call that the record does not know: record that it is about to be made."""
 
     def found() -> str:
-        return f"{key}: {shorten(unpack(packed))}, {_call_site()}"
+        return f"{key}: {shorten(unpack(packed))}, {call_site()}"
 
     other = run.replay.resembling(key)
     if other is not None:
@@ -117,11 +119,14 @@ def _intend(
     child = spec.child_id(idempotency_key(run.uid, key)) if spec.child_id else ""
     event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
                          spec.after_crash, small, len(packed), undo, child)  # fmt: skip
+    admit(run, "call", key.tool)
     return call_of(run, run.emit(event), key, given, (1, time.time_ns()))
 
 
 def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
     """Hand an outcome to the agent: the same on the first execution as on replay."""
+    if isinstance(settled.event, CallReturned) and settled.event.usage is not None:
+        run.here().metered = True
     match settled.event:
         case CallReturned(value=value) | CallResolved(how="outcome", value=value):
             packed = value if type(value) is Packed else pack(value, "outcome")
@@ -156,7 +161,7 @@ def _canonical(spec: ToolSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return bound.args, bound.kwargs
 
 
-def _call_site() -> str:
+def call_site() -> str:
     """File and line of the agent's code that makes the present call."""
     here = Path(__file__).parent
     frame = sys._getframe(1)

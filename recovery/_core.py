@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import astuple, replace
 from typing import Any, NoReturn, TypeVar
 
 from eventlog import EventLog, RefusedValueError
+from recovery._budget import admit
 from recovery._checkpoint import CheckpointStore
 from recovery._children import Children
 from recovery._conversation import Conversation
@@ -28,8 +31,8 @@ from recovery._events import (
     RunResumed,
     StepStarted,
     ValueRecorded,
-    encode,
 )
+from recovery._herald import record
 from recovery._history import History, RunRecords
 from recovery._keys import step_scope
 from recovery._messages import Messages
@@ -38,6 +41,7 @@ from recovery._settings import Settings
 from recovery._shorten import shorten
 from recovery._snapshots import Checkpointed, SnapshotWriter
 from recovery._tool import Arguments, Call, Scope, ToolSpec, current_scope
+from recovery._usage import Usage
 from recovery._values import pack, unpack
 
 T = TypeVar("T")
@@ -74,6 +78,8 @@ class RunCore(ABC):
         self._log, self._history = log, history
         self.records: RunRecords = log  # the log's reading side
         self.undoable: dict[str, ToolSpec] = {}  # tools with a compensation that were called
+        # Streams of which a consumer has had a chunk and not asked for the next one; who that is.
+        self.streams: dict[Any, object] = {}
         self.store, self.settings = store, settings
         self.tallies = history.tallies
         self.children = Children(self, history.entries)
@@ -90,6 +96,8 @@ class RunCore(ABC):
         self._snapshots = SnapshotWriter(log, history.restored)
         if history.restored is None:
             self._messages.on_change = self._snapshots.messages_changed
+        if history.herald is not None:
+            history.herald.teller.served = lambda: self.served
 
     @abstractmethod
     async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
@@ -98,6 +106,10 @@ class RunCore(ABC):
     @abstractmethod
     def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
         """Make a call from plain code."""
+
+    @abstractmethod
+    def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        """A call of which the chunks are asked for one by one."""
 
     @abstractmethod
     def alone(self) -> bool:
@@ -146,6 +158,14 @@ class RunCore(ABC):
         """A new UUID, the same on replay."""
         return str(self._value("uuid", lambda: str(uuid.uuid4())))
 
+    def usage(self) -> Usage:
+        """What the run has used so far, over all its lives; the same on replay."""
+        return Usage(*self._value("usage", lambda: list(astuple(self.used()))))
+
+    def used(self) -> Usage:
+        """The same, now; for the runtime, as an agent would see something else on replay."""
+        return self.tallies.progress.usage(self._log.time_ns())
+
     def _value(self, name: str, ask: Callable[[], Any]) -> Any:
         with self.mutex:
             self.act()
@@ -172,6 +192,7 @@ class RunCore(ABC):
             self.scope = Scope(self, step_scope(self.step))
             current_scope.set(self.scope)
             if not self.replay.take_step(self.step):
+                admit(self, "step")
                 self.emit(StepStarted(self.step))
             return self.step
 
@@ -204,12 +225,14 @@ class RunCore(ABC):
             return
         if self.in_flight or self.outlived() or not self.replay.used_up or self.replay.later_steps:
             return
+        self._write_pending()  # first, so that the checkpoint knows of it
         what = Checkpointed(self.run_id, self.step, time.time(), recoveries=self.recovery_count,
                             prologue=tuple(self._prologue),
                             carried=self.tallies.carry())  # fmt: skip
-        self._write_pending()
-        self.attempt(lambda: self._snapshots.write(what, self._state, self._messages))
+        lsn = self.attempt(lambda: self._snapshots.write(what, self._state, self._messages))
         self._checkpointed = self.step
+        if self._history.herald is not None:
+            self._history.herald.checkpoint(lsn, self._log.last_time_ns, self.step)
         self._log.commit_behind()
 
     # -- calls under way
@@ -256,6 +279,13 @@ class RunCore(ABC):
             self.emit(event)
             self.attempt(self._log.commit)
             return replace(event, result=unpack(packed))
+
+    def leave_streams(self) -> None:
+        """The agent function has ended: nobody reads on in the streams that it left open."""
+        raised = sys.exc_info()[1] is not None
+        for stream in [one for one in self.streams if one.is_left(ended=True)]:
+            with suppress(Stop):
+                stream.abandon() if raised else stream.refuse()
 
     def close(self) -> None:
         """Nothing that a left-over task of this execution does counts any more."""
@@ -304,6 +334,9 @@ class RunCore(ABC):
     def act(self) -> None:
         """The agent does something: so it goes on, and what it has cancelled is cancelled."""
         self.check()
+        for stream in tuple(self.streams):
+            if stream.is_left():
+                stream.refuse()
         cut, self._cut = self._cut, []
         in_doubt = [call for call, begun, doubtful in cut if begun and doubtful]
         for call, begun, _ in cut:
@@ -355,11 +388,9 @@ class RunCore(ABC):
             self._write(event, is_prologue)
 
     def _write(self, event: Event, is_prologue: bool) -> int:
-        kind, body = encode(event)
-        lsn = self.attempt(lambda: self._log.append(kind, body))
+        lsn = self.attempt(lambda: record(self._log, self._history, event))
         if is_prologue:
             self._prologue[lsn] = None
-        self.tallies.observe(lsn, time.time_ns(), event)
         self._log.commit_behind()
         return lsn
 
@@ -389,8 +420,8 @@ class RunCore(ABC):
             self.stop(DivergenceError(self.run_id, self.step, lsn, recorded, found, doubt))
         self._history.accepted = False
         dropped = self.replay.drop()
-        for record in dropped:
-            self._prologue.pop(record, None)
+        for lsn in dropped:
+            self._prologue.pop(lsn, None)
         _logger.warning("run %s: diverged in step %d, as accepted: %d records dropped (LSN %s)",
                         self.run_id, self.step, len(dropped), dropped)  # fmt: skip
         self.emit(HistoryDropped(dropped))

@@ -104,6 +104,23 @@ class StoppedError(ParkedError):
         )
 
 
+class BudgetError(ParkedError):
+    """The run has used up its budget, and stands still before the next step or call.
+
+    Nothing was started beyond the limit and nothing is lost. ``used``: what it has used, a Usage.
+    ``reached``: the limits, a line each. With a higher budget it goes on where it stopped.
+    """
+
+    def __init__(self, run_id: str, used: Any, reached: Sequence[str]) -> None:
+        self.run_id, self.used, self.reached = run_id, used, tuple(reached)
+        lines = "\n".join(f"  {line}" for line in self.reached)
+        super().__init__(
+            f"run {run_id!r} is parked, its budget is used up:\n{lines}\nUsed so far: {used}. "
+            "Raise the limit, RecoverableAgent(..., budget=Budget(...)), and run it again: it goes "
+            "on where it stopped."
+        )
+
+
 class InDoubtError(ParkedError):
     """Calls were started before a crash and nobody knows whether they took effect.
 

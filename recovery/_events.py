@@ -11,7 +11,7 @@ from typing import Any, ClassVar, get_args
 
 from eventlog._record import Packed, Record
 from recovery._errors import UnreadableValueError
-from recovery._values import pack, unpack
+from recovery._values import pack, unpack, unpack_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,12 @@ class CallAbandoned:
 
 @dataclass(frozen=True, slots=True)
 class CallReturned:
-    """The call's result."""
+    """The call's result. ``usage`` is [input tokens, output tokens, cost] where it says so."""
 
     kind: ClassVar = "outcome"
     call: int
     value: Any
+    usage: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,7 @@ class HistoryDropped:
 
 @dataclass(frozen=True, slots=True)
 class RunParked:
-    """The run waits for the calls (LSNs of intents) to be resolved.
+    """The run stands still until calls (LSNs of intents) are resolved, or for what ``why`` says.
 
     ``undo``: it waits to be undone.
     """
@@ -201,6 +202,7 @@ class RunParked:
     kind: ClassVar = "run_parked"
     calls: list[int]
     undo: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,34 +263,56 @@ _FIELD_TYPES = {
     for kind, event in _TYPES.items()
 }
 _NAMES = {name: bytes(pack(name, name)) for names in _FIELDS.values() for name in names}
+# Fields that are None unless there is something to say.
+_SILENT = {
+    kind: {f.name for f in fields(event) if f.default is None} for kind, event in _TYPES.items()
+}
+# Fields that may be large: what a follower does not decode unless it is asked to.
+_LARGE = {"task", "args", "value", "new", "result"}
 
 assert all(len(names) < 16 for names in _FIELDS.values())  # so that a fixmap holds them
 
 
 def encode(event: Event) -> tuple[str, Packed]:
     """Kind and body of the record. A field that is Packed already goes in as it is."""
-    names = _FIELDS[event.kind]
-    parts = [bytes((0x80 | len(names),))]  # msgpack's fixmap
-    for name in names:
+    silent = _SILENT[event.kind]
+    parts = [b""]
+    for name in _FIELDS[event.kind]:
         value = getattr(event, name)
+        if value is None and name in silent:
+            continue
         parts.append(_NAMES[name])
         parts.append(value if type(value) is Packed else pack(value, name))
+    parts[0] = bytes((0x80 | len(parts) // 2,))  # msgpack's fixmap
     return event.kind, Packed(b"".join(parts))
 
 
 def decode(record: Record) -> Event | None:
     """The event in a record; None for kinds of other writers. ValueError when it makes no sense,
     UnreadableValueError when a value in it is of a type that is not registered."""
-    kind = _TYPES.get(record.kind)
-    if kind is None:
+    if record.kind not in _TYPES:
         return None
     try:
         body = unpack(record.packed)
     except UnreadableValueError as exc:
         raise exc.at(record.lsn) from exc.__cause__
-    if not isinstance(body, dict) or not _REQUIRED[record.kind] <= body.keys():
+    return _event(record, body if isinstance(body, dict) else {})
+
+
+def skim(record: Record) -> Event | None:
+    """``decode`` for those who need not know the values: fields that may be large stay Packed."""
+    if record.kind not in _TYPES:
+        return None
+    parts = unpack_map(record.packed)
+    return _event(record, {name: parts[name] if name in _LARGE else unpack(parts[name])
+                           for name in _FIELDS[record.kind] if name in parts})  # fmt: skip
+
+
+def _event(record: Record, body: dict[str, Any]) -> Event:
+    if not _REQUIRED[record.kind] <= body.keys():
         raise ValueError(f"record {record.lsn} is no {record.kind!r} event")
     for name, wanted in _FIELD_TYPES[record.kind].items():
-        if name in body and type(body[name]) is not wanted:
+        if name in body and type(body[name]) not in (wanted, Packed):
             raise ValueError(f"record {record.lsn}: {name} of {record.kind!r} is no {wanted}")
-    return kind(**{name: body[name] for name in _FIELDS[record.kind] if name in body})
+    known = {name: body[name] for name in _FIELDS[record.kind] if name in body}
+    return _TYPES[record.kind](**known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from eventlog import Damage, Record, Snapshot
 from recovery._errors import DamagedRunError
@@ -28,6 +28,9 @@ from recovery._replay import Replay
 from recovery._snapshots import BrokenCheckpointError, Restored, restore, value_at
 from recovery._tally import Tallies
 from recovery._values import Ref, unpack
+
+if TYPE_CHECKING:
+    from recovery._herald import Herald
 
 _logger = logging.getLogger("recovery")
 
@@ -63,6 +66,7 @@ class History:
     broken: tuple[str, ...]
     tallies: Tallies
     accepted: bool = False  # whether the code may diverge once
+    herald: Herald | None = None
     _outcomes: dict[int, Any] = field(init=False)
     _fetched: dict[Ref, Any] = field(init=False, default_factory=dict)
 
@@ -85,16 +89,21 @@ class History:
         if item.lsn in self._outcomes:
             return self._outcomes[item.lsn]
         if item not in self._fetched:
-            record = self.log.fetch({item.lsn}).get(item.lsn)
-            try:
-                if record is None:
-                    raise ValueError
-                self._fetched[item] = value_at(record, unpack(record.packed), item)
-            except (KeyError, IndexError, TypeError, ValueError):
-                what = "holds a message that a later record refers to"
-                lost = Damage(0, 0, 0, item.lsn, item.lsn, what)
-                raise DamagedRunError(self.run_id, [lost]) from None
+            self._fetched[item] = value_of_ref(self.log.fetch, self.run_id, item)
         return self._fetched[item]
+
+
+def value_of_ref(fetch: Callable[[set[int]], dict[int, Record]], run_id: str, ref: Ref) -> Any:
+    """The value that a reference in the log of a run names; DamagedRunError when it is lost."""
+    record = fetch({ref.lsn}).get(ref.lsn)
+    try:
+        if record is None:
+            raise ValueError
+        return value_at(record, unpack(record.packed), ref)
+    except (KeyError, IndexError, TypeError, ValueError):
+        what = "holds a message that a later record refers to"
+        lost = Damage(0, 0, 0, ref.lsn, ref.lsn, what)
+        raise DamagedRunError(run_id, [lost]) from None
 
 
 def load(log: RunRecords, run_id: str) -> History:

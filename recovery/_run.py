@@ -23,6 +23,7 @@ from recovery._effects import Attend, Commit, Effect, Invoke, Nap, TimedOutError
 from recovery._history import History
 from recovery._keys import step_of
 from recovery._settings import ChildOptions, Settings
+from recovery._stream import Stream, SyncStream
 from recovery._tool import (
     Arguments,
     Scope,
@@ -215,7 +216,7 @@ class Run(_Drivers):
 
     ``task``, ``run_id``; ``state`` (a dict) and ``messages`` (a list), which checkpoints restore;
     ``step``; ``now()``, ``random()``, ``uuid()``, which are recorded; ``steps()``, ``call()``,
-    ``undo()``.
+    ``stream()``, ``undo()``.
     """
 
     is_async = True
@@ -296,6 +297,21 @@ class Run(_Drivers):
         """
         return await self.perform_async(spec_of(function), (args, kwargs), call_id)
 
+    def stream(
+        self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
+    ) -> Stream:
+        """Call a generator function, async or plain (in a thread), and get its chunks live.
+
+        Use it with ``async for``, in an ``async with`` block where the loop may be left early. The
+        call is like any other: what the chunks make up is its recorded outcome, ``stream.result``
+        (``@tool(combine=...)``; of text and bytes they are joined, of others a list). On replay
+        nothing is executed, and the chunks are made from the outcome. See docs/streaming.md.
+        """
+        return self.open_stream(spec_of(function), (args, kwargs), call_id)
+
+    def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Stream:
+        return Stream(self, self._perform_async, spec, given, call_id)
+
     async def undo(
         self, since: int = 0, tools: Iterable[Callable[..., Any]] = ()
     ) -> list[dict[str, Any]]:
@@ -368,6 +384,15 @@ class SyncRun(_Drivers):
     ) -> Any:
         """Call a function, sync or async, so that it is never executed twice; see ``Run.call``."""
         return self.perform_sync(spec_of(function), (args, kwargs), call_id)
+
+    def stream(
+        self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
+    ) -> SyncStream:
+        """Call a generator function, and get its chunks live with ``for``; see ``Run.stream``."""
+        return self.open_stream(spec_of(function), (args, kwargs), call_id)
+
+    def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> SyncStream:
+        return SyncStream(self, self._perform_sync, spec, given, call_id)
 
     def undo(
         self, since: int = 0, tools: Iterable[Callable[..., Any]] = ()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from signal import Signals
-from typing import TypedDict
+from typing import Any, TypedDict
 
+from recovery._budget import Budget
 from recovery._keys import UNDO_CALL
-from recovery._tool import AfterCrash, ToolSpec, check_policy
+from recovery._run_event import RunEvent
+from recovery._tool import AfterCrash, ToolSpec, check_policy, is_async
 
 
 class Options(TypedDict, total=False):
@@ -21,12 +23,19 @@ class Options(TypedDict, total=False):
     at the next safe point, as by ``stop()``; a second one does what it did before.
     ``max_children``: how many child runs are at work at once (64): of all children of a run, of all
     their children, and so on; the others wait. That of the outermost run counts.
+    ``on_event``: a function that is given each RunEvent once it is recorded, by the process that
+    runs the agent; never what is replayed. The first is "run_started", or "run_resumed" with the
+    ``progress`` so far. The run waits while it works, so it must be quick, and it is not to use the
+    run. What it raises is logged. ``budget``: limits of a run, see Budget; another one may be given
+    each time that the run is taken up.
     """
 
     max_recoveries: int
     after_crash: AfterCrash | Mapping[str, AfterCrash]
     stop_on: Sequence[Signals]
     max_children: int
+    on_event: Callable[[RunEvent], Any]
+    budget: Budget
 
 
 class ChildOptions(Options, total=False):
@@ -44,6 +53,8 @@ class Settings:
     after_crash: AfterCrash | Mapping[str, AfterCrash] | None = None
     stop_on: Sequence[Signals] = ()
     max_children: int = 64
+    on_event: Callable[[RunEvent], Any] | None = None
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         if self.checkpoint_every_n < 1:
@@ -54,6 +65,9 @@ class Settings:
         for policy in given.values() if isinstance(given, Mapping) else [given]:
             if policy is not None:
                 check_policy(policy)
+        listener: object = self.on_event
+        if listener is not None and (not callable(listener) or is_async(listener)):
+            raise TypeError(f"on_event is a plain function of a RunEvent, not {listener!r}")
 
     def adapted(self, spec: ToolSpec) -> ToolSpec:
         """How calls of a tool are recorded in these runs."""

@@ -7,9 +7,10 @@ by a tally: it sees each event once, and what it carries is saved with each chec
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from recovery._events import Event
+from recovery._progress import ProgressTally
 
 
 class Tally(Protocol):
@@ -28,7 +29,7 @@ class Tally(Protocol):
 
 
 # One of each in every run.
-KINDS: tuple[type[Tally], ...] = ()
+KINDS: tuple[type[Tally], ...] = (ProgressTally,)
 
 
 class Tallies:
@@ -43,6 +44,11 @@ class Tallies:
 
     def __getitem__(self, name: str) -> Tally:
         return self._tallies[name]
+
+    @property
+    def progress(self) -> ProgressTally:
+        """The one that every run has."""
+        return cast(ProgressTally, self._tallies[ProgressTally.name])
 
     def observe(self, lsn: int, time_ns: int, event: Event) -> None:
         """Show an event to all of them."""

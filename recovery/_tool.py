@@ -6,7 +6,7 @@ import builtins
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -17,6 +17,7 @@ from recovery._events import CallFailed
 from recovery._keys import UNDO_CALL, UNDO_PREFIX
 from recovery._retry import Retry
 from recovery._shorten import shorten
+from recovery._usage import Usage
 
 if TYPE_CHECKING:
     from recovery._core import RunCore
@@ -92,6 +93,8 @@ class Call:
 
 
 Undo = Callable[[Call, Any], Any]
+Combine = Callable[[list[Any]], Any]
+Split = Callable[[Any], Iterable[Any]]
 Reconcile = Callable[[Call], Resolution | Awaitable[Resolution]]
 
 
@@ -108,6 +111,9 @@ class ToolSpec:
     timeout_s: float | None = None  # of an attempt
     on_timeout: WhenCut | None = None
     undo: Undo | None = None
+    usage: Callable[[Any], Usage] | None = None
+    combine: Combine | None = None
+    split: Split | None = None
     # A built-in call that waits for something outside: its function makes, of the run and the
     # call, a generator of naps. It may be begun again at any time, so its policy is "retry".
     waits: bool = False
@@ -154,11 +160,12 @@ class Scope:
     Counts equal calls itself, so that the counts go when the last task of the scope has gone.
     """
 
-    __slots__ = ("_counts", "call", "path", "run", "stopped")
+    __slots__ = ("_counts", "call", "metered", "path", "run", "stopped")
 
     def __init__(self, run: RunCore, path: str, call: Call | None = None) -> None:
         self.run, self.path, self.call = run, path, call
         self.stopped = False  # whether the run was stopped at a call made here
+        self.metered = False  # whether a call made here said what it used
         self._counts: Counter[object] = Counter()
 
     def check(self) -> None:
@@ -203,6 +210,12 @@ class ToolOptions(TypedDict, total=False):
 
     ``undo``: the function (sync or async, a tool or not) that undoes a call; it gets the Call and
     its outcome, see ``Run.undo``. The arguments of such calls are recorded whole.
+
+    ``usage``: a function from what the tool returned to the Usage of the call, for budgets and
+    progress. Replies of the shapes of OpenAI and Anthropic are known without it.
+
+    ``combine`` and ``split``, of a tool that streams: what its chunks make up (from the list of
+    them), which is what is recorded; and chunks that make up such a value again, for replay.
     """
 
     after_crash: AfterCrash
@@ -213,6 +226,9 @@ class ToolOptions(TypedDict, total=False):
     timeout_s: float
     on_timeout: WhenCut
     undo: Undo
+    usage: Callable[[Any], Usage]
+    combine: Combine
+    split: Split
 
 
 def check_policy(policy: str) -> None:
@@ -240,6 +256,8 @@ def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
         raise ValueError(f'on_timeout is "in_doubt" or "fail", not {given["on_timeout"]!r}')
     if given["name"] == UNDO_CALL or given["name"].startswith(UNDO_PREFIX):
         raise ValueError(f"calls named {given['name']!r} are those of run.undo(): use another name")
+    if (given.get("combine") is None) != (given.get("split") is None):
+        raise ValueError("combine= and split= go together: a replayed stream has chunks again")
     if "raises" in given:
         given["raises"] = tuple(given["raises"])
     return replace(spec, **given)
@@ -268,7 +286,15 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
         spec = _adapted(function, options)
         function = spec.function
         register(spec)
-        if is_async(function):
+        if is_generator(function):
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                scope = current_scope.get()
+                if scope is None:
+                    return function(*args, **kwargs)
+                return scope.run.open_stream(spec, (args, kwargs), "")
+        elif is_async(function):
 
             @functools.wraps(function)
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -325,6 +351,13 @@ def function_name(function: Callable[..., Any]) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__name__", None) or type(function).__name__
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Whether calling the function runs none of its code yet, for it generates."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
 
 
 def is_async(function: Callable[..., Any]) -> bool:

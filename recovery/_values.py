@@ -217,6 +217,27 @@ def pack_map(parts: Mapping[str, Packed | int]) -> Packed:
     return Packed(b"".join(items))
 
 
+def unpack_map(packed: bytes) -> dict[str, Packed]:
+    """The parts of a map with names, each still packed; ValueError when it is none."""
+    reader = msgpack.Unpacker(max_buffer_size=max(len(packed), 1))
+    reader.feed(packed)
+    parts: dict[str, Packed] = {}
+    try:
+        for _ in range(reader.read_map_header()):
+            at = reader.tell()
+            reader.skip()  # before anything is made of it: nothing is as large as it says it is
+            name, at = unpack(packed[at : reader.tell()]), reader.tell()
+            if type(name) is not str:
+                raise ValueError(f"a key of type {type(name).__name__}")
+            reader.skip()
+            parts[name] = Packed(packed[at : reader.tell()])
+        if reader.tell() != len(packed):
+            raise ValueError("more than one value")
+    except Exception as exc:  # msgpack raises by kind of garbage
+        raise ValueError(f"not a map: {type(exc).__name__}: {exc}") from None
+    return parts
+
+
 def unpack(packed: bytes) -> Any:
     """The value again; ValueError when it is none of ours, UnreadableValueError when it is of a
     type that is not registered in this process."""

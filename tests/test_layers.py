@@ -44,6 +44,8 @@ PURE = {
     "recovery._replay",
     "recovery._retry",
     "recovery._keys",
+    "recovery._progress",
+    "recovery._usage",
     "recovery._shorten",
     "recovery._tally",
     "recovery._values",

@@ -221,7 +221,7 @@ MUTANTS = [
         "dropped-prologue-comes-back",
         "A checkpoint names calls before the first step that were dropped: it diverges again.",
         [
-            Edit(CORE, "            self._prologue.pop(record, None)\n", "            pass\n"),
+            Edit(CORE, "            self._prologue.pop(lsn, None)\n", "            pass\n"),
         ],
         [ACCEPTED + "test_code_before_the_first_step_may_diverge"],
     ),

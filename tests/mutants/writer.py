@@ -84,9 +84,9 @@ MUTANTS = [
         [
             Edit(
                 LOG,
-                "        payload = encode_payload(self._files.time_ns(), packed)\n"
+                "        payload = encode_payload(time_ns, packed)\n"
                 "        first = self._appender.append(RECORDS, len(packed), payload)\n",
-                "        parts = [encode_payload(self._files.time_ns(), [one]) for one in packed]\n"
+                "        parts = [encode_payload(time_ns, [one]) for one in packed]\n"
                 "        first = [self._appender.append(RECORDS, 1, part) for part in parts][0]\n",
             )
         ],

@@ -47,12 +47,14 @@ from recovery import (
     PermanentError,
     RecoverableAgent,
     Resolution,
+    RunEvent,
     RunFailedError,
     ToolError,
     current_call,
     resolve,
     tool,
 )
+from recovery import events as run_events
 from recovery._events import (
     CallFailed,
     CallIntended,
@@ -218,6 +220,7 @@ class World:
     # State and messages as steps began with them, by the LSN before the record of that.
     boundaries: dict[int, Any] = field(default_factory=dict)
     restores: set[int] = field(default_factory=set)  # checkpoints found sound: LSNs
+    told: list[RunEvent] = field(default_factory=list)  # in this life
     final: Any = None
     problems: list[str] = field(default_factory=list)  # that an agent would take for a tool's
 
@@ -891,12 +894,15 @@ def live(
 ) -> End:
     """One life of the agent's process on the world's disk, to its end or death."""
 
+    told = world.told = list[RunEvent]()
+
     async def run() -> Any:
         agent = make_agent(world, program)
         store = CheckpointStore(world.store)
         runner = RecoverableAgent(
-            agent, store, program.every, max_recoveries=1 if program.open else 3
-        )
+            agent, store, program.every, max_recoveries=1 if program.open else 3,
+            on_event=told.append,
+        )  # fmt: skip
         if program.plain:
             return runner.run_with_recovery_sync(TASK, RUN)
         return await runner.run_with_recovery(TASK, RUN)
@@ -1108,6 +1114,31 @@ def check_log(disk: SimulatedDisk, said: dict[int, list[str]]) -> None:
         assert again == list(range(2, 2 + len(again))), f"attempts at LSN {call}: {again}"
 
 
+def check_told(world: World) -> None:
+    """What the process was told is what its log says, and so is what a follower reads of it."""
+    read = [] if not records(world.disk) else list(run_events(world.store, RUN, until="now"))
+    read = [event for event in read if event.kind != "damage"]
+    assert [event.lsn for event in read] == [record.lsn for record in records(world.disk)]
+    if not read:
+        return
+    if not world.harmed:  # else a follower cannot know what was in the record that is lost
+        found = Counter(event.kind for event in read)
+        counted = found["step"], found["call"] + found["retry"], found["failure"]
+        progress = read[-1].progress
+        assert (progress.usage.steps, progress.usage.calls, progress.failed) == counted
+    if world.fence is None and world.told:
+        told = [replace(event, progress=replace(event.progress, served=0)) for event in world.told]
+        first = told[0].lsn
+        assert told[0].kind in ("run_started", "run_resumed"), "the first event is of no life"
+        mine = [event for event in read if event.lsn >= first]
+        # A crash in an append may leave a record of which nobody was told.
+        told += mine[len(told) :] if world.dead and len(mine) == len(told) + 1 else []
+        assert mine == told if not world.harmed else len(mine) == len(told)
+    middle = read[len(read) // 2].lsn
+    rest = list(run_events(world.store, RUN, after=middle, until="now"))
+    assert world.harmed or rest == [event for event in read if event.lsn > middle]
+
+
 def check_checkpoints(world: World) -> int:
     """Each checkpoint in the log restores what the step ended with; how many are new and did.
 
@@ -1198,6 +1229,7 @@ class Trial:
         check_effects(world, self.oracle)
         check_results(world, world.final)
         check_log(world.disk, world.said)
+        check_told(world)
         check_checkpoints(world)
         check_ended(world, self.program, end, any(seed is not None for seed in plan.power))
         check_finished(world, self.program, end)

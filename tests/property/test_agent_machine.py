@@ -95,6 +95,7 @@ from tests.property.agents import (
     check_ended,
     check_log,
     check_results,
+    check_told,
     die_and_return,
     events,
     frames,
@@ -536,6 +537,7 @@ class AgentMachine(RuleBasedStateMachine):
         self.check_end(end, may_raise, edited)
         before.check(self.reports.found, world.harmed)
         check_log(world.disk, world.said)
+        check_told(world)
         self.counts["checkpoints"] += check_checkpoints(world)
         self.check_order()
         if not edited:

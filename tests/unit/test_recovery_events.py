@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventlog import Record
+from eventlog import Packed, Record
 from recovery._events import (
     AttemptFailed,
     CallAbandoned,
@@ -34,8 +34,9 @@ from recovery._events import (
     ValueRecorded,
     decode,
     encode,
+    skim,
 )
-from recovery._values import Ref, pack
+from recovery._values import Ref, pack, unpack
 
 EVENTS: list[Event] = [
     RunStarted("run_1", {"ask": ["a", 1.5, None]}, "uid"),
@@ -52,6 +53,7 @@ EVENTS: list[Event] = [
     DivergenceAccepted("me", "looked"),
     HistoryDropped([4, 5]),
     CallReturned(4, {"x": [b"y"]}),
+    CallReturned(4, "answer", [100, 20, 0.5]),
     CallFailed(4, "builtins.ValueError", "bad", ["bad"], "Traceback"),
     CallFailed(4, "m.E", "bad"),
     CallResolved(4, "outcome", 5, "me", "looked"),
@@ -94,7 +96,7 @@ def test_missing_fields_have_their_defaults_or_make_the_record_unsound(event):
     kind, _ = encode(event)
     for missing in fields(event):
         body = body_of(event)
-        del body[missing.name]
+        body.pop(missing.name, None)  # what is None is not written
         try:
             found = decode(record(kind, body))
         except ValueError as exc:
@@ -102,6 +104,31 @@ def test_missing_fields_have_their_defaults_or_make_the_record_unsound(event):
         else:
             assert found is not None
             assert getattr(found, missing.name) in (None, "", 0, [])
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=ids)
+def test_skimming_leaves_what_may_be_large_packed(event):
+    kind, packed = encode(event)
+    skimmed = skim(Record(1, kind, 0, packed))
+    assert skimmed is not None and type(skimmed) is type(event)
+    for field in fields(event):
+        found, value = getattr(skimmed, field.name), getattr(event, field.name)
+        if field.name in ("task", "value", "args", "new", "result") and value is not None:
+            assert type(found) is Packed
+            found = unpack(found)
+        assert found == value
+
+
+def test_skimming_other_kinds_and_what_is_no_map():
+    assert skim(record("tool_result", {"call": 7})) is None
+    wrong: list[object] = [[], 5, {1: 2}, {"step": "three"}, {}]
+    for body in wrong:
+        with pytest.raises(ValueError, match=r"record 9|not a map"):
+            skim(record("step", body))
+    deep = b"\x81\xa5value" + b"\x91" * 5000
+    for packed in (b"", b"\xdf\xff\xff\xff\xff", b"\x81", deep, b"\x81\xa1a\x01\x01"):
+        with pytest.raises(ValueError, match="not a map"):
+            skim(Record(9, "step", 0, packed))
 
 
 def test_records_of_other_kinds_are_no_events():
@@ -121,7 +148,7 @@ HOSTILE: list[object] = [None, -1, True, 1.5, "x", b"x", [], [[]], {}, {"a": 1},
 @pytest.mark.parametrize("event", EVENTS, ids=ids)
 def test_a_field_of_another_type_is_a_value_error(event):
     kind, _ = encode(event)
-    free = {"task", "value", "result", "args", "parent"}  # these may be anything
+    free = {"task", "value", "result", "args", "parent", "usage"}  # these may be anything
     for name in body_of(event):
         right = type(getattr(event, name))
         for value in HOSTILE:
@@ -142,3 +169,5 @@ def test_a_body_that_is_no_event_is_a_value_error(kind, body):
 def test_garbage_is_a_value_error(kind, garbage):
     with pytest.raises(ValueError, match=r"."):
         decode(Record(9, kind, 0, garbage))
+    with pytest.raises(ValueError, match=r"."):
+        skim(Record(9, kind, 0, garbage))
