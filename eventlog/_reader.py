@@ -139,6 +139,18 @@ class LogReader:
             while not self._grown(position):
                 yield None
 
+    def durable_lsn(self) -> int:
+        """Records up to this LSN are known to have been flushed, as far as the log itself tells.
+
+        A record behind it can be read, but a power loss may still take it away, and give its LSN
+        to another one.
+        """
+        mark, places = self.listing.look(1 << 63)
+        if mark.durable or not places:
+            return mark.durable
+        place = places[-1]  # what is before a segment was made durable before it was made
+        return max(place.first_lsn - 1, self._load(place, mark).known_durable())
+
     def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
         """Verified snapshots, the newest first; a damaged one is passed over and reported."""
         mark, places = self.listing.look(1)

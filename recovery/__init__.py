@@ -20,6 +20,7 @@ from recovery._errors import (
     ParkedError,
     PermanentError,
     RecoveryError,
+    RunCancelledError,
     RunFailedError,
     RunUndoneError,
     StoppedError,
@@ -31,6 +32,7 @@ from recovery._errors import (
 )
 from recovery._family import ChildRun, ParentRun
 from recovery._following import RunEvents, events
+from recovery._outside import cancel, signal
 from recovery._progress import Progress
 from recovery._register import register
 from recovery._resolve import accept, resolve
@@ -66,6 +68,7 @@ __all__ = [
     "Resolution",
     "Retry",
     "Run",
+    "RunCancelledError",
     "RunEvent",
     "RunEvents",
     "RunFailedError",
@@ -82,12 +85,14 @@ __all__ = [
     "Validity",
     "WaitingError",
     "accept",
+    "cancel",
     "children",
     "current_call",
     "events",
     "parent",
     "register",
     "resolve",
+    "signal",
     "tool",
     "undo",
 ]

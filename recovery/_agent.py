@@ -18,12 +18,20 @@ from recovery._drive import drive, drive_async
 from recovery._errors import (
     PermanentError,
     RecoveryError,
+    RunCancelledError,
     RunFailedError,
     RunUndoneError,
     StoppedError,
     TaskMismatchError,
 )
-from recovery._events import RunFailed, RunFinished, RunResumed, RunStarted, RunUndone
+from recovery._events import (
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    RunUndone,
+)
 from recovery._failure import failure
 from recovery._following import RunEvents, Until, events
 from recovery._herald import Herald, record
@@ -300,6 +308,8 @@ def _ended(history: History, run_id: str, task: Any) -> RunFinished | None:
         )
     if started is not None and not _is_same(started.task, task):
         raise TaskMismatchError(run_id, started.task, task)
+    if isinstance(ended, RunCancelled):
+        raise RunCancelledError(run_id, ended.who, ended.why, ended.calls)
     if isinstance(ended, RunFailed):
         raise RunFailedError(run_id, (ended.type, ended.message, ended.traceback), ended.call)
     if isinstance(ended, RunUndone):

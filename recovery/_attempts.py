@@ -64,6 +64,8 @@ def resume(
     """A recorded call without an outcome: what became of it; None if it is to be made again."""
     if recorded.cancelled:
         yield Attend(_cancelled_again(run, recorded))
+    if spec.only_waits:
+        return None
     match recorded.last:
         case AttemptFailed(retry_at=when):
             yield Attend(until(run, when))
@@ -101,6 +103,8 @@ def _attempt(
     try:
         if spec.waits:
             value = yield Attend(spec.function(run, call))
+            if isinstance(value, Settled):  # it has recorded the outcome itself
+                return value
         else:
             value = yield Invoke(
                 spec.function, call.args, call.kwargs, scope, spec.timeout_s, spec.repeatable

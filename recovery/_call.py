@@ -49,7 +49,7 @@ def protocol(
         run.undoable[spec.name] = spec
     scope = run.here()
     packed = pack_arguments(*_canonical(spec, *given), f"{spec.name}(...)")
-    key = CallKey(scope.path, spec.name, call_id, digest(packed))
+    key = CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))
     key = key.nth(scope.next_occurrence(key))
     recorded = run.replay.claim(key)
     if recorded is not None and recorded.done:
@@ -63,9 +63,11 @@ def protocol(
         if recorded is None:
             call = yield from _intend(run, spec, key, packed, given)
         else:
+            if spec.only_waits:  # until the time recorded first, whatever the code says now
+                given = recorded.arguments or given
             call = call_of(run, recorded.lsn, key, given, (recorded.attempts, recorded.time_ns))
             settled = yield from resume(run, spec, recorded, call)
-            if settled is None:
+            if settled is None and not spec.only_waits:
                 call = replace(call, attempt=call.attempt + 1)
                 admit(run, "call", key.tool)
                 run.emit(CallRetried(call.lsn, call.attempt))
@@ -148,6 +150,13 @@ def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
+
+
+def _identity(spec: ToolSpec, given: Arguments, packed: Packed) -> bytes:
+    """The digest of what tells calls of the tool apart."""
+    if spec.identified_by is None:
+        return digest(packed)
+    return digest(pack_arguments(given[0][: spec.identified_by], {}, spec.name))
 
 
 def _canonical(spec: ToolSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:

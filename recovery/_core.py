@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import astuple, replace
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from eventlog import EventLog, RefusedValueError
 from recovery._budget import admit
@@ -34,6 +34,7 @@ from recovery._events import (
 )
 from recovery._herald import record
 from recovery._history import History, RunRecords
+from recovery._inbox import Inbox
 from recovery._keys import step_scope
 from recovery._messages import Messages
 from recovery._replay import RecordedCall
@@ -43,6 +44,9 @@ from recovery._snapshots import Checkpointed, SnapshotWriter
 from recovery._tool import Arguments, Call, Scope, ToolSpec, current_scope
 from recovery._usage import Usage
 from recovery._values import pack, unpack
+
+if TYPE_CHECKING:
+    from recovery._waiting import Waiting
 
 T = TypeVar("T")
 
@@ -69,6 +73,8 @@ class RunCore(ABC):
         self.served = self.executed = 0
         self.in_flight = 0
         self.waiting = 0  # of those in flight: calls that wait for something outside
+        self.waits: list[Waiting] = []  # those of them that run.sleep and the like make
+        self.idle_since: tuple[float, object] | None = None  # since it does nothing but wait
         self._inside: Counter[int] = Counter()  # of those in flight: inside which other call
         self.mutex = threading.RLock()
         self.replay = history.replay
@@ -92,6 +98,7 @@ class RunCore(ABC):
         self._cut: list[tuple[Call, bool, bool]] = []  # cancelled: begun, and in doubt by it
         self._state: dict[str, Any] = {}
         self.conversation = Conversation(self, history)
+        self.inbox = Inbox(self)
         self._messages = Messages(self.conversation.record)
         self._snapshots = SnapshotWriter(log, history.restored)
         if history.restored is None:
@@ -290,6 +297,7 @@ class RunCore(ABC):
     def close(self) -> None:
         """Nothing that a left-over task of this execution does counts any more."""
         self._closed = True
+        self.inbox.close()
 
     def cancel(self, error: Exception) -> None:
         """Stop the run, from outside and any thread, at the next thing that the agent does.
@@ -337,6 +345,7 @@ class RunCore(ABC):
         for stream in tuple(self.streams):
             if stream.is_left():
                 stream.refuse()
+        self.inbox.look()
         cut, self._cut = self._cut, []
         in_doubt = [call for call, begun, doubtful in cut if begun and doubtful]
         for call, begun, _ in cut:

@@ -67,10 +67,7 @@ def _others_in_doubt(run: RunCore) -> list[Call]:
     found = []
     for other in run.replay.in_doubt():
         if other.intent.after_crash == "park":
-            given: Arguments = ((), {})
-            match other.intent.args:
-                case [list(args), dict(kwargs)]:
-                    given = tuple(args), kwargs
+            given: Arguments = other.arguments or ((), {})
             attempt = other.attempts, other.time_ns
             found.append(call_of(run, other.lsn, other.key, given, attempt))
     return found

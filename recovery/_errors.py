@@ -219,6 +219,23 @@ def _lsns(lsns: Sequence[int]) -> str:
     return f"{shown} and {len(lsns) - 20} more" if len(lsns) > 20 else shown or "none"
 
 
+class RunCancelledError(RecoveryError):
+    """Somebody cancelled the run, now or earlier: it has ended, and cannot be resumed.
+
+    ``who`` and ``why`` as they were given; ``in_doubt`` are the calls (LSNs) of which nobody knows
+    whether they took effect.
+    """
+
+    def __init__(self, run_id: str, who: str, why: str, in_doubt: Sequence[int]) -> None:
+        self.run_id, self.who, self.why, self.in_doubt = run_id, who, why, tuple(in_doubt)
+        by, because = f" by {who}" if who else "", f": {why}" if why else ""
+        doubt = ""
+        if in_doubt:
+            doubt = (f". In doubt when it ended, so find out whether they took effect: LSN "
+                     f"{', '.join(map(str, in_doubt))}")  # fmt: skip
+        super().__init__(f"run {run_id!r} was cancelled{by}{because}{doubt}")
+
+
 class DamagedRunError(RecoveryError):
     """Records that recovery needs are damaged, and no checkpoint stands in for them.
 

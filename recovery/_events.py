@@ -126,6 +126,19 @@ class CallReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class SignalTaken(CallReturned):
+    """A wait for signal ``name`` ended with the one at LSN ``inbox`` of the inbox of run ``uid``.
+
+    An outcome that says in the same record which signal is spent by it.
+    """
+
+    kind: ClassVar = "signal"
+    name: str = ""
+    inbox: int = 0
+    uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CallFailed:
     """The call's exception: enough to raise it again. ``args`` is None if not to be carried."""
 
@@ -196,13 +209,16 @@ class HistoryDropped:
 class RunParked:
     """The run stands still until calls (LSNs of intents) are resolved, or for what ``why`` says.
 
-    ``undo``: it waits to be undone.
+    ``undo``: it waits to be undone. With ``waits_for``, a line for each of the calls, until what
+    they wait for happens; ``wake_at`` is when the first ends by itself (seconds since 1970).
     """
 
     kind: ClassVar = "run_parked"
     calls: list[int]
     undo: bool = False
     why: str = ""
+    waits_for: Any = None
+    wake_at: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +251,23 @@ class RunUndone:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class RunCancelled:
+    """Somebody ended the run. ``calls`` were in doubt then; ``inbox`` is the LSN of the message
+    that asked for it, in the run's inbox (0: the run was ended without one)."""
+
+    kind: ClassVar = "run_cancelled"
+    who: str = ""
+    why: str = ""
+    calls: list[int] = field(default_factory=list)
+    inbox: int = 0
+
+
 Event = (
     RunStarted | RunResumed | StepStarted | CallIntended | ChildStarted | CallRetried
-    | AttemptFailed | CallAbandoned | CallReturned | CallFailed | CallResolved | ValueRecorded
-    | MessagesChanged | DivergenceAccepted | HistoryDropped | RunParked | RunFinished | RunFailed
-    | RunUndone
+    | AttemptFailed | CallAbandoned | CallReturned | SignalTaken | CallFailed | CallResolved
+    | ValueRecorded | MessagesChanged | DivergenceAccepted | HistoryDropped | RunParked
+    | RunFinished | RunFailed | RunUndone | RunCancelled
 )  # fmt: skip
 
 # Annotations (as text) of fields that are more than any value that can be carried.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +15,7 @@ from recovery._events import (
     DivergenceAccepted,
     Event,
     HistoryDropped,
+    RunCancelled,
     RunFailed,
     RunFinished,
     RunResumed,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("recovery")
 
 Entry = tuple[int, int, Event]  # LSN, time in ns, event
+Ended = RunFinished | RunFailed | RunUndone | RunCancelled
 
 
 class RunRecords(Protocol):
@@ -60,7 +62,7 @@ class History:
     replay: Replay
     prologue: list[int]
     started: RunStarted | None
-    ended: RunFinished | RunFailed | RunUndone | None
+    ended: Ended | None
     recoveries: int
     damage: tuple[Damage, ...]
     broken: tuple[str, ...]
@@ -130,7 +132,7 @@ def load(log: RunRecords, run_id: str) -> History:
         run_id, log, restored, entries, Replay.of(entries),
         list(_prologue(tail, restored)),
         next((e for _, _, e in entries if isinstance(e, RunStarted)), None),
-        _ended(entries),
+        ended_by(entries),
         (restored.recoveries if restored else 0)
         + sum(isinstance(e, RunResumed) for _, _, e in entries),
         tuple(dict.fromkeys(damage)), tuple(broken), _tallies(tail, restored), _accepted(tail),
@@ -228,10 +230,11 @@ def _accepted(tail: list[Entry]) -> bool:
     return accepted
 
 
-def _ended(entries: list[Entry]) -> RunFinished | RunFailed | RunUndone | None:
-    ended: RunFinished | RunFailed | RunUndone | None = None
+def ended_by(entries: Iterable[Entry]) -> Ended | None:
+    """How a run ended, if it did."""
+    ended: Ended | None = None
     for _, _, event in entries:
-        if isinstance(event, RunFinished | RunFailed | RunUndone):
+        if isinstance(event, Ended):
             ended = event
         elif isinstance(event, CallResolved) and isinstance(ended, RunFailed):
             ended = None  # somebody settled the failed call, so that the run goes on

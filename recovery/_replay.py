@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from recovery._events import (
     AttemptFailed,
@@ -57,6 +58,14 @@ class RecordedCall:
     last_ns: int = 0
 
     @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """What it was made with; None when that was too large to be recorded."""
+        match self.intent.args:
+            case [list(args), dict(kwargs)]:
+                return tuple(args), kwargs
+        return None
+
+    @property
     def done(self) -> bool:
         """Whether its outcome is known, so that it is never executed again."""
         match self.last:
@@ -65,6 +74,11 @@ class RecordedCall:
             case CallResolved(how=how):
                 return how != "retry"
         return False
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether it does nothing but wait, so that it cannot be in doubt."""
+        return self.intent.after_crash == "wait"
 
     @property
     def to_retry(self) -> bool:
@@ -242,8 +256,12 @@ class Replay:
 
     def in_doubt(self) -> list[RecordedCall]:
         """Calls that were started and of which nothing says how they ended."""
-        return [call for call in self.unclaimed()
-                if not (call.done or call.to_retry or call.cancelled)]  # fmt: skip
+        known = self.unclaimed()
+        return [
+            call
+            for call in known
+            if not (call.done or call.to_retry or call.cancelled or call.only_waits)
+        ]
 
     @property
     def used_up(self) -> bool:

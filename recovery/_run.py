@@ -35,6 +35,7 @@ from recovery._tool import (
 )
 from recovery._turns import ThreadTurns, Turns, tasks_of
 from recovery._undo import prepare
+from recovery._waiting import SLEEP, WAIT_FOR, sleep_arguments, wait_for_arguments
 
 R = TypeVar("R")
 
@@ -351,6 +352,23 @@ class Run(_Drivers):
         spec, agent = self.children.call(agent_fn, options)
         return await self.perform_async(spec, ((agent, task, name), {}), "")
 
+    async def sleep(self, seconds: float) -> None:
+        """Sleep until ``seconds`` from when this line first ran, over crashes and restarts.
+
+        By the wall clock: set forward it ends the sleep, set back it makes it longer by at most
+        ``seconds``. With ``park_after_s`` (see Options) no process needs to wait with the run.
+        """
+        await self.perform_async(SLEEP, sleep_arguments(self, seconds), "")
+
+    async def wait_for(self, name: str, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+        """Wait for signal ``name`` from outside (``recovery.signal``); the value sent with it.
+
+        Each wait takes the next signal of this name, in the order sent; one that was sent before
+        the wait began counts. ``timeout``: seconds from when this line first ran; then raises
+        TimeoutError, unless a signal is there. What came of it is recorded.
+        """
+        return await self.perform_async(WAIT_FOR, wait_for_arguments(self, name, timeout), "")
+
     def steps(self) -> AsyncIterator[int]:
         """The steps of the run, numbered from 1, without end: leave the loop to end it.
 
@@ -414,6 +432,14 @@ class SyncRun(_Drivers):
         """
         spec, agent = self.children.call(agent_fn, options)
         return self.perform_sync(spec, ((agent, task, name), {}), "")
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep until ``seconds`` from when this line first ran; see ``Run.sleep``."""
+        self.perform_sync(SLEEP, sleep_arguments(self, seconds), "")
+
+    def wait_for(self, name: str, timeout: float | None = None) -> Any:
+        """Wait for signal ``name`` from outside; see ``Run.wait_for``."""
+        return self.perform_sync(WAIT_FOR, wait_for_arguments(self, name, timeout), "")
 
     def steps(self) -> Iterator[int]:
         """The steps of the run, numbered from 1, without end; see ``Run.steps``."""

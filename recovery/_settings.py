@@ -28,6 +28,9 @@ class Options(TypedDict, total=False):
     ``progress`` so far. The run waits while it works, so it must be quick, and it is not to use the
     run. What it raises is logged. ``budget``: limits of a run, see Budget; another one may be given
     each time that the run is taken up.
+    ``park_after_s``: when all that a run has done for so long is to wait, and it will for longer
+    still, it parks (WaitingError) instead of keeping its process; None waits in the process. Longer
+    than what the agent does on its own between two calls.
     """
 
     max_recoveries: int
@@ -36,6 +39,7 @@ class Options(TypedDict, total=False):
     max_children: int
     on_event: Callable[[RunEvent], Any]
     budget: Budget
+    park_after_s: float | None
 
 
 class ChildOptions(Options, total=False):
@@ -55,6 +59,7 @@ class Settings:
     max_children: int = 64
     on_event: Callable[[RunEvent], Any] | None = None
     budget: Budget | None = None
+    park_after_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.checkpoint_every_n < 1:

@@ -263,7 +263,7 @@ def _resolve(source: Source, placed: list[tuple[Any, Ref]]) -> list[bytes]:
 def value_at(record: Record, body: Any, ref: Ref) -> Any:
     """The value that a Ref names in its record."""
     match record.kind:
-        case "outcome" | "resolved":
+        case "outcome" | "signal" | "resolved":
             return body["value"]
         case "messages":
             return body["new"][ref.index]

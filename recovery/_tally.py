@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 
 from recovery._events import Event
 from recovery._progress import ProgressTally
+from recovery._signals import Signals
 
 
 class Tally(Protocol):
@@ -29,7 +30,7 @@ class Tally(Protocol):
 
 
 # One of each in every run.
-KINDS: tuple[type[Tally], ...] = (ProgressTally,)
+KINDS: tuple[type[Tally], ...] = (ProgressTally, Signals)
 
 
 class Tallies:

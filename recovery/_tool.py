@@ -119,6 +119,14 @@ class ToolSpec:
     waits: bool = False
     # The id of the run that a call starts, from its idempotency key.
     child_id: Callable[[str], str] | None = None
+    # Of a built-in call that does nothing but wait, and so is never in doubt: how many of its
+    # arguments, from the first, tell such calls apart.
+    identified_by: int | None = None
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether a call does nothing but wait."""
+        return self.identified_by is not None
 
     @property
     def repeatable(self) -> bool:

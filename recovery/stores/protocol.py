@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-from eventlog import EventLog, LogReader
+from eventlog import (
+    EventLog,
+    LogLockedError,
+    LogReader,
+    Packed,
+    RefusedValueError,
+    UnsupportedFormatError,
+)
 from eventlog._files import Files
 from eventlog._log import Durability
 from eventlog.encryption import Encryption
+from recovery._values import pack, pack_map, unpack
 
 # Becomes the name of a directory, on case-insensitive file systems too: no separators, no dots in
 # front, no control characters, and short enough for any of them.
 RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,127}")
+
+SIGNAL_NAME_MAX = 200  # it is part of small records
+INBOX = "inbox"  # the log, in the directory of a run's log, of what others have sent to the run
+# Senders have the inbox one after the other, each for as long as a flush takes.
+POST_WAIT_S, POST_PAUSE_S = 10.0, 0.005
 
 
 class RunStore(Protocol):
@@ -30,6 +45,16 @@ class RunStore(Protocol):
     def run_ids(self) -> list[str]:
         """All runs, in order of their ids."""
 
+    def post(self, run_id: str, kind: str, body: Mapping[str, Any], key: str = "") -> int:
+        """Put a message into the inbox of a run that is there, whoever has the run; its number.
+
+        Durable when this returns. What was posted under the same ``key`` is not posted again:
+        ValueError when it is another message. Raises LogLockedError when others keep the inbox.
+        """
+
+    def inbox(self, run_id: str) -> LogReader | None:
+        """A reader of what was posted to the run; None when nothing ever was."""
+
 
 def check_run_id(run_id: str) -> str:
     """The run id itself; ValueError when it cannot be the name of a log."""
@@ -39,6 +64,13 @@ def check_run_id(run_id: str) -> str:
             "with a letter, digit or underscore"
         )
     return run_id
+
+
+def check_signal_name(name: str) -> str:
+    """The name itself; ValueError when it is none that a signal can have."""
+    if not 0 < len(name) <= SIGNAL_NAME_MAX:
+        raise ValueError(f"a signal's name is 1 to {SIGNAL_NAME_MAX} characters, not {name!r:.50}")
+    return name
 
 
 class LogStore:
@@ -72,6 +104,46 @@ class LogStore:
     def run_ids(self) -> list[str]:
         """See RunStore.run_ids."""
         return [name for name in self._files.list_directories(self.root) if RUN_ID.fullmatch(name)]
+
+    def post(self, run_id: str, kind: str, body: Mapping[str, Any], key: str = "") -> int:
+        """See RunStore.post."""
+        parts = {name: value if type(value) is Packed else pack(value, name)
+                 for name, value in (*body.items(), ("key", key))}  # fmt: skip
+        packed = pack_map(parts)
+        with self._open_inbox(run_id) as log:
+            if key:
+                for record in log.records():
+                    if unpack(record.packed)["key"] == key:
+                        if (record.kind, record.packed) != (kind, packed):
+                            raise ValueError(f"{run_id!r} was sent something else under {key!r}")
+                        return record.lsn
+            try:
+                lsn = log.append(kind, packed)
+            except RefusedValueError as exc:  # too large
+                raise RefusedValueError(kind, exc.reason) from None
+            log.commit()
+            return lsn
+
+    def inbox(self, run_id: str) -> LogReader | None:
+        """See RunStore.inbox."""
+        try:
+            path = f"{self._path(run_id)}/{INBOX}"
+            return EventLog.read(path, files=self._files, encryption=self._encryption)
+        except (FileNotFoundError, UnsupportedFormatError):  # or just being made
+            return None
+
+    def _open_inbox(self, run_id: str) -> EventLog:
+        deadline = time.monotonic() + POST_WAIT_S
+        while True:
+            try:
+                path = f"{self._path(run_id)}/{INBOX}"
+                return EventLog.open(
+                    path, self._durability, files=self._files, encryption=self._encryption
+                )
+            except LogLockedError:  # of another sender; one that died holds nothing
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POST_PAUSE_S)
 
     def _path(self, run_id: str) -> str:
         return f"{self.root}/{check_run_id(run_id)}"

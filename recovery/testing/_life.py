@@ -301,6 +301,8 @@ def observe(agent: RecoverableAgent, life: Life) -> None:
 
 
 def _seen(spec: ToolSpec) -> ToolSpec:
+    if spec.waits:  # it does nothing outside
+        return spec
     try:
         return _seen_cached(spec)
     except TypeError:  # a function that cannot be hashed

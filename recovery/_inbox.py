@@ -1,0 +1,151 @@
+"""What others have sent to a run, as the run sees it.
+
+A run's log has one writer, so what comes from outside goes into a log beside it, which its senders
+open one after the other and the run reads. Messages are only believed once they are durable: what
+the run records of them must not be about a message that a power loss takes away.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from eventlog import Damage, LogReader, Packed, Record
+from recovery._errors import DamagedRunError, RunCancelledError
+from recovery._events import RunCancelled
+from recovery._signals import Signals
+from recovery._values import unpack, unpack_map
+
+if TYPE_CHECKING:
+    from recovery._core import RunCore
+
+_logger = logging.getLogger("recovery")
+
+LOOK_S = 0.2  # how often an agent that does one thing after the other looks for messages
+
+SIGNAL, DECISION, CANCEL = "signal", "decision", "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What somebody decided about a call, or about the whole run; ``lsn`` is that of the message.
+
+    ``key`` is the idempotency key of the call.
+    """
+
+    lsn: int
+    key: str
+    approved: bool
+    who: str
+    why: str
+
+
+class Inbox:
+    """The messages to a run, each read once; guarded by the run's mutex."""
+
+    def __init__(self, run: RunCore) -> None:
+        self._run = run
+        self._reader: LogReader | None = None
+        self._arrivals: Iterator[Record | Damage | None] = iter(())
+        self._held: deque[Record] = deque()  # read, and not known to be durable
+        self._next_look = 0.0
+        self._signals: dict[str, deque[int]] = {}  # the LSNs of those not taken, by name
+        self._decisions: dict[str, Decision] = {}  # the last one of each call, by its key
+        self._cancelled: Decision | None = None
+
+    def look(self, *, at_once: bool = False) -> None:
+        """Read what is new, at most every LOOK_S unless ``at_once``. A cancelled run ends here."""
+        now = time.monotonic()
+        if now >= self._next_look or at_once:
+            self._next_look = now + LOOK_S
+            self._run.attempt(self._read)
+        if self._cancelled is not None:
+            self._end_run(self._cancelled)
+
+    def take(self, name: str) -> tuple[int, Packed] | None:
+        """The oldest signal of this name that is not taken: its LSN and its value."""
+        waiting = self._signals.get(name, deque())
+        signals = self._run.tallies[Signals.name]
+        assert isinstance(signals, Signals)
+        taken = signals.taken(self._run.uid, name)
+        while waiting and waiting[0] <= taken:
+            waiting.popleft()
+        if not waiting:
+            return None
+        lsn = waiting.popleft()
+        assert self._reader is not None
+        record = self._run.attempt(lambda: self._fetch(lsn))
+        return lsn, unpack_map(record.packed)["value"]
+
+    def decision(self, key: str) -> Decision | None:
+        """The last decision about the call of this idempotency key."""
+        return self._decisions.get(key)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader, self._arrivals = None, iter(())
+
+    def _read(self) -> None:
+        if self._reader is None:
+            self._reader = self._run.store.backend.inbox(self._run.run_id)
+            if self._reader is None:
+                return
+            self._arrivals = self._reader.arrivals()
+        durable_lsn = self._reader.durable_lsn() if self._held else 0
+        for item in self._arrivals:
+            if item is None:
+                break
+            if isinstance(item, Record):
+                self._held.append(item)
+                durable_lsn = durable_lsn or self._reader.durable_lsn()
+                self._sort(durable_lsn)
+            elif item.lost:
+                raise self._lost(item)
+            else:
+                _logger.warning("run %s: inbox: %s", self._run.run_id, item)
+        if self._held:
+            self._sort(self._reader.durable_lsn())
+
+    def _sort(self, durable_lsn: int) -> None:
+        while self._held and self._held[0].lsn <= durable_lsn:
+            self._sort_one(self._held.popleft())
+
+    def _sort_one(self, record: Record) -> None:
+        body = {name: unpack(part) for name, part in unpack_map(record.packed).items()
+                if name != "value"}  # fmt: skip
+        match record.kind:
+            case "signal":
+                self._signals.setdefault(str(body["name"]), deque()).append(record.lsn)
+            case "decision" | "cancel":
+                made = Decision(record.lsn, str(body.get("of", "")), body.get("approved") is True,
+                                str(body["who"]), str(body["why"]))  # fmt: skip
+                if record.kind == "decision":
+                    self._decisions[made.key] = made
+                else:
+                    self._cancelled = self._cancelled or made
+
+    def _fetch(self, lsn: int) -> Record:
+        assert self._reader is not None
+        record = self._reader.fetch({lsn}).get(lsn)
+        if record is None:
+            raise self._lost(Damage(0, 0, 0, lsn, lsn, "a signal cannot be read again"))
+        return record
+
+    def _lost(self, damage: Damage) -> DamagedRunError:
+        # It may have been a no, or an end.
+        error = DamagedRunError(self._run.run_id, [damage])
+        error.add_note("This is in what others have sent to the run: the log in `inbox`.")
+        return error
+
+    def _end_run(self, asked: Decision) -> None:
+        run = self._run
+        in_doubt = [call.lsn for call in run.replay.in_doubt()]
+        run.emit(RunCancelled(asked.who, asked.why, in_doubt, asked.lsn))
+        run.commit()
+        run.stop(RunCancelledError(run.run_id, asked.who, asked.why, in_doubt))
