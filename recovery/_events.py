@@ -209,15 +209,14 @@ class HistoryDropped:
 class RunParked:
     """The run stands still until calls (LSNs of intents) are resolved, or for what ``why`` says.
 
-    ``undo``: it waits to be undone. With ``waits_for``, a line for each of the calls, until what
-    they wait for happens; ``wake_at`` is when the first ends by itself (seconds since 1970).
+    ``undo``: it waits to be undone. ``wake_at``: when the first of the calls ends by itself, for a
+    run that waits for something outside (seconds since 1970; None: never).
     """
 
     kind: ClassVar = "run_parked"
     calls: list[int]
     undo: bool = False
     why: str = ""
-    waits_for: Any = None
     wake_at: Any = None
 
 
@@ -257,8 +256,8 @@ class RunCancelled:
     that asked for it, in the run's inbox (0: the run was ended without one)."""
 
     kind: ClassVar = "run_cancelled"
-    who: str = ""
-    why: str = ""
+    who: str
+    why: str
     calls: list[int] = field(default_factory=list)
     inbox: int = 0
 

@@ -16,6 +16,7 @@ from recovery._events import (
     Event,
     HistoryDropped,
     MessagesChanged,
+    RunCancelled,
     RunFailed,
     RunFinished,
     RunParked,
@@ -28,11 +29,11 @@ from recovery._events import (
 from recovery._keys import UNDO_CALL, outer_call, step_of
 from recovery._usage import Usage, usage_from
 
-Status = Literal["running", "parked", "finished", "failed", "undone"]
+Status = Literal["running", "parked", "finished", "failed", "undone", "cancelled"]
 
 _STATUS: dict[type[Event], Status] = {
     RunStarted: "running", RunResumed: "running", RunParked: "parked", RunFinished: "finished",
-    RunFailed: "failed", RunUndone: "running",
+    RunFailed: "failed", RunUndone: "running", RunCancelled: "cancelled",
 }  # fmt: skip
 
 # What only the process writes that has the run: what it says of time is that process' time.
@@ -48,11 +49,11 @@ class Progress:
     """How far a run is, over all its lives.
 
     ``status``: "running" (also when its process has died: nothing in the log says so), "parked",
-    "finished", "failed" or "undone" (from outside). ``step``: the highest that has begun.
-    ``usage``: steps, calls, seconds, tokens and cost so far. ``in_flight``: calls that were started
-    and have not ended; ``failed``: calls that ended with an exception; ``last_tool``: what was
-    called last. ``served``: calls that were answered from the log since the run was resumed; only
-    its own process knows, 0 elsewhere.
+    "finished", "failed", "cancelled" or "undone" (from outside). ``step``: the highest that has
+    begun. ``usage``: steps, calls, seconds, tokens and cost so far. ``in_flight``: calls that were
+    started and have not ended; ``failed``: calls that ended with an exception; ``last_tool``: what
+    was called last. ``served``: calls that were answered from the log since the run was resumed;
+    only its own process knows, 0 elsewhere.
     """
 
     status: Status

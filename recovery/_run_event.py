@@ -19,6 +19,7 @@ from recovery._events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    SignalTaken,
     ValueRecorded,
     skim,
 )
@@ -33,8 +34,8 @@ RECENT_SIZE_MAX = 8 << 20  # of outcomes kept, for messages are often references
 
 # The field that `value` gives, where an event has one that stands for it.
 _VALUES: dict[type[Event], str] = {
-    RunStarted: "task", CallIntended: "args", CallReturned: "value", ValueRecorded: "value",
-    MessagesChanged: "new", RunFinished: "result",
+    RunStarted: "task", CallIntended: "args", CallReturned: "value", SignalTaken: "value",
+    ValueRecorded: "value", MessagesChanged: "new", RunFinished: "result",
 }  # fmt: skip
 
 
@@ -45,7 +46,8 @@ class RunEvent:
     ``kind``: "run_started", "run_resumed", "step", "call", "attempt_failed", "retry", "abandoned"
     (nobody waits for the call any more), "outcome", "failure", "resolved", "value", "messages",
     "snapshot" (a checkpoint), "accepted", "dropped", "run_parked", "run_finished", "run_failed",
-    "run_undone"; "damage" for what is lost (``damage``); later versions may have others.
+    "run_undone", "run_cancelled", "signal" (the outcome of a wait for one); "damage" for what is
+    lost (``damage``); later versions may have others.
     ``lsn``: the record; to go on behind it, ``events(..., after=lsn)``. ``timestamp``: seconds
     since 1970. ``step``: to which it belongs; 0 before the first.
 

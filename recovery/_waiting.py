@@ -79,7 +79,8 @@ def _park_if_idle(run: RunCore) -> None:
         return  # not worth it
     waits_for = [waiting.what for waiting in run.waits]
     calls = [waiting.call for waiting in run.waits]
-    run.emit(RunParked(calls, waits_for=waits_for, wake_at=wake_at))
+    why = f"waits for {'; '.join(waits_for)}"
+    run.emit(RunParked(calls, why=why, wake_at=wake_at))
     run.commit()
     run.stop(WaitingError(run.run_id, waits_for, wake_at))
 

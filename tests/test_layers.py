@@ -47,6 +47,7 @@ PURE = {
     "recovery._progress",
     "recovery._usage",
     "recovery._shorten",
+    "recovery._signals",
     "recovery._tally",
     "recovery._values",
     "recovery._coded",

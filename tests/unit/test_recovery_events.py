@@ -24,12 +24,14 @@ from recovery._events import (
     Event,
     HistoryDropped,
     MessagesChanged,
+    RunCancelled,
     RunFailed,
     RunFinished,
     RunParked,
     RunResumed,
     RunStarted,
     RunUndone,
+    SignalTaken,
     StepStarted,
     ValueRecorded,
     decode,
@@ -56,6 +58,8 @@ EVENTS: list[Event] = [
     CallReturned(4, "answer", [100, 20, 0.5]),
     CallFailed(4, "builtins.ValueError", "bad", ["bad"], "Traceback"),
     CallFailed(4, "m.E", "bad"),
+    SignalTaken(4, {"yes": 1}, name="answer", inbox=3, uid="abc"),
+    RunCancelled("me", "enough", [4], 7),
     CallResolved(4, "outcome", 5, "me", "looked"),
     ValueRecorded("3", "now", 1, 1.5),
     MessagesChanged(0, 1, [{"a": 1}, Ref(3, 1)]),
@@ -148,7 +152,15 @@ HOSTILE: list[object] = [None, -1, True, 1.5, "x", b"x", [], [[]], {}, {"a": 1},
 @pytest.mark.parametrize("event", EVENTS, ids=ids)
 def test_a_field_of_another_type_is_a_value_error(event):
     kind, _ = encode(event)
-    free = {"task", "value", "result", "args", "parent", "usage"}  # these may be anything
+    free = {
+        "task",
+        "value",
+        "result",
+        "args",
+        "parent",
+        "usage",
+        "wake_at",
+    }  # these may be anything
     for name in body_of(event):
         right = type(getattr(event, name))
         for value in HOSTILE:
