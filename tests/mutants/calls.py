@@ -198,7 +198,7 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "CallKey(scope.path, spec.name, call_id, digest(packed))",
+                "CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))",
                 'CallKey(scope.path, spec.name, call_id, b"")',
             )
         ],
@@ -216,7 +216,7 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "CallKey(scope.path, spec.name, call_id, digest(packed))",
+                "CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))",
                 'CallKey(scope.path, spec.name, "", digest(packed))',
             )
         ],
@@ -228,7 +228,7 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "CallKey(scope.path, spec.name, call_id, digest(packed))",
+                "CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))",
                 'CallKey("1", spec.name, call_id, digest(packed))',
             )
         ],
