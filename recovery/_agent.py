@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Generator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Unpack
@@ -103,7 +104,7 @@ class _Sleep:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    act: Callable[[], None]  # which may wait for the disk
+    act: Callable[[], Any]  # which may wait for the disk
 
 
 _Effect = _Execute | _Sleep | _Block
@@ -208,7 +209,7 @@ class RecoverableAgent:
         if isinstance(effect, _Sleep):
             return await asyncio.sleep(effect.seconds)
         if isinstance(effect, _Block):
-            return await asyncio.get_running_loop().run_in_executor(flushers, effect.act)
+            return await _off_loop(effect.act) if live_runs else effect.act()
         token = current_scope.set(effect.run.scope)
         live_runs.add(effect.run)
         try:
@@ -242,7 +243,9 @@ class RecoverableAgent:
         """The life of a run in this process; yields what its driver is to do."""
         run_id = life.run_id
         pack(task, "task")
-        with life.claim(self.store, takeover) as log:
+        with ExitStack() as held:
+            # Taking a run up and ending it take flushes, for which other runs do not wait.
+            log = yield _Block(lambda: held.enter_context(life.claim(self.store, takeover)))
             failures, furthest = 0, -1
             while True:
                 began = time.perf_counter()
@@ -253,9 +256,7 @@ class RecoverableAgent:
                     return _result(run_id, ended, _report(log, history, None, began))
                 if self.settings.on_event is not None:
                     history.herald = Herald(self.settings.on_event, history)
-                self.recovery_count += _begin(log, history, life, task)
-                if life.parent is not None:
-                    yield _Block(partial(life.born, log))
+                self.recovery_count += yield _Block(partial(_begin, log, history, life, task))
                 run = kind(log, history, self.store, self.settings)
                 run.children.make = RecoverableAgent
                 life.begin(run)
@@ -263,7 +264,8 @@ class RecoverableAgent:
                 _logger.info("%s", report)
                 try:
                     result = yield _Execute(run)
-                    ended = run.finish(result)  # raises what the agent may have swallowed
+                    # Raises what the agent may have swallowed.
+                    ended = yield _Block(partial(run.finish, result))
                     report = replace(report, served=run.served, executed=run.executed,
                                      in_doubt=tuple(run.settled),
                                      usage=run.tallies.progress.usage())  # fmt: skip
@@ -284,6 +286,19 @@ class RecoverableAgent:
                 finally:
                     run.close()
                 yield _Sleep(min(BACKOFF_S * 2 ** (failures - 1), BACKOFF_MAX_S))
+
+
+async def _off_loop(act: Callable[[], Any]) -> Any:
+    """Do it in a thread, and to its end also when nobody waits for it any more."""
+    work = asyncio.get_running_loop().run_in_executor(flushers, act)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
+        work.exception()
+        raise
 
 
 async def _landed(run: Run) -> None:
@@ -335,6 +350,7 @@ def _begin(log: EventLog, history: History, life: Life, task: Any) -> int:
     if recovering:
         history.recoveries += 1
         record(log, history, RunResumed(history.recoveries, history.step))
+    life.born(log)
     log.commit_behind()
     return int(recovering)
 

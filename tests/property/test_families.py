@@ -57,7 +57,7 @@ def sweep(clock: Clock, figures: Any, name: str, examples: int, count: int) -> N
 
 
 def test_a_family_that_crashes_ends_like_one_that_never_does(clock: Clock, figures: Any) -> None:
-    sweep(clock, figures, "crashes of runs with children, quick", scaled(25), 6)
+    sweep(clock, figures, "crashes of runs with children, quick", scaled(15), 6)
 
 
 @pytest.mark.crash

@@ -1,0 +1,61 @@
+"""A thousand children in one process with the file descriptors that a process has by default."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recovery import CheckpointStore, children
+
+COUNT, LIMIT = 1000, 64
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+AGENT = """
+import asyncio, json, os, resource, sys
+from recovery import CheckpointStore, RecoverableAgent, tool
+from recovery.stores.file import FileStore
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+store = CheckpointStore(FileStore(sys.argv[1], "process"))
+at_work, most, descriptors, executed = 0, 0, 0, 0
+
+@tool
+async def send(what):
+    global executed, descriptors
+    executed += 1
+    descriptors = max(descriptors, len(os.listdir("/proc/self/fd")))
+    await asyncio.sleep(0)
+    return what
+
+async def sub(run):
+    global at_work, most
+    at_work += 1
+    most = max(most, at_work)
+    result = await run.call(send, run.task)
+    at_work -= 1
+    return result
+
+async def agent(run):
+    return sum(await asyncio.gather(*(run.child(sub, i) for i in range(int(sys.argv[2])))))
+
+for _ in range(2):
+    found = asyncio.run(RecoverableAgent(agent, store).run_with_recovery("task", "run"))
+    print(json.dumps([found["result"], executed, most, descriptors]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
+def test_a_thousand_children_at_once(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", AGENT, tmp_path, str(COUNT)]
+    done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    first, again = map(json.loads, done.stdout.splitlines())
+    assert first[:3] == again[:3] == [sum(range(COUNT)), COUNT, LIMIT]
+    assert first[3] < LIMIT * 4 + 50
+    assert len(children(CheckpointStore(tmp_path), "run")) == COUNT
