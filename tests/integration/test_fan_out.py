@@ -56,6 +56,7 @@ def test_a_thousand_children_at_once(tmp_path: Path) -> None:
     done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     first, again = map(json.loads, done.stdout.splitlines())
-    assert first[:3] == again[:3] == [sum(range(COUNT)), COUNT, LIMIT]
+    assert first[:2] == again[:2] == [sum(range(COUNT)), COUNT]
+    assert LIMIT // 2 < first[2] <= LIMIT
     assert first[3] < LIMIT * 4 + 50
     assert len(children(CheckpointStore(tmp_path), "run")) == COUNT

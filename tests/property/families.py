@@ -431,6 +431,8 @@ def trees(draw: Any) -> Node:
 
 @st.composite
 def nodes(draw: Any, labels: Labels, depth: int, plain: bool) -> Node:
+    """Where several go on side by side, failures are caught: else it depends on time how far the
+    others get."""
     label = f"node {labels.next()}"
     blocks = []
     for i in range(draw(st.integers(1, 3))):
@@ -445,7 +447,7 @@ def nodes(draw: Any, labels: Labels, depth: int, plain: bool) -> Node:
 
 
 @st.composite
-def ops(draw: Any, labels: Labels, depth: int, plain: bool, kind: str) -> Any:
+def ops(draw: Any, labels: Labels, depth: int, plain: bool, kind: str, caught: bool = False) -> Any:
     match kind:
         case "call":
             names = ["plain", "fails"] if plain else ["park", "retry", "reconcile", "fails"]
@@ -453,10 +455,10 @@ def ops(draw: Any, labels: Labels, depth: int, plain: bool, kind: str) -> Any:
         case "child":
             # An async child of a plain parent has an event loop of its own, and real time.
             is_plain = plain or draw(st.sampled_from([False, False, True]))
-            caught = draw(st.sampled_from([True, True, True, False]))
+            caught = caught or draw(st.sampled_from([True, True, True, False]))
             return "child", draw(nodes(labels, depth - 1, is_plain)), caught
         case "together":
             kinds = st.sampled_from(["call"] + ["child"] * (3 * (depth > 0)))
-            return "together", tuple(draw(ops(labels, depth, plain, draw(kinds)))
+            return "together", tuple(draw(ops(labels, depth, plain, draw(kinds), True))
                                      for _ in range(draw(st.integers(2, 3))))  # fmt: skip
     return (kind, labels.next())
