@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -43,7 +43,7 @@ from recovery._stopping import Life, Lives
 from recovery._tool import current_scope, is_async
 from recovery._usage import Usage
 from recovery._values import pack
-from recovery.stores.file import default_directory
+from recovery.stores.file import FileStore, default_directory
 
 _logger = logging.getLogger("recovery")
 
@@ -189,6 +189,20 @@ class RecoverableAgent:
         with self._lives.one(life, ()):
             return drive(self._recover(task, life, False, SyncRun), self._perform)
 
+    def _child(self, agent_fn: Any, options: Mapping[str, Any]) -> RecoverableAgent:
+        """What runs an agent as a child of a run of this one."""
+        if not isinstance(agent_fn, RecoverableAgent):
+            return RecoverableAgent(agent_fn, self.store, **options)
+        if options:
+            raise TypeError(f"a RecoverableAgent has its options already; not {sorted(options)}")
+        ours, its = self.store.backend, agent_fn.store.backend
+        one_place = isinstance(ours, FileStore) and isinstance(its, FileStore) and (
+            ours.root == its.root
+        )  # fmt: skip
+        if its is not ours and not one_place:
+            raise ValueError("a child run lives in the store of its parent; this agent has another")
+        return agent_fn
+
     async def _live(self, task: Any, life: Life, takeover: bool) -> dict[str, Any]:
         """The life of a run. That of a plain agent function is in a thread: when it is cancelled,
         the run stops at the next thing that the agent does, and can be resumed."""
@@ -258,7 +272,7 @@ class RecoverableAgent:
                     history.herald = Herald(self.settings.on_event, history)
                 self.recovery_count += yield _Block(partial(_begin, log, history, life, task))
                 run = kind(log, history, self.store, self.settings)
-                run.children.make = RecoverableAgent
+                run.children.runner = self._child
                 life.begin(run)
                 report = _report(log, history, run, began)
                 _logger.info("%s", report)

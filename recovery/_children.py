@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from eventlog import EventLog, LogReader
 from recovery._checkpoint import CheckpointStore
@@ -42,7 +42,6 @@ from recovery._history import Entry, History, load
 from recovery._keys import call_scope
 from recovery._stopping import Life
 from recovery._tool import Call, Scope, ToolSpec, function_name, is_async
-from recovery.stores.file import FileStore
 from recovery.stores.protocol import RunStore
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ POLL_S, POLL_MAX_S = 0.01, 0.5
 TEXT_MAX = 4000  # characters of a child's error message and traceback in its parent's log
 
 
-@runtime_checkable
 class Runner(Protocol):
     """What runs a child: a RecoverableAgent."""
 
@@ -200,9 +198,9 @@ class ChildLife(Life):
 
 
 class Children:
-    """The children of one execution of a run. ``make`` makes what runs an agent function."""
+    """The children of one execution of a run. ``runner`` is what runs an agent, given options."""
 
-    make: Callable[..., Runner]
+    runner: Callable[[Any, Mapping[str, Any]], Runner]
 
     def __init__(self, run: RunCore, entries: list[Entry]) -> None:
         self._run = run
@@ -223,15 +221,7 @@ class Children:
         self, agent_fn: Callable[[Any], Any] | Runner, options: Mapping[str, Any]
     ) -> tuple[ToolSpec, str]:
         """How a call that starts a run of this agent is recorded, and the agent's name."""
-        if not isinstance(agent_fn, Runner):
-            runner = self.make(agent_fn, self._run.store, **options)
-        elif options:
-            raise TypeError(f"a RecoverableAgent has its options already; not {sorted(options)}")
-        elif not _is_same(agent_fn.store, self._run.store):
-            raise ValueError("a child run lives in the store of its parent, and this agent has "
-                             "another one")  # fmt: skip
-        else:
-            runner = agent_fn
+        runner = self.runner(agent_fn, options)
         name = function_name(runner.agent_fn)
         if not self._run.is_async and is_async(runner.agent_fn) and asyncio._get_running_loop():
             raise RuntimeError(f"{name} is async and needs a thread without an event loop")
@@ -324,11 +314,6 @@ def _lived_sync(runner: Runner, task: Any, life: ChildLife) -> dict[str, Any]:
     life.place.result()
     life.check()
     return runner.live_sync(task, life)
-
-
-def _is_same(one: CheckpointStore, other: CheckpointStore) -> bool:
-    a, b = one.backend, other.backend
-    return a is b or (isinstance(a, FileStore) and isinstance(b, FileStore) and a.root == b.root)
 
 
 # -- between the logs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import random
@@ -246,8 +247,9 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
             return int(step)
 
         def finish(self, result: Any) -> RunFinished:
-            self.life.where = "at the end"
-            self.life.final = _kept(result), _kept(self.state), _kept(list(self.messages))
+            if self.run_id == RUN_ID:  # no child's
+                self.life.where = "at the end"
+                self.life.final = _kept(result), _kept(self.state), _kept(list(self.messages))
             return cast(RunFinished, super().finish(result))
 
         def _served(self, spec: ToolSpec, result: Any) -> Any:
@@ -263,6 +265,8 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
             scope: Scope = self.here()
             call, count = scope.call, scope._counts[name]
             place = [self.life.seed, self.step, name, count]
+            if self.run_id != RUN_ID:
+                place += [repr(self.task)]
             if call is not None:
                 place += [call.tool, call.call_id, repr((call.args, call.kwargs))]
             choose = random.Random(repr(place))
@@ -296,8 +300,17 @@ def observe(agent: RecoverableAgent, life: Life) -> None:
         made: Any = functools.partial(_KINDS[kind], life)
         return recover(agent, task, going, takeover, made)
 
+    def child(agent_fn: Any, options: Any) -> RecoverableAgent:
+        if isinstance(agent_fn, RecoverableAgent):
+            made = copy.copy(agent_fn)
+        else:
+            made = RecoverableAgent(agent_fn, agent.store, **options)
+        observe(made, life)
+        return made
+
     agent.store = CheckpointStore(Store(life))
     agent._recover = observed  # type: ignore[method-assign, assignment]
+    agent._child = child  # type: ignore[method-assign]
 
 
 def _seen(spec: ToolSpec) -> ToolSpec:

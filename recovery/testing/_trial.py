@@ -14,7 +14,7 @@ from typing import Any
 from eventlog.testing import SimulatedDisk
 from recovery._agent import RecoverableAgent
 from recovery._checkpoint import CheckpointStore
-from recovery._errors import InDoubtError, RunFailedError
+from recovery._errors import ChildParkedError, InDoubtError, RunFailedError
 from recovery._resolve import resolve
 from recovery._tool import Call, Resolution, is_async
 from recovery.testing._code import where_tasks_wait
@@ -140,7 +140,7 @@ class Trial:
             self.final = life.final or self.final
             if self.clock.abandoned:
                 return end
-            if isinstance(end.error, InDoubtError) and not self._settle(end.error, life):
+            if end.how == "parked" and not self._settle(end.error, life):
                 return end
             if life.dead:
                 power = self.plan.power
@@ -174,15 +174,15 @@ class Trial:
             return End("died")
         return End("finished", done["result"])
 
-    def _settle(self, parked: InDoubtError, life: Life) -> bool:
+    def _settle(self, parked: BaseException | None, life: Life) -> bool:
         """Do what an operator does who looks outside; whether everything could be settled."""
-        for call in parked.calls:
+        for call in doubts(parked):
             self.doubtful.append(call.tool)
             how = self._resolution(call)
             if how.how == "unknown":
                 return False
             try:
-                resolve(Store(life), RUN_ID, call.lsn, how, who="crash test")
+                resolve(Store(life), call.run_id, call.lsn, how, who="crash test")
             except Died:
                 return True
         return True
@@ -202,11 +202,21 @@ def _ended(exc: BaseException, loop: asyncio.AbstractEventLoop | None) -> End:
     match exc:
         case RunFailedError():
             return End("failed", (exc.type_name, exc.message), exc)
-        case InDoubtError():
+        case InDoubtError() | ChildParkedError() if doubts(exc):
             return End("parked", None, exc)
         case StuckError() if loop is not None:
             return End("stuck", waiting(where_tasks_wait(loop)), exc)
     return End("raised", None, exc)
+
+
+def doubts(error: BaseException | None) -> list[Call]:
+    """The calls in doubt for which a run is parked, or its children; none if it is not for that."""
+    match error:
+        case InDoubtError():
+            return list(error.calls)
+        case ChildParkedError():
+            return [call for _, inner in error.children for call in doubts(inner)]
+    return []
 
 
 def waiting(where: str) -> str:

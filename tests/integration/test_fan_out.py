@@ -52,7 +52,7 @@ for _ in range(2):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
 def test_a_thousand_children_at_once(tmp_path: Path) -> None:
-    arguments = [sys.executable, "-c", AGENT, tmp_path, str(COUNT)]
+    arguments = [sys.executable, "-c", AGENT, str(tmp_path), str(COUNT)]
     done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr
     first, again = map(json.loads, done.stdout.splitlines())
