@@ -270,7 +270,8 @@ class RecoverableAgent:
                     return _result(run_id, ended, _report(log, history, None, began))
                 if self.settings.on_event is not None:
                     history.herald = Herald(self.settings.on_event, history)
-                self.recovery_count += yield _Block(partial(_begin, log, history, life, task))
+                recovered = yield _Block(partial(_begin, log, history, life, task))
+                self.recovery_count += recovered
                 run = kind(log, history, self.store, self.settings)
                 run.children.runner = self._child
                 life.begin(run)
