@@ -94,8 +94,8 @@ def test_every_state_of_a_short_history_is_sound_and_hidden(name: str, figures: 
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("name", HISTORIES)
-def test_every_state_of_every_history_encrypted(name: str, figures: Figures) -> None:
+@pytest.mark.parametrize("name", ["small", "reopened"])
+def test_every_torn_state_of_a_short_history_encrypted(name: str, figures: Figures) -> None:
     parts = os.cpu_count() or 1
     with ProcessPoolExecutor(parts, get_context("fork")) as pool:
         jobs = [pool.submit(swept, name, part, parts) for part in range(parts)]

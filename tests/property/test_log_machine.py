@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 from unittest import mock
 
@@ -27,10 +27,12 @@ from hypothesis.stateful import (
 
 from eventlog import (
     Damage,
+    EncryptedLogError,
     EventLog,
     FencedError,
     LogError,
     LogLockedError,
+    NotEncryptedError,
     Packed,
     Record,
     RefusedValueError,
@@ -42,7 +44,9 @@ from eventlog import (
 from eventlog._log import Durability
 from eventlog._segment import segment_name
 from eventlog.dump import dump
+from eventlog.encryption import Encryption
 from eventlog.testing import Crash, SimulatedDisk
+from tests.property.encrypted import KEYS, encrypted
 from tests.property.histories import PAYLOADS, committed_bytes, segments
 
 PATH = "log"
@@ -109,24 +113,25 @@ class LogMachine(RuleBasedStateMachine):
         self.rough = False  # whether anything happened that may leave a torn tail
         self.fate: int | None = None  # after a crash: a power loss of this seed
         self.patience = Patience()
-        self.patches: list[Any] = [
-            mock.patch("eventlog._reader.time.sleep", self.patience.sleep),
-            mock.patch.object(_log, "committer", SyncCommitter()),
-        ]
-        for patch in self.patches:
-            patch.start()
+        self.key: Encryption | None = None  # of whoever opens or reads the log from now on
+        self.patches = ExitStack()
+        self.patches.enter_context(mock.patch("eventlog._reader.time.sleep", self.patience.sleep))
+        self.patches.enter_context(mock.patch.object(_log, "committer", SyncCommitter()))
+        self.patches.enter_context(encrypted(lambda: self.key))
 
     def teardown(self) -> None:
         self._forget_everybody()
-        for patch in self.patches:
-            patch.stop()
+        self.patches.close()
 
     # -- the writer
 
     @initialize(durability=st.sampled_from(["power", "power", "process", "none"]),
-                size=st.sampled_from([300, 900, 900, 4000, 8 << 20]))  # fmt: skip
-    def first(self, durability: Durability, size: int) -> None:
+                size=st.sampled_from([300, 900, 900, 4000, 8 << 20]),
+                key_id=st.sampled_from([None, None, "old"]))  # fmt: skip
+    def first(self, durability: Durability, size: int, key_id: str | None) -> None:
         self.durability, self.segment_size = durability, size
+        if key_id is not None:
+            self.key = Encryption(KEYS.get, key_id)
         self.open()
 
     def closed(self) -> bool:
@@ -147,6 +152,40 @@ class LogMachine(RuleBasedStateMachine):
         self.durability, self.segment_size = durability, size
         self._attempt(self._open)
 
+    @precondition(closed)
+    @rule(key_id=st.sampled_from(sorted(KEYS)))
+    def open_with_another_key(self, key_id: str) -> None:
+        """Encrypted from now on, or under another key. The way back into the clear is refused."""
+        accept = self.key is None or self.key.accept_clear
+        self.key = Encryption(KEYS.get, key_id, accept_clear=accept)
+        self._attempt(self._open)
+
+    @precondition(lambda self: self.key is not None and bool(self.disk.directories))
+    @rule()
+    def somebody_without_the_key(self) -> None:
+        """Learns nothing, changes nothing; and finds all as sound as who has it."""
+        calls, key, bad = len(self.disk.calls), self.key, Encryption(bytes(32))
+        self.patience.left = 1000  # a dump looks twice at a torn tail
+        assert key is not None
+        for self.key in (None, bad):
+            with suppress(EncryptedLogError, NotEncryptedError, LogLockedError,
+                          UnsupportedFormatError):  # fmt: skip
+                _read(self.disk, self.lost)
+                hidden = self.items and not key.accept_clear and self.oldest_perhaps == 1
+                assert not (hidden and self.healthy() and self.handed), "read without the key"
+        assert len(self.disk.calls) == calls
+        if self.log is None and self.committed and not key.accept_clear:
+            for self.key in (None, bad):
+                with pytest.raises(EncryptedLogError):
+                    EventLog.open(PATH, files=self.disk)
+            assert len(self.disk.calls) == calls
+        self.key = None
+        with suppress(UnsupportedFormatError), EventLog.read(PATH, files=self.disk) as reader:
+            seen = [item["lsn"] for item in dump(reader) if "lsn" in item]
+            self.key = key
+            assert seen == [record.lsn for record in _read(self.disk, self.lost)]
+        self.key = key
+
     def _open(self, takeover: bool = False) -> None:
         log = EventLog.open(PATH, self.durability, takeover=takeover, files=self.disk,
                             segment_size=self.segment_size)  # fmt: skip
@@ -161,7 +200,7 @@ class LogMachine(RuleBasedStateMachine):
         self._settle(log.last_lsn)
         if self.oldest < self.oldest_perhaps:  # a crash came while segments were removed
             there = next(log.records(on_damage=_ignore), None)
-            self.oldest = min(there.lsn if there else 1 << 63, self.oldest_perhaps)
+            self.oldest = min(there.lsn if there else log.oldest_lsn, self.oldest_perhaps)
             self.oldest_perhaps = self.oldest
         self.rough = bool(self.fenced)
 
