@@ -130,10 +130,11 @@ class Appender:
 
     def append(self, kind: int, count: int, payload: bytes) -> int:
         """Append one frame of ``count`` records; the LSN of the first."""
-        size, bare = padded(FRAME_SIZE + len(payload)), payload
+        size, bare = FRAME_SIZE + len(payload), payload
         if self.encrypter is not None:
             self.encrypter.check_size(payload)
-            size, bare = padded(size + self.encrypter.overhead), self.encrypter.head
+            size, bare = size + self.encrypter.overhead, self.encrypter.head
+        size = padded(size)
         with self._lock:
             self.check()
             if self._fits(size, bare):

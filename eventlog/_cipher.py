@@ -8,12 +8,14 @@ docs/encryption.md) but not put any in, except where ``accept_clear`` lets a log
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from eventlog._encrypted import NONCE_SIZE, TAG_SIZE, Envelope, decode_envelope, place_of
 from eventlog._errors import (
     EncryptedLogError,
     NotEncryptedError,
     RefusedValueError,
+    UnsupportedFormatError,
     WrongKeyError,
 )
 from eventlog._frame import ENCRYPTED, FOOTER, PAYLOAD_SIZE_MAX, SNAPSHOT, Frame, SegmentHeader
@@ -57,7 +59,8 @@ class Decoder:
 
     def __init__(self, path: str, listing: Listing, encryption: Encryption | None) -> None:
         self._path, self._listing, self.encryption = path, listing, encryption
-        self._clear_up_to = 0  # no segment up to this one is encrypted
+        # Up to which segment it is known which is the first encrypted one (0: none).
+        self._looked_up_to = self._first_encrypted = 0
 
     def encrypter(self, random_bytes: Callable[[int], bytes]) -> Encrypter | None:
         """What a writer of this log encrypts with; None when it writes in clear.
@@ -67,8 +70,9 @@ class Decoder:
         NotEncryptedError when that is in clear and ``accept_clear`` was not said.
         """
         for number in reversed(self._listing.numbers()):
-            if self._check_segment(number):
-                break
+            with suppress(FileNotFoundError):  # removed meanwhile, by an owner at work
+                if self._check_segment(number):
+                    break
         if self.encryption is None:
             return None
         return Encrypter(self._find(self.encryption, self.encryption.key_id), random_bytes)
@@ -78,7 +82,12 @@ class Decoder:
         header = self._listing.header(number)
         frame, payload = self._listing.first_frame(number)
         if frame is not None and frame.kind != FOOTER and frame.flags == ENCRYPTED:
-            envelope = decode_envelope(payload)
+            envelope = None
+            try:
+                envelope = decode_envelope(payload)
+            except UnsupportedFormatError:
+                if header is None or header.encrypted:  # else somebody has forged the flag
+                    raise
             if envelope is not None:
                 self._key_of(envelope)
                 return True
@@ -121,10 +130,11 @@ class Decoder:
         """Why a record in clear cannot be this log's; "" when it can."""
         if place.header is not None and place.header.encrypted:
             return "in clear, in an encrypted segment: not written with the key"
-        if place.number > self._clear_up_to:
-            if 0 < self._listing.first_encrypted() < place.number:
-                return "in clear, behind encrypted segments: not written with the key"
-            self._clear_up_to = place.number
+        if place.number > self._looked_up_to:
+            self._looked_up_to = max(self._listing.numbers(), default=0)
+            self._first_encrypted = self._listing.first_encrypted()
+        if 0 < self._first_encrypted < place.number:
+            return "in clear, behind encrypted segments: not written with the key"
         return ""
 
     def _envelope(self, place: Place, payload: bytes) -> Envelope | str:
@@ -139,7 +149,9 @@ class Decoder:
         key = self._key_of(envelope)
         # All segments and the mark file have the log's id: a lost header does not lose it.
         log_id = place.header.log_id if place.header is not None else self._listing.log_id()
-        where = place_of(log_id or bytes(16), place.number, frame)
+        if log_id is None:
+            return "cannot be decrypted: the log's id is lost"
+        where = place_of(log_id, place.number, frame)
         plain = key.decrypt(envelope.nonce, envelope.sealed, where)
         if plain is None:
             return "fails its authentication: not written here with the key"

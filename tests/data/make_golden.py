@@ -12,9 +12,13 @@ from pathlib import Path
 
 from eventlog import EventLog
 from eventlog._frame import VERSION
+from eventlog.encryption import Encryption
 from eventlog.testing import Crash, SimulatedDisk
 
 DATA = Path(__file__).parent
+
+# Of the encrypted logs.
+KEYS = {"2026-05": bytes(range(32)), "2026-11": bytes(range(32, 64))}
 
 BODIES: list[object] = [
     None, True, -1, 1 << 63, 1.5, "gr\u00fc\u00df", b"\x00\xff", [1, [2, []]],
@@ -77,7 +81,31 @@ def taken_over(disk: SimulatedDisk) -> None:
     old._release()
 
 
-LOGS: list[Callable[[SimulatedDisk], None]] = [closed, rolled, torn, recovered, taken_over]
+def encrypted(disk: SimulatedDisk) -> None:
+    """Encrypted, under two keys; the second owner died."""
+    old, new = (Encryption(KEYS.get, key_id) for key_id in sorted(KEYS))
+    with EventLog.open("log", files=disk, encryption=old) as log:
+        log.append("event", {"n": 0})
+        log.append_batch([("part", n) for n in range(2)])
+        log.append_snapshot({"n": 2})
+    log = EventLog.open("log", files=disk, encryption=new)
+    log.append("event", {"n": 3})
+    log.commit()
+    log._release()
+
+
+def begun_in_clear(disk: SimulatedDisk) -> None:
+    """A record in clear, and then one that is encrypted."""
+    with EventLog.open("log", files=disk) as log:
+        log.append("event", "in clear")
+    key = Encryption(KEYS.get, "2026-05", accept_clear=True)
+    with EventLog.open("log", files=disk, encryption=key) as log:
+        log.append("event", "encrypted")
+
+
+LOGS: list[Callable[[SimulatedDisk], None]] = [
+    closed, rolled, torn, recovered, taken_over, encrypted, begun_in_clear,
+]  # fmt: skip
 
 
 def make(log: Callable[[SimulatedDisk], None]) -> dict[str, bytes]:

@@ -7,7 +7,7 @@ notice is no mutant: it is left out, with the argument where it would stand.
 
 from __future__ import annotations
 
-from tests.mutants import attempts, calls, files, frames, runs, segments, writer
+from tests.mutants import attempts, calls, encryption, files, frames, runs, segments, writer
 from tests.mutants._mutant import Edit, Mutant
 
 __all__ = ["LAYERS", "Edit", "Mutant"]
@@ -17,6 +17,7 @@ LAYERS: dict[str, list[Mutant]] = {
     "segments": segments.MUTANTS,
     "writer": writer.MUTANTS,
     "files": files.MUTANTS,
+    "encryption": encryption.MUTANTS,
     "calls": calls.MUTANTS,
     "runs": runs.MUTANTS,
     "attempts": attempts.MUTANTS,

@@ -845,6 +845,8 @@ def test_the_flag_on_a_record_in_clear_is_damage() -> None:
     assert bits(disk) & DAMAGED
     found, damaged = read(disk, None)
     assert set(found) == {2, 3, 4, 5} and "segment that is in clear" in damaged[0].what
+    with EventLog.open("log", files=disk) as log:
+        assert log.append("more", 6) == 6
 
 
 def test_what_the_key_fits_and_is_no_payload_is_damage() -> None:
@@ -897,6 +899,38 @@ def test_a_lost_segment_header_costs_no_record(durability, commits) -> None:
     with EventLog.open("log", files=disk, encryption=encryption()) as log:
         assert log.append("more", 3) == 4
     assert set(read(disk, encryption())[0]) == {1, 2, 3, 4}
+
+
+def test_with_header_and_mark_lost_records_are_reported_as_lost() -> None:
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk, encryption=encryption()) as log:
+        log.append("event", 1)
+    content(disk)[20] ^= 1
+    del disk.directories["log"]["MARK"]
+    found, damaged = read(disk, encryption())
+    assert found == {} and damaged[-1].what == "cannot be decrypted: the log's id is lost"
+    assert (damaged[-1].first_lsn, damaged[-1].last_lsn) == (1, 1)
+
+
+def test_a_segment_that_vanishes_while_the_key_is_looked_at_does_no_harm(disk) -> None:
+    """The owner of the log removes it at this moment, and holds the log."""
+    with EventLog.open("log", files=disk, encryption=encryption()) as owner:
+        owner.truncate_before(6)
+        numbers = [1, *owner._reader.listing.numbers()]
+        with (
+            mock.patch("eventlog._listing.Listing.numbers", lambda self: numbers),
+            pytest.raises(LogLockedError),
+        ):
+            EventLog.open("log", files=disk, encryption=encryption())
+
+
+@pytest.mark.parametrize("part", [slice(0, 6), slice(6, 12), slice(20, 26), slice(26, 32)])
+def test_the_key_is_not_on_disk(part, disk) -> None:
+    key = os.urandom(32)
+    with EventLog.open("log", files=SimulatedDisk(), encryption=Encryption(key)) as log:
+        log.append("event", SECRET)
+        written = b"".join(bytes(file.content) for file in log._directory.entries.values())  # type: ignore[attr-defined]
+    assert key[part] not in written
 
 
 def test_a_record_too_large_encrypted_is_refused_before_anything_is_written() -> None:
