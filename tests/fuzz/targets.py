@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.fuzz.directory import directory
+from tests.fuzz.encrypted import encrypted
 from tests.fuzz.frame import frame
 from tests.fuzz.logdump import logdump
 from tests.fuzz.record import record
@@ -15,5 +16,5 @@ Target = Callable[[bytes], None]
 
 TARGETS: dict[str, Target] = {
     target.__name__: target
-    for target in (frame, segment, record, value, event, checkpoint, directory, logdump)
+    for target in (frame, segment, record, value, event, checkpoint, directory, logdump, encrypted)
 }

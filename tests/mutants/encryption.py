@@ -98,13 +98,19 @@ MUTANTS = [
                 ENCRYPTED, "        log_id, number, frame.salt,", "        b'', number, frame.salt,"
             )
         ],
-        [UNIT + "test_a_record_of_another_log_does_not_count"],
+        [UNIT + "test_a_whole_segment_of_another_log_does_not_count"],
     ),
     Mutant(
-        "segment-not-bound",
-        "The segment is not authenticated: what a fenced owner wrote stands in for what counts.",
-        [Edit(ENCRYPTED, "        log_id, number, frame.salt,", "        log_id, 0, b'',")],
-        [UNIT + "test_a_record_of_another_segment_does_not_count"],
+        "segment-number-not-bound",
+        "The segment's number is not authenticated: an old segment becomes the newest.",
+        [Edit(ENCRYPTED, " log_id, number, frame.salt,", " log_id, 0, frame.salt,")],
+        [UNIT + "test_a_segment_under_another_number_does_not_count"],
+    ),
+    Mutant(
+        "salt-not-bound",
+        "The salt is not authenticated: records of a backup's other life are put into this one.",
+        [Edit(ENCRYPTED, " log_id, number, frame.salt,", " log_id, number, b'',")],
+        [UNIT + "test_a_record_of_another_life_of_the_segment_does_not_count"],
     ),
     Mutant(
         "kind-not-bound",

@@ -682,6 +682,53 @@ def test_a_record_of_another_segment_does_not_count(disk) -> None:
     assert 6 not in found and "authentication" in damaged[0].what
 
 
+def relabelled(data: bytes, number: int, log_id: bytes) -> bytes:
+    """A whole segment with another number and log id in its header."""
+    old = decode_segment_header(data)
+    assert old is not None
+    new = SegmentHeader(number, log_id, old.first_lsn, 1, old.epoch, old.salt, True)
+    return new.encode() + data[HEADER_SIZE:]
+
+
+def test_a_whole_segment_of_another_log_does_not_count(disk) -> None:
+    """With this log's id written into its header, and its checksums right."""
+    write(disk, encryption(), "other")
+    mine = decode_segment_header(bytes(content(disk)))
+    assert mine is not None
+    content(disk)[:] = relabelled(bytes(content(disk, path="other")), 1, mine.log_id)
+    found, damaged = read(disk, encryption())
+    assert found == {} and {d.what.partition(":")[0] for d in damaged} == {
+        "fails its authentication"
+    }
+
+
+def test_a_segment_under_another_number_does_not_count(disk) -> None:
+    """It would be the last one then, and decide what counts."""
+    mine = decode_segment_header(bytes(content(disk)))
+    assert mine is not None
+    disk.make_directory("log").open(segment_name(2), write=True, create=True)
+    content(disk, 2)[:] = relabelled(bytes(content(disk)), 2, mine.log_id)
+    found, damaged = read(disk, encryption())
+    assert found == {} and "authentication" in damaged[0].what
+
+
+def test_a_record_of_another_life_of_the_segment_does_not_count(disk) -> None:
+    """A backup was put back, and went on otherwise: the same log, segment and LSN."""
+    left = EventLog.open("log", files=disk, encryption=encryption())
+    left._release()
+    lives = [disk.after_process_death(), disk.after_process_death()]
+    for seed, life in enumerate(lives):
+        life._random.seed(seed)
+        with EventLog.open("log", files=life, encryption=Encryption(KEY, "2")) as log:
+            log.append("event", f"life {seed}")
+    ours, theirs = (frames(content(life, 2))[0] for life in lives)
+    assert ours.lsn == theirs.lsn == 6 and ours.salt != theirs.salt
+    payload = bytes(content(lives[1], 2)[theirs.payload_offset : theirs.payload_end])
+    put(content(lives[0], 2), ours, payload=payload)
+    found, damaged = read(lives[0], encryption())
+    assert 6 not in found and "authentication" in damaged[0].what
+
+
 @pytest.mark.parametrize(
     ("changed", "lost", "bit"),
     [
