@@ -349,7 +349,7 @@ MUTANTS = [
                 "if frame is None or frame.flags:",
             )
         ],
-        [UNIT + "test_a_wrong_key_is_told_from_damage_in_every_segment"],
+        [UNIT + "test_a_wrong_key_is_told_from_damage_when_the_newest_segments_hold_no_record"],
     ),
     Mutant(
         "salt-in-a-ciphertext-allowed",
@@ -368,7 +368,7 @@ MUTANTS = [
             ),
             Edit(CIPHER, "if header.salt not in sealed:", "if header.salt not in sealed[60:]:"),
         ],
-        [UNIT + "test_a_key_id_that_holds_the_salt_gets_another_segment"],
+        [UNIT + "test_no_segment_has_a_salt_that_is_in_the_key_id"],
     ),
     Mutant(
         "log-id-in-one-place",
