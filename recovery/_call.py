@@ -19,6 +19,7 @@ from eventlog import Packed
 from recovery._attempts import attempts, resume
 from recovery._budget import admit
 from recovery._core import RunCore, describe
+from recovery._difference import Sides, differences
 from recovery._doubt import Outcome, Settled, call_of
 from recovery._effects import Effect, Wait
 from recovery._errors import ToolError
@@ -30,6 +31,7 @@ from recovery._events import (
     CallReturned,
 )
 from recovery._keys import CallKey, idempotency_key
+from recovery._replay import RecordedCall
 from recovery._shorten import shorten
 from recovery._tool import Arguments, Call, ToolSpec, function_name
 from recovery._values import digest, pack, pack_arguments, unpack
@@ -98,20 +100,15 @@ def _intend(
     run: RunCore, spec: ToolSpec, key: CallKey, packed: Packed, given: Arguments
 ) -> Generator[Effect, Any, Call]:
     """A call that the record does not know: record that it is about to be made."""
-
-    def found() -> str:
-        return f"{key}: {shorten(unpack(packed))}, {call_site()}"
-
     other = run.replay.resembling(key)
     if other is not None:
-        run.diverge(other.lsn, describe(other), found())
+        run.diverge(_sides(run, other, key, packed))
     # A recorded call that nobody has made yet may be this one, changed. Should it be, nothing of
     # what the changed code does may get into the record, or the code that made the record could
     # not go on with it either.
     ready = yield Wait(run.caught_up, turn=0)
     if not ready and not (ready is None and spec.repeatable):
-        lsn, missing = run.missing()
-        run.diverge(lsn, missing or "the loop of steps goes on from a checkpoint", found())
+        run.diverge(_sides(run, run.replay.closest(key), key, packed))
     run.check()
     small = packed if len(packed) <= ARGS_SIZE_MAX else None
     undo = "" if spec.undo is None else function_name(spec.undo)
@@ -123,6 +120,27 @@ def _intend(
                          spec.after_crash, small, len(packed), undo, child)  # fmt: skip
     admit(run, "call", key.tool)
     return call_of(run, run.emit(event), key, given, (1, time.time_ns()))
+
+
+def _sides(run: RunCore, recorded: RecordedCall | None, key: CallKey, packed: Packed) -> Sides:
+    """The recorded and the new call side by side; without one, what else is recorded."""
+    args = unpack(packed)
+    found = f"{key}: {shorten(args)}, {call_site()}"
+    if recorded is None:
+        lsn, missing = run.missing()
+        return Sides(lsn, missing or "the loop of steps goes on from a checkpoint", found)
+    known = recorded.intent.args
+    if known is None and recorded.key.digest != key.digest:  # too large to be recorded whole
+        known, args = (f"{size:,} bytes, digest {digest.hex()[:8]}" for size, digest in (
+            (recorded.intent.size, recorded.key.digest), (len(packed), key.digest)))  # fmt: skip
+    return Sides(recorded.lsn, describe(recorded), found,
+                 differences(_shown(recorded.key, known), _shown(key, args)))  # fmt: skip
+
+
+def _shown(key: CallKey, args: Any) -> dict[str, Any]:
+    parts = {"args": args[0], **args[1]} if isinstance(args, list) else {"arguments": args}
+    return {"scope": key.scope, "tool": key.tool, "call_id": key.call_id,
+            "occurrence": key.occurrence, **parts}  # fmt: skip
 
 
 def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventlog import Packed
+from recovery._difference import Sides, differences
 from recovery._errors import RecoveryError
 from recovery._events import MessagesChanged
 from recovery._replay import RecordedChange
@@ -86,8 +87,13 @@ class Conversation:
                         for i, item in enumerate(change.new)]  # fmt: skip
             if alone:
                 new = [unpack(one) for one in packed]
-                run.diverge(recorded.lsn, _shown(change, values),
-                            _shown(MessagesChanged(start, stop), new))  # fmt: skip
+                found = differences(
+                    {"start": change.start, "stop": change.stop, "messages": values},
+                    {"start": start, "stop": stop, "messages": new},
+                )
+                run.diverge(Sides(recorded.lsn, _shown(change, values),
+                                  _shown(MessagesChanged(start, stop), new), found))  # fmt: skip
+                return None  # it was accepted
         return None
 
     def _values_of(self, change: MessagesChanged) -> list[Any]:

@@ -20,6 +20,7 @@ from recovery._budget import admit
 from recovery._checkpoint import CheckpointStore
 from recovery._children import Children
 from recovery._conversation import Conversation
+from recovery._difference import Sides
 from recovery._errors import DivergenceError, InDoubtError, RecoveryError, Stop
 from recovery._events import (
     CallAbandoned,
@@ -215,8 +216,10 @@ class RunCore(ABC):
             return
         if self.replay.changes and self.replay.changes[0].lsn <= restored.lsn:
             change = self.replay.changes[0]
-            self.diverge(change.lsn, f"messages[{change.change.start}:] changed before the first "
-                          "step", "the first step began without that change")  # fmt: skip
+            self.diverge(Sides(
+                change.lsn, f"messages[{change.change.start}:] changed before the first step",
+                "the first step began without that change",
+            ))  # fmt: skip
         # What the code before the loop did to state and messages was done, and recorded, before;
         # from here on they are those of the checkpoint.
         self.state = restored.state
@@ -278,9 +281,9 @@ class RunCore(ABC):
             self.act()
             lsn, recorded = self.missing()
             if lsn:
-                self.diverge(lsn, recorded, "the agent returned")
+                self.diverge(Sides(lsn, recorded, "the agent returned"))
             if self._history.restored is not None and not self._entered:
-                self.diverge(0, "a loop of steps", "the agent returned without one")
+                self.diverge(Sides(0, "a loop of steps", "the agent returned without one"))
             packed = pack(result, "result")
             event = RunFinished(packed, self._history.step, self.recovery_count)
             self.emit(event)
@@ -418,7 +421,7 @@ class RunCore(ABC):
         except Exception as exc:  # the log is lost, fenced or full: no agent code can mend that
             self.stop(exc)
 
-    def diverge(self, lsn: int, recorded: str, found: str) -> None:
+    def diverge(self, sides: Sides) -> None:
         """Stop the run, for the code does not do what is recorded; unless that was accepted.
 
         Then what the code has not done again counts no more, and it goes on.
@@ -426,7 +429,7 @@ class RunCore(ABC):
         in_doubt = self.replay.in_doubt()
         if not self._history.accepted or in_doubt:
             doubt = in_doubt[0].lsn if self._history.accepted else 0
-            self.stop(DivergenceError(self.run_id, self.step, lsn, recorded, found, doubt))
+            self.stop(DivergenceError(self.run_id, self.step, sides, doubt))
         self._history.accepted = False
         dropped = self.replay.drop()
         for lsn in dropped:

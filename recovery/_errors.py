@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eventlog._errors import Damage
+from recovery._difference import Sides
 from recovery._shorten import shorten
 
 
@@ -32,19 +33,20 @@ class DivergenceError(RecoveryError):
     """The code does not do what the record says it did. Stopped before any new side effect.
 
     Nothing was executed or written since the difference. ``run_id``, ``step``, ``lsn`` (of the
-    recorded side, 0 if none), ``recorded`` and ``found`` describe it; ``in_doubt`` is the LSN of
-    the call that keeps an accepted divergence from going on, 0 if none. ``recovery.accept`` lets
-    the code go on all the same.
+    recorded side, 0 if none), ``recorded`` and ``found`` describe it, ``differences`` says where
+    they differ, a line each; ``in_doubt`` is the LSN of the call that keeps an accepted divergence
+    from going on, 0 if none. ``recovery.accept`` lets the code go on all the same.
     """
 
-    def __init__(
-        self, run_id: str, step: int, lsn: int, recorded: str, found: str, in_doubt: int = 0
-    ) -> None:
-        self.run_id, self.step, self.lsn, self.in_doubt = run_id, step, lsn, in_doubt
-        self.recorded, self.found = recorded, found
+    def __init__(self, run_id: str, step: int, sides: Sides, in_doubt: int = 0) -> None:
+        self.run_id, self.step, self.lsn, self.in_doubt = run_id, step, sides.lsn, in_doubt
+        self.recorded, self.found = sides.recorded, sides.found
+        self.differences = sides.differences
         super().__init__(
             f"run {run_id!r} diverged in step {step}; no new side effect was started.\n"
-            f"  recorded{f' (LSN {lsn})' if lsn else ''}: {recorded}\n  now: {found}\n"
+            f"  recorded{f' (LSN {sides.lsn})' if sides.lsn else ''}: {sides.recorded}\n"
+            f"  now: {sides.found}\n"
+            f"{''.join(f'  different: {line}' + chr(10) for line in sides.differences)}"
             f"{self._choices()}"
         )
 

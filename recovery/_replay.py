@@ -238,6 +238,12 @@ class Replay:
                      if (call.key.scope, call.key.call_id) == (key.scope, key.call_id)),
                     None)  # fmt: skip
 
+    def closest(self, key: CallKey) -> RecordedCall | None:
+        """The unclaimed call most like this one, for a person to compare: the first of the same
+        scope and tool, if there is one."""
+        return max(self.unclaimed(), default=None, key=lambda call: (
+            (call.key.scope == key.scope) + (call.key.tool == key.tool)))  # fmt: skip
+
     def unclaimed(self) -> list[RecordedCall]:
         """Recorded calls that the code has not made again. Calls inside a call that has an
         outcome, or that the agent cancelled, are covered by it."""

@@ -61,11 +61,12 @@ def tasks_of(run: RunCore, loop: asyncio.AbstractEventLoop) -> Iterator[tuple[An
 @dataclass(eq=False, slots=True)
 class _Waiter:
     wait: Wait
-    future: asyncio.Future[bool]
+    future: asyncio.Future[None]
+    thread_of: Scope | None  # where in the run the thread is at work that waits; None: a task
 
     def wake(self) -> None:
         if not self.future.done():
-            self.future.set_result(self.wait.ready())
+            self.future.set_result(None)
 
 
 class Turns:
@@ -80,7 +81,6 @@ class Turns:
         self._loop = asyncio.get_running_loop()
         self._in_order: list[_Waiter] = []  # for an outcome, by its LSN
         self._new: list[_Waiter] = []  # with a new call
-        self._threads: Counter[Scope] = Counter()  # those of them in threads
         self._timer: asyncio.Handle | None = None
         self._turns = self._idle = 0  # of the loop: since an outcome was handed on, in vain
         self._seen: tuple[int, Held] = -1, Held.HELD
@@ -88,7 +88,7 @@ class Turns:
         # What tasks that move were last seen to wait for, and how often that was something new.
         self._moves: WeakKeyDictionary[asyncio.Task[Any], tuple[Any, int]] = WeakKeyDictionary()
 
-    async def wait(self, wait: Wait) -> bool:
+    async def wait(self, wait: Wait, thread_of: Scope | None = None) -> bool:
         """Until it is the turn of this one; whether it is, or waiting is vain."""
         if (task := asyncio.current_task()) is not None:
             self._moves.pop(task, None)
@@ -96,30 +96,25 @@ class Turns:
             self._pump_soon()
         if wait.ready() and (not wait.turn or self._at_rest() or self._run.alone()):
             return True
-        waiter = _Waiter(wait, self._loop.create_future())
+        waiter = _Waiter(wait, self._loop.create_future(), thread_of)
         waiting = self._in_order if wait.turn else self._new
         insort(waiting, waiter, key=lambda one: one.wait.turn)
         self._pump_soon()
         try:
-            return await waiter.future
+            await waiter.future
         finally:
             waiting.remove(waiter)
+        return wait.ready()
 
     def wait_in_thread(self, wait: Wait) -> bool:
         """The same for a thread that is not the loop's."""
-        scope = self._run.here()
-        self._threads[scope] += 1
-        waiting = asyncio.run_coroutine_threadsafe(self.wait(wait), self._loop)
-        try:
-            while not self._run.over:
-                done, _ = concurrent.futures.wait([waiting], PAUSE_MAX_S)
-                if done and not waiting.cancelled():
-                    return waiting.result()
-                if done:
-                    break
-        finally:
-            self._threads[scope] -= 1
-            waiting.cancel()
+        steps = self.wait(wait, self._run.here())
+        waiting = asyncio.run_coroutine_threadsafe(steps, self._loop)
+        while not self._run.over:
+            done, _ = concurrent.futures.wait([waiting], PAUSE_MAX_S)
+            if done:
+                break
+        waiting.cancel()
         return wait.ready()
 
     def _at_rest(self) -> bool:
@@ -182,7 +177,8 @@ class Turns:
         ours = {waiter.future for waiter in (*self._in_order, *self._new)}
         # What goes on in the agent's own loop, or in threads, is not seen from another one.
         worst, moving = Held.HELD if self._at_home else Held.SHARED, []
-        threads = self._threads.copy()
+        threads = Counter(one.thread_of for one in (*self._in_order, *self._new)
+                          if not one.future.done())  # fmt: skip
         for task, scope in tasks_of(self._run, self._loop):
             held = of_task(task, ours, self._calls)
             if held is Held.MOVING and threads[scope] and is_in_thread(task):

@@ -43,6 +43,7 @@ PURE = {
     "recovery._events",
     "recovery._replay",
     "recovery._retry",
+    "recovery._difference",
     "recovery._keys",
     "recovery._progress",
     "recovery._usage",

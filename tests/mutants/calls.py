@@ -8,6 +8,7 @@ CALL, REPLAY, KEYS = "recovery/_call.py", "recovery/_replay.py", "recovery/_keys
 DOUBT, ATTEMPTS = "recovery/_doubt.py", "recovery/_attempts.py"
 TOOL, RUN, CORE = "recovery/_tool.py", "recovery/_run.py", "recovery/_core.py"
 RESOLVE = "recovery/_resolve.py"
+TURNS, LIVENESS = "recovery/_turns.py", "recovery/_liveness.py"
 
 AGENT = "unit/test_recovery_agent.py::"
 TOOLS = "unit/test_recovery_tool.py::"
@@ -15,6 +16,9 @@ REPLAYS = "unit/test_recovery_replay.py::"
 PROPERTIES = "property/test_agent_properties.py::"
 RARE = PROPERTIES + "test_rare_programs_that_crash_at_every_call_of_the_disk"
 SEEDED = "unit/test_seeded_bugs.py::"
+TURN_TESTS = "unit/test_recovery_turns.py::"
+DIFFERENCE = "unit/test_recovery_difference.py::"
+CONCURRENCY = "property/test_concurrency.py::"
 
 MUTANTS = [
     Mutant(
@@ -349,8 +353,8 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                '            if lsn:\n                self.diverge(lsn, recorded, "the agent '
-                'returned")\n',
+                '            if lsn:\n                self.diverge(Sides(lsn, recorded, "the agent '
+                'returned"))\n',
                 "",
             )
         ],
@@ -423,5 +427,117 @@ MUTANTS = [
         "Arguments are recorded whole whatever their size: history grows with the square.",
         [Edit(CALL, "small = packed if len(packed) <= ARGS_SIZE_MAX else None", "small = packed")],
         [SEEDED + "test_large_arguments_are_recorded_by_digest"],
+    ),
+    Mutant(
+        "outcomes-handed-on-together",
+        "Outcomes are handed on as they come: how many a coroutine sees at once is another number "
+        "on replay, and the run is said to have diverged.",
+        [
+            Edit(
+                TURNS,
+                "if wait.ready() and (not wait.turn or self._at_rest() or self._run.alone()):",
+                "if wait.ready():",
+            )
+        ],
+        [TURN_TESTS + "test_an_outcome_is_handed_on_when_the_one_before_has_come_to_rest"],
+    ),
+    Mutant(
+        "sleepers-given-up-after-a-minute",
+        "A coroutine that sleeps before its call is taken for changed code: the run stops.",
+        [
+            Edit(
+                TURNS,
+                "STRICT_WAIT_S = {Held.HELD: 0.0, Held.SHARED: 60.0, Held.MOVING: 600.0}",
+                "STRICT_WAIT_S = {Held.HELD: 0.0, Held.SHARED: 60.0, Held.MOVING: 60.0}",
+            )
+        ],
+        [TURN_TESTS + "test_a_wrapper_may_sleep_for_minutes_before_a_recorded_call"],
+    ),
+    Mutant(
+        "sleepers-not-seen",
+        "A coroutine asleep is taken for one that waits for the record: unchanged code diverges.",
+        [
+            Edit(
+                LIVENESS,
+                "not codes.isdisjoint(_TIMED.union(calls)):\n        return Held.MOVING",
+                "not codes.isdisjoint(_TIMED.union(calls)):\n        return Held.HELD",
+            )
+        ],
+        [TURN_TESTS + "test_a_wrapper_may_sleep_for_minutes_before_a_recorded_call"],
+    ),
+    Mutant(
+        "gatherers-waited-for",
+        "Who waits for tasks is taken for one that may still make calls: changed code hangs for a "
+        "minute before it is told.",
+        [
+            Edit(
+                LIVENESS,
+                'awaited = getattr(waiter, "_children", [waiter])  # of a gather',
+                "awaited = [waiter]",
+            )
+        ],
+        [TURN_TESTS + "test_changed_code_beside_tasks_that_all_wait_is_told_at_once"],
+    ),
+    Mutant(
+        "heartbeats-waited-for",
+        "A task that sleeps again and again holds up every outcome for ten minutes.",
+        [Edit(TURNS, "MOVES_MAX = 5\n", "MOVES_MAX = 1 << 30\n")],
+        [TURN_TESTS + "test_a_heartbeat_holds_up_no_outcome"],
+    ),
+    Mutant(
+        "order-not-waited-for",
+        "A recorded outcome does not wait for the coroutine that was before it: who comes first "
+        "is another one on replay.",
+        [
+            Edit(
+                TURNS,
+                "            chosen = first or self._new[:1]\n",
+                "            chosen = first or self._new[:1]\n"
+                "        elif not chosen:\n            chosen = first\n",
+            )
+        ],
+        [CONCURRENCY + "test_concurrent_code_replays_in_whatever_order_things_come"],
+    ),
+    Mutant(
+        "threads-at-work-not-seen",
+        "A thread of the agent that is busy before its call is taken for gone: the run stops.",
+        [
+            Edit(
+                LIVENESS,
+                "return Held.SHARED if frame.f_code.co_filename in _LOCKS else Held.MOVING",
+                "return Held.SHARED",
+            )
+        ],
+        [TURN_TESTS + "test_a_thread_of_a_plain_agent_may_take_its_time_before_a_recorded_call"],
+    ),
+    Mutant(
+        "stopped-agent-left-waiting",
+        "A run that is parked in a worker hangs for ever in the coroutine that waits for its work.",
+        [Edit(RUN, "            self._cancel({self._root})\n", "            pass\n")],
+        [TURN_TESTS + "test_a_run_that_is_stopped_in_a_worker_ends_where_its_consumer_waits"],
+    ),
+    Mutant(
+        "cancellation-left-behind",
+        "Whoever awaits a run that was stopped counts as cancelled ever after.",
+        [Edit(RUN, "            root.uncancel()\n", "            pass\n")],
+        [TURN_TESTS + "test_a_run_that_is_stopped_in_a_worker_ends_where_its_consumer_waits"],
+    ),
+    Mutant(
+        "wrong-call-shown",
+        "A divergence shows any recorded call beside the new one: nobody sees what was edited.",
+        [
+            Edit(
+                REPLAY,
+                "(call.key.scope == key.scope) + (call.key.tool == key.tool)))  # fmt: skip",
+                "-call.lsn))  # fmt: skip",
+            )
+        ],
+        [DIFFERENCE + "test_of_several_recorded_calls_the_one_most_like_the_new_one_is_shown"],
+    ),
+    Mutant(
+        "equal-values-of-other-types-not-told-apart",
+        "A 1 that has become True is not shown as different: the error names no difference.",
+        [Edit("recovery/_difference.py", "type(a) is not type(b) or (a != b", "(a != b")],
+        [DIFFERENCE + "test_the_path_to_each_difference_is_named"],
     ),
 ]

@@ -1,0 +1,162 @@
+"""What a DivergenceError says: both sides, and where they differ."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from recovery import CheckpointStore, DivergenceError, RecoverableAgent, Run, accept, tool
+from recovery._difference import SHOWN_MAX, SIZE_MAX, differences
+
+
+@pytest.mark.parametrize(
+    ("recorded", "found", "lines"),
+    [
+        (1, 1, []),
+        ({"a": math.nan}, {"a": math.nan}, []),
+        (1, 2, ["value: 1 -> 2"]),
+        (1, True, ["value: 1 -> True"]),
+        ({"a": 1}, {"b": 1}, ["a: 1 -> (absent)", "b: (absent) -> 1"]),
+        ({"args": [{"to": "x", "n": 10}]}, {"args": [{"to": "x", "n": 9}]}, ["args[0].n: 10 -> 9"]),
+        ({"args": ["a"]}, {"args": ["a", "b"]}, ["args[1]: (absent) -> 'b'"]),
+        ({1: "x"}, {1: "y"}, ["[1]: 'x' -> 'y'"]),
+        ({"a": [1]}, {"a": {"b": 1}}, ["a: [1] -> {'b': 1}"]),
+    ],
+)
+def test_the_path_to_each_difference_is_named(recorded: Any, found: Any, lines: list[str]) -> None:
+    assert list(differences(recorded, found)) == lines
+
+
+def test_a_long_text_is_shown_where_it_differs() -> None:
+    (line,) = differences("x" * 900 + "old" + "y" * 900, "x" * 900 + "new" + "y" * 900)
+    assert "xold" in line and "xnew" in line
+    assert len(line) < 3 * SIZE_MAX
+
+
+def test_many_differences_are_cut_short() -> None:
+    lines = differences(list(range(100)), list(range(1, 101)))
+    assert len(lines) == SHOWN_MAX + 1
+    assert lines[-1] == "and more"
+
+
+def test_deep_values_are_compared_all_the_same() -> None:
+    def nested(depth: int, x: Any) -> Any:
+        return x if depth == 0 else [nested(depth - 1, x)]
+
+    (line,) = differences(nested(900, 1), nested(900, 2))
+    assert line.startswith("[0][0][0]")
+
+
+@tool
+def pay(amount: int, to: str, note: str = "") -> str:
+    return f"paid {amount} to {to}"
+
+
+@tool
+def post(what: str) -> None:
+    return None
+
+
+def diverging(first: Any, second: Any) -> DivergenceError:
+    """The error of an agent that makes one call, dies, and then makes another one."""
+    calls = [first, second]
+
+    async def agent(run: Run) -> None:
+        function, args, kwargs = calls.pop(0)
+        await run.call(function, *args, **kwargs)
+        raise RuntimeError("dies")
+
+    of = RecoverableAgent(agent, CheckpointStore(), max_recoveries=1)
+    with pytest.raises(DivergenceError) as caught:
+        asyncio.run(of.run_with_recovery("t", "run"))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "lines"),
+    [
+        ((pay, (10, "alice"), {}), (pay, (9999, "alice"), {}), ["args[0]: 10 -> 9999"]),
+        (
+            (pay, (10, "alice"), {}),
+            (pay, (10,), {"to": "mallory", "note": "x"}),
+            ["args[1]: 'alice' -> 'mallory'", "args[2]: (absent) -> 'x'"],
+        ),
+        ((post, ("a",), {}), (pay, (1, "a"), {}),
+         ["tool: 'post' -> 'pay'", "args[0]: 'a' -> 1", "args[1]: (absent) -> 'a'"]),
+        (
+            (post, ("a",), {"call_id": "c1"}),
+            (post, ("a",), {"call_id": "c2"}),
+            ["call_id: 'c1' -> 'c2'"],
+        ),
+        (
+            (post, ("a",), {"call_id": "c1"}),
+            (post, ("b",), {"call_id": "c1"}),
+            ["args[0]: 'a' -> 'b'"],
+        ),
+    ],
+)  # fmt: skip
+def test_an_error_says_which_argument_differs(first: Any, second: Any, lines: list[str]) -> None:
+    error = diverging(first, second)
+    assert list(error.differences) == lines
+    for line in lines:
+        assert f"\n  different: {line}\n" in str(error)
+    assert f"recorded (LSN {error.lsn}): {first[0].__name__}" in str(error)
+    assert f"{__file__}:" in error.found
+    assert error.step == 0
+
+
+def test_arguments_that_were_recorded_by_digest_are_told_apart_by_it() -> None:
+    error = diverging((post, ("x" * 9000,), {}), (post, ("y" * 9000,), {}))
+    (line,) = error.differences
+    assert line.startswith("arguments: '9,0")
+    assert "digest" in line
+
+
+def test_of_several_recorded_calls_the_one_most_like_the_new_one_is_shown() -> None:
+    calls: list[list[Any]] = [[(post, "first"), (pay, 10)], [(pay, 11)]]
+
+    async def agent(run: Run) -> None:
+        for function, arg in calls.pop(0):
+            await run.call(function, arg, *(["alice"] if function is pay else []))
+        raise RuntimeError("dies")
+
+    of = RecoverableAgent(agent, CheckpointStore(), max_recoveries=1)
+    with pytest.raises(DivergenceError) as caught:
+        asyncio.run(of.run_with_recovery("t", "run"))
+    assert caught.value.differences == ("args[0]: 10 -> 11",)
+    assert caught.value.recorded.startswith("pay")
+
+
+def test_a_changed_message_is_shown_with_its_path() -> None:
+    texts = ["old", "new"]
+
+    async def agent(run: Run) -> None:
+        run.messages.append({"role": "user", "content": [texts.pop(0)]})
+        await run.call(post, "x")
+        raise RuntimeError("dies")
+
+    of = RecoverableAgent(agent, CheckpointStore(), max_recoveries=1)
+    with pytest.raises(DivergenceError) as caught:
+        asyncio.run(of.run_with_recovery("t", "run"))
+    assert caught.value.differences == ("messages[0].content[0]: 'old' -> 'new'",)
+
+
+def test_a_changed_message_can_be_accepted() -> None:
+    texts = ["old", "new", "new", "new"]
+
+    async def agent(run: Run) -> Any:
+        run.messages.append({"role": "user", "content": texts.pop(0)})
+        await run.call(post, len(texts))
+        if len(texts) > 1:
+            raise RuntimeError("dies")
+        return run.messages[0]["content"]
+
+    store = CheckpointStore()
+    of = RecoverableAgent(agent, store, max_recoveries=1)
+    with pytest.raises(DivergenceError):
+        asyncio.run(of.run_with_recovery("t", "run"))
+    accept(store, "run", why="the prompt was improved")
+    assert asyncio.run(of.run_with_recovery("t", "run"))["result"] == "new"

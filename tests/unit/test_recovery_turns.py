@@ -1,0 +1,325 @@
+"""Whose turn it is: who is waited for, how long, and what is handed on when."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from recovery import (
+    CheckpointStore,
+    DivergenceError,
+    InDoubtError,
+    RecoverableAgent,
+    Run,
+    SyncRun,
+    tool,
+)
+from recovery._liveness import Held, of_task, of_threads
+from recovery._turns import WARN_AFTER_S
+from tests.property.agents import Clock, Loop, bury, virtual_time
+
+executed: Counter[Any] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    executed.clear()
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    with virtual_time() as clock:
+        yield clock
+
+
+@tool
+async def send(what: Any) -> Any:
+    executed[what] += 1
+    return what
+
+
+@tool(after_crash="retry")
+async def look(what: Any, seconds: float = 0) -> Any:
+    executed[what] += 1
+    await asyncio.sleep(seconds)
+    return what
+
+
+def run_in(clock: Clock, job: Coroutine[Any, Any, Any]) -> Any:
+    loop = Loop(clock)
+    try:
+        return loop.run_until_complete(job)
+    finally:
+        bury(loop)
+
+
+def twice(clock: Clock, agent: Callable[[Run], Any]) -> Any:
+    """Run an agent that raises in its first life; what its second one returns."""
+    of = RecoverableAgent(agent, CheckpointStore(), max_recoveries=1)
+    return run_in(clock, of.run_with_recovery("t", "run"))["result"]
+
+
+class DiesError(Exception):
+    pass
+
+
+# -- what coroutines and threads wait for
+
+
+async def held_by(body: Coroutine[Any, Any, Any], ours: Any = ()) -> Held:
+    task = asyncio.create_task(body)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    try:
+        return of_task(task, ours, {send.tool_spec.function.__code__})  # type: ignore[attr-defined]
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def sleeper() -> None:
+    await asyncio.sleep(9)
+
+
+async def waits_for_tasks(how: str) -> None:
+    tasks = [asyncio.create_task(sleeper()) for _ in range(2)]
+    try:
+        match how:
+            case "task":
+                await tasks[0]
+            case "gather":
+                await asyncio.gather(*tasks)
+            case "group":
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(sleeper())
+            case "timeout":
+                await asyncio.wait_for(asyncio.shield(tasks[0]), 3)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def waits_in(thing: Any) -> None:
+    await thing
+
+
+def test_who_waits_for_a_task_is_as_far_as_that_task() -> None:
+    for how in ("task", "gather", "group"):
+        assert asyncio.run(held_by(waits_for_tasks(how))) is Held.HELD, how
+
+
+def test_what_goes_on_by_itself_is_told_from_what_waits_for_others() -> None:
+    async def found() -> list[Held]:
+        lock, queue = asyncio.Lock(), asyncio.Queue[int]()
+        await lock.acquire()
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        never = threading.Event()
+        in_thread = await held_by(asyncio.to_thread(never.wait, 0.2))
+        never.set()
+        return [
+            await held_by(sleeper()),
+            await held_by(waits_for_tasks("timeout")),
+            in_thread,
+            await held_by(waits_in(queue.get())),
+            await held_by(waits_in(lock.acquire())),
+            await held_by(waits_in(asyncio.get_running_loop().create_future())),
+            await held_by(waits_in(mine), {mine}),
+        ]
+
+    moving, shared, held = Held.MOVING, Held.SHARED, Held.HELD
+    assert asyncio.run(found()) == [moving, moving, moving, shared, shared, shared, held]
+
+
+def test_threads_at_work_are_told_from_idle_ones() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def spin() -> None:
+        begun.set()
+        while not go.is_set():
+            sum(range(1000))
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        (idle,) = pool._threads
+        blocked = threading.Thread(target=go.wait)
+        busy = threading.Thread(target=spin)
+        for thread in (blocked, busy):
+            thread.start()
+        begun.wait()
+        assert of_threads([busy], ()) is Held.MOVING
+        while of_threads([blocked], ()) is not Held.SHARED:
+            pass  # it has only just started
+        while of_threads([idle], ()) is not Held.HELD:
+            pass
+        assert of_threads([idle, blocked], ()) is Held.SHARED
+        assert of_threads([], ()) is Held.HELD
+        go.set()
+
+
+# -- how long is waited
+
+
+def test_a_wrapper_may_sleep_for_minutes_before_a_recorded_call(clock: Clock) -> None:
+    async def agent(run: Run) -> Any:
+        async def slow() -> Any:
+            await asyncio.sleep(400 if run.recovery_count else 0)
+            return await run.call(send, "slow")
+
+        async def quick() -> Any:
+            await asyncio.sleep(0 if run.recovery_count else 5)
+            if not run.recovery_count:
+                raise DiesError
+            return await run.call(send, "quick")
+
+        return await asyncio.gather(slow(), quick())
+
+    assert twice(clock, agent) == ["slow", "quick"]
+    assert executed == {"slow": 1, "quick": 1}
+    assert clock.now > 400
+
+
+def test_changed_code_beside_tasks_that_all_wait_is_told_at_once(clock: Clock) -> None:
+    async def agent(run: Run) -> None:
+        names = "xb" if run.recovery_count else "ab"
+        await asyncio.gather(*(run.call(send, name) for name in names))
+        raise DiesError
+
+    with pytest.raises(DivergenceError) as caught:
+        twice(clock, agent)
+    assert caught.value.differences == ("args[0]: 'a' -> 'x'",)
+    assert clock.now < 1
+    assert executed == {"a": 1, "b": 1}
+
+
+def test_a_new_call_says_what_it_waits_for(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("recovery")
+    logger.disabled = False  # which the fixture for virtual time has silenced
+    caplog.set_level(logging.WARNING, "recovery")
+
+    async def heartbeat() -> None:
+        while True:  # noqa: ASYNC110 - as agents do
+            await asyncio.sleep(3)
+
+    async def agent(run: Run) -> None:
+        beat = asyncio.create_task(heartbeat(), name="beat")
+        try:
+            await run.call(send, "new" if run.recovery_count else "old")
+            raise DiesError
+        finally:
+            beat.cancel()
+
+    with pytest.raises(DivergenceError):
+        twice(clock, agent)
+    warnings = [r.getMessage() for r in caplog.records if "has waited" in r.getMessage()]
+    assert "'old'" in warnings[0]
+    assert f"beat at {__file__}:" in warnings[0]
+    assert len(warnings) < 10
+    assert WARN_AFTER_S < clock.now < 1000
+    assert executed == {"old": 1}
+
+
+def test_a_heartbeat_holds_up_no_outcome(clock: Clock) -> None:
+    async def heartbeat() -> None:
+        while True:  # noqa: ASYNC110 - as agents do
+            await asyncio.sleep(1)
+
+    async def agent(run: Run) -> Any:
+        beat = asyncio.create_task(heartbeat())
+        try:
+            names = "ba" if run.recovery_count else "ab"  # asked for in another order
+            found = [await run.call(look, name) for name in names]
+            if not run.recovery_count:
+                raise DiesError
+            return found
+        finally:
+            beat.cancel()
+
+    assert twice(clock, agent) == ["b", "a"]
+    assert executed == {"a": 1, "b": 1}
+    assert clock.now < 60
+
+
+def test_an_outcome_is_handed_on_when_the_one_before_has_come_to_rest(clock: Clock) -> None:
+    async def agent(run: Run) -> Any:
+        tasks = {asyncio.create_task(run.call(look, x, 1)) for x in "abc"}
+        batches, pending = [], tasks
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            batches.append(len(done))
+            await asyncio.sleep(0)
+        await run.call(send, batches[0])
+        if not run.recovery_count:
+            raise DiesError
+        return batches
+
+    assert twice(clock, agent) == [1, 1, 1]
+    assert executed == {"a": 1, "b": 1, "c": 1, 1: 1}
+
+
+def test_a_thread_of_a_plain_agent_may_take_its_time_before_a_recorded_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("recovery._turns.GRACE_S", 0.01)
+
+    def agent(run: SyncRun) -> Any:
+        life = min(run.recovery_count, 1)
+
+        def work() -> Any:
+            if life:
+                sum(i % 7 for i in range(2_000_000))  # longer than any grace
+            return run.call(look, "in a thread")
+
+        with ThreadPoolExecutor(1) as pool:
+            started = pool.submit(work)
+            if not life:
+                started.result()
+                raise DiesError
+            return [run.call(look, "new"), started.result()]
+
+    of = RecoverableAgent(agent, CheckpointStore(), max_recoveries=1)
+    found = of.run_with_recovery_sync("t", "run")["result"]
+    assert found == ["new", "in a thread"]
+    assert executed == {"new": 1, "in a thread": 1}
+
+
+# -- the end of a run that was stopped in a task
+
+
+def test_a_run_that_is_stopped_in_a_worker_ends_where_its_consumer_waits() -> None:
+    @tool
+    async def cut(what: str) -> None:
+        executed[what] += 1
+        if executed[what] == 1:
+            raise KeyboardInterrupt  # as a process that ends does
+
+    async def agent(run: Run) -> Any:
+        done: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def worker() -> None:
+            done.put_nowait(await run.call(cut, "job"))
+
+        task = asyncio.create_task(worker())
+        found = await done.get()
+        await task
+        return found
+
+    of = RecoverableAgent(agent, CheckpointStore())
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(of.run_with_recovery("t", "run"))
+
+    async def outer() -> int:
+        with pytest.raises(InDoubtError):
+            await asyncio.wait_for(of.run_with_recovery("t", "run"), 20)
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    assert asyncio.run(outer()) == 0
+    assert executed == {"job": 1}
