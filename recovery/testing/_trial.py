@@ -176,7 +176,8 @@ class Trial:
 
     def _settle(self, parked: BaseException | None, life: Life) -> bool:
         """Do what an operator does who looks outside; whether everything could be settled."""
-        for call in doubts(parked):
+        # Inner calls first: an outcome of the outer one covers them.
+        for call in sorted(doubts(parked), key=lambda call: -call.lsn):
             self.doubtful.append(call.tool)
             how = self._resolution(call)
             if how.how == "unknown":
