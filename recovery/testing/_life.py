@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, aclosing, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, cast
@@ -21,7 +21,9 @@ from eventlog.testing import Crash, SimulatedDisk
 from recovery._agent import RecoverableAgent
 from recovery._checkpoint import CheckpointStore
 from recovery._events import RunFinished
+from recovery._keys import UNDO_CALL
 from recovery._run import Run, SyncRun
+from recovery._stream import combined
 from recovery._tool import (
     Arguments,
     Call,
@@ -30,6 +32,7 @@ from recovery._tool import (
     current_call,
     current_scope,
     is_async,
+    is_generator,
 )  # fmt: skip
 from recovery._values import OutcomeUnknown, digest, pack, pack_arguments, unpack
 from recovery.stores.protocol import LogStore
@@ -240,6 +243,10 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
             finally:
                 self.life.active.pop(number, None)
 
+        def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+            self.life.goes_on()
+            return super().open_stream(_seen(spec), given, call_id)
+
         def next_step(self) -> int:
             self.life.goes_on()
             step = super().next_step()
@@ -314,7 +321,7 @@ def observe(agent: RecoverableAgent, life: Life) -> None:
 
 
 def _seen(spec: ToolSpec) -> ToolSpec:
-    if spec.waits:  # it does nothing outside
+    if spec.waits or spec.name == UNDO_CALL:  # it does nothing outside
         return spec
     try:
         return _seen_cached(spec)
@@ -332,7 +339,10 @@ def _seen_cached(spec: ToolSpec) -> ToolSpec:
         life.leave(made, result)
         return result
 
-    if is_async(function):
+    body: Callable[..., Any]
+    if is_generator(function):
+        body = _seen_generator(spec)
+    elif is_async(function):
 
         @functools.wraps(function)
         async def body(*args: Any, **kwargs: Any) -> Any:
@@ -350,6 +360,32 @@ def _seen_cached(spec: ToolSpec) -> ToolSpec:
             return result
 
     return replace(spec, function=body)
+
+
+def _seen_generator(spec: ToolSpec) -> Callable[..., Any]:
+    """It is left at its end, or where its consumer leaves it: what came until then is its value."""
+    function, combine = spec.function, spec.combine or combined
+
+    @functools.wraps(function)
+    async def body_async(*args: Any, **kwargs: Any) -> Any:
+        (life, made), chunks = _enter(spec), list[Any]()
+        async with aclosing(function(*args, **kwargs)) as source:
+            with suppress(GeneratorExit):
+                async for chunk in source:
+                    chunks.append(chunk)
+                    yield chunk
+        life.leave(made, combine(chunks))
+
+    @functools.wraps(function)
+    def body(*args: Any, **kwargs: Any) -> Any:
+        (life, made), chunks = _enter(spec), list[Any]()
+        with closing(function(*args, **kwargs)) as source, suppress(GeneratorExit):
+            for chunk in source:
+                chunks.append(chunk)
+                yield chunk
+        life.leave(made, combine(chunks))
+
+    return body_async if inspect.isasyncgenfunction(function) else body
 
 
 def _enter(spec: ToolSpec) -> tuple[Life, Execution]:
