@@ -538,12 +538,21 @@ def test_a_generator_that_does_not_let_itself_be_closed_has_failed(reader):
 
 
 def test_two_streams_at_once_each_replay_their_own():
+    async def in_turn(text: str) -> AsyncIterator[str]:
+        async for word in words_async(text):
+            yield word
+            await barrier.wait()  # each waits for the other one's chunk
+
+    barrier: Any = None
+
     async def agent(run: Run) -> Any:
+        nonlocal barrier
+        barrier = asyncio.Barrier(2)
+
         async def consume(text: str) -> Any:
-            async with run.stream(words_async, text) as stream:
+            async with run.stream(in_turn, text) as stream:
                 async for chunk in stream:
                     seen.append(chunk)
-                    await asyncio.sleep(0)
             return stream.result
 
         found = await asyncio.gather(consume("a b c"), consume("x y z"))
@@ -552,7 +561,7 @@ def test_two_streams_at_once_each_replay_their_own():
         return found
 
     assert start(agent) == ["a b c ", "x y z "]
-    assert seen[:6] != sorted(seen[:6])  # chunks of both came in turn
+    assert [set(seen[i : i + 2]) for i in (0, 2, 4)] == [{"a ", "x "}, {"b ", "y "}, {"c ", "z "}]
     assert sorted(did) == list("abcxyz")
 
 
