@@ -183,13 +183,15 @@ class EventLog:
         """What the clock says by which records are stamped: ns since 1970."""
         return self._files.time_ns()
 
-    def append(self, kind: str, body: Any) -> int:
+    def append(self, kind: str, body: Any, *, time_ns: int | None = None) -> int:
         """Append one record; its LSN. With the operating system when this returns.
+
+        ``time_ns`` is for a copy of a record, which keeps its time; else it is now.
 
         Raises RefusedValueError, with the path to the value, for what msgpack cannot hold and for
         more than 64 MiB (nothing is written then); WriterFailedError after an earlier failure.
         """
-        time_ns = self._files.time_ns()
+        time_ns = self._files.time_ns() if time_ns is None else time_ns
         lsn = self._appender.append(RECORDS, 1, encode_payload(time_ns, [(kind, pack(body))]))
         self.last_time_ns = time_ns
         return lsn

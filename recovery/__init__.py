@@ -8,7 +8,7 @@ from recovery import _codecs as _codecs
 from recovery import _numpy as _numpy
 from recovery._agent import RecoverableAgent, RecoveryReport
 from recovery._budget import Budget
-from recovery._checkpoint import Checkpoint, CheckpointStore, Validity
+from recovery._checkpoint import Checkpoint, CheckpointStore
 from recovery._children import children, parent
 from recovery._errors import (
     BudgetError,
@@ -32,6 +32,8 @@ from recovery._errors import (
 )
 from recovery._family import ChildRun, ParentRun
 from recovery._following import RunEvents, events
+from recovery._fork import fork
+from recovery._lineage import ForkedFrom, lineage
 from recovery._outside import cancel, signal
 from recovery._progress import Progress
 from recovery._register import register
@@ -39,6 +41,7 @@ from recovery._resolve import accept, resolve
 from recovery._retry import Retry
 from recovery._run import Run, SyncRun
 from recovery._run_event import RunEvent
+from recovery._stored import StoredCheckpoint, Validity
 from recovery._stream import Stream, SyncStream
 from recovery._tool import Call, Resolution, current_call, tool
 from recovery._undo_outside import undo
@@ -56,6 +59,7 @@ __all__ = [
     "ChildRun",
     "DamagedRunError",
     "DivergenceError",
+    "ForkedFrom",
     "InDoubtError",
     "OutcomeUnknown",
     "ParentRun",
@@ -74,6 +78,7 @@ __all__ = [
     "RunFailedError",
     "RunUndoneError",
     "StoppedError",
+    "StoredCheckpoint",
     "Stream",
     "SyncRun",
     "SyncStream",
@@ -89,6 +94,8 @@ __all__ = [
     "children",
     "current_call",
     "events",
+    "fork",
+    "lineage",
     "parent",
     "register",
     "resolve",

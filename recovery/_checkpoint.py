@@ -25,6 +25,7 @@ from recovery._snapshots import (
     pack_state,
     restore,
 )
+from recovery._stored import StoredCheckpoint, Validity, stored_checkpoints
 from recovery._values import digest, pack, unpack
 from recovery.stores.file import FileStore
 from recovery.stores.memory import MemoryStore
@@ -130,20 +131,6 @@ class Checkpoint:
         return checksum(self.run_id, self.step_number, state, (messages, results))
 
 
-@dataclass(frozen=True, slots=True)
-class Validity:
-    """Whether a checkpoint is sound (its truth value), and why not."""
-
-    sound: bool
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return self.sound
-
-    def __str__(self) -> str:
-        return "sound" if self.sound else self.reason
-
-
 @dataclass(slots=True)
 class _Saving:
     """A run to which checkpoints are saved, and what it was before the first of them."""
@@ -223,6 +210,19 @@ class CheckpointStore:
         """The newest checkpoint taken at the end of this step that verifies, or None."""
         found = self._load(run_id, [])
         return next((one for one in found if one.step_number == step_number), None)
+
+    def checkpoints(self, run_id: str) -> list[StoredCheckpoint]:
+        """The checkpoints of a run, the newest first, the damaged ones too; empty without a run.
+
+        Reads the log once and restores nothing, so it says whether what a checkpoint needs is there
+        and undamaged; ``validate`` also computes the checksums of what is restored.
+        """
+        saving = self._saving.get(check_run_id(run_id))
+        reader = saving.log if saving is not None else self.backend.read(run_id)
+        if reader is None:
+            return []
+        with nullcontext(reader) if saving is not None else reader:
+            return stored_checkpoints(reader)
 
     def validate(self, checkpoint: Checkpoint | str) -> Validity:
         """Whether a checkpoint is what its checksum says; or, for a run id, whether all of the

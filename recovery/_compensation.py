@@ -9,6 +9,8 @@ undoes it:
     as after a crash or a cancellation        in doubt: it must be resolved first
     inside a call that is itself undone       that call's compensation speaks for it
     inside a compensation                     it is part of an undoing
+    happened in the run that this is a fork   that run may undo it
+    of, before it was forked
 
 The log is read from its beginning, whatever checkpoints there are.
 """
@@ -28,9 +30,11 @@ from recovery._events import (
     CallRetried,
     CallReturned,
     Event,
+    RunStarted,
     StepStarted,
 )
 from recovery._keys import UNDO_CALL, UNDO_PREFIX, CallKey, outer_call
+from recovery._lineage import ForkedFrom
 
 State = Literal["open", "abandoned", "to be retried", "happened", "did not happen"]
 IN_DOUBT = ("open", "abandoned")
@@ -90,11 +94,15 @@ class Undoing:
     first_lsn: int = 1  # of the log: 1 unless its beginning was removed
     begins: int = 0  # the LSN at which step ``since`` began
     again: dict[int, int] = field(default_factory=dict)  # failed tries that were decided to repeat
+    forked: int = 0  # up to this LSN the records are those of the run that it was forked from
     _made: dict[int, Made] = field(default_factory=dict)
 
     def add(self, lsn: int, time_ns: int, event: Event) -> None:
         """The next event of the log."""
         match event:
+            case RunStarted():
+                origin = ForkedFrom.of(event)
+                self.forked = origin.until if origin else 0
             case StepStarted(step=step) if step == self.since and not self.begins:
                 self.begins = lsn
             case CallIntended():
@@ -145,7 +153,9 @@ class Undoing:
 
     def _concerned(self) -> Iterator[Made]:
         for one in self._before():
-            if one.intent.undo and one.lsn > self.begins and not self._is_covered(one):
+            is_ours = one.state != "happened" or one.outcome_lsn > self.forked
+            is_meant = one.intent.undo and one.lsn > self.begins and is_ours
+            if is_meant and not self._is_covered(one):
                 yield one
 
     def _compensations(self) -> Iterator[Made]:

@@ -335,8 +335,8 @@ class RunCore(ABC):
         return self.has_begun() and self.replay.used_up
 
     def has_begun(self) -> bool:
-        """Whether the code has its state and messages back."""
-        return self._entered or self._history.restored is None
+        """Whether the code has its state and messages back, or does without."""
+        return self._entered or self._history.restored is None or self._history.begins_anew
 
     def here(self) -> Scope:
         scope = current_scope.get()

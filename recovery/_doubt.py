@@ -33,8 +33,10 @@ def call_of(
 ) -> Call:
     """The call as its tool or an operator sees it; ``attempt`` is its number and when it began."""
     number, started_ns = attempt
+    # The effect of a call that came here with a fork may have happened under the key it had there.
+    idempotent = run.replay.foreign_key(lsn) or idempotency_key(run.uid, key)
     return Call(run.run_id, lsn, key.scope, key.tool, *given, key.call_id,
-                idempotency_key(run.uid, key), number, started_ns)  # fmt: skip
+                idempotent, number, started_ns)  # fmt: skip
 
 
 def settle(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Settled | None]:

@@ -19,6 +19,7 @@ class RunStarted:
     """The run began. ``uid`` tells it from any other run of the same name.
 
     ``parent``: the run that started it (see ParentRun), None if nobody did.
+    ``forked_from``: what it was forked from (see ForkedFrom); empty if it was not.
     """
 
     kind: ClassVar = "run_started"
@@ -26,6 +27,7 @@ class RunStarted:
     task: Any
     uid: str
     parent: Any = None
+    forked_from: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class CallIntended:
 
     ``args`` is [positional, by name] while that is small or the call can be undone, else None;
     ``size`` is its packed size. ``undo`` names the function that undoes it, "" if none does;
-    ``child`` the run that it starts.
+    ``child`` the run that it starts. ``key`` is the idempotency key of a call that was made in
+    another run and came here with a fork; empty where it follows from the identity.
     """
 
     kind: ClassVar = "call"
@@ -66,6 +69,7 @@ class CallIntended:
     size: int = 0
     undo: str = ""
     child: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +282,7 @@ _PLAIN = {
     "bytes": bytes,
     "list[int]": list,
     "list[Any] | Packed": list,
+    "dict[str, Any]": dict,
 }
 _TYPES: dict[str, type[Event]] = {event.kind: event for event in get_args(Event)}
 _FIELDS = {kind: tuple(f.name for f in fields(event)) for kind, event in _TYPES.items()}

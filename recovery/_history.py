@@ -25,6 +25,7 @@ from recovery._events import (
     decode,
 )
 from recovery._keys import step_of, step_scope
+from recovery._lineage import ForkedFrom
 from recovery._replay import Replay
 from recovery._snapshots import BrokenCheckpointError, Restored, restore, value_at
 from recovery._tally import Tallies
@@ -37,6 +38,7 @@ _logger = logging.getLogger("recovery")
 
 Entry = tuple[int, int, Event]  # LSN, time in ns, event
 Ended = RunFinished | RunFailed | RunUndone | RunCancelled
+Item = tuple[Record, Event]
 
 
 class RunRecords(Protocol):
@@ -68,6 +70,7 @@ class History:
     broken: tuple[str, ...]
     tallies: Tallies
     accepted: bool = False  # whether the code may diverge once
+    origin: ForkedFrom | None = None
     herald: Herald | None = None
     _outcomes: dict[int, Any] = field(init=False)
     _fetched: dict[Ref, Any] = field(init=False, default_factory=dict)
@@ -84,6 +87,13 @@ class History:
         """The step at whose end the checkpoint was taken; 0 without one."""
         return self.restored.step if self.restored else 0
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether the code before the first step may do what is not recorded, though it resumes
+        from a checkpoint: in a fork it may have another task than the code that made that."""
+        origin, restored = self.origin, self.restored
+        return bool(origin and origin.optional and restored and restored.lsn <= origin.until)
+
     def value_of(self, item: Any) -> Any:
         """What a recorded message is: itself, or what it refers to."""
         if not isinstance(item, Ref):
@@ -95,13 +105,16 @@ class History:
         return self._fetched[item]
 
 
-def value_of_ref(fetch: Callable[[set[int]], dict[int, Record]], run_id: str, ref: Ref) -> Any:
+def value_of_ref(
+    fetch: Callable[[set[int]], dict[int, Record]], run_id: str, ref: Ref,
+    unpacked: Callable[[bytes], Any] = unpack,
+) -> Any:  # fmt: skip
     """The value that a reference in the log of a run names; DamagedRunError when it is lost."""
     record = fetch({ref.lsn}).get(ref.lsn)
     try:
         if record is None:
             raise ValueError
-        return value_at(record, unpack(record.packed), ref)
+        return value_at(record, unpacked(record.packed), ref)
     except (KeyError, IndexError, TypeError, ValueError):
         what = "holds a message that a later record refers to"
         lost = Damage(0, 0, 0, ref.lsn, ref.lsn, what)
@@ -116,36 +129,45 @@ def load(log: RunRecords, run_id: str) -> History:
     """
     damage: list[Damage] = []
     broken: list[str] = []
-    for restored, prologue in _checkpoints(log, damage, broken):
-        tail, lost = _tail(log, restored, damage)
-        entries = prologue + tail
+    for restored, prologue in checkpoints(log, damage, broken):
+        lost: list[Damage] = []
+        tail = list(decoded(log, restored.lsn + 1 if restored else 1, damage, lost))
+        entries = [_entry(item) for item in prologue] + tail
         # A call of a step that was over at the checkpoint: made by a task that had outlived its
         # step, and that only an earlier start brings back.
-        if restored is None or not _reaches_behind(tail, restored.step):
+        if restored is None or not reaches_behind(tail, restored.step):
             break
         broken.append(f"checkpoint at LSN {restored.lsn}: a task of an earlier step outlived it")
     if lost:
         raise DamagedRunError(run_id, lost)
     for reason in broken:
         _logger.warning("run %s: %s; an earlier one stands in", run_id, reason)
+    started = next((e for _, _, e in entries if isinstance(e, RunStarted)), None)
+    origin = ForkedFrom.of(started)
+    if origin is not None:
+        last = max(restored.lsn if restored else 0, entries[-1][0])
+        origin.check(run_id, last, restored.lsn if restored else 0, (*damage, *broken))
     return History(
-        run_id, log, restored, entries, Replay.of(entries),
-        list(_prologue(tail, restored)),
-        next((e for _, _, e in entries if isinstance(e, RunStarted)), None),
-        ended_by(entries),
+        run_id, log, restored, entries,
+        Replay.of(entries, origin.optional if origin else 0),
+        list(prologue_of(tail, restored)), started, ended_by(entries),
         (restored.recoveries if restored else 0)
         + sum(isinstance(e, RunResumed) for _, _, e in entries),
-        tuple(dict.fromkeys(damage)), tuple(broken), _tallies(tail, restored), _accepted(tail),
+        tuple(dict.fromkeys(damage)), tuple(broken), tallies_of(tail, restored), _accepted(tail),
+        origin,
     )  # fmt: skip
 
 
-def _checkpoints(
-    log: RunRecords, damage: list[Damage], broken: list[str]
-) -> Iterator[tuple[Restored | None, list[Entry]]]:
+def checkpoints(
+    log: RunRecords, damage: list[Damage], broken: list[str],
+    wanted: Callable[[Snapshot], bool] = lambda snapshot: True,
+) -> Iterator[tuple[Restored | None, list[Item]]]:  # fmt: skip
     """Checkpoints that verify, the newest first, with the events of the code before the first
     step; at last the beginning of the log."""
     for snapshot in log.snapshots(damage.append):
         try:
+            if not wanted(snapshot):
+                continue
             restored = restore(log, snapshot)
             found = log.fetch(set(restored.prologue))
             if len(found) < len(restored.prologue):
@@ -156,49 +178,53 @@ def _checkpoints(
         except BrokenCheckpointError as exc:
             broken.append(str(exc))
             continue
-        entries: list[Entry] = []
+        items: list[Item] = []
         for lsn in sorted(found):
-            entries += _entry(found[lsn], [])
-        yield restored, entries
+            items += _item(found[lsn], [])
+        yield restored, items
     yield None, []
 
 
-def _tail(
-    log: RunRecords, restored: Restored | None, damage: list[Damage]
-) -> tuple[list[Entry], list[Damage]]:
-    """The events behind a checkpoint, and what is lost among them besides checkpoints."""
-    lost: list[Damage] = []
-    entries = list(decoded(log, restored.lsn + 1 if restored else 1, damage, lost))
-    return entries, lost
-
-
-def decoded(
+def items_from(
     log: RunRecords, start: int, damage: list[Damage], lost: list[Damage]
-) -> Iterator[Entry]:
+) -> Iterator[Item]:
     """The events from LSN ``start`` on; notes what is damaged, and what is lost with it."""
 
     def on_damage(found: Damage) -> None:
         (damage if found.snapshot or not found.lost else lost).append(found)
 
     for record in log.records(start, on_damage=on_damage):
-        yield from _entry(record, lost)
+        yield from _item(record, lost)
 
 
-def _reaches_behind(tail: list[Entry], step: int) -> bool:
+def decoded(
+    log: RunRecords, start: int, damage: list[Damage], lost: list[Damage]
+) -> Iterator[Entry]:
+    """``items_from``, without the records."""
+    return map(_entry, items_from(log, start, damage, lost))
+
+
+def reaches_behind(tail: list[Entry], step: int) -> bool:
+    """Whether a task of a step up to this one is at work in the tail."""
     scopes = (getattr(event, "scope", "") for _, _, event in tail)
     return any(0 < (step_of(scope) or 0) <= step for scope in scopes)
 
 
-def _entry(record: Record, lost: list[Damage]) -> list[Entry]:
+def _item(record: Record, lost: list[Damage]) -> list[Item]:
     try:
         event = decode(record)
     except ValueError as exc:
         lost.append(Damage(0, 0, len(record.packed), record.lsn, record.lsn, str(exc)))
         return []
-    return [] if event is None else [(record.lsn, record.time_ns, event)]
+    return [] if event is None else [(record, event)]
 
 
-def _prologue(tail: list[Entry], restored: Restored | None) -> dict[int, None]:
+def _entry(item: Item) -> Entry:
+    record, event = item
+    return record.lsn, record.time_ns, event
+
+
+def prologue_of(tail: list[Entry], restored: Restored | None) -> dict[int, None]:
     """The LSNs that the code before the first step needs on replay."""
     needed = dict.fromkeys(restored.prologue if restored else [])
     before = restored is None
@@ -215,7 +241,8 @@ def _prologue(tail: list[Entry], restored: Restored | None) -> dict[int, None]:
     return needed
 
 
-def _tallies(tail: list[Entry], restored: Restored | None) -> Tallies:
+def tallies_of(tail: list[Entry], restored: Restored | None) -> Tallies:
+    """What is counted from the checkpoint and the events behind it."""
     tallies = Tallies(restored.carried if restored else {})
     for entry in tail:
         tallies.observe(*entry)

@@ -113,6 +113,9 @@ class Replay:
 
     changes: deque[RecordedChange] = field(default_factory=deque)
     claims: int = 0
+    # Calls up to this LSN that have an outcome are served if they are made again, and not missed
+    # if they are not.
+    optional: int = 0
     _calls: dict[CallKey, RecordedCall] = field(default_factory=dict)
     _by_lsn: dict[int, RecordedCall] = field(default_factory=dict)
     _values: dict[tuple[str, str, int], tuple[int, ValueRecorded]] = field(default_factory=dict)
@@ -124,7 +127,7 @@ class Replay:
     _claimed: set[int] = field(default_factory=set)
 
     @classmethod
-    def of(cls, events: Iterable[tuple[int, int, Event]]) -> Replay:
+    def of(cls, events: Iterable[tuple[int, int, Event]], optional: int = 0) -> Replay:
         """The replay of (LSN, time in ns, event) in the order of the log."""
         replay = cls()
         known = list(events)
@@ -142,7 +145,8 @@ class Replay:
         opened += [(lsn, value.scope) for lsn, value in replay._values.values()]
         opened += [(recorded.lsn, "") for recorded in replay.changes]
         opened += [(lsn, "") for lsn in replay._steps.values()]
-        replay._open = deque(sorted(opened))
+        replay.optional = optional
+        replay._open = deque(sorted(one for one in opened if one[0] > optional))
         return replay
 
     def _add(self, lsn: int, time_ns: int, event: Event) -> None:
@@ -235,8 +239,8 @@ class Replay:
         if not key.call_id:
             return None
         return next((call for call in self._calls.values()
-                     if (call.key.scope, call.key.call_id) == (key.scope, key.call_id)),
-                    None)  # fmt: skip
+                     if (call.key.scope, call.key.call_id) == (key.scope, key.call_id)
+                     and not self._is_optional(call)), None)  # fmt: skip
 
     def closest(self, key: CallKey) -> RecordedCall | None:
         """The unclaimed call most like this one, for a person to compare: the first of the same
@@ -248,7 +252,8 @@ class Replay:
         """Recorded calls that the code has not made again. Calls inside a call that has an
         outcome, or that the agent cancelled, are covered by it."""
         return [call for call in self._calls.values()
-                if not self._covered(call.key.scope, call.lsn)]  # fmt: skip
+                if not self._covered(call.key.scope, call.lsn)
+                and not self._is_optional(call)]  # fmt: skip
 
     def drop(self) -> list[int]:
         """Forget all that the code has not done again; the LSNs of it."""
@@ -278,6 +283,14 @@ class Replay:
     def later_steps(self) -> bool:
         """Whether it is recorded that a step began which the code has not come to again."""
         return bool(self._steps)
+
+    def foreign_key(self, lsn: int) -> str:
+        """The idempotency key that the call of this LSN had in the run that it was forked from."""
+        call = self._by_lsn.get(lsn)
+        return call.intent.key if call is not None else ""
+
+    def _is_optional(self, call: RecordedCall) -> bool:
+        return call.done and call.lsn <= self.optional
 
     def _covered(
         self, scope: str, lsn: int,

@@ -9,7 +9,8 @@ however long the conversation. The checksum covers all that is restored, not jus
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -177,8 +178,20 @@ class BrokenCheckpointError(ValueError):
 
 def restore(source: Source, snapshot: Snapshot) -> Restored:
     """All that a snapshot restores, read and verified; BrokenCheckpointError says why it is not."""
-    try:
+    with _named(snapshot):
         return _restore(source, snapshot)
+
+
+def checked_body(snapshot: Snapshot) -> dict[str, Any]:
+    """What a snapshot's record says, its fields checked; BrokenCheckpointError."""
+    with _named(snapshot):
+        return _body(snapshot)
+
+
+@contextmanager
+def _named(snapshot: Snapshot) -> Iterator[None]:
+    try:
+        yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as exc:
         reason = exc if isinstance(exc, BrokenCheckpointError) else f"{type(exc).__name__}: {exc}"
         raise BrokenCheckpointError(f"checkpoint at LSN {snapshot.lsn}: {reason}") from None

@@ -40,6 +40,7 @@ PURE = {
     "eventlog._record",
     "eventlog._encrypted",
     "eventlog._errors",
+    "recovery._draft",
     "recovery._events",
     "recovery._replay",
     "recovery._retry",

@@ -281,7 +281,7 @@ MUTANTS = [
         [
             Edit(
                 HISTORY,
-                "if restored is None or not _reaches_behind(tail, restored.step):",
+                "if restored is None or not reaches_behind(tail, restored.step):",
                 "if True:",
             )
         ],

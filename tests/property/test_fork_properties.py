@@ -1,0 +1,283 @@
+"""What a fork promises, for any program, at every step, wherever the first run has crashed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eventlog.testing import SimulatedDisk
+from recovery import RecoveryError, fork
+from recovery._events import CallIntended, CallResolved, StepStarted
+from recovery._keys import outer_call
+from tests.property.agent_programs import (
+    distinct,
+    example_settings,
+    programs,
+    scaled,
+)
+from tests.property.agents import (
+    RUN,
+    Clock,
+    Everything,
+    Plan,
+    Program,
+    Store,
+    World,
+    check_log,
+    die_and_return,
+    events,
+    live,
+    lives,
+    noted,
+    outcome_of,
+    outcomes,
+    records,
+    trial,
+    virtual_time,
+)
+
+PARENT = "parent"
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    with virtual_time() as clock:
+        yield clock
+
+
+def moved(disk: SimulatedDisk, run_id: str = PARENT) -> None:
+    """The run's log has another name from now on, so that its fork can have its own."""
+    names: tuple[Any, ...] = (disk.directories, disk.durable_names, disk.changes)
+    for entries in names:
+        entries[f"runs/{run_id}"] = entries.pop(f"runs/{RUN}")
+
+
+def removed(disk: SimulatedDisk, run_id: str = PARENT) -> None:
+    names: tuple[Any, ...] = (disk.directories, disk.durable_names, disk.changes)
+    for entries in names:
+        del entries[f"runs/{run_id}"]
+
+
+def forked(world: World, **options: Any) -> World:
+    """The world of a fork of the world's run, which is gone from the disk."""
+    disk = world.disk.after_process_death()
+    moved(disk)
+    before = contents(disk)
+    fork(Store(disk, world.segment_size), PARENT, RUN, **options)
+    assert contents(disk) == before, "forking has written to the run that it forks"
+    removed(disk)
+    other = World(world.clock, disk, world.segment_size)
+    # Of what was under way, the outside world knows by the same keys as before.
+    other.results, other.attempts = dict(world.results), dict(world.attempts)
+    other.raised, other.nonces = Everything(), world.nonces
+    for _, event in events(disk):
+        if isinstance(event, CallResolved):  # what people said came along
+            other.said.setdefault(event.call, []).append(event.how)
+    return other
+
+
+def contents(disk: SimulatedDisk) -> dict[str, bytes]:
+    entries = disk.directories[f"runs/{PARENT}"]
+    return {name: bytes(file.content) for name, file in entries.items()}
+
+
+def ended_steps(disk: SimulatedDisk) -> list[int]:
+    return sorted({event.step - 1 for _, event in events(disk) if isinstance(event, StepStarted)})
+
+
+def known(disk: SimulatedDisk, end: int | None) -> set[int]:
+    """The calls up to this LSN, and those inside them: what is not to be executed in a fork if it
+    has an outcome."""
+    calls: set[int] = set()
+    for lsn, event in events(disk):
+        if isinstance(event, CallIntended) and (
+            end is None or lsn <= end or outer_call(event.scope) in calls
+        ):
+            calls.add(lsn)
+    return calls
+
+
+def last_of_step(disk: SimulatedDisk, step: int | None) -> int | None:
+    begun = {lsn: event.step for lsn, event in events(disk) if isinstance(event, StepStarted)}
+    later = [lsn for lsn, number in begun.items() if step is not None and number > step]
+    return min(later) - 1 if later else None
+
+
+@dataclass
+class Account:
+    """What a run and its forks have done outside, by idempotency key."""
+
+    whats: dict[str, str]
+    total: Counter[str]  # of a whole run
+    before: set[str] = field(default_factory=set)  # what the fork began with, at this step
+    step: int = 0
+
+    @classmethod
+    def of(cls, world: World) -> Account:
+        whats = {effect.key: effect.what for effect in world.effects}
+        return cls(whats, Counter(whats.values()))
+
+    def keys(self, world: World, calls: set[int]) -> set[str]:
+        """The keys of these calls of the world's run that did something."""
+        made = {effect.lsn: effect.key for effect in world.effects}
+        found = {lsn: event.key for lsn, event in events(world.disk) if lsn in calls and event.key}
+        return {key for key in ({**made, **found}).values() if key in self.whats} - {
+            key for lsn, key in made.items() if lsn not in calls
+        }
+
+
+def check_fork(
+    world: World, program: Program, step: int | None, result: Any, account: Account
+) -> World:
+    """The fork ends like its parent, and executes what comes after the step, no more and no less.
+
+    That it is no less is not checked of a fork's fork at an earlier step.
+    """
+    old = known(world.disk, last_of_step(world.disk, step))
+    done = {call for _, call, _ in outcomes(world.disk)}
+    recorded = account.keys(world, old & done)
+    open_keys = account.keys(world, old - done)
+    other = forked(world, at_step=step)
+    end = lives(other, program, Plan(()))
+    assert outcome_of(other, end) == result
+    check_log(other.disk, other.said)
+    new = {effect.key: effect.what for effect in other.effects}
+    assert recorded.isdisjoint(new), "executed what is recorded"
+    assert new.keys() & account.whats.keys() <= open_keys, "a key is used again"
+    account.whats |= new
+    recorded |= account.before
+    if "may-cancel" not in repr(program) and (step is None or step >= account.step):
+        expected = account.total - Counter(account.whats[key] for key in recorded)
+        assert Counter(new.values()) == expected
+    account.before, account.step = recorded, 1 << 30 if step is None else step
+    return other
+
+
+def at_every_step(clock: Clock, program: Program, rng: random.Random, crashes: int) -> None:
+    one = trial(clock, program)
+    plan = Plan(tuple(("disk", rng.randrange(1 + one.disk_calls), 0) for _ in range(crashes)))
+    world = one.world()
+    with noted(plan):
+        assert outcome_of(world, lives(world, program, plan)) == one.result
+        for step in [*ended_steps(world.disk), None]:
+            again = rng.choice([*ended_steps(world.disk), None])
+            account = Account.of(world)
+            with noted(f"fork at step {step}, and that at step {again}"):
+                other = check_fork(world, program, step, one.result, account)
+                try:
+                    check_fork(other, program, again, one.result, account)
+                except RecoveryError as exc:
+                    assert "is not in its log" in str(exc), exc  # the fork began with a later one
+
+
+def test_a_fork_at_any_step_ends_like_its_parent_and_repeats_nothing(clock: Clock) -> None:
+    @settings(example_settings(max_examples=scaled(15)))
+    @given(programs(), st.integers(0, 1 << 30), st.integers(0, 2))
+    def check(program: Program, number: int, crashes: int) -> None:
+        at_every_step(clock, program, random.Random(number), crashes)
+
+    check()
+
+
+def test_a_run_that_was_cut_short_goes_on_in_its_fork(clock: Clock) -> None:
+    """Crashed, parked or waiting for nobody: what is recorded is there, what was in doubt too."""
+
+    @settings(example_settings(max_examples=scaled(15)))
+    @given(programs(), st.integers(0, 1 << 30), st.booleans())
+    def check(program: Program, number: int, resumed: bool) -> None:
+        rng = random.Random(number)
+        one = trial(clock, program)
+        world = one.world()
+        plan = Plan((("disk", rng.randrange(1 + one.disk_calls), rng.choice([0, 40])),))
+        with noted(plan):
+            plan.begin(world)
+            live(world, program)
+            die_and_return(world, None)
+            if resumed:  # as far as it goes without anybody's help
+                plan.begin(world)
+                live(world, program)
+            if not records(world.disk):
+                return
+            for step in [*ended_steps(world.disk), None]:
+                with noted(f"fork at step {step}"):
+                    other = forked(world, at_step=step)
+                    end = lives(other, program, Plan(()))
+                    assert outcome_of(other, end) == one.result
+                    check_log(other.disk, other.said)
+                    check_once(world, other, step)
+
+    check()
+
+
+def check_once(world: World, other: World, step: int | None) -> None:
+    """What the parent's record says is over was not executed in the fork."""
+    old = known(world.disk, last_of_step(world.disk, step))
+    done = {call for _, call, _ in outcomes(world.disk)} & old
+    keys = {effect.key for effect in world.effects if effect.lsn in done}
+    assert keys.isdisjoint(effect.key for effect in other.effects)
+
+
+def test_changed_code_behind_the_step_runs_and_executes_its_own(clock: Clock) -> None:
+    @settings(example_settings(max_examples=scaled(15)))
+    @given(programs().map(distinct), programs().map(distinct), st.integers(0, 1 << 30))
+    def check(program: Program, other: Program, number: int) -> None:
+        at = random.Random(number).randrange(len(program.steps))
+        changed = replace(program, steps=(*program.steps[:at], *other.steps))
+        if program.plain != other.plain or crosses(program, at):
+            return
+        one, expected = trial(clock, program), trial(clock, changed)
+        world = one.world()
+        lives(world, program, Plan(()))
+        old = known(world.disk, last_of_step(world.disk, at))
+        if at not in ended_steps(world.disk):
+            return  # it has failed before
+        child = forked(world, at_step=at)
+        end = lives(child, changed, Plan(()))
+        assert outcome_of(child, end) == expected.result
+        keys = {effect.key for effect in world.effects}
+        assert keys.isdisjoint(effect.key for effect in child.effects)
+        before = Counter(effect.what for effect in world.effects if effect.lsn in old)
+        all_of_it = Counter(effect.what for effect in expected.oracle.effects)
+        assert Counter(effect.what for effect in child.effects) == all_of_it - before
+
+    check()
+
+
+def crosses(program: Program, at: int) -> bool:
+    """Whether a task that began up to step ``at`` is awaited in a later one, or may be cut off."""
+    text = repr(program)
+    return "'start'" in text or "may-cancel" in text or "fatal" in text
+
+
+def test_state_and_messages_can_be_changed_at_any_step(clock: Clock) -> None:
+    """As if the code of the next step had begun by setting them."""
+
+    @settings(example_settings(max_examples=scaled(15)))
+    @given(programs(), st.integers(0, 1 << 30), st.booleans())
+    def check(program: Program, number: int, messages: bool) -> None:
+        rng = random.Random(number)
+        at = rng.randrange(len(program.steps))
+        if crosses(program, at):
+            return
+        one = trial(clock, program)
+        world = one.world()
+        lives(world, program, Plan(()))
+        if at not in ended_steps(world.disk):
+            return
+        state = {"k": [rng.randrange(9)], "changed": True}
+        given = {"messages": ["changed", {"n": 1}, "long " * 200]} if messages else {}
+        steps = list(program.steps)
+        steps[at] = (("become", state, given.get("messages")), *steps[at])
+        expected = trial(clock, replace(program, steps=tuple(steps)))
+        child = forked(world, at_step=at, state=state, **given)
+        end = lives(child, program, Plan(()))
+        assert outcome_of(child, end) == expected.result
+
+    check()
