@@ -15,7 +15,7 @@ from recovery._errors import RecoveryError
 from recovery._events import CallFailed, CallIntended, CallResolved, CallReturned, decode
 from recovery._history import History, RunRecords, load
 from recovery._keys import step_of
-from recovery._messages import Messages, chained, message_digests
+from recovery._messages import Messages, digest_of_all, message_digests
 from recovery._snapshots import (
     BrokenCheckpointError,
     Checkpointed,
@@ -121,9 +121,7 @@ class Checkpoint:
 
     def compute_checksum(self) -> str:
         """The checksum of the content as it is now; RefusedValueError if it cannot be carried."""
-        messages = b""
-        for message in message_digests(self.messages):
-            messages = chained(messages, message)
+        messages = digest_of_all(message_digests(self.messages))
         results = b""
         if not isinstance(self.tool_results, RecordedOutcomes):
             results = digest(pack(self.tool_results, "tool_results"))

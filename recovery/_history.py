@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eventlog import Damage, Record, Snapshot
-from recovery._errors import DamagedRunError
+from recovery._errors import DamagedRunError, UnreadableValueError
 from recovery._events import (
     CallResolved,
     CallReturned,
@@ -27,7 +27,7 @@ from recovery._events import (
 from recovery._keys import step_of, step_scope
 from recovery._lineage import ForkedFrom
 from recovery._replay import Replay
-from recovery._snapshots import BrokenCheckpointError, Restored, restore, value_at
+from recovery._snapshots import BrokenCheckpointError, Restored, restore, values_in
 from recovery._tally import Tallies
 from recovery._values import Ref, unpack
 
@@ -114,7 +114,9 @@ def value_of_ref(
     try:
         if record is None:
             raise ValueError
-        return value_at(record, unpacked(record.packed), ref)
+        return unpacked(values_in(record)[ref.index])
+    except UnreadableValueError as exc:
+        raise exc.at(ref.lsn) from exc.__cause__
     except (KeyError, IndexError, TypeError, ValueError):
         what = "holds a message that a later record refers to"
         lost = Damage(0, 0, 0, ref.lsn, ref.lsn, what)

@@ -24,6 +24,14 @@ def chained(before: bytes, message: bytes) -> bytes:
     return bytes(xxhash.xxh3_128_digest(before + message))
 
 
+def digest_of_all(messages: Iterable[bytes]) -> bytes:
+    """The digest of messages, from the digest of each."""
+    before = b""
+    for message in messages:
+        before = chained(before, message)
+    return before
+
+
 class Messages(Conversation):
     """A list whose elements are frozen copies of what was put in, and whose changes are recorded.
 

@@ -9,7 +9,7 @@ however long the conversation. The checksum covers all that is restored, not jus
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,9 +17,20 @@ from typing import Any, Protocol
 import xxhash
 
 from eventlog import Packed, Record, RefusedValueError, Snapshot
-from recovery._errors import RecoveryError
-from recovery._messages import Messages
-from recovery._values import Ref, digest, pack, pack_list, pack_map, pack_ref, unpack
+from recovery._errors import RecoveryError, UnreadableValueError
+from recovery._messages import Messages, digest_of_all
+from recovery._values import (
+    Ref,
+    digest,
+    pack,
+    pack_list,
+    pack_map,
+    pack_ref,
+    ref_in,
+    split_list,
+    unpack,
+    unpack_map,
+)
 
 VERSION = 1
 
@@ -32,6 +43,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "recoveries": (int,), "prologue": (list,), "index": (int,), "bases": (list,), "keep": (int,),
     "messages": (list,), "state": (dict,), "checksum": (str,),
     "carried": (dict,),
+}  # fmt: skip
+
+
+_SPLIT: dict[str, Callable[[Packed], Any]] = {
+    "messages": split_list, "state": unpack_map, "tool_results": lambda packed: packed,
 }  # fmt: skip
 
 
@@ -183,7 +199,10 @@ def restore(source: Source, snapshot: Snapshot) -> Restored:
 
 
 def checked_body(snapshot: Snapshot) -> dict[str, Any]:
-    """What a snapshot's record says, its fields checked; BrokenCheckpointError."""
+    """What a snapshot's record says, its fields checked; BrokenCheckpointError.
+
+    Messages and the values of the state are packed, as they are.
+    """
     with _named(snapshot):
         return _body(snapshot)
 
@@ -192,6 +211,8 @@ def checked_body(snapshot: Snapshot) -> dict[str, Any]:
 def _named(snapshot: Snapshot) -> Iterator[None]:
     try:
         yield
+    except UnreadableValueError as exc:
+        raise exc.at(snapshot.lsn) from exc.__cause__
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as exc:
         reason = exc if isinstance(exc, BrokenCheckpointError) else f"{type(exc).__name__}: {exc}"
         raise BrokenCheckpointError(f"checkpoint at LSN {snapshot.lsn}: {reason}") from None
@@ -206,7 +227,7 @@ def _restore(source: Source, snapshot: Snapshot) -> Restored:
         raise BrokenCheckpointError("its bases are not earlier checkpoints, the oldest first")
     found = source.fetch(set(body["bases"]))
     chain = [(lsn, _body(_get(found, lsn))) for lsn in body["bases"]] + [(snapshot.lsn, body)]
-    placed: list[tuple[Any, Ref]] = []
+    placed: list[tuple[Packed, Ref]] = []
     bases: list[Base] = []
     for lsn, part in chain:
         if not (bases[-1].index if bases else 0) < part["index"] < INDEX_MAX:
@@ -215,33 +236,40 @@ def _restore(source: Source, snapshot: Snapshot) -> Restored:
         for base in bases:
             base.keep = min(base.keep, part["keep"])
         for i, item in enumerate(part["messages"]):
-            placed.append((item, item if isinstance(item, Ref) else Ref(lsn, i)))
+            placed.append((item, ref_in(item) or Ref(lsn, i)))
         bases.append(Base(part["index"], lsn, len(placed)))
     packed = _resolve(source, placed)
-    state, state_at = _state(source, snapshot.lsn, body)
-    messages = Messages()
-    messages.restore(packed, [ref for _, ref in placed])
+    state_at = _state(source, snapshot.lsn, body)
+    # Of the bytes as they were recorded: values may have types that are not what they were.
+    digests = {id(one): digest(one) for one in packed}
     results = body["tool_results"]
     actual = checksum(
-        body["run_id"], body["step"], {key: at[0] for key, at in state_at.items()},
-        (messages.digest(), b"" if results is None else digest(pack(results, "tool_results"))),
+        body["run_id"], body["step"], {key: digest(value) for key, (value, _) in state_at.items()},
+        (digest_of_all(digests[id(one)] for one in packed),
+         b"" if unpack(results) is None else digest(results)),
     )  # fmt: skip
     if actual != body["checksum"]:
         raise BrokenCheckpointError(f"checksum is {actual}, recorded {body['checksum']!r:.50}")
+    messages = Messages()
+    messages.restore(packed, [ref for _, ref in placed])
+    state = {key: unpack(value) for key, (value, _) in state_at.items()}
     return Restored(
         snapshot.lsn, body["checkpoint_id"], body["run_id"], body["step"], body["timestamp"],
-        body["recoveries"], state, packed, messages.refs, body["prologue"], results, actual,
-        body["carried"], state_at, bases,
+        body["recoveries"], state, packed, messages.refs, body["prologue"], unpack(results), actual,
+        body["carried"], {key: (digest(value), at) for key, (value, at) in state_at.items()}, bases,
     )  # fmt: skip
 
 
 def _body(record: Record) -> dict[str, Any]:
-    body = unpack(record.packed)
-    if not isinstance(record, Snapshot) or not isinstance(body, dict):
+    """What a snapshot holds; messages, values of the state and tool results packed as they are."""
+    if not isinstance(record, Snapshot):
         raise BrokenCheckpointError("not a checkpoint of a run")
-    if body.get("version") != VERSION:
-        version = f"{body.get('version')!r:.50}"
-        raise BrokenCheckpointError(f"version {version} is not known to this library")
+    parts = unpack_map(record.packed)
+    version = unpack(parts["version"]) if "version" in parts else None
+    if version != VERSION:
+        raise BrokenCheckpointError(f"version {version!r:.50} is not known to this library")
+    body = {name: unpack(part) for name, part in parts.items() if name not in _SPLIT}
+    body |= {name: split(parts[name]) for name, split in _SPLIT.items()}
     for name, wanted in _TYPES.items():
         if type(body[name]) not in wanted:
             raise BrokenCheckpointError(f"its {name} is a {type(body[name]).__name__}")
@@ -259,41 +287,44 @@ def _get(found: dict[int, Record], lsn: int) -> Record:
     return found[lsn]
 
 
-def _resolve(source: Source, placed: list[tuple[Any, Ref]]) -> list[bytes]:
-    wanted = {ref.lsn for item, ref in placed if isinstance(item, Ref)}
-    found = source.fetch(wanted)
-    bodies = {lsn: unpack(_get(found, lsn).packed) for lsn in wanted}
-    # A reference takes a few bytes, and any number of them may name the same value: one copy of it.
-    resolved: dict[Ref, bytes] = {}
-    packed: list[bytes] = []
-    for item, ref in placed:
-        if isinstance(item, Ref) and ref not in resolved:
-            resolved[ref] = pack(value_at(found[ref.lsn], bodies[ref.lsn], ref), "")
-        packed.append(resolved[ref] if isinstance(item, Ref) else pack(item, ""))
-    return packed
+def _resolve(source: Source, placed: list[tuple[Packed, Ref]]) -> list[bytes]:
+    named = {id(item): ref for item, ref in placed if ref_in(item) is not None}
+    found = source.fetch({ref.lsn for ref in named.values()})
+    values = {lsn: values_in(_get(found, lsn)) for lsn in {ref.lsn for ref in named.values()}}
+    return [values[ref.lsn][ref.index] if id(item) in named else item for item, ref in placed]
 
 
-def value_at(record: Record, body: Any, ref: Ref) -> Any:
-    """The value that a Ref names in its record."""
+def values_in(record: Record) -> list[Packed]:
+    """The values that Refs to a record name by their index."""
     match record.kind:
         case "outcome" | "signal" | "resolved":
-            return body["value"]
+            return [unpack_map(record.packed)["value"]]
         case "messages":
-            return body["new"][ref.index]
+            return split_list(unpack_map(record.packed)["new"])
         case "snapshot":
-            return body["messages"][ref.index]
-    raise BrokenCheckpointError(f"LSN {ref.lsn} is a {record.kind!r}, which holds no message")
+            return split_list(unpack_map(record.packed)["messages"])
+    raise BrokenCheckpointError(f"LSN {record.lsn} is a {record.kind!r}, which holds no message")
 
 
-def _state(
-    source: Source, lsn: int, body: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, tuple[bytes, int]]]:
-    kept = {at for at in body["state"].values() if isinstance(at, int)}
+def _state(source: Source, lsn: int, body: dict[str, Any]) -> dict[str, tuple[Packed, int]]:
+    """The values of the state, and the snapshots that hold them."""
+    places = {key: place_in_state(value) for key, value in body["state"].items()}
+    kept = {at for at in places.values() if at}
     found = source.fetch(kept)
     bodies = {at: _body(_get(found, at)) for at in kept}
-    state, state_at = {}, {}
-    for key, value in body["state"].items():
-        at = value if isinstance(value, int) else lsn
-        (state[key],) = bodies[at]["state"][key] if isinstance(value, int) else value
-        state_at[key] = digest(pack(state[key], key)), at
-    return state, state_at
+    return {key: (_held(bodies[at]["state"][key] if at else body["state"][key]), at or lsn)
+            for key, at in places.items()}  # fmt: skip
+
+
+def place_in_state(part: Packed) -> int:
+    """The LSN that stands in place of a value, 0 if the value is here, in a list of one."""
+    at = 0 if part[:1] == b"\x91" else unpack(part)
+    if type(at) is not int:
+        raise BrokenCheckpointError("its state holds neither a value nor where that is")
+    return at
+
+
+def _held(part: Packed) -> Packed:
+    if part[:1] != b"\x91":
+        raise BrokenCheckpointError("its state is not where it says")
+    return Packed(part[1:])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from eventlog import Damage, Snapshot
 from recovery._history import RunRecords
-from recovery._snapshots import BrokenCheckpointError, checked_body
-from recovery._values import Ref
+from recovery._snapshots import BrokenCheckpointError, checked_body, place_in_state
+from recovery._values import ref_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +79,10 @@ def _parts(snapshot: Snapshot) -> _Parts:
         body["checkpoint_id"], body["step"], snapshot.lsn, float(body["timestamp"]),
         len(snapshot.packed), Validity(True),
     )  # fmt: skip
-    messages = [item.lsn if isinstance(item, Ref) else 0 for item in body["messages"]]
-    state: list[Any] = list(body["state"].values())
-    others = {at for at in state if isinstance(at, int)} | set(body["prologue"])
+    refs = [ref_in(item) for item in body["messages"]]
+    messages = [ref.lsn if ref is not None else 0 for ref in refs]
+    others = {place_in_state(part) for part in body["state"].values()} - {0}
+    others |= set(body["prologue"])
     return _Parts(found, body["bases"], body["keep"], messages, others)
 
 

@@ -34,6 +34,8 @@ _TAKEN = (bytearray, memoryview, ExtType, msgpack.Timestamp)
 # values are too small, or hold too few lists and dicts, to be that deep; the others are read with
 # so many lists around them that the reader's limit, 1024 levels, is ours.
 _NOT_NESTING = bytes(set(range(256)) - {*range(0x80, 0xA0), *range(0xDC, 0xE0)})
+_REF_SIZE_MAX = 24  # two integers in a list in an extension value
+_EXT_STARTS = (b"\xc7", b"\xd4", b"\xd5", b"\xd6", b"\xd7", b"\xd8")
 _AROUND = b"\x91" * (1024 - DEPTH_MAX - 1)
 
 
@@ -236,6 +238,31 @@ def unpack_map(packed: bytes) -> dict[str, Packed]:
     except Exception as exc:  # msgpack raises by kind of garbage
         raise ValueError(f"not a map: {type(exc).__name__}: {exc}") from None
     return parts
+
+
+def split_list(packed: bytes) -> list[Packed]:
+    """The elements of a list, each still packed; ValueError when it is none."""
+    reader = msgpack.Unpacker(max_buffer_size=max(len(packed), 1))
+    reader.feed(packed)
+    parts: list[Packed] = []
+    try:
+        for _ in range(reader.read_array_header()):
+            at = reader.tell()
+            reader.skip()
+            parts.append(Packed(packed[at : reader.tell()]))
+        if reader.tell() != len(packed):
+            raise ValueError("more than one value")
+    except Exception as exc:  # msgpack raises by kind of garbage
+        raise ValueError(f"not a list: {type(exc).__name__}: {exc}") from None
+    return parts
+
+
+def ref_in(packed: bytes) -> Ref | None:
+    """The reference that stands here for a value, if one does."""
+    if packed[:1] not in _EXT_STARTS or len(packed) > _REF_SIZE_MAX:
+        return None
+    found = unpack(packed)
+    return found if isinstance(found, Ref) else None
 
 
 def unpack(packed: bytes) -> Any:
