@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from eventlog import EventLog
+from eventlog import EventLog, RefusedValueError
 from recovery._events import Event, encode
 from recovery._run_event import RunEvent, Teller
 from recovery._tool import current_scope
@@ -49,7 +49,10 @@ class Herald:
 def record(log: EventLog, history: History, event: Event) -> int:
     """Append an event, count it, and tell whoever listens; its LSN."""
     kind, body = encode(event)
-    lsn = log.append(kind, body)
+    try:
+        lsn = log.append(kind, body)
+    except RefusedValueError as exc:  # too large
+        raise RefusedValueError(kind, exc.reason) from None
     history.tallies.observe(lsn, log.last_time_ns, event)
     if history.herald is not None:
         history.herald.event(lsn, log.last_time_ns, event)

@@ -179,7 +179,10 @@ class SnapshotWriter:
         }  # fmt: skip
         parts = {key: value if type(value) is Packed else pack(value, key)
                  for key, value in body.items()}  # fmt: skip
-        lsn = self._log.append_snapshot(pack_map(parts))
+        try:
+            lsn = self._log.append_snapshot(pack_map(parts))
+        except RefusedValueError as exc:  # too large
+            raise RefusedValueError("checkpoint", exc.reason) from None
         for i in range(base.keep, len(messages)):
             messages.refs[i] = messages.refs[i] or Ref(lsn, i - base.keep)
         self._bases = [*bases, Base(index, lsn, len(messages))]

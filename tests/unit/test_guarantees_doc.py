@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eventlog import _frame, _json, _listing, _record
-from recovery import _snapshots
+from recovery import _codecs, _coded, _snapshots
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guarantees.md").read_text()
@@ -37,11 +37,14 @@ def test_every_limit_that_the_security_page_names_has_the_value_that_it_says() -
         "PAYLOAD_SIZE_MAX": "64 MiB", "FILE_SIZE_MAX": "1 GiB + 128 MiB", "LSN_MAX": "2^63 - 1",
         "EPOCH_MAX": "2^48 - 1", "NUMBER_MAX": "2^32 - 1", "JSON_DEPTH_MAX": "200 in dumps",
         "KIND_SIZE_MAX": "255", "BASES_MAX": "64", "LOOKS_MAX": "1000 looks",
+        "ALIKE_MAX": "64 with one hash", "LEVELS_MAX": "64 inside one another",
+        "FRACTION_SIZE_MAX": "1024 bytes",
     }  # fmt: skip
     assert (_frame.PAYLOAD_SIZE_MAX, _frame.FILE_SIZE_MAX) == (64 << 20, (1 << 30) + (128 << 20))
     assert (_frame.LSN_MAX, _frame.EPOCH_MAX) == ((1 << 63) - 1, (1 << 48) - 1)
     assert (_frame.NUMBER_MAX, _json.JSON_DEPTH_MAX) == ((1 << 32) - 1, 200)
     assert (_record.KIND_SIZE_MAX, _snapshots.BASES_MAX, _listing.LOOKS_MAX) == (255, 64, 1000)
+    assert (_coded.ALIKE_MAX, _coded.LEVELS_MAX, _codecs.FRACTION_SIZE_MAX) == (64, 64, 1024)
 
 
 def test_every_guarantee_names_tests() -> None:

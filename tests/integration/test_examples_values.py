@@ -1,0 +1,45 @@
+"""examples/values.py: run as users run it, and killed at every point."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery import CheckpointStore, RecoverableAgent, _coded
+from recovery.testing import crash_everywhere
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def values(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    import values
+
+    yield values
+    del sys.modules["values"]
+    for kind in (values.Cabin, values.Trip, values.Money):
+        del _coded.BY_NAME[_coded.BY_TYPE.pop(kind).name]
+
+
+def test_it_runs_and_its_result_stays(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples/values.py"), str(tmp_path)]
+    first, second = [
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        for _ in range(2)
+    ]
+    assert first == second == "{'last': 'sleeper at 20:00', 'left': Decimal('71.00'), 'seen': 2}\n"
+
+
+def test_it_survives_being_killed_at_every_point(values: Any) -> None:
+    """The result, and what was booked, are the same wherever the process dies."""
+    report = crash_everywhere(
+        lambda: RecoverableAgent(values.agent, CheckpointStore(), 1), task="Lisbon",
+        setup=values.booked.clear, effects=lambda: list(values.booked), points=300,
+    )  # fmt: skip
+    assert report.ok, str(report)
