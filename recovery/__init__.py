@@ -11,6 +11,7 @@ from recovery._budget import Budget
 from recovery._checkpoint import Checkpoint, CheckpointStore
 from recovery._children import children, parent
 from recovery._errors import (
+    ApprovalDeniedError,
     BudgetError,
     ChildFailedError,
     ChildParkedError,
@@ -34,7 +35,7 @@ from recovery._family import ChildRun, ParentRun
 from recovery._following import RunEvents, events
 from recovery._fork import fork
 from recovery._lineage import ForkedFrom, lineage
-from recovery._outside import cancel, signal
+from recovery._outside import approve, cancel, deny, pending, signal
 from recovery._progress import Progress
 from recovery._register import register
 from recovery._resolve import accept, resolve
@@ -49,6 +50,7 @@ from recovery._usage import Usage
 from recovery._values import OutcomeUnknown
 
 __all__ = [
+    "ApprovalDeniedError",
     "Budget",
     "BudgetError",
     "Call",
@@ -90,13 +92,16 @@ __all__ = [
     "Validity",
     "WaitingError",
     "accept",
+    "approve",
     "cancel",
     "children",
     "current_call",
+    "deny",
     "events",
     "fork",
     "lineage",
     "parent",
+    "pending",
     "register",
     "resolve",
     "signal",

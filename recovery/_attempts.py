@@ -64,7 +64,7 @@ def resume(
     """A recorded call without an outcome: what became of it; None if it is to be made again."""
     if recorded.cancelled:
         yield Attend(_cancelled_again(run, recorded))
-    if spec.only_waits:
+    if not recorded.begun:
         return None
     match recorded.last:
         case AttemptFailed(retry_at=when):

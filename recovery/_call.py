@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from eventlog import Packed
+from recovery._approval import Asking, approved, asks
 from recovery._attempts import attempts, resume
 from recovery._budget import admit
 from recovery._core import RunCore, describe
@@ -63,16 +64,19 @@ def protocol(
     try:
         settled = None
         if recorded is None:
-            call = yield from _intend(run, spec, key, packed, given)
+            call, asking = yield from _intend(run, spec, key, packed, given)
         else:
             if spec.only_waits:  # until the time recorded first, whatever the code says now
                 given = recorded.arguments or given
             call = call_of(run, recorded.lsn, key, given, (recorded.attempts, recorded.time_ns))
             settled = yield from resume(run, spec, recorded, call)
-            if settled is None and not spec.only_waits:
+            asking = Asking.of(recorded)
+            if settled is None and recorded.begun:
                 call = replace(call, attempt=call.attempt + 1)
                 admit(run, "call", key.tool)
                 run.emit(CallRetried(call.lsn, call.attempt))
+        if settled is None and asking is not None:
+            settled = yield from approved(run, spec, call, asking)
         if settled is None:
             failed = recorded.failed if recorded is not None else 0
             settled = yield from attempts(run, spec, call, failed)
@@ -98,7 +102,7 @@ def _in_turn(run: RunCore, outcome: int, ready: Callable[[], bool]) -> Generator
 
 def _intend(
     run: RunCore, spec: ToolSpec, key: CallKey, packed: Packed, given: Arguments
-) -> Generator[Effect, Any, Call]:
+) -> Generator[Effect, Any, tuple[Call, Asking | None]]:
     """A call that the record does not know: record that it is about to be made."""
     other = run.replay.resembling(key)
     if other is not None:
@@ -110,16 +114,19 @@ def _intend(
     if not ready and not (ready is None and spec.repeatable):
         run.diverge(_sides(run, run.replay.closest(key), key, packed))
     run.check()
-    small = packed if len(packed) <= ARGS_SIZE_MAX else None
+    asking = asks(run, spec, key, given)
+    # Whole, where somebody is to say yes to exactly these.
+    small = packed if len(packed) <= ARGS_SIZE_MAX or asking is not None else None
     undo = "" if spec.undo is None else function_name(spec.undo)
     if undo:  # its arguments are all that the compensation will know of it
         args, kwargs = _canonical(spec, *given)
         small = pack([list(args), kwargs], f"{spec.name}(...)")
     child = spec.child_id(idempotency_key(run.uid, key)) if spec.child_id else ""
     event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
-                         spec.after_crash, small, len(packed), undo, child)  # fmt: skip
+                         "wait" if spec.only_waits else spec.after_crash, small, len(packed),
+                         undo, child, asking and asking.until)  # fmt: skip
     admit(run, "call", key.tool)
-    return call_of(run, run.emit(event), key, given, (1, time.time_ns()))
+    return call_of(run, run.emit(event), key, given, (1, time.time_ns())), asking
 
 
 def _sides(run: RunCore, recorded: RecordedCall | None, key: CallKey, packed: Packed) -> Sides:

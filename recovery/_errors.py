@@ -311,6 +311,22 @@ class ChildFailedError(ToolError):
         return f"child run {self.run_id!r} failed: {self.type_name}: {self.message}"
 
 
+class ApprovalDeniedError(Exception):
+    """Somebody said no to a call, or nobody decided in time: it was not begun.
+
+    What the agent gets from a tool with ``needs_approval``, the same on replay. ``tool``, ``who``
+    and ``why`` say it.
+    """
+
+    def __init__(self, tool: str, who: str, why: str) -> None:
+        self.tool, self.who, self.why = tool, who, why
+        super().__init__(tool, who, why)
+
+    def __str__(self) -> str:
+        by, because = f" by {self.who}" if self.who else "", f": {self.why}" if self.why else ""
+        return f"{self.tool} was denied{by}{because}. It was not executed."
+
+
 class Stop(BaseException):
     """Ends the agent function from inside a call; carries the error for the caller of the run.
 

@@ -48,6 +48,9 @@ def _text(event: RunEvent, body: dict[str, Any]) -> str:
         "snapshot": lambda: f"checkpoint at the end of step {event.step}",
         "run_parked": lambda: f"parked: {body['why'] or 'calls in doubt'}",
         "run_undone": lambda: f"given up, to be undone{body['who'] and ' by ' + body['who']}",
+        "decided": lambda: f"{tool} {'approved' if body['approved'] else 'denied'}"
+                           f"{body['who'] and ' by ' + body['who']}"
+                           f"{body['why'] and ': ' + body['why']}",
         "signal": lambda: f"signal {body['name']!r} taken: {_short(body['value'])}{after}",
         "run_cancelled": lambda: f"cancelled{body['who'] and ' by ' + body['who']}"
                                  f"{body['why'] and ': ' + body['why']}",

@@ -56,6 +56,8 @@ class CallIntended:
     ``size`` is its packed size. ``undo`` names the function that undoes it, "" if none does;
     ``child`` the run that it starts. ``key`` is the idempotency key of a call that was made in
     another run and came here with a fork; empty where it follows from the identity.
+    ``asks_until``: somebody has to approve it before it begins, until then (seconds since 1970, or
+    infinity); None where nobody has to.
     """
 
     kind: ClassVar = "call"
@@ -70,6 +72,22 @@ class CallIntended:
     undo: str = ""
     child: str = ""
     key: str = ""
+    asks_until: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallDecided:
+    """Somebody has said yes or no to a call that asked for it. A call with a yes may have begun.
+
+    ``inbox``: the LSN of the message, in the run's inbox; 0: nobody decided in time.
+    """
+
+    kind: ClassVar = "decided"
+    call: int
+    approved: bool
+    who: str
+    why: str
+    inbox: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +285,7 @@ class RunCancelled:
 
 
 Event = (
-    RunStarted | RunResumed | StepStarted | CallIntended | ChildStarted | CallRetried
+    RunStarted | RunResumed | StepStarted | CallIntended | CallDecided | ChildStarted | CallRetried
     | AttemptFailed | CallAbandoned | CallReturned | SignalTaken | CallFailed | CallResolved
     | ValueRecorded | MessagesChanged | DivergenceAccepted | HistoryDropped | RunParked
     | RunFinished | RunFailed | RunUndone | RunCancelled

@@ -55,6 +55,7 @@ class Inbox:
         self._next_look = 0.0
         self._signals: dict[str, deque[int]] = {}  # the LSNs of those not taken, by name
         self._decisions: dict[str, Decision] = {}  # the last one of each call, by its key
+        self._spent: set[str] = set()
         self._cancelled: Decision | None = None
 
     def look(self, *, at_once: bool = False) -> None:
@@ -84,6 +85,10 @@ class Inbox:
     def decision(self, key: str) -> Decision | None:
         """The last decision about the call of this idempotency key."""
         return self._decisions.get(key)
+
+    def spent(self, key: str) -> None:
+        """The call of this key begins: what is decided from now on comes too late."""
+        self._spent.add(key)
 
     def close(self) -> None:
         """Let go of the files."""
@@ -125,6 +130,9 @@ class Inbox:
             case "decision" | "cancel":
                 made = Decision(record.lsn, str(body.get("of", "")), body.get("approved") is True,
                                 str(body["who"]), str(body["why"]))  # fmt: skip
+                if made.key in self._spent:
+                    _logger.warning("run %s: too late, the call has begun: %s",
+                                    self._run.run_id, made)  # fmt: skip
                 if record.kind == "decision":
                     self._decisions[made.key] = made
                 else:

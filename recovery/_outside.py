@@ -1,15 +1,18 @@
-"""What others do to a run, from any process: send it signals, and cancel it."""
+"""What others do to a run, from any process: send it signals, decide about calls, cancel it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from eventlog import LogLockedError, UnsupportedFormatError
+from eventlog import LogLockedError, LogReader, UnsupportedFormatError
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
-from recovery._events import RunCancelled, encode, skim
+from recovery._events import CallDecided, RunCancelled, encode, skim
 from recovery._history import ended_by, load
-from recovery._inbox import CANCEL, SIGNAL
+from recovery._inbox import CANCEL, DECISION, SIGNAL
+from recovery._keys import idempotency_key
+from recovery._replay import RecordedCall
+from recovery._tool import Call
 from recovery._values import pack
 from recovery.stores.protocol import RunStore, check_signal_name
 
@@ -69,15 +72,19 @@ def _backend_of(store: CheckpointStore | RunStore) -> RunStore:
     return store.backend if isinstance(store, CheckpointStore) else store
 
 
-def _check_not_ended(backend: RunStore, run_id: str, what: str) -> None:
-    """RecoveryError when nobody will ever read what is sent to the run."""
+def _reader_of(backend: RunStore, run_id: str, consequence: str) -> LogReader:
     try:
         reader = backend.read(run_id)
     except UnsupportedFormatError:  # a claim that a crash cut short
         reader = None
     if reader is None:
-        raise RecoveryError(f"there is no run {run_id!r}: {what} was not sent")
-    with reader:
+        raise RecoveryError(f"there is no run {run_id!r}{consequence}")
+    return reader
+
+
+def _check_not_ended(backend: RunStore, run_id: str, what: str) -> None:
+    """RecoveryError when nobody will ever read what is sent to the run."""
+    with _reader_of(backend, run_id, f": {what} was not sent") as reader:
         # A run that has ended takes no checkpoint, so nothing that matters is in front of one.
         start = reader.tail().snapshot or 1
         read = reader.records(start, on_damage=lambda damage: None)
@@ -85,3 +92,85 @@ def _check_not_ended(backend: RunStore, run_id: str, what: str) -> None:
                          if (event := skim(record)) is not None)  # fmt: skip
     if ended is not None:
         raise RecoveryError(f"run {run_id!r} has ended ({ended.kind}): {what} was not sent")
+
+
+def pending(store: CheckpointStore | RunStore, run_id: str) -> list[Call]:
+    """The calls of a run that wait for approval, in the order in which they asked.
+
+    What to show to whoever decides: tool, arguments, since when (``started_ns``), and what to give
+    to ``approve`` or ``deny``. Reads the run's log, live or not, without a lock. RecoveryError when
+    there is no such run; DamagedRunError.
+    """
+    with _reader_of(_backend_of(store), run_id, "") as reader:
+        history = load(reader, run_id)
+    if history.started is None or history.ended is not None:
+        return []
+    uid = history.started.uid
+    return [_call_of(uid, run_id, call) for call in history.replay.undecided()]
+
+
+def approve(
+    store: CheckpointStore | RunStore, run_id: str, call: Call | int, *, who: str = "",
+    why: str = "",
+) -> None:  # fmt: skip
+    """Say yes to a call that waits for approval, as ``pending`` gives it (or to its LSN).
+
+    It is bound to the call's idempotency key: it never begins a call with other arguments, nor an
+    equal call that is made later. Of several decisions the last one counts that is durable when
+    the call is about to begin. ``who`` and ``why`` are kept in the run's record. Durable when this
+    returns, from any process, whether one has the run or not.
+
+    Raises RecoveryError when the call does not wait for approval (any more).
+    """
+    _decide(store, run_id, call, {"approved": True, "who": who, "why": why})
+
+
+def deny(
+    store: CheckpointStore | RunStore, run_id: str, call: Call | int, *, who: str = "",
+    why: str = "",
+) -> None:  # fmt: skip
+    """Say no to a call that waits for approval: its agent gets an ApprovalDeniedError.
+
+    As ``approve``; also after a yes, until the call has begun. RecoveryError when that has been
+    too late.
+    """
+    _decide(store, run_id, call, {"approved": False, "who": who, "why": why})
+
+
+def _decide(
+    store: CheckpointStore | RunStore, run_id: str, call: Call | int, said: dict[str, Any]
+) -> None:
+    backend = _backend_of(store)
+    waiting = pending(store, run_id)
+    key = call.idempotency_key if isinstance(call, Call) else ""
+    found = [one for one in waiting if key in ("", one.idempotency_key)]
+    found = [one for one in found if isinstance(call, Call) or one.lsn == call]
+    if not found:
+        lines = "".join(f"\n  {one}" for one in waiting) or " none"
+        raise RecoveryError(
+            f"call {call} of run {run_id!r} does not wait for approval: it has begun, has ended or "
+            f"is none. Nothing was sent. What waits:{lines}"
+        )
+    (asked,) = found
+    said |= {"call": asked.lsn, "of": asked.idempotency_key}
+    lsn = backend.post(run_id, DECISION, said)
+    begun = _decided(backend, run_id, asked)
+    if begun is not None and begun.inbox < lsn and not said["approved"]:
+        raise RecoveryError(
+            f"too late: the call has begun, approved by {begun.who or 'somebody'}: {asked}"
+        )
+
+
+def _decided(backend: RunStore, run_id: str, asked: Call) -> CallDecided | None:
+    """The yes with which a call has begun, if it has."""
+    with _reader_of(backend, run_id, "") as reader:
+        history = load(reader, run_id)
+    known = [event for _, _, event in history.entries if isinstance(event, CallDecided)]
+    return next((one for one in known if one.approved and one.call == asked.lsn), None)
+
+
+def _call_of(uid: str, run_id: str, recorded: RecordedCall) -> Call:
+    args, kwargs = recorded.arguments or ((), {})
+    key = recorded.intent.key or idempotency_key(uid, recorded.key)
+    return Call(run_id, recorded.lsn, recorded.key.scope, recorded.key.tool, args, kwargs,
+                recorded.key.call_id, key, recorded.attempts, recorded.time_ns)  # fmt: skip

@@ -22,6 +22,7 @@ from typing import Any
 from recovery._events import (
     AttemptFailed,
     CallAbandoned,
+    CallDecided,
     CallFailed,
     CallIntended,
     CallResolved,
@@ -56,6 +57,8 @@ class RecordedCall:
     ) = None  # fmt: skip
     last_lsn: int = 0
     last_ns: int = 0
+    decided: CallDecided | None = None
+    heard: int = 0  # the LSN, in the inbox, of the last decision that counted
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -76,9 +79,13 @@ class RecordedCall:
         return False
 
     @property
-    def only_waits(self) -> bool:
-        """Whether it does nothing but wait, so that it cannot be in doubt."""
-        return self.intent.after_crash == "wait"
+    def begun(self) -> bool:
+        """Whether it may have taken effect: it does more than wait, and somebody has approved it
+        if somebody had to."""
+        if self.intent.after_crash == "wait":
+            return False
+        yes = self.decided is not None and self.decided.approved
+        return self.intent.asks_until is None or yes
 
     @property
     def to_retry(self) -> bool:
@@ -169,6 +176,14 @@ class Replay:
                 if isinstance(event, CallRetried):
                     about.attempts = event.attempt
                 about.failed += isinstance(event, AttemptFailed)
+                if about.to_retry and not about.begun:
+                    about.decided = None  # whoever has it made again has to ask again
+            case CallDecided():
+                asking = self._by_lsn.get(event.call)
+                if asking is not None:
+                    asking.decided = event
+                    if not asking.intent.key:  # else perhaps of the inbox of another run
+                        asking.heard = max(asking.heard, event.inbox)
             case ValueRecorded():
                 self._values[event.scope, event.name, event.occurrence] = lsn, event
             case MessagesChanged():
@@ -267,12 +282,14 @@ class Replay:
 
     def in_doubt(self) -> list[RecordedCall]:
         """Calls that were started and of which nothing says how they ended."""
-        known = self.unclaimed()
-        return [
-            call
-            for call in known
-            if not (call.done or call.to_retry or call.cancelled or call.only_waits)
-        ]
+        return [call for call in self.unclaimed()
+                if call.begun and not (call.done or call.to_retry or call.cancelled)]  # fmt: skip
+
+    def undecided(self) -> list[RecordedCall]:
+        """Calls that wait for somebody to approve them."""
+        return [call for call in self.unclaimed()
+                if call.intent.asks_until is not None and call.decided is None
+                and not (call.done or call.cancelled)]  # fmt: skip
 
     @property
     def used_up(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from eventlog import RefusedValueError
-from recovery._errors import ToolError
+from recovery._errors import ApprovalDeniedError, ToolError
 from recovery._events import CallFailed
 from recovery._keys import UNDO_CALL, UNDO_PREFIX
 from recovery._retry import Retry
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_REFUSED = f"{RefusedValueError.__module__}.{RefusedValueError.__qualname__}"
+# What the runtime itself raises in place of a result.
+_OURS: dict[str, type[Exception]] = {
+    f"{kind.__module__}.{kind.__qualname__}": kind
+    for kind in (RefusedValueError, ApprovalDeniedError)
+}
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 AfterCrash = Literal["park", "retry", "report"]
@@ -114,6 +118,8 @@ class ToolSpec:
     usage: Callable[[Any], Usage] | None = None
     combine: Combine | None = None
     split: Split | None = None
+    needs_approval: bool | Callable[[Call], bool] = False
+    approval_timeout_s: float | None = None
     # A built-in call that waits for something outside: its function makes, of the run and the
     # call, a generator of naps. It may be begun again at any time, so its policy is "retry".
     waits: bool = False
@@ -150,8 +156,8 @@ class ToolSpec:
             if isinstance(found, type) and issubclass(found, Exception):
                 # These two mean something to the generators and coroutines they pass through.
                 kind = None if issubclass(found, StopIteration | StopAsyncIteration) else found
-        if failed.type == _REFUSED:
-            kind = RefusedValueError
+        if failed.type in _OURS:
+            kind = _OURS[failed.type]
         if kind is not None and failed.args is not None:
             try:
                 exc = kind(*failed.args)
@@ -224,6 +230,10 @@ class ToolOptions(TypedDict, total=False):
 
     ``combine`` and ``split``, of a tool that streams: what its chunks make up (from the list of
     them), which is what is recorded; and chunks that make up such a value again, for replay.
+    ``needs_approval``: whether a call begins only when somebody has said yes to it
+    (``recovery.approve``), with exactly its arguments; or a function that tells, from the Call (its
+    ``lsn`` is 0, for nothing is recorded yet). The agent gets an ApprovalDeniedError for a no, and
+    when nobody has decided ``approval_timeout_s`` after it was asked for.
     """
 
     after_crash: AfterCrash
@@ -237,6 +247,8 @@ class ToolOptions(TypedDict, total=False):
     usage: Callable[[Any], Usage]
     combine: Combine
     split: Split
+    needs_approval: bool | Callable[[Call], bool]
+    approval_timeout_s: float
 
 
 def check_policy(policy: str) -> None:
@@ -264,6 +276,10 @@ def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
         raise ValueError(f'on_timeout is "in_doubt" or "fail", not {given["on_timeout"]!r}')
     if given["name"] == UNDO_CALL or given["name"].startswith(UNDO_PREFIX):
         raise ValueError(f"calls named {given['name']!r} are those of run.undo(): use another name")
+    if given.get("approval_timeout_s") is not None and not given["approval_timeout_s"] > 0:
+        raise ValueError(f"approval_timeout_s is more than 0, not {given['approval_timeout_s']!r}")
+    if is_async(given.get("needs_approval", bool)):
+        raise TypeError("needs_approval= is a plain function of the Call, not an async one")
     if (given.get("combine") is None) != (given.get("split") is None):
         raise ValueError("combine= and split= go together: a replayed stream has chunks again")
     if "raises" in given:

@@ -14,6 +14,7 @@ from eventlog import Packed, Record
 from recovery._events import (
     AttemptFailed,
     CallAbandoned,
+    CallDecided,
     CallFailed,
     CallIntended,
     CallResolved,
@@ -55,6 +56,8 @@ EVENTS: list[Event] = [
     CallAbandoned(4, 2, "cancelled", True, False),
     DivergenceAccepted("me", "looked"),
     HistoryDropped([4, 5]),
+    CallIntended("3", "pay", "", b"", 1, "park", [[1], {}], 3, asks_until=1.5),
+    CallDecided(4, True, "me", "looked", 3),
     CallReturned(4, {"x": [b"y"]}),
     CallReturned(4, "answer", [100, 20, 0.5]),
     CallFailed(4, "builtins.ValueError", "bad", ["bad"], "Traceback"),
@@ -161,6 +164,7 @@ def test_a_field_of_another_type_is_a_value_error(event):
         "parent",
         "usage",
         "wake_at",
+        "asks_until",
     }  # these may be anything
     for name in body_of(event):
         right = type(getattr(event, name))

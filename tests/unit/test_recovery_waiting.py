@@ -193,6 +193,20 @@ def test_a_sleep_of_no_duration_is_refused(store: CheckpointStore, go: Any, seco
         go(store, agent)
 
 
+def test_a_call_that_waits_is_not_in_doubt(store: CheckpointStore, clock: Clock) -> None:
+    async def agent(run: Any) -> None:
+        await asyncio.gather(run.sleep(100), run.wait_for("a"))
+
+    with pytest.raises(WaitingError):
+        live(clock, RecoverableAgent(agent, store, park_after_s=1))
+    signal(store, RUN, "a")
+    loop = Loop(clock)
+    done = loop.run_until_complete(RecoverableAgent(agent, store).run_with_recovery("task", RUN))
+    loop.close()
+    assert done["report"].in_doubt == ()
+    assert not of(store, CallRetried)
+
+
 # -- signals
 
 

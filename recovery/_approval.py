@@ -1,0 +1,97 @@
+"""Calls that somebody has to approve before they begin.
+
+The intent says that the call asks, and until when; so it is asked once. The record of the yes is
+what separates a call that has not begun, however often its process dies, from one that may have
+taken effect. Decisions are bound to the idempotency key of the call, which covers the run, the
+tool, the arguments and the occurrence: no other call can spend them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from recovery._core import RunCore
+from recovery._doubt import Settled, call_of
+from recovery._effects import Attend, Commit, Effect, Nap
+from recovery._errors import ApprovalDeniedError
+from recovery._events import CallDecided
+from recovery._failure import failure
+from recovery._inbox import Decision
+from recovery._keys import CallKey
+from recovery._replay import RecordedCall
+from recovery._tool import Arguments, Call, ToolSpec
+from recovery._waiting import Waiting, wait
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A call that asks for approval, until a time (seconds since 1970, or for ever).
+
+    ``decided`` is what was recorded already, ``heard`` the LSN of the last message that counted:
+    one about an earlier attempt at the call, which was denied, counts no more.
+    """
+
+    until: float
+    decided: CallDecided | None = None
+    heard: int = 0
+
+    @classmethod
+    def of(cls, recorded: RecordedCall) -> Asking | None:
+        """What a recorded call asks for; None if nothing, or if it has begun."""
+        if recorded.intent.asks_until is None or recorded.begun:
+            return None
+        return cls(recorded.intent.asks_until, recorded.decided, recorded.heard)
+
+
+def asks(run: RunCore, spec: ToolSpec, key: CallKey, given: Arguments) -> Asking | None:
+    """What a new call asks for; None if nothing."""
+    needed = spec.needs_approval
+    if callable(needed):
+        needed = bool(needed(call_of(run, 0, key, given, (1, time.time_ns()))))
+    if not needed:
+        return None
+    limit = spec.approval_timeout_s
+    return Asking(math.inf if limit is None else run.wall_clock() + limit)
+
+
+def approved(
+    run: RunCore, spec: ToolSpec, call: Call, asking: Asking
+) -> Generator[Effect, Any, Settled | None]:
+    """Wait for a decision: None when the call may begin, else how it ended."""
+    try:
+        yield Commit()  # what somebody is asked about stays what it is
+        denied = yield Attend(_decided(run, spec, call, asking))
+        # Invariant: no call that needs a yes begins before the yes is durable in the run's log.
+        yield Commit()
+    except BaseException:
+        run.cut(spec, call, begun=False)
+        raise
+    return denied  # type: ignore[no-any-return]
+
+
+def _decided(
+    run: RunCore, spec: ToolSpec, call: Call, asking: Asking
+) -> Generator[Nap, None, Settled | None]:
+    decided = asking.decided
+    if decided is None:
+        until = None if asking.until == math.inf else asking.until
+
+        def news() -> Decision | None:
+            found = run.inbox.decision(call.idempotency_key)
+            return found if found is not None and found.lsn > asking.heard else None
+
+        made = yield from wait(run, Waiting(call.lsn, f"approval of {call}", until), news)
+        decided = CallDecided(call.lsn, False, "", "nobody decided in time")
+        if made is not None:
+            decided = CallDecided(call.lsn, made.approved, made.who, made.why, made.lsn)
+        run.emit(decided)
+    if decided.approved:
+        run.inbox.spent(call.idempotency_key)
+        return None
+    denied = ApprovalDeniedError(call.tool, decided.who, decided.why)
+    event = failure(call.lsn, denied)
+    return Settled(run.emit(event), event, denied)
