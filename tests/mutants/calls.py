@@ -401,7 +401,7 @@ MUTANTS = [
         [
             Edit(
                 TOOL,
-                "        if failed.type == _REFUSED:\n            kind = RefusedValueError\n",
+                "        if failed.type in _OURS:\n            kind = _OURS[failed.type]\n",
                 "        if kind is None:\n"
                 "            import pydoc\n\n"
                 "            kind = pydoc.locate(failed.type)\n",
@@ -425,7 +425,13 @@ MUTANTS = [
     Mutant(
         "large-arguments-recorded-whole",
         "Arguments are recorded whole whatever their size: history grows with the square.",
-        [Edit(CALL, "small = packed if len(packed) <= ARGS_SIZE_MAX else None", "small = packed")],
+        [
+            Edit(
+                CALL,
+                "small = packed if len(packed) <= ARGS_SIZE_MAX or asking is not None else None",
+                "small = packed",
+            )
+        ],
         [SEEDED + "test_large_arguments_are_recorded_by_digest"],
     ),
     Mutant(
