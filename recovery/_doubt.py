@@ -28,7 +28,9 @@ class Settled:
     cause: Exception | None = None
 
 
-def call_of(run: RunCore, lsn: int, key: CallKey, given: Arguments, attempt: tuple[int, int]) -> Call:
+def call_of(
+    run: RunCore, lsn: int, key: CallKey, given: Arguments, attempt: tuple[int, int]
+) -> Call:
     """The call as its tool or an operator sees it; ``attempt`` is its number and when it began."""
     number, started_ns = attempt
     # The effect of a call that came here with a fork may have happened under the key it had there.
