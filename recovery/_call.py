@@ -124,7 +124,7 @@ def _intend(
     child = spec.child_id(idempotency_key(run.uid, key)) if spec.child_id else ""
     event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
                          "wait" if spec.only_waits else spec.after_crash, small, len(packed),
-                         undo, child, asking and asking.until)  # fmt: skip
+                         undo, child, asks_until=asking and asking.until)  # fmt: skip
     admit(run, "call", key.tool)
     return call_of(run, run.emit(event), key, given, (1, time.time_ns())), asking
 
