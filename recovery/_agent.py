@@ -36,7 +36,8 @@ from recovery._events import (
 from recovery._failure import failure
 from recovery._following import RunEvents, Until, events
 from recovery._herald import Herald, record
-from recovery._history import History, load
+from recovery._history import Ended, History, load
+from recovery._outside import cancel_children
 from recovery._run import Run, SyncRun, flushers, live_runs
 from recovery._settings import Options, Settings
 from recovery._stopping import Life, Lives
@@ -265,6 +266,8 @@ class RecoverableAgent:
                 began = time.perf_counter()
                 history = settled_since(self.store, log, load(log, run_id))
                 history = life.meet(log, history)
+                if _is_over(history.ended):  # a crash may have come before its children ended
+                    yield _Block(partial(cancel_children, self.store, log, run_id, ""))
                 ended = _ended(history, run_id, task)
                 if ended is not None:
                     return _result(run_id, ended, _report(log, history, None, began))
@@ -289,6 +292,9 @@ class RecoverableAgent:
                     if isinstance(exc, KeyboardInterrupt):  # somebody could not wait for the stop
                         raise
                     if run.stopped is not None:  # whatever the agent, or a task group, made of it
+                        if isinstance(run.stopped, RunCancelledError):
+                            yield _Block(partial(cancel_children, self.store, log, run_id,
+                                                 run.stopped.who))  # fmt: skip
                         raise run.stopped from run.stopped.__cause__
                     if not isinstance(exc, Exception) or isinstance(exc, RefusedValueError):
                         raise  # the process is to end, or the code hands over what cannot be kept
@@ -326,6 +332,13 @@ async def _landed(run: Run) -> None:
         if not run.in_flight:
             return
         run.children.cut()
+
+
+def _is_over(ended: Ended | None) -> bool:
+    """Whether the run has ended without a result, and can never go on."""
+    return isinstance(ended, RunCancelled | RunUndone) or (
+        isinstance(ended, RunFailed) and not ended.call
+    )
 
 
 def _ended(history: History, run_id: str, task: Any) -> RunFinished | None:
@@ -384,6 +397,8 @@ def _end_if_permanent(log: EventLog, history: History, run: Run | SyncRun, exc: 
     call = calls[0] if calls else 0
     record(log, history, RunFailed(what.type, what.message, what.traceback, call))
     log.commit()
+    if not call:
+        cancel_children(run.store, log, run.run_id, "")
     raise RunFailedError(run.run_id, (what.type, what.message, what.traceback), call) from exc
 
 

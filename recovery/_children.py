@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,7 +26,10 @@ from recovery._errors import (
     ChildParkedError,
     ParkedError,
     RecoveryError,
+    RunCancelledError,
     RunFailedError,
+    RunUndoneError,
+    Stop,
     StoppedError,
 )
 from recovery._events import (
@@ -40,6 +44,7 @@ from recovery._events import (
 from recovery._family import ChildRun, ParentRun, child_run_id, children_of
 from recovery._history import Entry, History, load
 from recovery._keys import call_scope
+from recovery._outside import cancel
 from recovery._stopping import Life
 from recovery._tool import Call, Scope, ToolSpec, function_name, is_async
 from recovery.stores.protocol import RunStore
@@ -50,6 +55,7 @@ if TYPE_CHECKING:
 # How often a call whose child stands still looks whether all others have got to their end: at
 # first, and at last.
 POLL_S, POLL_MAX_S = 0.01, 0.5
+_ENDED = (RunFailedError, RunCancelledError, RunUndoneError)
 TEXT_MAX = 4000  # characters of a child's error message and traceback in its parent's log
 
 
@@ -130,6 +136,7 @@ class ChildLife(Life):
     def begin(self, run: RunCore) -> None:
         """See Life.begin."""
         run.children.places = self.of.children.places.below()
+        run.inbox.above = self.look
         super().begin(run)
 
     def idle(self) -> bool:
@@ -140,6 +147,14 @@ class ChildLife(Life):
         """See Life.stop. One that waits for a place does not wait any longer."""
         super().stop(error)
         self.of.children.places.withdraw(self.place)
+
+    def look(self) -> None:
+        """What has come for the parent, while it awaits this one. When it stops, so does this."""
+        with self.of.mutex, suppress(Stop):
+            if self.of.stopped is None:
+                self.of.inbox.look()
+        if self.of.stopped is not None:
+            self.stop(StoppedError(self.run_id, f"run {self.of.run_id!r} stops"))
 
     def claim(self, store: CheckpointStore, takeover: bool) -> EventLog:
         """See Life.claim. A log that was there and is gone is not begun anew."""
@@ -205,6 +220,7 @@ class Children:
     def __init__(self, run: RunCore, entries: list[Entry]) -> None:
         self._run = run
         self.lives: dict[int, ChildLife] = {}  # by the LSN of the call
+        self._begun: dict[int, str] = {}  # run ids, by the LSN of the call
         self.places = Places(run.settings.max_children)
         self._parked: dict[int, tuple[str, Exception]] = {}
         self._over = False
@@ -236,6 +252,7 @@ class Children:
         child = child_run_id(run.run_id, agent, call.idempotency_key)
         known = self._started.get((call.lsn, child), 0), self._asked.get(call.lsn, 0)
         yield Commit()
+        self._begun[call.lsn] = child
         life = self.lives[call.lsn] = ChildLife(run, call, child, known)
         scope = Scope(run, call_scope(call.lsn), call)
         try:
@@ -243,11 +260,8 @@ class Children:
             ended = yield Invoke(act, (runner, task, life), {}, scope)
             return ended["result"]
         except Exception as exc:
-            if isinstance(exc, RunFailedError) and exc.run_id == child:
-                raise ChildFailedError(
-                    child, exc.type_name, exc.message[:TEXT_MAX], exc.traceback[-TEXT_MAX:],
-                    exc.call,
-                ) from exc  # fmt: skip
+            if isinstance(exc, _ENDED) and exc.run_id == child:
+                raise _failed(child, exc) from exc
             if self._over:  # nobody waits for it any more
                 raise asyncio.CancelledError from exc
             self._parked[call.lsn] = child, exc
@@ -281,6 +295,14 @@ class Children:
         """How many only wait for something outside."""
         return sum(life.idle() for life in self.lives.values())
 
+    def cancelled(self, call: Call) -> None:
+        """The agent has cancelled a call and goes on. If it awaited a child, that ends for good."""
+        child = self._begun.pop(call.lsn, "")
+        if child:
+            parent = self._run.run_id
+            with suppress(RecoveryError):  # it has ended just now, or never begun
+                cancel(self._run.store, child, who=f"run {parent}", why="it awaits it no longer")
+
     # -- the end of the run
 
     def stop(self, error: Exception) -> None:
@@ -299,6 +321,16 @@ class Children:
         for life in list(self.lives.values()):
             if life.task is not None:
                 life.task.cancel()
+
+
+def _failed(child: str, exc: RunFailedError | RunCancelledError | RunUndoneError) -> Exception:
+    """The outcome of the call for a child that has ended without a result."""
+    if isinstance(exc, RunFailedError):
+        return ChildFailedError(
+            child, exc.type_name, exc.message[:TEXT_MAX], exc.traceback[-TEXT_MAX:], exc.call
+        )
+    kind = type(exc)
+    return ChildFailedError(child, f"{kind.__module__}.{kind.__qualname__}", str(exc)[:TEXT_MAX])
 
 
 async def _lived(runner: Runner, task: Any, life: ChildLife) -> dict[str, Any]:

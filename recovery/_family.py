@@ -9,9 +9,11 @@ from typing import Literal
 
 from recovery._errors import RecoveryError
 from recovery._events import (
+    CallAbandoned,
     CallFailed,
     CallIntended,
     CallResolved,
+    CallRetried,
     CallReturned,
     ChildStarted,
     Event,
@@ -22,7 +24,7 @@ RUN_ID_SIZE_MAX = 128  # see stores.protocol.RUN_ID
 _NAME_SIZE_MAX = 32
 _KEY_SIZE = 16  # hex digits: 64 bits, which no two calls of a store will share
 
-ChildState = Literal["open", "finished", "failed"]
+ChildState = Literal["open", "finished", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class ChildRun:
 
     ``agent`` is the name of its agent function and ``name`` the one that the call gave it (both
     empty where the log has the arguments by digest alone); ``call`` the LSN of the parent's call;
-    ``state`` what became of that: "open", "finished" (or resolved with an outcome) or "failed".
+    ``state`` what became of that: "open", "finished" (or resolved with an outcome), "failed", or
+    "cancelled" by the parent's agent, which went on without it.
     """
 
     run_id: str
@@ -91,7 +94,9 @@ def children_of(events: Iterable[tuple[int, Event | None]]) -> list[ChildRun]:
                 state[call] = "finished"
             case CallFailed(call=call) | CallResolved(call=call, how="fail"):
                 state[call] = "failed"
-            case CallResolved(call=call):
+            case CallAbandoned(call=call, why="cancelled", went_on=True):
+                state[call] = "cancelled"
+            case CallResolved(call=call) | CallRetried(call=call):
                 state[call] = "open"
     found = []
     for lsn, intent in made.items():

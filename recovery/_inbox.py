@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,8 @@ class Inbox:
 
     def __init__(self, run: RunCore) -> None:
         self._run = run
+        # Looks for the run that has started this one, and does nothing else meanwhile.
+        self.above: Callable[[], None] | None = None
         self._reader: LogReader | None = None
         self._arrivals: Iterator[Record | Damage | None] = iter(())
         self._held: deque[Record] = deque()  # read, and not known to be durable
@@ -64,6 +66,9 @@ class Inbox:
         if now >= self._next_look or at_once:
             self._next_look = now + LOOK_S
             self._run.attempt(self._read)
+            if self.above is not None:
+                self.above()
+                self._run.check()
         if self._cancelled is not None:
             self._end_run(self._cancelled)
 

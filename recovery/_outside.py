@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from eventlog import LogLockedError, LogReader, UnsupportedFormatError
+from eventlog import EventLog, LogLockedError, LogReader, UnsupportedFormatError
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
 from recovery._events import CallDecided, RunCancelled, encode, skim
+from recovery._family import children_of
 from recovery._history import ended_by, load
 from recovery._inbox import CANCEL, DECISION, SIGNAL
 from recovery._keys import idempotency_key
@@ -46,10 +48,10 @@ def signal(
 def cancel(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why: str = "") -> None:
     """End a run: it cannot be resumed, and running it again raises RunCancelledError.
 
-    A run that no process has is ended when this returns. In a live one it is durable that it is
-    to end: it does at the next thing that its agent does (a call, a step, while it waits, its
-    end), a fifth of a second later at most; a tool at work is not interrupted. Whether a call in
-    doubt took effect stays unknown; the error names it.
+    Its child runs end with it. A run that no process has is ended when this returns. In a live one
+    it is durable that it is to end: it does at the next thing that its agent does (a call, a step,
+    while it waits, its end), a fifth of a second later at most; a tool at work is not interrupted.
+    Whether a call in doubt took effect stays unknown; the error names it.
 
     Raises RecoveryError when there is no such run, or it has ended.
     """
@@ -66,6 +68,20 @@ def cancel(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why
             in_doubt = [call.lsn for call in history.replay.in_doubt()]
             log.append(*encode(RunCancelled(who, why, in_doubt, asked)))
             log.commit()
+            cancel_children(store, log, run_id, who)
+
+
+def cancel_children(
+    store: CheckpointStore | RunStore, log: EventLog, run_id: str, who: str
+) -> None:
+    """End the runs that this one has started, and they others: all that have not ended."""
+    read = log.records(1, on_damage=lambda damage: None)
+    for child in children_of((record.lsn, skim(record)) for record in read):
+        if child.state == "open":
+            with suppress(RecoveryError):  # it has ended, or never begun
+                cancel(
+                    store, child.run_id, who=who, why=f"run {run_id}, which had started it, ended"
+                )
 
 
 def _backend_of(store: CheckpointStore | RunStore) -> RunStore:

@@ -25,16 +25,20 @@ from recovery import (
     RecoveryError,
     Resolution,
     Run,
+    RunCancelledError,
     RunFailedError,
     SyncRun,
     TaskMismatchError,
+    WaitingError,
+    cancel,
     children,
     parent,
     resolve,
+    signal,
     tool,
 )
 from recovery._errors import StoppedError
-from recovery._events import RunStarted, encode
+from recovery._events import RunCancelled, RunStarted, encode
 from recovery._history import load
 
 executed: Counter[Any] = Counter()
@@ -764,3 +768,194 @@ def test_threads_of_a_plain_parent_have_children_side_by_side() -> None:
 def test_max_children_is_at_least_one(wrong: int) -> None:
     with pytest.raises(ValueError, match="max_children"):
         RecoverableAgent(sub, CheckpointStore(), max_children=wrong)
+
+
+# -- cancellation
+
+
+async def waits(run: Run) -> str:
+    await run.call(send, f"{run.task} begins")
+    await run.wait_for("go")
+    await run.call(send, f"{run.task} goes")
+    return "went"
+
+
+def how_ended(store: CheckpointStore, run_id: str) -> Any:
+    with store.backend.read(run_id) as reader:  # type: ignore[union-attr]
+        return load(reader, run_id).ended
+
+
+async def gives_up_waiting(run: Run) -> Any:
+    """Awaits a child for a moment, does without it, and fails once after that."""
+    try:
+        async with asyncio.timeout(0.1):
+            found = await run.child(waits, "a")
+    except TimeoutError:
+        found = "too late"
+    run.messages.append(await run.call(send, f"found {found}"))
+    if run.recovery_count == 0:
+        raise ConnectionError("lost")
+    return [found, *run.messages]
+
+
+def test_a_child_that_the_agent_no_longer_awaits_ends_for_good() -> None:
+    store = CheckpointStore()
+    assert run(gives_up_waiting, store)["result"] == ["too late", "sent found too late"]
+    assert executed == {"a begins": 1, "found too late": 1}
+    (child,) = children(store, "run")
+    assert child.state == "cancelled"
+    ended = how_ended(store, child.run_id)
+    assert isinstance(ended, RunCancelled)
+    assert ended.who == "run run"
+    with pytest.raises(RunCancelledError):
+        RecoverableAgent(waits, store).run_with_recovery_sync("a", child.run_id)
+
+
+def test_a_task_group_that_fails_takes_its_children_along() -> None:
+    async def agent(run: Run) -> Any:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(run.child(waits, "a"))
+                group.create_task(run.child(waits, "b"))
+                await asyncio.sleep(0.1)
+                group.create_task(run.child(give_up, "c"))
+        except* ChildFailedError:
+            found = await run.call(send, "handled")
+        return found
+
+    store = CheckpointStore()
+    assert run(agent, store)["result"] == "sent handled"
+    assert [one.state for one in children(store, "run")] == ["cancelled", "cancelled", "failed"]
+    for child in children(store, "run")[:2]:
+        assert isinstance(how_ended(store, child.run_id), RunCancelled)
+
+
+def test_a_child_that_nobody_awaits_ends_with_its_parent_for_good() -> None:
+    async def agent(run: Run) -> str:
+        left = asyncio.create_task(run.child(waits, "a"))
+        await asyncio.sleep(0.1)
+        return f"returned {left.done()}"
+
+    store = CheckpointStore()
+    assert run(agent, store)["result"] == "returned False"
+    (child,) = children(store, "run")
+    assert child.state == "cancelled"
+    assert isinstance(how_ended(store, child.run_id), RunCancelled)
+
+
+def test_children_of_a_run_that_gives_up_end_with_it() -> None:
+    async def agent(run: Run) -> None:
+        left = asyncio.create_task(run.child(waits, "a"))
+        await asyncio.sleep(0.1)
+        raise PermanentError(f"enough {left.done()}")
+
+    store = CheckpointStore()
+    assert failed_of("run", store, agent).message == "enough False"
+    (child,) = children(store, "run")
+    assert isinstance(how_ended(store, child.run_id), RunCancelled)
+
+
+def test_children_of_a_failure_that_can_be_settled_go_on_with_their_parent() -> None:
+    async def agent(run: Run) -> Any:
+        return await asyncio.gather(run.child(waits, "a"), run.child(uses_flaky, "b"))
+
+    store = CheckpointStore()
+    failure = failed_of("run", store, agent)
+    assert [one.state for one in children(store, "run")] == ["open", "failed"]
+    (waiting, _) = children(store, "run")
+    assert how_ended(store, waiting.run_id) is None
+    resolve(store, "run", failure.call, Resolution.retry())
+    signal(store, waiting.run_id, "go")
+    assert run(agent, store)["result"] == ["went", "child: flaky done"]
+    assert executed == {"a begins": 1, "a goes": 1, "flaky": 2}
+
+
+async def has_waiting_children(run: Run) -> Any:
+    return await asyncio.gather(run.child(waits, "a"), run.child(awaits_waits, "b"))
+
+
+async def awaits_waits(run: Run) -> Any:
+    return await run.child(waits, "c")
+
+
+def all_runs(store: CheckpointStore) -> list[str]:
+    return [run_id for run_id in store.backend.run_ids() if "inbox" not in run_id]
+
+
+def test_whoever_cancels_a_parked_run_cancels_its_children_and_theirs() -> None:
+    store = CheckpointStore()
+    runner = RecoverableAgent(has_waiting_children, store)
+
+    async def stopped() -> None:
+        asyncio.get_running_loop().call_later(0.2, runner.stop)
+        await runner.run_with_recovery("task", "run")
+
+    with pytest.raises(StoppedError):
+        asyncio.run(stopped())
+    assert len(all_runs(store)) == 4
+    cancel(store, "run", who="me")
+    for run_id in all_runs(store):
+        ended = how_ended(store, run_id)
+        assert isinstance(ended, RunCancelled) and ended.who == "me", run_id
+
+
+def test_whoever_cancels_a_live_run_cancels_its_children_and_theirs() -> None:
+    store = CheckpointStore()
+
+    async def cancelled() -> None:
+        asyncio.get_running_loop().call_later(0.2, cancel, store, "run")
+        await RecoverableAgent(has_waiting_children, store).run_with_recovery("task", "run")
+
+    with pytest.raises(RunCancelledError):
+        asyncio.run(cancelled())
+    for run_id in all_runs(store):
+        assert isinstance(how_ended(store, run_id), RunCancelled), run_id
+    assert executed == {"a begins": 1, "c begins": 1}
+
+
+def test_children_that_a_crash_left_open_end_when_the_cancelled_run_is_looked_at() -> None:
+    store = CheckpointStore()
+    parked_by(store, awaits_stuck)
+    (child,) = children(store, "run")
+    with store.claim("run") as log:  # the process died before it came to the children
+        log.append(*encode(RunCancelled("me", "")))
+    with pytest.raises(RunCancelledError):
+        run(awaits_stuck, store)
+    assert isinstance(how_ended(store, child.run_id), RunCancelled)
+
+
+def test_a_child_that_somebody_cancels_is_a_failed_child() -> None:
+    async def agent(run: Run) -> str:
+        try:
+            return str(await run.child(waits, "a"))
+        except ChildFailedError as exc:
+            return f"{exc.type_name}: {exc.message}"
+
+    store = CheckpointStore()
+
+    async def cancelled() -> Any:
+        def act() -> None:
+            (child,) = children(store, "run")
+            cancel(store, child.run_id, who="me", why="enough")
+
+        asyncio.get_running_loop().call_later(0.2, act)
+        return await RecoverableAgent(agent, store).run_with_recovery("task", "run")
+
+    result = asyncio.run(cancelled())["result"]
+    assert result.startswith("recovery._errors.RunCancelledError: run 'run+waits-")
+    assert result.endswith("was cancelled by me: enough")
+    assert run(agent, store)["result"] == result
+
+
+def test_a_child_that_is_parked_while_it_waits_parks_its_parent_with_it() -> None:
+    async def agent(run: Run) -> Any:
+        return await asyncio.gather(
+            run.child(waits, "a", park_after_s=0.05), run.call(send, "beside")
+        )
+
+    store = CheckpointStore()
+    ((child, error),) = parked_by(store, agent).children
+    assert isinstance(error, WaitingError)
+    signal(store, child, "go")
+    assert run(agent, store)["result"] == ["went", "sent beside"]
+    assert executed == {"beside": 1, "a begins": 1, "a goes": 1}
