@@ -48,7 +48,7 @@ class Encryption:
     """How a log is encrypted: with which key it is written, and where keys for reading are.
 
     ``key``: 32 random bytes, or a function that gives them for a key id (None: there is no such
-    key; what it raises passes through). It is asked once for each key id. ``key_id``, 1 to 64
+    key; what it raises passes through). It is asked when a key id is first met. ``key_id``, 1 to 64
     printable ASCII characters, names the key for what is written from now on; it stands in the
     log in clear. A key of bytes is tried for every id. To change keys, give a function that knows
     the old ones, and a new ``key_id``: the log goes on in a new segment, and what was written

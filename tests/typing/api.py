@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, assert_type
 
-from eventlog import EventLog, Record, Snapshot
+from eventlog import EventLog, LogReader, Record, Snapshot
+from eventlog.encryption import Encryption
 from recovery import (
     Call,
     Checkpoint,
@@ -168,6 +169,11 @@ def log() -> None:
         for record in opened.records(start=1):
             assert_type(record, Record)
         assert_type(opened.latest_snapshot(), Snapshot | None)
+    key = Encryption({"2026-11": bytes(32)}.get, "2026-11", accept_clear=True)
+    with EventLog.open("/tmp/secret", encryption=key) as secret:
+        assert_type(secret.append("event", 1), int)
+    assert_type(EventLog.read("/tmp/secret", encryption=Encryption(bytes(32))), LogReader)
+    FileStore("/tmp/runs", encryption=key)
     with EventLog.read("/tmp/log") as reader:
         for record in reader.records(follow=True):
             print(record.lsn, record.kind, record.body, record.time_ns)

@@ -195,6 +195,21 @@ def test_reader_of_the_page_gives_up_on_damage(log: Path, tmp_path: Path) -> Non
     assert done.returncode == 1 and "damage at offset" in done.stderr
 
 
+@pytest.mark.parametrize(("name", "size"), [("encrypted", 0), ("begun_in_clear", 1)])
+def test_reader_of_the_page_says_when_a_log_is_encrypted(
+    name: str, size: int, tmp_path: Path
+) -> None:
+    reader = tmp_path / "reader.py"
+    reader.write_text(block("python", "def segments"))
+    golden = Path(__file__).parents[1] / "data" / "v1" / name
+    done = run_reader(reader, golden)
+    assert done.returncode == 1 and done.stderr.endswith("ValueError: offset 64: encrypted\n")
+    done = subprocess.run(
+        [sys.executable, "-I", reader, golden], capture_output=True, text=True, check=False
+    )
+    assert len(done.stdout.splitlines()) == size, "as far as it is in clear"
+
+
 def test_lock_is_what_the_page_says(tmp_path: Path) -> None:
     with EventLog.open(tmp_path / "log"):
         content = (tmp_path / "log" / "LOCK").read_bytes()
