@@ -17,7 +17,7 @@ from multiprocessing import get_context
 import pytest
 
 from eventlog import EventLog
-from eventlog._frame import FOOTER, HEADER_SIZE, frames_ahead
+from eventlog._frame import FOOTER, HEADER_SIZE, frames_ahead, payload_of
 from eventlog._segment import segment_number
 from eventlog.dump import TORN, verify
 from eventlog.encryption import Encryption
@@ -66,8 +66,8 @@ def nothing_is_there(disk: SimulatedDisk) -> None:
             if segment_number(name) is not None:
                 salt = content[56:60]
                 for frame in frames_ahead(content, HEADER_SIZE, salt):
-                    if frame.kind != FOOTER:
-                        payload = content[frame.payload_offset : frame.payload_end]
+                    payload = payload_of(content, frame, salt)
+                    if frame.kind != FOOTER and payload is not None:
                         head = 2 + payload[1] + 8
                         nonce = payload[head : head + 24]
                         assert sealed.setdefault(nonce, payload) == payload
