@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Encryption", "parse_keys"]
 
 KEY_SIZE = 32
+# Somebody may have forged a log with another key id in each frame. More are asked for again.
+KEYS_MAX = 64
 
 _CHECKED = b"agent-eventlog key check"
 _HEX_KEY = re.compile(r"[0-9A-Fa-f]{64}")
@@ -86,6 +88,8 @@ class Encryption:
             secret = self._key(key_id) if callable(self._key) else self._key
             if secret is None:
                 return None
+            if len(self._keys) >= KEYS_MAX:
+                self._keys.clear()
             self._keys[key_id] = Key(key_id, _check(secret, key_id))
         return self._keys[key_id]
 

@@ -179,6 +179,12 @@ MUTANTS = [
         [KEYS],
     ),
     Mutant(
+        "keys-kept-for-ever",
+        "A key is kept for each id that a log names: a forged log fills the memory.",
+        [Edit(API, "if len(self._keys) >= KEYS_MAX:", "if False:")],
+        [UNIT + "test_a_log_that_names_any_number_of_keys_fills_no_memory"],
+    ),
+    Mutant(
         "key-shown",
         "The key is in the repr: it ends up in tracebacks and logs.",
         [Edit(API, "Encryption(key_id={self.key_id!r})", "Encryption({self._key!r})")],

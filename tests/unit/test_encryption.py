@@ -350,6 +350,22 @@ def test_keys_are_asked_for_by_id_and_once() -> None:
             next(reader.records(5))
 
 
+def test_a_log_that_names_any_number_of_keys_fills_no_memory(disk) -> None:
+    """A forger copies the check, which is in clear, and invents the ids."""
+    first, salt = frames(content(disk))[0], bytes(content(disk)[56:60])
+    sealed = bytes(content(disk)[first.payload_offset + 3 : first.payload_end])
+    del content(disk)[first.offset :]
+    for n in range(1, 301):
+        key_id = f"{n:04}".encode()
+        payload = b"\x01\x04" + key_id + sealed
+        content(disk).extend(encode_frame(salt, RECORDS | ENCRYPTED, 1, payload, (n, 0, 0)))
+    del disk.directories["log"]["MARK"]
+    kept = encryption()
+    found, damaged = read(disk, kept)
+    assert found == {} and len(damaged) == 300
+    assert len(kept._keys) <= 64
+
+
 def test_the_key_to_write_with_must_be_there() -> None:
     disk = SimulatedDisk()
     with pytest.raises(WrongKeyError, match="'9'"):
