@@ -37,8 +37,8 @@ class Options(TypedDict, total=False):
     after_crash: AfterCrash | Mapping[str, AfterCrash]
     stop_on: Sequence[Signals]
     max_children: int
-    on_event: Callable[[RunEvent], Any]
-    budget: Budget
+    on_event: Callable[[RunEvent], Any] | None
+    budget: Budget | None
     park_after_s: float | None
 
 

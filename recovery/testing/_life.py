@@ -265,9 +265,9 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
             return result
 
         def _value(self, name: str, ask: Callable[[], Any]) -> Any:
-            return super()._value(name, lambda: self._same_in_each_run(name))
+            return super()._value(name, lambda: self._same_in_each_run(name, ask))
 
-        def _same_in_each_run(self, name: str) -> Any:
+        def _same_in_each_run(self, name: str, ask: Callable[[], Any]) -> Any:
             """A value of its place in the run: else no two runs could be compared."""
             scope: Scope = self.here()
             call, count = scope.call, scope._counts[name]
@@ -282,6 +282,8 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
                     return BEGINNING_S + self.step + count * count * 0.001
                 case "random":
                     return choose.random()
+                case "usage":  # what was counted, without the time that it took
+                    return [*ask()[:-1], 0.0]
                 case _:
                     return str(uuid.UUID(int=choose.getrandbits(128), version=4))
 
