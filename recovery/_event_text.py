@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from recovery._errors import DamagedRunError
+from recovery._errors import RecoveryError
 from recovery._shorten import shorten
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def text_of(event: RunEvent) -> str:
         return f"{event.tool or event.kind}: {event.kind} of {event.size:,} bytes"
     try:
         return _text(event, event.body)
-    except (DamagedRunError, ValueError) as exc:  # a message that is lost
+    except (RecoveryError, ValueError) as exc:  # a message that is lost, a type that is not here
         return f"{event.kind}: {exc}".splitlines()[0]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from eventlog import Damage, Packed, Record, Snapshot
+from recovery._errors import UnreadableValueError
 from recovery._event_text import text_of
 from recovery._events import (
     AttemptFailed,
@@ -78,7 +79,8 @@ class RunEvent:
     def value(self) -> Any:
         """The value in it: a call's arguments as [positional, by name] (None when only their
         digest is recorded), what a call or the agent returned, the task, the new messages. None
-        where there is none. DamagedRunError when a message is lost.
+        where there is none. DamagedRunError when a message is lost, UnreadableValueError when a
+        type in it is not registered here.
         """
         name = _VALUES.get(type(self._held))  # type: ignore[arg-type]
         return None if name is None else self.body[name]
@@ -118,7 +120,7 @@ def _foreign(record: Record) -> dict[str, Any]:
     """The body of a kind that this version does not know."""
     try:
         body = unpack(record.packed)
-    except ValueError:
+    except (ValueError, UnreadableValueError):
         return {"packed": record.packed}
     return body if isinstance(body, dict) else {"body": body}
 

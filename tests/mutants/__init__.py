@@ -7,7 +7,17 @@ notice is no mutant: it is left out, with the argument where it would stand.
 
 from __future__ import annotations
 
-from tests.mutants import attempts, calls, encryption, files, frames, runs, segments, writer
+from tests.mutants import (
+    attempts,
+    calls,
+    encryption,
+    files,
+    frames,
+    progress,
+    runs,
+    segments,
+    writer,
+)
 from tests.mutants._mutant import Edit, Mutant
 
 __all__ = ["LAYERS", "Edit", "Mutant"]
@@ -21,4 +31,5 @@ LAYERS: dict[str, list[Mutant]] = {
     "calls": calls.MUTANTS,
     "runs": runs.MUTANTS,
     "attempts": attempts.MUTANTS,
+    "progress": progress.MUTANTS,
 }

@@ -39,7 +39,8 @@ SEED = "3"
 _LOG_SUITE = ["unit/test_[!r]*.py", "unit/test_re[!c]*.py", "unit/test_record.py",
               "property/test_log*.py", "crash/*.py"]  # fmt: skip
 _RUN_SUITE = ["unit/test_recovery*.py", "unit/test_seeded_bugs.py", "property/test_agent*.py"]
-SUITES = {layer: _RUN_SUITE if layer in ("calls", "runs") else _LOG_SUITE for layer in LAYERS}
+_LOG_LAYERS = ("frames", "segments", "writer", "files", "encryption")
+SUITES = {layer: _LOG_SUITE if layer in _LOG_LAYERS else _RUN_SUITE for layer in LAYERS}
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,19 @@ def test_concurrent_calls_do_not_slip_under_the_limit(way: str) -> None:
     assert set(executed.values()) == {1}
 
 
+def test_calls_that_waited_for_replay_do_not_slip_under_the_limit() -> None:
+    async def agent(run: Run) -> list[Any]:
+        order = [0, 1, 2, 3] if run.recovery_count == 0 else [3, 2, 1, 0]
+        return sorted(await asyncio.gather(*(run.call(alook, n) for n in order)))
+
+    store = CheckpointStore()
+    parks(agent, store, Budget(calls=1))
+    assert executed == {0: 1}
+    error = parks(agent, store, Budget(calls=3))  # new ones wait until the recorded one is claimed
+    assert error.used.calls == 3 and sum(executed.values()) == 3
+    assert live(agent, store, None)["result"] == [0, 1, 2, 3]
+
+
 def test_calls_from_threads_do_not_slip_under_the_limit() -> None:
     from concurrent.futures import ThreadPoolExecutor
 

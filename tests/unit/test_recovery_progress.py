@@ -35,6 +35,9 @@ from recovery import (
     resolve,
     tool,
 )
+from recovery._events import decode
+from recovery._following import Until
+from recovery._progress import ProgressTally
 from recovery._run_event import Teller
 from recovery.stores.protocol import LogStore
 
@@ -47,6 +50,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     deaths.clear()
 
 
+UNTIL: tuple[Until, ...] = ("ended", "parked", "now")
 deaths: list[int] = []  # steps in which the process dies, once each
 
 
@@ -79,6 +83,7 @@ def send(what: Any) -> str:
 
 def plain(run: SyncRun) -> str:
     run.now()
+    run.call(look, "ahead")
     for step in run.steps():
         run.messages.append(run.call(look, step, call_id=f"c{step}"))
         try:
@@ -92,6 +97,7 @@ def plain(run: SyncRun) -> str:
 
 async def agent(run: Run) -> str:
     run.now()
+    await run.call(look, "ahead")
     async for step in run.steps():
         run.messages.append(await run.call(look, step, call_id=f"c{step}"))
         await asyncio.gather(run.call(look, "a"), run.call(look, "b"))
@@ -202,16 +208,16 @@ def test_an_event_is_a_line_of_text() -> None:
     live(plain, store, told)
     lines = [str(event) for event in told]
     assert lines[0] == "LSN 1, step 0: run run started: 'task'"
-    assert "LSN 3, step 1: step 1 began" in lines
-    assert "LSN 4, step 1: look(1)" in lines
+    assert "LSN 5, step 1: step 1 began" in lines
+    assert "LSN 6, step 1: look(1)" in lines
     assert any(re.search(r"send failed after \d+\.\d\d s: KeyError: 'two'", x) for x in lines)
     assert any("checkpoint at the end of step 2" in line for line in lines)
     assert any("messages[1:2] = ['edited', 2]" in line for line in lines)
     assert any("now() = 1" in line for line in lines)
     assert lines[-1].endswith("finished: 'done'")
     assert all("\n" not in line and len(line) < 300 for line in lines)
-    shown = str(told[3].progress)
-    assert re.fullmatch(r"running, 1 steps, 1 calls, \d+\.\d s, 1 in flight", shown)
+    shown = str(told[5].progress)
+    assert re.fullmatch(r"running, 1 steps, 2 calls, \d+\.\d s, 1 in flight", shown)
 
 
 @pytest.mark.parametrize("function", [agent, plain])
@@ -237,6 +243,42 @@ def test_totals_survive_crashes_and_checkpoints(function: Any, every: int) -> No
     assert replace(last, served=0) == everything(store)[-1].progress
 
 
+def test_a_checkpoint_counts_what_was_put_off() -> None:
+    """A message that is appended while recorded calls are unclaimed is written later: by a
+    checkpoint, at the latest, and the time up to it is in what that carries."""
+    disk = SimulatedDisk()
+    gone: list[int] = []
+
+    async def reorders(run: Run) -> str:
+        async for step in run.steps():
+            if step == 1 and run.recovery_count:
+                run.now()  # new; put off until the call is claimed
+                disk._clock += 10_000_000_000
+            await run.call(look, step)
+            if step == 1 and not gone:
+                gone.append(step)
+                raise Died
+            if step == 2:
+                return "done"
+        raise AssertionError
+
+    with pytest.raises(Died):
+        live(reorders, CheckpointStore(Disk(disk)), [])
+    disk = disk.after_process_death()
+    store = CheckpointStore(Disk(disk))
+    result = live(reorders, store, [], checkpoint_every_n=1)
+    tally = ProgressTally()
+    reader = store.backend.read("run")
+    assert reader is not None
+    with reader:
+        for record in reader.records():
+            event = decode(record)
+            if event is not None:
+                tally.observe(record.lsn, record.time_ns, event)
+    assert result["usage"] == tally.usage() and result["usage"].seconds > 10
+    assert everything(store)[-1].progress.usage == tally.usage()
+
+
 # -- who follows
 
 
@@ -248,6 +290,17 @@ def test_reading_goes_on_behind_any_event(function: Any) -> None:
         rest = everything(store, after=event.lsn)
         assert rest == whole[i + 1 :]
         assert [one.value for one in rest] == [one.value for one in whole[i + 1 :]]
+
+
+def test_where_following_ends() -> None:
+    for status in ("running", "parked", "finished", "failed", "undone"):
+        tally = ProgressTally()
+        tally.status = status
+        over = {until: events(CheckpointStore(), "run", until=until)._is_over(tally)
+                for until in UNTIL}  # fmt: skip
+        assert over["now"]
+        assert over["parked"] == (status != "running")
+        assert over["ended"] == (status not in ("running", "parked"))
 
 
 def test_it_ends_when_the_run_has_ended() -> None:
