@@ -35,24 +35,6 @@ MUTANTS = [
         [TOLD + "test_totals_survive_crashes_and_checkpoints"],
     ),
     Mutant(
-        "pending-records-not-in-the-totals",
-        "A checkpoint counts before what was put off is written: it is never counted.",
-        [
-            Edit(
-                CORE,
-                "        self._write_pending()  # first, so that the checkpoint knows of it\n",
-                "",
-            ),
-            Edit(
-                CORE,
-                "        lsn = self.attempt(lambda: self._snapshots.write(",
-                "        self._write_pending()\n"
-                "        lsn = self.attempt(lambda: self._snapshots.write(",
-            ),
-        ],
-        [TOLD + "test_a_checkpoint_counts_what_was_put_off"],
-    ),
-    Mutant(
         "last-event-sent-again",
         "A client that reconnects gets the event that it has seen last a second time.",
         [Edit(FOLLOWING, "event.lsn > self._after", "event.lsn >= self._after")],

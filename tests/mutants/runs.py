@@ -120,6 +120,24 @@ MUTANTS = [
         [AGENTS + "test_messages_are_not_changed_inside_a_tool"],
     ),
     Mutant(
+        "put-off-records-not-in-the-checkpoint",
+        "What was put off is written with a checkpoint that does not name it, and asked for anew.",
+        [
+            Edit(
+                CORE,
+                "        self._write_pending()  # first, so that the checkpoint knows of it\n",
+                "",
+            ),
+            Edit(
+                CORE,
+                "        lsn = self.attempt(lambda: self._snapshots.write(",
+                "        self._write_pending()\n"
+                "        lsn = self.attempt(lambda: self._snapshots.write(",
+            ),
+        ],
+        [AGENTS + "test_a_checkpoint_knows_what_was_put_off"],
+    ),
+    Mutant(
         "state-not-restored",
         "A recovery begins with an empty state.",
         [Edit(CORE, "        self.state = restored.state\n", "")],

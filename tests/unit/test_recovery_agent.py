@@ -815,6 +815,27 @@ def test_an_awaitable_from_a_plain_tool_is_awaited_or_explained():
     ] == "sent 3"  # fmt: skip
 
 
+def test_a_checkpoint_knows_what_was_put_off():
+    """Code before the first step that is new asks the clock while a recorded call is unclaimed, so
+    that is written later: here not before the next checkpoint, which has to name it."""
+    seen: list[list[float]] = []
+
+    def agent(run: SyncRun) -> Any:
+        seen.append([run.now()] if run.recovery_count else [])
+        for step in run.steps():
+            run.call(look, step)
+            if step > run.recovery_count:
+                raise Died
+            if step == 3:
+                return seen[-1]
+
+    store = disk_store()
+    for _ in range(3):
+        store = die_in(agent, store, checkpoint_every_n=1)
+    assert run(agent, store, checkpoint_every_n=1)["result"] == seen[1]
+    assert seen[1] == seen[2] == seen[3]
+
+
 def test_tools_before_the_first_step_and_without_steps_are_recorded():
     async def agent(run: Run) -> Any:
         found = [send("before")]

@@ -35,7 +35,6 @@ from recovery import (
     resolve,
     tool,
 )
-from recovery._events import decode
 from recovery._following import Until
 from recovery._progress import ProgressTally
 from recovery._run_event import Teller
@@ -241,42 +240,6 @@ def test_totals_survive_crashes_and_checkpoints(function: Any, every: int) -> No
     last = told[-1][-1].progress
     assert (last.usage.steps, last.usage.calls, last.failed) == counted(store)
     assert replace(last, served=0) == everything(store)[-1].progress
-
-
-def test_a_checkpoint_counts_what_was_put_off() -> None:
-    """A message that is appended while recorded calls are unclaimed is written later: by a
-    checkpoint, at the latest, and the time up to it is in what that carries."""
-    disk = SimulatedDisk()
-    gone: list[int] = []
-
-    async def reorders(run: Run) -> str:
-        async for step in run.steps():
-            if step == 1 and run.recovery_count:
-                run.now()  # new; put off until the call is claimed
-                disk._clock += 10_000_000_000
-            await run.call(look, step)
-            if step == 1 and not gone:
-                gone.append(step)
-                raise Died
-            if step == 2:
-                return "done"
-        raise AssertionError
-
-    with pytest.raises(Died):
-        live(reorders, CheckpointStore(Disk(disk)), [])
-    disk = disk.after_process_death()
-    store = CheckpointStore(Disk(disk))
-    result = live(reorders, store, [], checkpoint_every_n=1)
-    tally = ProgressTally()
-    reader = store.backend.read("run")
-    assert reader is not None
-    with reader:
-        for record in reader.records():
-            event = decode(record)
-            if event is not None:
-                tally.observe(record.lsn, record.time_ns, event)
-    assert result["usage"] == tally.usage() and result["usage"].seconds > 10
-    assert everything(store)[-1].progress.usage == tally.usage()
 
 
 # -- who follows
