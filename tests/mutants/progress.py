@@ -28,8 +28,8 @@ MUTANTS = [
         [
             Edit(
                 HISTORY,
-                "_tallies(tail, restored), _accepted",
-                "_tallies(entries, restored), _accepted",
+                "tallies_of(tail, restored), _accepted",
+                "tallies_of(entries, restored), _accepted",
             )
         ],
         [TOLD + "test_totals_survive_crashes_and_checkpoints"],
