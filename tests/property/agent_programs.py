@@ -155,7 +155,15 @@ def programs(draw: Any, steps_max: int = 5, plain: bool | None = None) -> Progra
 
 # -- edits of the code
 
-MUTATIONS = ("argument", "drop", "add", "swap", "rename", "message")
+MUTATIONS = (
+    "argument", "drop", "add", "swap", "rename", "message", "call id", "move", "grow", "shrink",
+    "task", "tool", "policy",
+)  # fmt: skip
+# Tools of the same name in the log, after an edit of their policy.
+OTHER_POLICY = {
+    "park": "park, repeatable", "retry": "retry, parking",
+    "sync_park": "sync_park, repeatable", "sync_retry": "sync_retry, parking",
+}  # fmt: skip
 
 
 def distinct(program: Program) -> Program:
@@ -188,32 +196,54 @@ def plainly(program: Program) -> bool:
 def mutated(program: Program, what: str, rng: random.Random) -> Program | None:
     """The program after an edit of its code; None where there is nothing to edit like that."""
     blocks = [list(block) for block in (program.prologue, *program.steps)]
-    places = [(b, i) for b, block in enumerate(blocks) for i in range(len(block))]
-    calls = [(b, i) for b, i in places if blocks[b][i][0] == "call"]
-    texts = [(b, i) for b, i in places if blocks[b][i][0] == "append"]
-    chosen = texts if what == "message" else calls
-    if not chosen:
+    kind = "append" if what == "message" else "call"
+    places = [(b, i) for b, block in enumerate(blocks) for i, op in enumerate(block)
+              if op[0] == kind]  # fmt: skip
+    if not places:
         return None
-    b, i = rng.choice(chosen)
-    op = blocks[b][i]
+    b, i = rng.choice(places)
+    op, added = blocks[b][i], ("call", Do("sync_park" if program.plain else "park", "added"))
     match what:
-        case "argument":
-            blocks[b][i] = ("call", replace(op[1], x=op[1].x + " changed"))
         case "drop":
             del blocks[b][i]
+        case "shrink":
+            del blocks[b][i:]
         case "add":
-            new = "sync_park" if program.plain else "park"
-            blocks[b].insert(i, ("call", Do(new, "added")))
+            blocks[b].insert(i, added)
+        case "grow":
+            blocks[b].append(added)
+        case "move":
+            if b + 1 == len(blocks):
+                return None
+            blocks[b + 1].insert(0, blocks[b].pop(i))
         case "swap":
-            others = [j for b2, j in calls if b2 == b and j != i]
+            others = [j for b2, j in places if b2 == b and j != i]
             if not others:
                 return None
             j = rng.choice(others)
             blocks[b][i], blocks[b][j] = blocks[b][j], blocks[b][i]
-        case "rename":
-            other = {"park": "reconcile", "sync_park": "sync_retry"}.get(op[1].tool, "park")
-            blocks[b][i] = ("call", replace(op[1], tool=other))
         case "message":
             blocks[b][i] = ("append", "edited")
+        case _:
+            changed = _changed(op[1], what, program.plain)
+            if changed is None:
+                return None
+            blocks[b][i] = changed
     prologue, *steps = map(tuple, blocks)
     return replace(program, prologue=prologue, steps=tuple(steps))
+
+
+def _changed(do: Do, what: str, plain: bool) -> tuple[Any, ...] | None:
+    match what:
+        case "argument":
+            return "call", replace(do, x=do.x + " changed")
+        case "call id":
+            return "call", replace(do, call_id=f"{do.call_id}-x", direct=False)
+        case "rename":
+            other = {"park": "reconcile", "sync_park": "sync_retry"}.get(do.tool, "park")
+            return "call", replace(do, tool=other)
+        case "task" | "tool":
+            return None if plain else ("within", what, do)
+        case "policy" if do.tool in OTHER_POLICY:
+            return "call", replace(do, tool=OTHER_POLICY[do.tool], direct=False)
+    return None

@@ -577,6 +577,11 @@ def make_tools(world: World) -> dict[str, Callable[..., Any]]:
         "fail_hidden": failing("fail_hidden", HiddenError, after_crash="retry"),
         "fail_permanently": failing("fail_permanently", PermanentError, raises=[PermanentError]),
         "look": look,
+        # After an edit of the policy: the same names in the log.
+        "park, repeatable": async_tool("park", "retry", after_crash="retry"),
+        "retry, parking": async_tool("retry", "park"),
+        "sync_park, repeatable": plain_tool("sync_park", "retry", after_crash="retry"),
+        "sync_retry, parking": plain_tool("sync_retry", "park"),
     }
     return tools | make_outer_tools(world, tools)
 
@@ -733,6 +738,23 @@ class Interpreter:
 
     async def call(self, do: Do) -> None:
         self.env["last"] = await self.one(do)
+
+    async def within(self, what: str, do: Do) -> None:
+        """A call that an edit has moved into a task, or into another tool."""
+        if what == "task":
+            self.env["last"] = await asyncio.create_task(self.one(do))
+            return
+        try:
+            self.env["last"] = await self.run.call(self.inside, do.tool, do.x, do.delay)
+        except Exception as exc:
+            if not do.caught:
+                raise
+            self.env["last"] = ["failed", type(exc).__name__, str(exc)]
+
+    async def inside(self, name: str, x: Any, delay: int) -> Any:
+        function = self.tools[name]
+        result = function(x, delay)
+        return result if name in SYNC else await result
 
     async def one(self, do: Do, x: Any = None) -> Any:
         """Make one call, find out what became of it if nobody knows, keep its result."""

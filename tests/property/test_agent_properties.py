@@ -348,13 +348,17 @@ def test_edited_code_resumes_or_stops_before_it_does_harm(clock: Clock, figures:
         edited = mutated(program, what, rng)
         if edited is None:
             return
+        if rng.random() < 0.4:  # the edit is undone
+            program, edited = edited, program
         one = trial(clock, program)
         point = max(rng.randrange(one.disk_calls) for _ in range(2))  # rather late than early
         plan = Plan((("disk", point, 0),))
         world = crashed(one, plan)
         if world is not None:
             with noted(plan):
-                counts[check_edited(one, edited, world)] += 1
+                how = check_edited(one, edited, world)
+                counts[how] += 1
+                counts[f"{what} {how}".replace(" ", "_")] += 1
 
     check()
     figures.add("edits of agents' code", **counts)

@@ -316,7 +316,9 @@ def test_a_run_that_is_stopped_in_a_worker_ends_where_its_consumer_waits() -> No
 
     async def outer() -> int:
         with pytest.raises(InDoubtError):
-            await asyncio.wait_for(of.run_with_recovery("t", "run"), 20)
+            async with asyncio.timeout(20) as timer:
+                await of.run_with_recovery("t", "run")
+        assert not timer.expired()
         task = asyncio.current_task()
         assert task is not None
         return task.cancelling()
