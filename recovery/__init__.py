@@ -10,6 +10,7 @@ from recovery._agent import RecoverableAgent, RecoveryReport
 from recovery._budget import Budget
 from recovery._checkpoint import Checkpoint, CheckpointStore
 from recovery._children import children, parent
+from recovery._compare import ComparedRun, Comparison, Difference, compare
 from recovery._errors import (
     ApprovalDeniedError,
     BudgetError,
@@ -59,7 +60,10 @@ __all__ = [
     "ChildFailedError",
     "ChildParkedError",
     "ChildRun",
+    "ComparedRun",
+    "Comparison",
     "DamagedRunError",
+    "Difference",
     "DivergenceError",
     "ForkedFrom",
     "InDoubtError",
@@ -95,6 +99,7 @@ __all__ = [
     "approve",
     "cancel",
     "children",
+    "compare",
     "current_call",
     "deny",
     "events",

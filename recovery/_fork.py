@@ -366,8 +366,10 @@ class _Fork:
     def _conversation(self, part: _Part) -> list[bytes]:
         """The messages at the end of the part."""
         messages = list(part.base.messages) if part.base else []
+        entered = part.base is None  # what the code before the first step says does not count then
         for _, event in part.tail:
-            if isinstance(event, MessagesChanged):
+            entered = entered or isinstance(event, StepStarted)
+            if isinstance(event, MessagesChanged) and entered:
                 messages[event.start : event.stop] = [
                     packed_again(self._value_of(item)) if isinstance(item, Ref) else pack(item, "")
                     for item in event.new

@@ -1,0 +1,276 @@
+"""Comparing runs: what is a difference, what is none, and how it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from eventlog.testing import SimulatedDisk
+from recovery import (
+    CheckpointStore,
+    Comparison,
+    DivergenceError,
+    InDoubtError,
+    RecoverableAgent,
+    RecoveryError,
+    Resolution,
+    Run,
+    RunFailedError,
+    SyncRun,
+    accept,
+    compare,
+    fork,
+    resolve,
+    tool,
+)
+from recovery.stores.protocol import LogStore
+
+answers: dict[str, Any] = {}
+
+
+class Died(BaseException):
+    pass
+
+
+@tool
+def send(what: str, to: str = "ann", **more: Any) -> Any:
+    answer = answers.get(what, {"sent": what, "text": "y" * 40})
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+@tool
+def both(what: str) -> list[Any]:
+    return [send(f"{what} first"), send(f"{what} second")]
+
+
+def agent(run: SyncRun) -> Any:
+    run.call(send, "0 before")
+    run.messages.append({"task": run.task})
+    for step in run.steps():
+        run.messages.append(run.call(send, f"{step} send", call_id=f"id-{step}"))
+        run.state["steps"] = step
+        run.call(both, f"{step} both")
+        if step == 4:
+            return [step, len(run.messages)]
+
+
+@pytest.fixture
+def store() -> CheckpointStore:
+    answers.clear()
+    return CheckpointStore()
+
+
+def run(
+    store: CheckpointStore, run_id: str, fn: Callable[..., Any] = agent, task: str = "t"
+) -> Any:
+    return RecoverableAgent(fn, store, 2).run_with_recovery_sync(task, run_id)["result"]
+
+
+def found(comparison: Comparison) -> list[tuple[int, str, str, str, str]]:
+    return [(one.step, one.what, one.where, one.a, one.b) for one in comparison.differences]
+
+
+def test_a_run_is_like_itself_and_like_another_of_the_same(store):
+    run(store, "a")
+    run(store, "b")
+    comparison = compare(store, "a", "b")
+    assert comparison.alike
+    assert (comparison.a.steps, comparison.a.calls, comparison.a.end) == (4, 17, "finished")
+    assert str(comparison) == (
+        "a: 4 steps, 17 calls, finished\nb: 4 steps, 17 calls, finished\nno difference"
+    )
+    assert compare(store.backend, "a", "a").alike
+
+
+@pytest.mark.parametrize("at_step", [0, 1, 2, 3, None])
+def test_a_fork_with_the_same_code_is_like_its_parent(store, at_step):
+    run(store, "a")
+    link = fork(store, "a", "b", at_step=at_step)
+    run(store, "b")
+    comparison = compare(store, "a", "b")
+    assert comparison.alike, str(comparison)
+    assert comparison.b.forked_from == link
+    assert comparison.since == (0 if at_step in (0, 1) else 2)
+    assert f"forked from a at the end of step {link.step} (LSN {link.lsn})" in str(comparison)
+    backwards = compare(store, "b", "a")
+    assert (backwards.alike, backwards.since) == (True, comparison.since)
+
+
+def test_a_fork_that_has_not_run_is_behind(store):
+    run(store, "a")
+    fork(store, "a", "b", at_step=3)
+    (steps, end) = compare(store, "a", "b").differences
+    assert (steps.step, steps.what, steps.a, steps.b) == (4, "steps", "4 steps", "3 steps")
+    assert (end.what, end.b, end.lsn_b) == ("end", "open", 0)
+
+
+def test_arguments_differ_by_value_where_they_are_recorded_else_by_digest(store):
+    def other(run: SyncRun) -> Any:
+        run.call(send, "a", to="bob", call_id="x")
+        run.call(send, "a" * 5000)
+        run.call(send, "c", more={"deep": [1, {"n": 2}]})
+
+    def one(run: SyncRun) -> Any:
+        run.call(send, "a", call_id="x")
+        run.call(send, "b" * 5000)
+        run.call(send, "c", more={"deep": [1, {"n": 3}]})
+
+    run(store, "a", one)
+    run(store, "b", other)
+    first, second, third = found(compare(store, "a", "b"))
+    assert first[1:3] == ("arguments", "send x[0]")
+    assert first[3:] == ("['a']", "['a', 'bob']")
+    assert second[1:3] == ("arguments", "send")
+    assert second[3].startswith("digest ") and second[3] != second[4]
+    assert third[1:] == ("arguments", "send[1].more.deep[1].n", "3", "2")
+
+
+def test_what_one_alone_does_is_a_difference(store):
+    def more(run: SyncRun) -> Any:
+        run.call(both, "x")
+        run.call(send, "more")
+
+    def less(run: SyncRun) -> Any:
+        run.call(both, "x")
+
+    run(store, "a", more)
+    run(store, "b", less)
+    (one,) = compare(store, "a", "b").differences
+    assert (one.what, one.where, one.a, one.b) == ("call", "send", "send('more')", "")
+    assert one.lsn_a and not one.lsn_b
+    (one,) = compare(store, "b", "a").differences
+    assert (one.a, one.b) == ("", "send('more')")
+
+
+def test_outcomes_of_calls_inside_calls_are_compared(store):
+    run(store, "a")
+    answers["3 both second"] = {"sent": "another", "text": "y" * 40}
+    run(store, "b")
+    assert found(compare(store, "a", "b")) == [
+        (3, "outcome", "both[1].sent", "'3 both second'", "'another'"),
+        (3, "outcome", "both > send.sent", "'3 both second'", "'another'"),
+    ]
+
+
+def test_failures_doubt_and_ends_are_compared(store):
+    run(store, "a")
+    answers["3 send"] = ValueError("no")
+    with pytest.raises(RunFailedError):
+        run(store, "failed")
+    answers["3 send"] = Died()
+    with pytest.raises(Died):
+        run(store, "dead")
+    (outcome, *rest) = compare(store, "failed", "dead").differences
+    assert (outcome.step, outcome.where) == (3, "send id-3")
+    assert (outcome.a, outcome.b) == ("failed: 'builtins.ValueError: no'", "in doubt")
+    assert [(one.what, one.b) for one in rest] == [("end", "open")]
+    assert "failed: " in rest[0].a
+    comparison = compare(store, "a", "failed")
+    assert [one.what for one in comparison.differences] == [
+        "outcome", "call", "messages", "steps", "end",
+    ]  # fmt: skip
+    with pytest.raises(InDoubtError) as caught:
+        run(store, "dead")
+    resolve(store, "dead", caught.value.calls[0].lsn, Resolution.outcome("by hand"))
+    assert compare(store, "a", "dead").differences[0].b == "'by hand'"
+
+
+def test_messages_tasks_and_states_are_compared(store):
+    run(store, "a")
+    run(store, "b", task="u")
+    assert found(compare(store, "a", "b")) == [
+        (0, "task", "", "'t'", "'u'"),
+        (0, "messages", "", "messages[0:0] = [{'task': 't'}]", "messages[0:0] = [{'task': 'u'}]"),
+    ]
+    fork(store, "a", "changed", at_step=2, state={"steps": 9}, messages=["hello"])
+    run(store, "changed")
+    comparison = compare(store, "a", "changed")
+    assert [(one.step, one.what, one.where) for one in comparison.differences] == [
+        (2, "state", ".steps"), (2, "messages", ""), (4, "end", "[1]"),
+    ]  # fmt: skip
+    fork(store, "a", "task", at_step=2, task="u")
+    run(store, "task", task="u")
+    assert [one.what for one in compare(store, "a", "task").differences] == ["task"]
+
+
+def test_the_order_of_concurrent_calls_is_no_difference(store):
+    def racing(late: str) -> Callable[..., Any]:
+        async def one(run: Run, name: str) -> Any:
+            await asyncio.sleep(0.02 if name == late else 0)
+            return await run.call(send, name)
+
+        async def fn(run: Run) -> Any:
+            return await asyncio.gather(one(run, "x"), one(run, "y"))
+
+        return fn
+
+    run(store, "a", racing("x"))
+    run(store, "b", racing("y"))
+    assert compare(store, "a", "b").alike
+
+
+def test_what_was_dropped_is_not_compared(store):
+    answers["4 send"] = Died()
+    with pytest.raises(Died):
+        run(store, "a")
+    with pytest.raises(InDoubtError) as caught:
+        run(store, "a")
+    resolve(store, "a", caught.value.calls[0].lsn, Resolution.outcome("x"))
+
+    def other(run: SyncRun) -> Any:
+        run.call(send, "0 before")
+        run.messages.append({"task": run.task})
+        for step in run.steps():
+            run.messages.append(run.call(send, f"{step} send", call_id=f"id-{step}"))
+            run.state["steps"] = step
+            if step == 3:
+                return step
+
+    with pytest.raises(DivergenceError):
+        run(store, "a", other)
+    accept(store, "a")
+    run(store, "a", other)
+    answers.clear()
+    run(store, "b", other)
+    comparison = compare(store, "a", "b")
+    # Steps 1 and 2 are behind a checkpoint, with the calls that the old code made in them.
+    assert {one.step for one in comparison.differences} == {1, 2}
+    assert {one.where for one in comparison.differences} == {"both"}
+
+
+def test_a_damaged_run_is_compared_as_far_as_it_can_be_read():
+    disk = SimulatedDisk(seed=1)
+    store = CheckpointStore(LogStore("runs", disk, "power"))
+    run(store, "a")
+    run(store, "b")
+    (name,) = [name for name in disk.directories["runs/b"] if name.endswith(".seg")]
+    file: Any = disk.directories["runs/b"][name]
+    at = bytes(file.content).index(b"3 both second") + 3
+    file.content[at] ^= 1
+    comparison = compare(store, "a", "b")
+    assert len(comparison.b.damage) == 1
+    assert not comparison.a.damage
+    assert "DAMAGE: segment 1" in str(comparison)
+    assert {one.step for one in comparison.differences} == {3}
+
+
+def test_side_by_side(store):
+    run(store, "a")
+    answers["3 send"] = {"sent": "a very long answer " * 9, "text": "y" * 40}
+    fork(store, "a", "b", at_step=2)
+    run(store, "b")
+    lines = str(compare(store, "a", "b")).splitlines()
+    assert lines[2:4] == ["compared from the end of step 2 on",
+                          "2 differences, the first in step 3:"]  # fmt: skip
+    columns = [line.index(name) for line, name in zip(lines[4:6], ("a", "'3 send'"), strict=True)]
+    assert columns[0] == columns[1]
+    assert lines[5].startswith("3     outcome send id-3.sent  '3 send' (LSN ")
+    assert "'a very long answer a very .." in lines[5]
+    assert lines[6].startswith("3     messages ")
+    with pytest.raises(RecoveryError, match="there is no run 'c'"):
+        compare(store, "a", "c")
