@@ -143,7 +143,8 @@ def _differences(a: RunTold, b: RunTold, since: int) -> Iterator[Difference]:
     for number in range(since + 1, last + 1):
         if number > min(a.reached, b.reached):
             ends = f"{a.reached} steps", f"{b.reached} steps"
-            yield Difference(number, "steps", f"{number} to {last}", *ends)
+            where = f"{number} to {last}" if number < last else ""
+            yield Difference(number, "steps", where, *ends)
             break
         yield from _calls(a.step(number).calls, b.step(number).calls, number, "")
         yield from _changes(a, b, number)
@@ -203,8 +204,9 @@ def _ends(a: tuple[str, Any], b: tuple[str, Any]) -> list[tuple[str, str, str]]:
 def _arguments(a: CallTold, b: CallTold) -> list[tuple[str, str, str]]:
     if a.arguments is not None and b.arguments is not None:
         found = differing(a.arguments, b.arguments)
-        if found:
-            return found
+        if found:  # they are [positional, by name]
+            return [(f" args{where[3:]}" if where[:3] != "[1]" else f" {where[4:]}", one, other)
+                    for where, one, other in found]  # fmt: skip
     here, there = (f"digest {digest.hex()[:8]}, occurrence {nth}"
                    for *_, digest, nth in (a.identity, b.identity))  # fmt: skip
     return [("", here, there)]
