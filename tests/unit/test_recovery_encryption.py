@@ -21,6 +21,7 @@ from recovery import (
     Run,
     RunFailedError,
     SyncRun,
+    signal,
     tool,
 )
 from recovery.stores.file import FileStore
@@ -227,6 +228,27 @@ def test_a_run_that_failed_says_nothing_on_disk(tmp_path) -> None:
     with pytest.raises(RunFailedError):
         start(agent, store_of(tmp_path, Encryption(KEY)))
     assert b"division" not in stored(tmp_path) and b"toolsecret" not in stored(tmp_path)
+
+
+def test_what_others_send_to_a_run_is_encrypted_as_well(tmp_path) -> None:
+    world = World()
+
+    def agent(run: SyncRun) -> Any:
+        for step in run.steps():
+            world.enter(step + 2)
+            return run.wait_for("namesecret", timeout=60)
+
+    with pytest.raises(Died):
+        start(agent, store_of(tmp_path, Encryption(KEY)))
+    for store in (store_of(tmp_path, None), store_of(tmp_path, Encryption(OTHER))):
+        with pytest.raises(EncryptedLogError):
+            signal(store, "run", "namesecret", "forged")
+    assert not (tmp_path / "run" / "inbox").exists(), "nothing in clear was left there"
+    signal(store_of(tmp_path, Encryption(KEY)), "run", "namesecret", "valuesecret", who="whosecret")
+    assert (tmp_path / "run" / "inbox").is_dir()
+    assert start(agent, store_of(tmp_path, Encryption(KEY)))["result"] == "valuesecret"
+    for word in ("namesecret", "valuesecret", "whosecret", "forged"):
+        assert word.encode() not in stored(tmp_path)
 
 
 def test_checkpoints_of_ones_own_are_encrypted(tmp_path) -> None:
