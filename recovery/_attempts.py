@@ -29,6 +29,8 @@ from recovery._values import pack
 _logger = logging.getLogger("recovery")
 
 POLL_S = 0.25  # how soon a call that waits sees that its run was stopped
+# How long a stop waits for side effects that are under way elsewhere.
+LANDING_S, LANDING_NAP_S = 30.0, 0.005
 # How much longer than the first time an agent may take to cancel a call on replay.
 LATE_S = 10.0
 
@@ -99,7 +101,9 @@ def _attempt(
 ) -> Generator[Effect, Any, Settled | float]:
     """One attempt: how the call ended, or when to make the next one."""
     run.executed += 1
-    scope = Scope(run, call_scope(call.lsn), call)
+    scope = Scope(run, call_scope(call.lsn), call, (*run.here().calls, call.lsn))
+    if not spec.repeatable:
+        run.under_way[call.lsn] = scope.calls
     try:
         if spec.waits:
             value = yield Attend(spec.function(run, call))
@@ -127,6 +131,20 @@ def _attempt(
         scope.check()
         run.cut(spec, call, begun=True)
         raise
+    finally:
+        run.under_way.pop(call.lsn, None)
+
+
+def leave(run: RunCore) -> Generator[Nap, None, None]:
+    """Before a stop goes through the agent's code: let side effects get to their end.
+
+    For a task group cancels what else is under way in it when the stop gets there. Calls around the
+    one that stops wait for it, so they are not waited for.
+    """
+    run.leaving |= {*run.here().calls}
+    until = run.wall_clock() + LANDING_S
+    while run.under_way.keys() - run.leaving and run.wall_clock() < until:
+        yield Nap(LANDING_NAP_S)
 
 
 def _raised(

@@ -17,13 +17,13 @@ from typing import Any
 
 from eventlog import Packed
 from recovery._approval import Asking, approved, asks
-from recovery._attempts import attempts, resume
+from recovery._attempts import attempts, leave, resume
 from recovery._budget import admit
 from recovery._core import RunCore, describe
 from recovery._difference import Sides, differences
 from recovery._doubt import Outcome, Settled, call_of
-from recovery._effects import Effect, Wait
-from recovery._errors import ToolError
+from recovery._effects import Attend, Effect, Wait
+from recovery._errors import Stop, ToolError
 from recovery._events import (
     CallFailed,
     CallIntended,
@@ -46,7 +46,17 @@ def protocol(
     run: RunCore, spec: ToolSpec, given: Arguments, call_id: str
 ) -> Generator[Effect, Any, Any]:
     """The life of a call; returns its result or raises its exception."""
-    run.act()
+    try:
+        return (yield from _life(run, spec, given, call_id))
+    except Stop:
+        yield Attend(leave(run))
+        raise
+
+
+def _life(
+    run: RunCore, spec: ToolSpec, given: Arguments, call_id: str
+) -> Generator[Effect, Any, Any]:
+    run.safe_point()
     spec = run.settings.adapted(spec)
     if spec.undo is not None:
         run.undoable[spec.name] = spec

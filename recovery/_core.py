@@ -93,6 +93,11 @@ class RunCore(ABC):
         self._checkpointed = history.step
         self._entered = self._closed = False
         self._stopped: Exception | None = None
+        self._asked: Exception | None = None  # to stop, from outside
+        # Side effects that are under way, with the calls around each (LSNs, itself the last); and
+        # those of them that only wait for a stop inside.
+        self.under_way: dict[int, tuple[int, ...]] = {}
+        self.leaving: set[int] = set()
         self.scope = Scope(self, step_scope(0))  # of the agent's own code: its present step
         self._prologue = dict.fromkeys(history.prologue)
         self._pending: list[tuple[Event, bool]] = []
@@ -191,7 +196,7 @@ class RunCore(ABC):
     def next_step(self) -> int:
         """End the step, if one has begun, and begin the next: here a checkpoint may be taken."""
         with self.mutex:
-            self.act()
+            self.safe_point()
             if not self._entered:
                 self._enter()
             else:
@@ -307,24 +312,25 @@ class RunCore(ABC):
 
         A side effect that is under way gets to its end, and its outcome is recorded.
         """
-        self._stopped = self._stopped or error
+        self._asked = self._asked or error
         self.children.stop(error)
 
     @property
     def stopped(self) -> Exception | None:
         """Why the run must not go on, whatever the agent made of it."""
-        return self._stopped
+        return self._stopped or self._asked
 
     @property
     def over(self) -> bool:
         """Whether nothing that the agent does counts any more."""
-        return self._closed or self._stopped is not None
+        return self._closed or self.stopped is not None
 
     def stop(self, error: Exception) -> NoReturn:
         """End the agent function, now and at whatever it tries next. The first reason counts."""
-        self._stopped = self._stopped or error
+        if error is not self._asked:
+            self._stopped = self._stopped or error
         self.here().stopped = True
-        raise Stop(self._stopped)
+        raise Stop(self.stopped or error)
 
     def commit(self) -> None:
         """Make everything durable; a failure of the log ends the agent function."""
@@ -342,13 +348,23 @@ class RunCore(ABC):
         scope = current_scope.get()
         return scope if scope is not None and scope.run is self else self.scope
 
-    def act(self) -> None:
-        """The agent does something: so it goes on, and what it has cancelled is cancelled."""
+    def safe_point(self) -> None:
+        """Where the run can be stopped from outside: at a call, and between steps."""
         self.check()
+        self.inbox.look()
+        self.act()
+
+    def act(self) -> None:
+        """The agent does something: so it goes on, and what it has cancelled is cancelled.
+
+        Where it is only asked to stop, it may still do what is no call: the calls that are under
+        way beside it are not to be cut short by a stop in the middle of their results.
+        """
+        if self._stopped is not None or self._closed:
+            self.check()
         for stream in tuple(self.streams):
             if stream.is_left():
                 stream.refuse()
-        self.inbox.look()
         cut, self._cut = self._cut, []
         in_doubt = [call for call, begun, doubtful in cut if begun and doubtful]
         for call, begun, _ in cut:
@@ -370,9 +386,9 @@ class RunCore(ABC):
         self.stop(InDoubtError(self.run_id, calls))
 
     def check(self) -> None:
-        """Raise what stops the run, if anything does."""
-        if self._stopped is not None:
-            self.stop(self._stopped)
+        """Raise what stops the run, if anything does: a call is where it can stop."""
+        if self.stopped is not None:
+            self.stop(self.stopped)
         if self._closed:
             raise RecoveryError(f"run {self.run_id!r} is over, or was recovered since this task "
                                 "began: nothing that it does counts any more")  # fmt: skip
@@ -425,7 +441,7 @@ class RunCore(ABC):
     def diverge(self, sides: Sides) -> None:
         """Stop the run, for the code does not do what is recorded; unless that was accepted.
 
-        Then what the code has not done again counts no more, and it goes on.
+        Then what the code has not done again is waited for no more, and it goes on.
         """
         in_doubt = self.replay.in_doubt()
         if not self._history.accepted or in_doubt:
@@ -433,11 +449,11 @@ class RunCore(ABC):
             self.stop(DivergenceError(self.run_id, self.step, sides, doubt))
         self._history.accepted = False
         dropped = self.replay.drop()
-        for lsn in dropped:
-            self._prologue.pop(lsn, None)
         _logger.warning("run %s: diverged in step %d, as accepted: %d records dropped (LSN %s)",
                         self.run_id, self.step, len(dropped), dropped)  # fmt: skip
-        self.emit(HistoryDropped(dropped))
+        lsn = self.emit(HistoryDropped(dropped))
+        if not self._prologue.keys().isdisjoint(dropped):
+            self._prologue[lsn] = None
 
 
 def describe(recorded: RecordedCall) -> str:

@@ -61,7 +61,7 @@ class DivergenceError(RecoveryError):
             "The record is untouched, and the code that made it can resume the run. Or choose:\n"
             f"  accept  recovery.accept(store, {self.run_id!r}, why=...) and run it again: from\n"
             "          here on the history of the new code counts, and what is recorded and not\n"
-            "          done again is dropped\n"
+            "          done again is waited for no more\n"
             f"  fork    recovery.fork(store, {self.run_id!r}, 'NEW_RUN_ID', at_step="
             f"{max(self.step - 1, 0)}) and run that with the new code\n"
             f"  abort   recovery.cancel(store, {self.run_id!r})"

@@ -221,7 +221,10 @@ class DivergenceAccepted:
 
 @dataclass(frozen=True, slots=True)
 class HistoryDropped:
-    """What these records say does not count any more: the code, which diverged, does without."""
+    """What these records say is waited for no more: the code, which diverged, may do without.
+
+    Calls among them that it does make again are served from the record, as ever.
+    """
 
     kind: ClassVar = "dropped"
     records: list[int]

@@ -237,9 +237,8 @@ def prologue_of(tail: list[Entry], restored: Restored | None) -> dict[int, None]
             continue
         if before or scope == step_scope(0) or call in needed:
             needed[lsn] = None
-        if isinstance(event, HistoryDropped):
-            for gone in event.records:
-                needed.pop(gone, None)
+        if isinstance(event, HistoryDropped) and not needed.keys().isdisjoint(event.records):
+            needed[lsn] = None
     return needed
 
 

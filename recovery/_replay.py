@@ -128,6 +128,7 @@ class Replay:
     _values: dict[tuple[str, str, int], tuple[int, ValueRecorded]] = field(default_factory=dict)
     _steps: dict[int, int] = field(default_factory=dict)
     _step_ns: int = 0
+    _dropped: set[int] = field(default_factory=set)  # what the code may do without
     # What the code has yet to do again, in the order of the log: (LSN, scope). Of what was done
     # out of that order, the LSNs stand in _claimed until their turn comes.
     _open: deque[tuple[int, str]] = field(default_factory=deque)
@@ -139,21 +140,25 @@ class Replay:
         replay = cls()
         known = list(events)
         dropped = {lsn for _, _, e in known if isinstance(e, HistoryDropped) for lsn in e.records}
+        replay._dropped = dropped
         for lsn, time_ns, event in known:
-            if lsn not in dropped and getattr(event, "call", 0) not in dropped:
+            if not (lsn in dropped and isinstance(event, MessagesChanged)):
                 replay._add(lsn, time_ns, event)
         # Nobody asks for a call inside a call that is itself served.
         calls = replay._calls = {
             call.key: call for call in replay._calls.values()
             if not replay._covered(call.key.scope, call.lsn, lambda outer: outer.done)
         }  # fmt: skip
-        opened = [(call.lsn, call.key.scope) for call in calls.values()]
-        opened += [(call.last_lsn, call.key.scope) for call in calls.values() if call.done]
+        wanted = [call for call in calls.values() if call.lsn not in dropped]
+        opened = [(call.lsn, call.key.scope) for call in wanted]
+        opened += [(call.last_lsn, call.key.scope) for call in wanted if call.done]
         opened += [(lsn, value.scope) for lsn, value in replay._values.values()]
         opened += [(recorded.lsn, "") for recorded in replay.changes]
         opened += [(lsn, "") for lsn in replay._steps.values()]
         replay.optional = optional
-        replay._open = deque(sorted(one for one in opened if one[0] > optional))
+        replay._open = deque(
+            sorted(one for one in opened if one[0] > optional and one[0] not in dropped)
+        )
         return replay
 
     def _add(self, lsn: int, time_ns: int, event: Event) -> None:
@@ -271,14 +276,19 @@ class Replay:
                 and not self._is_optional(call)]  # fmt: skip
 
     def drop(self) -> list[int]:
-        """Forget all that the code has not done again; the LSNs of it."""
-        left = [call.lsn for call in self._calls.values()]
-        left += [lsn for lsn, _ in self._values.values()]
-        left += [recorded.lsn for recorded in self.changes]
-        left += self._steps.values()
-        for gone in (self._calls, self._values, self.changes, self._steps, self._open):
-            gone.clear()
-        return sorted(left)
+        """Wait no more for what the code has not done again; the LSNs of it.
+
+        A call among it that the code does make again is served all the same: what it did in the
+        outside world is done.
+        """
+        left = {call.lsn for call in self._calls.values()}
+        left |= {lsn for lsn, _ in self._values.values()} | {*self._steps.values()}
+        left |= {recorded.lsn for recorded in self.changes}
+        new = sorted(left - self._dropped)
+        self._dropped |= left
+        self.changes.clear()
+        self._open.clear()
+        return new
 
     def in_doubt(self) -> list[RecordedCall]:
         """Calls that were started and of which nothing says how they ended."""
@@ -299,7 +309,7 @@ class Replay:
     @property
     def later_steps(self) -> bool:
         """Whether it is recorded that a step began which the code has not come to again."""
-        return bool(self._steps)
+        return not self._dropped.issuperset(self._steps.values())
 
     def foreign_key(self, lsn: int) -> str:
         """The idempotency key that the call of this LSN had in the run that it was forked from."""
@@ -307,7 +317,7 @@ class Replay:
         return call.intent.key if call is not None else ""
 
     def _is_optional(self, call: RecordedCall) -> bool:
-        return call.done and call.lsn <= self.optional
+        return call.lsn in self._dropped or (call.done and call.lsn <= self.optional)
 
     def _covered(
         self, scope: str, lsn: int,

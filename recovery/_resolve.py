@@ -64,10 +64,11 @@ def resolve(
 def accept(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why: str = "") -> None:
     """Let a run whose code diverged from its record (DivergenceError) go on with the new code.
 
-    At the next divergence the run does not stop: what is recorded and was not done again counts no
-    more, and from there on the new code's history does. What the dropped calls did in the outside
-    world stays done, and calls like them are made anew: read the DivergenceError first. A dropped
-    call that is in doubt has to be resolved before. Holds for one divergence; ``who`` and ``why``
+    At the next divergence the run does not stop: what is recorded and was not done again is waited
+    for no more, and from there on the new code's history counts. What the dropped calls did in the
+    outside world stays done, and one that the new code makes in the same way is served from the
+    record; another (with other arguments, say) is a new call: read the DivergenceError first. A
+                f"run {run_id!r} has ended: nothing can diverge. Nothing was written."
     are kept in the record. Durable when this returns. Raises RecoveryError for a run that has
     ended, or is not there; LogLockedError while a process runs it.
     """

@@ -50,9 +50,9 @@ class _Drivers(RunCore):
     ) -> None:
         super().__init__(log, history, store, settings)
         self._home = threading.current_thread()
-        # Tasks whose present call need not be waited for when the run is stopped; and those that
-        # were cancelled for that.
-        self.interruptible: set[asyncio.Task[Any]] = set()
+        # Tasks whose present call (LSN) need not be waited for when the run is stopped; and those
+        # that were cancelled for that.
+        self.interruptible: dict[asyncio.Task[Any], int] = {}
         self.interrupted: set[asyncio.Task[Any]] = set()
         # The loop of the agent itself, if it is async; tools may run others, in other threads.
         self._home_loop: asyncio.AbstractEventLoop | None = None
@@ -93,7 +93,9 @@ class _Drivers(RunCore):
     async def _interruptible(self, effect: Invoke) -> Any:
         task = asyncio.current_task()
         assert task is not None
-        self.interruptible.add(task)
+        assert effect.scope is not None
+        outer = self.interruptible.get(task, 0)
+        self.interruptible[task] = effect.scope.calls[-1]
         try:
             return await _invoke(effect)
         except asyncio.CancelledError:
@@ -103,7 +105,9 @@ class _Drivers(RunCore):
                 self.check()
             raise
         finally:
-            self.interruptible.discard(task)
+            self.interruptible[task] = outer
+            if not outer:
+                del self.interruptible[task]
 
     async def _commit(self) -> None:
         # Alone, a flush is shorter than the way to a thread and back.
@@ -238,10 +242,13 @@ class Run(_Drivers):
     def _interrupt(self) -> None:
         """Do not wait for what does no harm when it is cut short: calls that are safe to repeat,
         and an agent that waits for anything but calls."""
-        tasks = set(self.interruptible)
+        busy = {lsn for calls in self.under_way.values() for lsn in calls}
+        tasks = {task for task, call in self.interruptible.items() if call not in busy}
         if not self.in_flight and self._root is not None:
             tasks.add(self._root)
         self._cancel(tasks)
+        if len(tasks) < len(self.interruptible):  # there are side effects inside the others
+            self._loop.call_later(LEAVE_S, self._interrupt)
 
     def stop(self, error: Exception) -> NoReturn:
         with suppress(RuntimeError):

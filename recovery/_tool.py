@@ -172,12 +172,15 @@ class Scope:
     """Where in a run the present code is: part of the identity of the calls it makes.
 
     Counts equal calls itself, so that the counts go when the last task of the scope has gone.
+    ``calls``: the LSNs of the calls in which it is, the innermost last.
     """
 
-    __slots__ = ("_counts", "call", "metered", "path", "run", "stopped")
+    __slots__ = ("_counts", "call", "calls", "metered", "path", "run", "stopped")
 
-    def __init__(self, run: RunCore, path: str, call: Call | None = None) -> None:
-        self.run, self.path, self.call = run, path, call
+    def __init__(
+        self, run: RunCore, path: str, call: Call | None = None, calls: tuple[int, ...] = ()
+    ) -> None:
+        self.run, self.path, self.call, self.calls = run, path, call, calls
         self.stopped = False  # whether the run was stopped at a call made here
         self.metered = False  # whether a call made here said what it used
         self._counts: Counter[object] = Counter()

@@ -158,12 +158,30 @@ MUTANTS = [
         [
             Edit(
                 RUN,
-                "        tasks = set(self.interruptible)\n",
-                "        tasks: set[Any] = set()\n        if self.interruptible:\n"
-                "            raise SystemExit('it would wait')\n",
+                "self.interruptible.items() if call not in busy}",
+                "self.interruptible.items() if call not in busy}\n"
+                "        if tasks:\n            raise SystemExit('it would wait')",
             )
         ],
         [ENDED + "test_what_is_safe_to_repeat_is_not_waited_for"],
+    ),
+    Mutant(
+        "stop-cuts-what-is-inside-a-call",
+        "A stop cancels a call that can be repeated, and with it the payment that is made in it.",
+        [
+            Edit(
+                RUN,
+                "in self.interruptible.items() if call not in busy}",
+                "in self.interruptible.items()}",
+            )
+        ],
+        [ENDED + "test_a_side_effect_inside_a_call_that_can_be_repeated_gets_to_its_end"],
+    ),
+    Mutant(
+        "stop-cuts-what-is-beside-it",
+        "A task group that is stopped cancels its other tasks, and the payments that they make.",
+        [Edit(CALL, "        yield Attend(leave(run))\n", "")],
+        [ENDED + "test_a_task_group_does_not_cancel_what_is_under_way_beside_a_stop"],
     ),
     Mutant(
         "stop-looks-like-a-cancellation",
@@ -214,15 +232,32 @@ MUTANTS = [
     Mutant(
         "what-was-dropped-comes-back",
         "The next recovery waits for what the accepted code had dropped: it diverges again.",
-        [Edit(REPLAY, "            if lsn not in dropped and", "            if")],
+        [Edit(REPLAY, "        replay._dropped = dropped\n", "        replay._dropped = set()\n")],
         [ACCEPTED + "test_the_new_code_goes_on_and_every_later_resumption_with_it"],
     ),
     Mutant(
         "dropped-prologue-comes-back",
-        "A checkpoint names calls before the first step that were dropped: it diverges again.",
+        "A checkpoint names calls before the first step, and not that they were dropped.",
         [
-            Edit(CORE, "            self._prologue.pop(lsn, None)\n", "            pass\n"),
+            Edit(
+                CORE,
+                "            self._prologue[lsn] = None\n\n\ndef",
+                "            pass\n\n\ndef",
+            )
         ],
         [ACCEPTED + "test_code_before_the_first_step_may_diverge"],
+    ),
+    Mutant(
+        "dropped-calls-made-anew",
+        "A dropped call that the new code makes in the same way is executed a second time.",
+        [
+            Edit(
+                REPLAY,
+                "        self.changes.clear()\n        self._open.clear()\n",
+                "        self.changes.clear()\n        self._open.clear()\n"
+                "        self._calls.clear()\n",
+            )
+        ],
+        [ACCEPTED + "test_the_new_code_goes_on_and_every_later_resumption_with_it"],
     ),
 ]

@@ -366,7 +366,7 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                "        if self._stopped is not None:\n            self.stop(self._stopped)\n",
+                "        if self.stopped is not None:\n            self.stop(self.stopped)\n",
                 "",
             )
         ],

@@ -47,8 +47,10 @@ from recovery import (
     PermanentError,
     RecoverableAgent,
     Resolution,
+    Retry,
     RunEvent,
     RunFailedError,
+    StoppedError,
     ToolError,
     current_call,
     resolve,
@@ -56,6 +58,8 @@ from recovery import (
 )
 from recovery import events as run_events
 from recovery._events import (
+    AttemptFailed,
+    CallAbandoned,
     CallFailed,
     CallIntended,
     CallResolved,
@@ -89,6 +93,16 @@ class Clock:
 
     def __init__(self) -> None:
         self.now, self.requests = 0.0, 0
+        self._before = 1.7e9  # seconds since 1970, when the present process began
+
+    def begin(self) -> None:
+        """Another process: its own clock starts anew, that on the wall goes on."""
+        self._before += self.now
+        self.now = self.requests = 0
+
+    def time(self) -> float:
+        """What the clock on the wall shows."""
+        return self._before + self.now
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -96,7 +110,7 @@ class Clock:
     def module(self) -> SimpleNamespace:
         return SimpleNamespace(
             monotonic=lambda: self.now, sleep=self.sleep, perf_counter=time.perf_counter,
-            time=time.time, time_ns=time.time_ns,
+            time=self.time, time_ns=lambda: int(self.time() * 1e9),
         )  # fmt: skip
 
 
@@ -207,6 +221,9 @@ class World:
     entered: int = 0  # tools, since the agent function last started
     nonces: int = 0
     attempts: dict[str, int] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)  # attempts that raised, by key
+    runner: Any = None
+    stopping: bool = False  # somebody has asked the run to stop
     keys: dict[int, str] = field(default_factory=dict)  # idempotency keys, by the calls' LSNs
     begun: Began = None  # type: ignore[assignment]
     starts: int = 0  # of the agent function
@@ -227,10 +244,11 @@ class World:
 
     def begin(self, kill: tuple[int, bool] | None = None) -> None:
         self.life += 1
-        self.clock.now = self.clock.requests = 0
+        self.clock.begin()
         self.store = Store(self.disk, self.segment_size)
         self.kill = kill and (self.executed + kill[0], kill[1])
         self.visit = self.fence = None
+        self.stopping = False
         self.arrivals, self.handed = [], []
         self.started()
 
@@ -331,21 +349,25 @@ def in_doubt(disk: SimulatedDisk) -> list[tuple[int, CallIntended]]:
     for lsn, event in events(disk):
         if isinstance(event, CallIntended):
             made[lsn] = event
-        elif isinstance(event, CallReturned | CallFailed | CallResolved | CallRetried):
+        elif isinstance(event, OF_CALLS):
             last[event.call] = event
 
-    def done(call: int) -> bool:
-        event = last.get(call)
-        return event is not None and not isinstance(event, CallRetried) and (
-            not isinstance(event, CallResolved) or event.how != "retry"
-        )  # fmt: skip
+    def over(call: int) -> bool:
+        match last.get(call):
+            case CallReturned() | CallFailed():
+                return True
+            case CallResolved(how=how):
+                return how != "retry"
+            case CallAbandoned(went_on=went_on):
+                return went_on
+        return False
 
     def covered(scope: str) -> bool:
         outer = outer_call(scope)
-        return outer > 0 and (done(outer) or covered(made[outer].scope))
+        return outer > 0 and (over(outer) or covered(made[outer].scope))
 
     return [(lsn, intent) for lsn, intent in made.items()
-            if not isinstance(last.get(lsn), CallReturned | CallFailed | CallResolved)
+            if not (over(lsn) or isinstance(last.get(lsn), AttemptFailed | CallResolved))
             and not covered(intent.scope)]  # fmt: skip
 
 
@@ -366,7 +388,8 @@ def licensed(world: World, call: Any, policy: str) -> str:
     if call.lsn in begun.settled:
         return "it had an outcome and is executed again"
     if policy == "retry":
-        return "twice without a crash between" if call.idempotency_key in begun.made else ""
+        twice = call.idempotency_key in begun.made and not refused(world, call)
+        return "twice without a crash between" if twice else ""
     if log is None or log.durable_lsn < call.lsn:
         return "it starts without a durable intent"
     if world.fence is not None and call.lsn > world.fence:
@@ -374,7 +397,7 @@ def licensed(world: World, call: Any, policy: str) -> str:
     before = world.attempts.get(call.idempotency_key, 0)
     if call.attempt <= before:
         return f"it is attempt {call.attempt}, and {before} was made"
-    if call.lsn > begun.last:
+    if call.lsn > begun.last and call.attempt == 1:
         return f"a new call beside LSN {begun.parked} in doubt" if begun.parked else ""
     return licensed_again(world, call, policy)
 
@@ -386,11 +409,18 @@ def licensed_again(world: World, call: Any, policy: str) -> str:
     held = [event for lsn, event in events(world.disk) if lsn <= durable_lsn]
     if policy == "report" or CallRetried(call.lsn, call.attempt) not in held:
         return f"attempt {call.attempt} without a durable record of it"
-    said = sum(isinstance(event, CallResolved) and (event.call, event.how) == (call.lsn, "retry")
+    said = sum((isinstance(event, CallResolved) and (event.call, event.how) == (call.lsn, "retry"))
+               or (isinstance(event, AttemptFailed) and event.call == call.lsn)
                for event in held)  # fmt: skip
     if said < call.attempt - 1:
         return f"attempt {call.attempt}, and {said} times somebody said so"
     return ""
+
+
+def refused(world: World, call: Any) -> bool:
+    """Whether the attempt before this one is recorded as one that raised."""
+    return any(isinstance(event, AttemptFailed) and (event.call, event.attempt + 1)
+               == (call.lsn, call.attempt) for _, event in events(world.disk))  # fmt: skip
 
 
 # -- programs
@@ -556,6 +586,46 @@ def make_tools(world: World) -> dict[str, Callable[..., Any]]:
 
         return fail
 
+    def refuses(call: Any, times: int) -> bool:
+        """Whether the outside world refuses this attempt, as it does so many times."""
+        world.refused[call.idempotency_key] += 1
+        return world.refused[call.idempotency_key] <= times
+
+    def flaky_tool(name: str, policy: str, sync: bool = False, **options: Any) -> Any:
+        """Refused as often as its argument says, and then done."""
+
+        def attempt(x: Any) -> Any:
+            call = world.enter(policy)
+            if refuses(call, zlib.crc32(repr(shown(x)).encode()) % 3):
+                raise ConnectionError("refused")
+            result = answer(world, name, x)
+            world.effect(f"{name} {shown(x)}", policy, result)
+            return result
+
+        async def body(x: Any, delay: int = 0) -> Any:
+            await yields(delay)
+            return attempt(x)
+
+        def plain(x: Any, delay: int = 0) -> Any:
+            return attempt(x)
+
+        retry = Retry(attempts=4, delay_s=2, on=ConnectionError)
+        return tool(name=name, retry=retry, **options)(plain if sync else body)
+
+    def hanging_tool(name: str, policy: str, **options: Any) -> Any:
+        """Does it, and never says so."""
+
+        async def body(x: Any, delay: int = 0) -> Any:
+            call = world.enter(policy)
+            if policy == "retry" and not refuses(call, 1):
+                return answer(world, name, x)
+            if policy != "retry":
+                world.effect(f"{name} {shown(x)}", policy, answer(world, name, x))
+            await yields(LONG)
+            raise AssertionError("it was not timed out")
+
+        return tool(name=name, timeout_s=1, **options)(body)
+
     outside = Outside(world)
 
     @tool(after_crash="retry")
@@ -582,6 +652,14 @@ def make_tools(world: World) -> dict[str, Callable[..., Any]]:
         "retry, parking": async_tool("retry", "park"),
         "sync_park, repeatable": plain_tool("sync_park", "retry", after_crash="retry"),
         "sync_retry, parking": plain_tool("sync_retry", "park"),
+        "flaky": flaky_tool("flaky", "park"),
+        "flaky_retry": flaky_tool("flaky_retry", "retry", after_crash="retry"),
+        "sync_flaky": flaky_tool("sync_flaky", "park", sync=True),
+        "hang_retry": hanging_tool(
+            "hang_retry", "retry", after_crash="retry", retry=Retry(delay_s=1)
+        ),
+        "hang_report": hanging_tool("hang_report", "report", after_crash="report"),
+        "hang_reconcile": hanging_tool("hang_reconcile", "reconcile", reconcile=outside.reconcile),
     }
     return tools | make_outer_tools(world, tools)
 
@@ -617,9 +695,12 @@ def make_outer_tools(world: World, tools: dict[str, Any]) -> dict[str, Callable[
 CAREFUL = (
     "park", "retry", "report", "reconcile", "hesitant", "outer", "outer_retry", "sync_park",
     "sync_retry", "undecorated", "fail", "fail_declared", "fail_hidden", "fail_permanently",
+    "flaky", "flaky_retry", "hang_retry", "hang_report", "hang_reconcile",
 )  # fmt: skip
-PLAIN = ("sync_park", "sync_retry", "sync_outer", "park", "reconcile", "fail", "undecorated")
-SYNC = {"sync_park", "sync_retry", "sync_outer"}
+PLAIN = ("sync_park", "sync_retry", "sync_outer", "park", "reconcile", "fail", "undecorated",
+         "sync_flaky")  # fmt: skip
+SYNC = {"sync_park", "sync_retry", "sync_outer", "sync_flaky"}
+OF_CALLS = CallReturned | CallFailed | CallResolved | CallRetried | AttemptFailed | CallAbandoned
 
 
 class Interpreter:
@@ -814,6 +895,14 @@ class Interpreter:
             return result if do.tool in SYNC else await result
         return await self.run.call(function, *args, call_id=do.call_id)
 
+    async def patience(self, do: Do) -> None:
+        """Give a call up after a second."""
+        try:
+            async with asyncio.timeout(1):
+                self.env["last"] = await self.made(do, self.value(do.x))
+        except TimeoutError:
+            self.env["last"] = "given up"
+
     async def branch(self, branch: Branch) -> Any:
         await yields(branch.before)
         result = await self.one(branch.first)
@@ -906,6 +995,7 @@ ENDS = {
     DivergenceError: "diverged",
     DamagedRunError: "damaged",
     FrontierError: "frontier",
+    StoppedError: "stopped",
 }
 
 
@@ -931,6 +1021,7 @@ def live(
             agent, store, program.every, max_recoveries=1 if program.open else 3,
             on_event=told.append,
         )  # fmt: skip
+        world.runner = runner
         if program.plain:
             return runner.run_with_recovery_sync(TASK, RUN)
         return await runner.run_with_recovery(TASK, RUN)
@@ -1204,6 +1295,7 @@ def check_checkpoints(world: World) -> int:
 def check_ended(world: World, program: Program, end: End, power: bool) -> None:
     """Each call of a run that has ended has its outcome; every recovery is counted."""
     settled = {call for _, call, _ in outcomes(world.disk)}
+    settled |= {e.call for _, e in events(world.disk) if isinstance(e, CallAbandoned) and e.went_on}
     if "may-cancel" not in repr(program):
         calls = ((lsn, e) for lsn, e in events(world.disk) if isinstance(e, CallIntended))
         made = {lsn for lsn, event in calls if step_of(event.scope) is not None}

@@ -284,6 +284,16 @@ class AgentMachine(RuleBasedStateMachine):
         self.add(("join", self.background))
         self.background = ""
 
+    def may_give_up(self) -> bool:
+        return self.growing() and not self.program.plain
+
+    @precondition(may_give_up)
+    @rule(again=st.booleans())
+    def give_a_call_up(self, again: bool) -> None:
+        """The agent cancels a call that takes too long, and goes on."""
+        for _ in range(1 + again):
+            self.add(("patience", Do("retry", self.label(), delay=LONG)), ("set", "k", "last"))
+
     @precondition(growing)
     @rule(kind=st.sampled_from(["now", "random", "uuid"]),
           use=st.sampled_from(["", "sync_retry", "sync_park"]))  # fmt: skip
@@ -385,8 +395,26 @@ class AgentMachine(RuleBasedStateMachine):
 
         self.life(come, power=power, may_raise=(FencedError,))
 
+    @rule(data=st.data(), nth=first_ones, power=powers)
+    def stop_at_an_effect(self, data: Any, nth: int, power: int | None) -> None:
+        self.something_new(data)
+
+        def come() -> None:
+            self.world.visit = (self.world.executed + nth, lambda: self.visit("stop"))
+
+        before = {lsn for lsn, _ in in_doubt(self.world.disk)}
+        if self.life(come, power=None).how == "stopped":
+            new = [e for lsn, e in in_doubt(self.world.disk) if lsn not in before]
+            assert all(intent.after_crash == "retry" for intent in new), "in doubt by a stop"
+        if power is not None:
+            self.life(power=power)
+
     def visit(self, kind: str) -> None:
         world = self.world
+        if kind == "stop":
+            world.stopping = True
+            world.runner.stop("somebody came")
+            return
         store = Store(world.disk, world.segment_size)
         if kind == "take over":
             log = store.claim(RUN, takeover=True)
@@ -566,6 +594,8 @@ class AgentMachine(RuleBasedStateMachine):
                 assert set(world.begun.parked) <= set(self.settled_next), "not all is told"
             case "diverged":
                 assert edited, end.value
+            case "stopped":
+                assert world.stopping, end.value
             case _:
                 ours = isinstance(end.value, RuntimeError) and "fails once" in str(end.value)
                 assert ours or isinstance(end.value, may_raise), end.value

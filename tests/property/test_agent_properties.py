@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventlog._frame import SNAPSHOT
+from recovery import Resolution, accept
 from recovery._events import CallIntended, CallRetried, RunResumed, StepStarted, ValueRecorded
 from recovery._values import digest, pack_arguments
 from tests.property.agent_programs import (
@@ -45,8 +46,10 @@ from tests.property.agents import (
     lives,
     newest_checkpoint,
     noted,
+    operate,
     outcome_of,
     outcomes,
+    settle,
     trial,
     virtual_time,
 )
@@ -362,3 +365,74 @@ def test_edited_code_resumes_or_stops_before_it_does_harm(clock: Clock, figures:
 
     check()
     figures.add("edits of agents' code", **counts)
+
+
+# -- divergence that was accepted
+
+
+def check_accepted(one: Trial, edited: Program, world: World, rng: random.Random) -> str:
+    """Accept that edited code diverges, and let it die again and again: it is as if it had always
+    been this code, but for what the old one has done in the outside world."""
+    world.begin()
+    end = live(world, edited)
+    if end.how != "diverged":
+        return end.how
+    again = trial(one.oracle.clock, edited)
+    before, resumptions = len(world.effects), 0
+    accept(world.store, RUN, who="somebody")
+    while True:
+        world.begin()
+        if resumptions < 3:
+            world.disk.crash_at(rng.randrange(again.disk_calls), 0)
+        end = live(world, edited)
+        world.disk._crash_at = None  # people do not die here
+        resumptions += 1
+        if end.how == "parked":
+            operate(world, end.value)
+        elif end.how == "diverged" and end.value.in_doubt:  # asked about before it is dropped
+            call = end.value.in_doubt
+            key = next((one.key for one in world.effects if one.lsn == call), "")
+            how = Resolution.outcome(world.results[key]) if key else Resolution.retry()
+            settle(world, call, how)
+        elif end.how != "crashed":
+            break
+        if world.dead:
+            die_and_return(world, None)
+        assert resumptions < 30, end
+    if end.how == "diverged":  # it was accepted once, and lost with the process before it was used
+        return "not accepted"
+    assert outcome_of(world, end) == again.result
+    keys = Counter(effect.key for effect in world.effects if effect.policy != "retry")
+    assert max(keys.values(), default=0) <= 1, "twice under one key"
+    wanted = Counter(effect.what for effect in again.oracle.effects if effect.policy != "retry")
+    assert wanted <= Counter(effect.what for effect in world.effects)
+    made = {effect.what for effect in world.effects[before:] if effect.policy != "retry"}
+    assert made <= set(wanted), "the new code does what it does not say"
+    return "accepted"
+
+
+def test_accepted_code_goes_on_as_if_it_had_always_been_this_code(
+    clock: Clock, figures: Any
+) -> None:
+    counts: Counter[str] = Counter()
+
+    @settings(example_settings(max_examples=scaled(150)))
+    @given(programs().filter(plainly), st.sampled_from(MUTATIONS), st.integers(0, 1 << 30))
+    def check(program: Program, what: str, number: int) -> None:
+        rng = random.Random(number)
+        # Without a checkpoint: one that the old code has taken stands in for what it did.
+        program = replace(distinct(program), every=99)
+        edited = mutated(program, what, rng)
+        if edited is None:
+            return
+        one = trial(clock, program)
+        point = max(rng.randrange(one.disk_calls) for _ in range(2))
+        plan = Plan((("disk", point, 0),))
+        world = crashed(one, plan)
+        if world is not None:
+            with noted(plan):
+                counts[check_accepted(one, edited, world, rng)] += 1
+
+    check()
+    assert counts["accepted"]
+    figures.add("edits of agents' code, accepted", **counts)

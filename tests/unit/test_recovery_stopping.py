@@ -272,3 +272,56 @@ def test_signals_need_the_main_thread() -> None:
     thread.start()
     thread.join()
     assert "main thread" in str(errors[0])
+
+
+def test_a_side_effect_inside_a_call_that_can_be_repeated_gets_to_its_end() -> None:
+    @tool
+    async def send(what: str) -> str:
+        executed[what] += 1
+        if executed["b"] == 1:
+            of.stop()
+            await asyncio.sleep(0.01)
+        return f"sent {what}"
+
+    @tool(after_crash="retry")
+    async def outer() -> list[str]:
+        return [await send("a"), await send("b"), await send("c")]
+
+    async def agent(run: Run) -> Any:
+        return await run.call(outer)
+
+    store = disk_store()
+    of = RecoverableAgent(agent, store)
+    with pytest.raises(StoppedError):
+        asyncio.run(of.run_with_recovery("task", "run"))
+    assert executed == {"a": 1, "b": 1}
+    assert resumed(agent, store) == ["sent a", "sent b", "sent c"]
+    assert executed == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_task_group_does_not_cancel_what_is_under_way_beside_a_stop() -> None:
+    @tool
+    async def send(what: str) -> str:
+        executed[what] += 1
+        if what == "slow":
+            await asyncio.sleep(0.02)
+        elif executed["quick"] == 1:
+            of.stop()
+        return f"sent {what}"
+
+    async def agent(run: Run) -> Any:
+        async def twice() -> str:
+            run.messages.append(await run.call(send, "quick"))
+            return str(await run.call(send, "next"))
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run.call(send, "slow")), group.create_task(twice())]
+        return [task.result() for task in tasks]
+
+    store = disk_store()
+    of = RecoverableAgent(agent, store)
+    with pytest.raises(StoppedError):
+        asyncio.run(of.run_with_recovery("task", "run"))
+    assert executed == {"slow": 1, "quick": 1}
+    assert resumed(agent, store) == ["sent slow", "sent next"]
+    assert executed == {"slow": 1, "quick": 1, "next": 1}
