@@ -50,6 +50,7 @@ PURE = {
     "recovery._usage",
     "recovery._shorten",
     "recovery._signals",
+    "recovery._compensation",
     "recovery._tally",
     "recovery._values",
     "recovery._coded",

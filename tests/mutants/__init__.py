@@ -16,6 +16,7 @@ from tests.mutants import (
     progress,
     runs,
     segments,
+    undo,
     writer,
 )
 from tests.mutants._mutant import Edit, Mutant
@@ -32,4 +33,5 @@ LAYERS: dict[str, list[Mutant]] = {
     "runs": runs.MUTANTS,
     "attempts": attempts.MUTANTS,
     "progress": progress.MUTANTS,
+    "undo": undo.MUTANTS,
 }

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -609,6 +610,20 @@ def test_two_tools_of_one_name_are_told_apart_by_the_run():
         assert start(agent, CheckpointStore()) == 1
     finally:
         _tool.undoable_tools["book"] = book.tool_spec  # type: ignore[attr-defined]
+
+
+def test_a_name_that_two_modules_use_is_not_known():
+    """Of a run that has been resumed: it has not called the tool in this process."""
+    spec = book.tool_spec  # type: ignore[attr-defined]
+    try:
+        _tool.register(replace(spec, function=undo))  # of another module, by the same name
+        assert _tool.undoable_tools["book"] is None
+        _tool.register(spec)
+        assert _tool.undoable_tools["book"] is None
+    finally:
+        _tool.undoable_tools["book"] = spec
+    _tool.register(spec)  # its module is loaded again
+    assert _tool.undoable_tools["book"] is spec
 
 
 def test_names_of_undo_are_not_for_tools():
