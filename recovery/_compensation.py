@@ -30,11 +30,9 @@ from recovery._events import (
     CallRetried,
     CallReturned,
     Event,
-    RunStarted,
     StepStarted,
 )
 from recovery._keys import UNDO_CALL, UNDO_PREFIX, CallKey, outer_call
-from recovery._lineage import ForkedFrom
 
 State = Literal["open", "abandoned", "to be retried", "happened", "did not happen"]
 IN_DOUBT = ("open", "abandoned")
@@ -100,9 +98,6 @@ class Undoing:
     def add(self, lsn: int, time_ns: int, event: Event) -> None:
         """The next event of the log."""
         match event:
-            case RunStarted():
-                origin = ForkedFrom.of(event)
-                self.forked = origin.until if origin else 0
             case StepStarted(step=step) if step == self.since and not self.begins:
                 self.begins = lsn
             case CallIntended():

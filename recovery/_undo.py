@@ -18,8 +18,10 @@ from recovery._core import RunCore
 from recovery._doubt import call_of
 from recovery._drive import drive, drive_async
 from recovery._errors import DamagedRunError, RecoveryError, UndoError
+from recovery._events import RunStarted
 from recovery._history import decoded
 from recovery._keys import UNDO_CALL, UNDO_PREFIX
+from recovery._lineage import ForkedFrom
 from recovery._tool import (
     Call,
     ToolSpec,
@@ -126,6 +128,8 @@ def read_plan(run: RunCore, plan: Undoing, known: dict[str, ToolSpec]) -> list[M
     lost: list[Damage] = []
     plan.first_lsn = next((record.lsn for record in run.records.records(1)), 0)
     for entry in decoded(run.records, 1, [], lost):
+        if isinstance(entry[2], RunStarted) and (origin := ForkedFrom.of(entry[2])):
+            plan.forked = origin.until
         plan.add(*entry)
     if lost:
         raise DamagedRunError(run.run_id, lost)
