@@ -51,6 +51,7 @@ from hypothesis.stateful import (
 
 from eventlog import FencedError, LogError, LogLockedError, Snapshot
 from eventlog._frame import SNAPSHOT
+from eventlog.encryption import Encryption
 from eventlog.testing import Crash, SimulatedDisk
 from recovery import (
     CheckpointStore,
@@ -113,6 +114,7 @@ from tests.property.agents import (
     verdicts,
     virtual_time,
 )
+from tests.property.encrypted import KEY, encrypted
 
 SETTLED_BY_HAND = {"park", "undecorated", "reconcile", "hesitant", "sync_park", "fail"}
 
@@ -146,14 +148,19 @@ class AgentMachine(RuleBasedStateMachine):
     clock: ClassVar[Clock]
     reports: ClassVar[Reports]
     counts: ClassVar[Counter[str]]
+    key: ClassVar[Encryption | None] = None  # of all logs
 
     @initialize(
         every=st.sampled_from([1, 1, 2, 3, 4]),
         segment_size=st.sampled_from([600, 2000, 1 << 20]),
         plain=st.sampled_from([False, False, False, True]),
         steps=st.lists(changes, max_size=4),
+        hidden=st.sampled_from([False, False, True]),
     )
-    def begin(self, every: int, segment_size: int, plain: bool, steps: list[list[Any]]) -> None:
+    def begin(
+        self, every: int, segment_size: int, plain: bool, steps: list[list[Any]], hidden: bool
+    ) -> None:
+        AgentMachine.key = KEY if hidden else None
         rows = tuple(map(tuple, steps))
         self.program = Program((), rows, every, segment_size, plain, open=True)
         self.world = World(self.clock, SimulatedDisk(seed=1), segment_size)
@@ -653,7 +660,7 @@ class AgentMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def begin_another_run(self, data: Any) -> None:
         self.begin(data.draw(st.integers(1, 4)), data.draw(st.sampled_from([600, 1 << 20])), False,
-                   data.draw(st.lists(changes, max_size=4)))  # fmt: skip
+                   data.draw(st.lists(changes, max_size=4)), data.draw(st.booleans()))  # fmt: skip
 
     def teardown(self) -> None:
         if not hasattr(self, "program"):
@@ -725,7 +732,11 @@ def run_machine(figures: Any, sweep: str, examples: int, steps: int) -> None:
     logger = logging.getLogger("recovery")
     AgentMachine.reports, AgentMachine.counts = Reports(), Counter()
     began = time.perf_counter()
-    with virtual_time() as AgentMachine.clock, pytest.MonkeyPatch.context() as patch:
+    with (
+        virtual_time() as AgentMachine.clock,
+        pytest.MonkeyPatch.context() as patch,
+        encrypted(lambda: AgentMachine.key),
+    ):
         patch.setattr(logger, "disabled", False)
         patch.setattr(logger, "propagate", False)
         patch.setattr(logger, "handlers", [AgentMachine.reports])
