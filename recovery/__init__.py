@@ -48,7 +48,7 @@ from recovery._stream import Stream, SyncStream
 from recovery._tool import Call, Resolution, current_call, tool
 from recovery._undo_outside import undo
 from recovery._usage import Usage
-from recovery._values import OutcomeUnknown
+from recovery._values import OutcomeUnknown, Redacted
 
 __all__ = [
     "ApprovalDeniedError",
@@ -75,6 +75,7 @@ __all__ = [
     "RecoverableAgent",
     "RecoveryError",
     "RecoveryReport",
+    "Redacted",
     "Resolution",
     "Retry",
     "Run",

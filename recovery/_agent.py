@@ -33,7 +33,7 @@ from recovery._events import (
     RunStarted,
     RunUndone,
 )
-from recovery._failure import failure
+from recovery._failure import failure, message_of
 from recovery._following import RunEvents, Until, events
 from recovery._herald import Herald, record
 from recovery._history import Ended, History, load
@@ -303,7 +303,8 @@ class RecoverableAgent:
                     furthest = max(furthest, run.step)
                     if failures > self.settings.max_recoveries:
                         raise
-                    _logger.warning("run %s: recovering from %r", run_id, exc)
+                    _logger.warning("run %s: recovering from %s: %s", run_id, type(exc).__name__,
+                                    message_of(exc, run.secrets))  # fmt: skip
                 finally:
                     run.close()
                 yield _Sleep(min(BACKOFF_S * 2 ** (failures - 1), BACKOFF_MAX_S))
@@ -393,7 +394,7 @@ def _end_if_permanent(log: EventLog, history: History, run: Run | SyncRun, exc: 
     calls = [call for failed, call in run.failures if any(failed is leaf for leaf in leaves)]
     if len(calls) < len(leaves) and not any(isinstance(leaf, PermanentError) for leaf in leaves):
         return
-    what = failure(0, exc)
+    what = failure(0, exc, run.secrets)
     call = calls[0] if calls else 0
     record(log, history, RunFailed(what.type, what.message, what.traceback, call))
     log.commit()

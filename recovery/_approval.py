@@ -93,5 +93,5 @@ def _decided(
         run.inbox.spent(call.idempotency_key)
         return None
     denied = ApprovalDeniedError(call.tool, decided.who, decided.why)
-    event = failure(call.lsn, denied)
+    event = failure(call.lsn, denied, run.secrets)
     return Settled(run.emit(event), event, denied)

@@ -110,8 +110,9 @@ def _attempt(
             if isinstance(value, Settled):  # it has recorded the outcome itself
                 return value
         else:
+            args, kwargs = run.secrets.arguments(call.lsn, (call.args, call.kwargs))
             value = yield Invoke(
-                spec.function, call.args, call.kwargs, scope, spec.timeout_s, spec.repeatable
+                spec.function, args, kwargs, scope, spec.timeout_s, spec.repeatable
             )
         used = measured(run, spec, scope, value)
         event = CallReturned(call.lsn, pack(value, f"result of {spec.name}"), used)
@@ -150,12 +151,12 @@ def leave(run: RunCore) -> Generator[Nap, None, None]:
 def _raised(
     run: RunCore, spec: ToolSpec, call: Call, failed: int, exc: Exception
 ) -> Settled | float:
-    event = failure(call.lsn, exc)
+    event = failure(call.lsn, exc, run.secrets)
     if spec.retry is None or not spec.retry.again(exc, failed + 1):
         return Settled(run.emit(event), event, exc)
     when = run.wall_clock() + spec.retry.pause_s(exc, failed + 1, random.random())
-    _logger.info("run %s: attempt %d failed, next in %.1f s: %s: %r",
-                 run.run_id, call.attempt, when - run.wall_clock(), call, exc)  # fmt: skip
+    _logger.info("run %s: attempt %d failed, next in %.1f s: %s: %s: %s", run.run_id, call.attempt,
+                 when - run.wall_clock(), call, event.type, event.message)  # fmt: skip
     run.emit(AttemptFailed(call.lsn, call.attempt, event.type, event.message, when,
                            event.traceback))  # fmt: skip
     return when

@@ -61,6 +61,9 @@ def _life(
     if spec.undo is not None:
         run.undoable[spec.name] = spec
     scope = run.here()
+    true = given
+    if spec.redact:
+        given = run.secrets.hide(spec, given)
     packed = pack_arguments(*_canonical(spec, *given), f"{spec.name}(...)")
     key = CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))
     key = key.nth(scope.next_occurrence(key))
@@ -89,7 +92,7 @@ def _life(
             settled = yield from approved(run, spec, call, asking)
         if settled is None:
             failed = recorded.failed if recorded is not None else 0
-            settled = yield from attempts(run, spec, call, failed)
+            settled = yield from _made(run, spec, (call, true), failed)
         if recorded is not None:
             recorded.last = settled.event  # which covers what it had recorded inside
     finally:
@@ -98,6 +101,22 @@ def _life(
     run.replay.add_outcome(settled.lsn)
     yield from _in_turn(run, settled.lsn, run.has_begun)
     return _serve(run, spec, call.lsn, settled)
+
+
+def _made(
+    run: RunCore, spec: ToolSpec, of: tuple[Call, Arguments], failed: int
+) -> Generator[Effect, Any, Settled]:
+    """Make the call, with what its record does not have."""
+    call, true = of
+    if not spec.redact:
+        return (yield from attempts(run, spec, call, failed))
+    run.secrets.keep(call.lsn, true)
+    try:
+        settled = yield from attempts(run, spec, call, failed)
+    finally:
+        run.secrets.forget(call.lsn)
+    # What the tool raised may have the secret, and would be shown with what the agent gets.
+    return replace(settled, cause=None)
 
 
 def _in_turn(run: RunCore, outcome: int, ready: Callable[[], bool]) -> Generator[Effect, Any, None]:

@@ -38,6 +38,7 @@ from recovery._history import History, RunRecords
 from recovery._inbox import Inbox
 from recovery._keys import step_scope
 from recovery._messages import Messages
+from recovery._redact import Secrets
 from recovery._replay import RecordedCall
 from recovery._settings import Settings
 from recovery._shorten import shorten
@@ -69,6 +70,7 @@ class RunCore(ABC):
         self.run_id, self.task, self.uid = (
             history.started.run_id, history.started.task, history.started.uid,
         )  # fmt: skip
+        self.secrets = Secrets(history.started.salt or self.uid)
         self.recovery_count = history.recoveries
         self.step = 0
         self.served = self.executed = 0

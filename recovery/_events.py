@@ -19,7 +19,8 @@ class RunStarted:
     """The run began. ``uid`` tells it from any other run of the same name.
 
     ``parent``: the run that started it (see ParentRun), None if nobody did.
-    ``forked_from``: what it was forked from (see ForkedFrom); empty if it was not.
+    ``forked_from``: what it was forked from (see ForkedFrom); empty if it was not. ``salt``: with
+    which redacted arguments are digested, in place of ``uid``: a fork has that of its origin.
     """
 
     kind: ClassVar = "run_started"
@@ -28,6 +29,7 @@ class RunStarted:
     uid: str
     parent: Any = None
     forked_from: dict[str, Any] = field(default_factory=dict)
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

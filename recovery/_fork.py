@@ -205,7 +205,8 @@ class _Fork:
         )  # fmt: skip
         task = pack(self.changes["task"] if source is None or new_task else source.task, "task")
         uid = begun.uid if begun is not None else uuid.uuid4().hex
-        started = RunStarted(new_run_id, task, uid, None, link.packable())
+        salt = (source.salt or source.uid) if source else ""
+        started = RunStarted(new_run_id, task, uid, None, link.packable(), salt)
         draft.records[0] = replace(draft.records[0], kind=started.kind, packed=encode(started)[1])
         return link, draft
 

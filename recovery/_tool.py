@@ -15,6 +15,7 @@ from eventlog import RefusedValueError
 from recovery._errors import ApprovalDeniedError, ToolError
 from recovery._events import CallFailed
 from recovery._keys import UNDO_CALL, UNDO_PREFIX
+from recovery._redact import check_names
 from recovery._retry import Retry
 from recovery._shorten import shorten
 from recovery._usage import Usage
@@ -115,6 +116,7 @@ class ToolSpec:
     timeout_s: float | None = None  # of an attempt
     on_timeout: WhenCut | None = None
     undo: Undo | None = None
+    redact: tuple[str, ...] = ()
     usage: Callable[[Any], Usage] | None = None
     combine: Combine | None = None
     split: Split | None = None
@@ -228,6 +230,11 @@ class ToolOptions(TypedDict, total=False):
     ``undo``: the function (sync or async, a tool or not) that undoes a call; it gets the Call and
     its outcome, see ``Run.undo``. The arguments of such calls are recorded whole.
 
+    ``redact``: names of parameters whose values are kept out of the log. A Redacted stands for
+    each, in what is recorded, shown, and handed to ``reconcile`` and ``undo``; equal values have
+    equal ones, so the call is known again. Texts of 4 characters or more in them are removed from
+    recorded exceptions, too. What the tool returns is recorded as ever.
+
     ``usage``: a function from what the tool returned to the Usage of the call, for budgets and
     progress. Replies of the shapes of OpenAI and Anthropic are known without it.
 
@@ -247,6 +254,7 @@ class ToolOptions(TypedDict, total=False):
     timeout_s: float
     on_timeout: WhenCut
     undo: Undo
+    redact: Sequence[str]
     usage: Callable[[Any], Usage]
     combine: Combine
     split: Split
@@ -285,6 +293,8 @@ def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
         raise TypeError("needs_approval= is a plain function of the Call, not an async one")
     if (given.get("combine") is None) != (given.get("split") is None):
         raise ValueError("combine= and split= go together: a replayed stream has chunks again")
+    if "redact" in given:
+        given["redact"] = check_names(spec.function, given["redact"])
     if "raises" in given:
         given["raises"] = tuple(given["raises"])
     return replace(spec, **given)

@@ -22,7 +22,7 @@ from recovery._coded import BY_CODE, BY_TYPE, Codec, ExtType, Layout, codec_of, 
 from recovery._errors import UnreadableValueError
 from recovery._frozen import FrozenDict, FrozenList
 
-EXT_REF, EXT_MESSAGES, EXT_UNKNOWN = 1, 2, 3
+EXT_REF, EXT_MESSAGES, EXT_UNKNOWN, EXT_REDACTED = 1, 2, 3, 22
 
 # First bytes of msgpack's binary and extension types: only where one of them occurs can a value
 # have slipped in that msgpack takes and gives back as another type.
@@ -69,6 +69,19 @@ class OutcomeUnknown:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Redacted:
+    """Stands for an argument that a tool keeps out of the log (``@tool(redact=[...])``).
+
+    ``digest`` (16 bytes, BLAKE2b keyed for the run) is the same for equal values of the run.
+    """
+
+    digest: bytes
+
+    def __repr__(self) -> str:
+        return f"<redacted, digest {self.digest.hex()[:8]}>"
+
+
 class MessagesDigest:
     """Stands for the whole conversation where it is an argument: its length and its digest."""
 
@@ -110,6 +123,7 @@ def _ours(code: int, kind: type, **fields: type) -> None:
 _ours(EXT_REF, Ref, lsn=int, index=int)
 _ours(EXT_MESSAGES, MessagesDigest, length=int, digest=bytes)
 _ours(EXT_UNKNOWN, OutcomeUnknown, tool=str, idempotency_key=str)
+_ours(EXT_REDACTED, Redacted, digest=bytes)
 
 
 def _default(value: Any) -> Any:

@@ -836,7 +836,7 @@ FORGED = [
     ext(21, doc(["|b1", [1], b"\x02"])), ext(21, doc(["<U1", [1], b"\xff" * 4])),
     ext(21, doc(["<U0", [5], b""])), ext(21, doc(["i4,f8", [1], b"x" * 12])),
     ext(21, doc([1, 2, 3])),
-    ext(22, b""), ext(127, b""), doc({"a": msgpack.Timestamp(1)}),
+    ext(22, b""), ext(22, doc([1])), ext(99, b""), ext(127, b""), doc({"a": msgpack.Timestamp(1)}),
     ext(7, doc([msgpack.Timestamp(1)])),
     # more than it holds
     ext(7, b"\xdd\x7f\xff\xff\xff" * 2000), ext(1, b"\xdd\x7f\xff\xff\xff" * 2000),

@@ -1,0 +1,163 @@
+"""Arguments that are kept out of the log: what stands for them, and where else they may turn up."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from eventlog import RefusedValueError
+from recovery._coded import codec_of
+from recovery._values import Redacted, pack
+
+if TYPE_CHECKING:
+    from recovery._tool import Arguments, ToolSpec
+
+REMOVED = "[redacted]"
+TEXT_SIZE_MIN = 4  # shorter ones occur everywhere
+TEXTS_MAX = 1000  # that are looked for
+_PARTS_MAX = 100_000
+
+
+def check_names(function: Callable[..., Any], names: Sequence[str]) -> tuple[str, ...]:
+    """The names of parameters; TypeError or ValueError when the function has no such."""
+    if isinstance(names, str):
+        raise TypeError(f"redact= is a sequence of names of parameters: redact=[{names!r}]")
+    parameters = inspect.signature(function).parameters
+    if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        for name in names:
+            if name not in parameters:
+                raise ValueError(f"redact={name!r}: {function.__name__} has no such parameter")
+    return tuple(names)
+
+
+class Secrets:
+    """The redacted arguments of one execution of a run. Guarded by the run's mutex.
+
+    ``salt``: of the run, and of its forks, so that nobody can look a digest up that was made for
+    another run.
+    """
+
+    def __init__(self, salt: str) -> None:
+        self._salt = salt
+        self._given: dict[int, Arguments] = {}
+        self._texts: dict[str, None] = {}
+        self._bytes: dict[bytes, None] = {}
+
+    # -- what is recorded
+
+    def hide(self, spec: ToolSpec, given: Arguments) -> Arguments:
+        """The arguments, with placeholders for those that are redacted."""
+
+        def hidden(name: str, value: Any) -> Any:
+            return value if isinstance(value, Redacted) else self._placeholder(spec, name, value)
+
+        args, kwargs = given
+        try:
+            bound = inspect.signature(spec.function).bind(*args, **kwargs)
+        except TypeError:  # the call is about to fail; which argument is which, nobody knows
+            return (
+                tuple(hidden("", value) for value in args),
+                {name: hidden(name, value) for name, value in kwargs.items()},
+            )
+        for name, parameter in bound.signature.parameters.items():
+            if name not in bound.arguments:
+                continue
+            value = bound.arguments[name]
+            if name in spec.redact:
+                if parameter.kind is parameter.VAR_POSITIONAL:
+                    bound.arguments[name] = tuple(hidden(name, part) for part in value)
+                elif parameter.kind is parameter.VAR_KEYWORD:
+                    bound.arguments[name] = {key: hidden(key, value[key]) for key in value}
+                else:
+                    bound.arguments[name] = hidden(name, value)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                bound.arguments[name] = {
+                    key: hidden(key, part) if key in spec.redact else part
+                    for key, part in value.items()
+                }
+        return bound.args, bound.kwargs
+
+    def _placeholder(self, spec: ToolSpec, name: str, value: Any) -> Redacted:
+        try:
+            packed = pack(value, "")
+        except RefusedValueError:  # whose path and reason may have some of it
+            where = f"{spec.name}({name})"
+            raise RefusedValueError(where, "a redacted value that cannot be carried") from None
+        self._remember(value)
+        made = hashlib.blake2b(
+            msgpack.packb([spec.name, name]) + packed, digest_size=16, key=self._salt.encode()[:64],
+            person=b"agent-eventlog",
+        )  # fmt: skip
+        return Redacted(made.digest())
+
+    # -- what the tool gets
+
+    def keep(self, call: int, given: Arguments) -> None:
+        """Remember the arguments of a call (the LSN of its intent) while it is made."""
+        self._given[call] = given
+
+    def arguments(self, call: int, shown: Arguments) -> Arguments:
+        """What the function is to be called with."""
+        return self._given.get(call, shown)
+
+    def forget(self, call: int) -> None:
+        """The call is over."""
+        self._given.pop(call, None)
+
+    # -- where else it may turn up
+
+    def _remember(self, value: Any) -> None:
+        todo, seen = [value], 0
+        while todo and len(self._texts) < TEXTS_MAX and seen < _PARTS_MAX:
+            part, seen = todo.pop(), seen + 1
+            if isinstance(part, dict):
+                todo += part.values()  # keys are names: without them, texts could not be read
+            elif isinstance(part, list | tuple | set | frozenset):
+                todo += part
+            elif isinstance(part, str):
+                self._add(part, repr(part)[1:-1])
+            elif isinstance(part, bytes | bytearray):
+                data = bytes(part)
+                if len(data) >= TEXT_SIZE_MIN:
+                    self._bytes[data] = None
+                    self._add(data.decode("utf-8", "ignore"), repr(data)[2:-1])
+            elif (codec := codec_of(type(part))) is not None and not codec.atom:
+                todo.append(codec.encode(part))
+
+    def _add(self, *texts: str) -> None:
+        for text in texts:
+            if len(text) >= TEXT_SIZE_MIN:
+                self._texts[text] = None
+                self._bytes[text.encode("utf-8", "surrogatepass")] = None
+
+    def scrub(self, text: str) -> str:
+        """The text without any of the secrets that occur in it as they are."""
+        for secret in sorted(self._texts, key=len, reverse=True):
+            text = text.replace(secret, REMOVED)
+        return text
+
+    def scrubbed(self, args: tuple[Any, ...]) -> list[Any] | None:
+        """Arguments of an exception without secrets; None when they cannot be got rid of."""
+        if not self._bytes:
+            return list(args)
+        clean = [self._clean(arg) for arg in args]
+        try:
+            packed = pack(clean, "")
+        except RefusedValueError:
+            return None
+        return None if any(packed.find(secret) >= 0 for secret in self._bytes) else clean
+
+    def _clean(self, arg: Any) -> Any:
+        if type(arg) is str:
+            return self.scrub(arg)
+        if type(arg) is bytes:
+            for secret in sorted(self._bytes, key=len, reverse=True):
+                arg = arg.replace(secret, REMOVED.encode())
+        return arg
+
+
+NO_SECRETS = Secrets("")
