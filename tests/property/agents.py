@@ -39,6 +39,7 @@ from eventlog._frame import FOOTER, HEADER_SIZE, Frame, decode_segment_header
 from eventlog._scan import Mark, Segment
 from eventlog.testing import Crash, SimulatedDisk
 from recovery import (
+    Budget,
     CheckpointStore,
     DamagedRunError,
     DivergenceError,
@@ -238,6 +239,7 @@ class World:
     # State and messages as steps began with them, by the LSN before the record of that.
     boundaries: dict[int, Any] = field(default_factory=dict)
     restores: set[int] = field(default_factory=set)  # checkpoints found sound: LSNs
+    budget: Budget | None = None  # of this life
     told: list[RunEvent] = field(default_factory=list)  # in this life
     final: Any = None
     problems: list[str] = field(default_factory=list)  # that an agent would take for a tool's
@@ -247,7 +249,7 @@ class World:
         self.clock.begin()
         self.store = Store(self.disk, self.segment_size)
         self.kill = kill and (self.executed + kill[0], kill[1])
-        self.visit = self.fence = None
+        self.visit = self.fence = self.budget = None
         self.stopping = False
         self.arrivals, self.handed = [], []
         self.started()
@@ -1019,7 +1021,7 @@ def live(
         store = CheckpointStore(world.store)
         runner = RecoverableAgent(
             agent, store, program.every, max_recoveries=1 if program.open else 3,
-            on_event=told.append,
+            on_event=told.append, budget=world.budget,
         )  # fmt: skip
         world.runner = runner
         if program.plain:

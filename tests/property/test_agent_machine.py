@@ -54,6 +54,8 @@ from eventlog._frame import SNAPSHOT
 from eventlog.encryption import Encryption
 from eventlog.testing import Crash, SimulatedDisk
 from recovery import (
+    Budget,
+    BudgetError,
     CheckpointStore,
     RecoverableAgent,
     RecoveryError,
@@ -63,7 +65,7 @@ from recovery import (
     ToolError,
     resolve,
 )
-from recovery._events import CallIntended, CallResolved, RunResumed
+from recovery._events import CallIntended, CallResolved, CallRetried, RunResumed
 from recovery._failure import failure
 from tests.property.agent_programs import (
     MUTATIONS,
@@ -343,6 +345,29 @@ class AgentMachine(RuleBasedStateMachine):
                 return
             self.settle(how, None, power)
         raise AssertionError("settling does not help")
+
+    @rule(data=st.data(), more=near, crash_at=st.none() | st.tuples(far, tears), power=powers)
+    def live_within_a_budget(
+        self, data: Any, more: int, crash_at: tuple[int, int] | None, power: int | None
+    ) -> None:
+        """So many calls more may be made; what is replayed costs nothing."""
+        self.something_new(data)
+        limit = self.made() + more
+
+        def begin() -> None:
+            self.world.budget = Budget(calls=limit)
+            if crash_at is not None:
+                self.world.disk.crash_at(*crash_at)
+
+        end = self.life(begin, power=power, may_raise=(BudgetError,))
+        assert self.made() <= limit, "a call beyond the budget"
+        if isinstance(end.value, BudgetError):
+            assert end.value.used.calls == limit
+            self.counts["over budget"] += 1
+
+    def made(self) -> int:
+        found = (event for _, event in events(self.world.disk))
+        return sum(isinstance(event, CallIntended | CallRetried) for event in found)
 
     @rule(data=st.data(), points=st.lists(st.tuples(far, tears, powers), min_size=1, max_size=2))
     def crash_at_a_call_of_the_disk(self, data: Any, points: list[Any]) -> None:
