@@ -37,7 +37,7 @@ def ponder(run: SyncRun) -> str:
 
 def main() -> None:
     store = CheckpointStore()
-    for tokens in (200, 400, None):
+    for tokens in (200, 1000):
         agent = RecoverableAgent(ponder, store, budget=Budget(tokens=tokens, steps=30))
         try:
             result = agent.run_with_recovery_sync("otters", "run_001")

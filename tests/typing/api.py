@@ -9,19 +9,25 @@ from typing import Any, assert_type
 from eventlog import EventLog, LogReader, Record, Snapshot
 from eventlog.encryption import Encryption
 from recovery import (
+    Budget,
+    BudgetError,
     Call,
     Checkpoint,
     CheckpointStore,
     InDoubtError,
     OutcomeUnknown,
+    Progress,
     RecoverableAgent,
     RecoveryReport,
     Resolution,
     Run,
+    RunEvent,
     RunFailedError,
     SyncRun,
+    Usage,
     Validity,
     current_call,
+    events,
     resolve,
     tool,
 )
@@ -141,6 +147,39 @@ def plain_main() -> None:
     assert_type(of.run_with_recovery_sync("task", "run"), dict[str, Any])
     assert_type(of.recovery_count, int)
     assert_type(of.store, CheckpointStore)
+
+
+# -- watching a run, and its budget
+
+
+def show(event: RunEvent) -> None:
+    assert_type(event.progress, Progress)
+    assert_type(event.progress.usage, Usage)
+    assert_type(event.duration_s, float | None)
+    print(event.kind, event.lsn, event.tool, event.value, event)
+
+
+@tool(after_crash="retry", usage=lambda reply: Usage(len(reply), 1, cost=0.5))
+def ask(prompt: str) -> str:
+    return prompt
+
+
+async def watch(store: CheckpointStore) -> None:
+    budget = Budget(steps=5, calls=10, seconds=60, tokens=1000, cost=2.5, on_exceeded="fail")
+    of = RecoverableAgent(agent, store, on_event=show, budget=budget)
+    try:
+        await of.run_with_recovery("task", "run")
+    except BudgetError as exc:
+        print(exc.used, exc.reached)
+    async for event in of.events("run", after=5):
+        assert_type(event, RunEvent)
+    for event in events(store, "run", until="now"):
+        assert_type(event, RunEvent)
+
+
+def frugal(run: SyncRun) -> None:
+    assert_type(run.usage(), Usage)
+    assert_type(ask("why?"), str)
 
 
 # -- checkpoints on their own
