@@ -238,7 +238,8 @@ class RunCore(ABC):
         # Not while tasks started in a step are at work (resuming behind it would lose them), and
         # not while the record is being replayed (the records of later steps stand before the
         # checkpoint in the log): then at a later step.
-        if self.step - self._checkpointed < self.settings.checkpoint_every_n:
+        steps = self.step - self._checkpointed
+        if not self.settings.is_due(steps, self._history.size):
             return
         if self.in_flight or self.outlived() or not self.replay.used_up or self.replay.later_steps:
             return
@@ -247,7 +248,7 @@ class RunCore(ABC):
                             prologue=tuple(self._prologue),
                             carried=self.tallies.carry())  # fmt: skip
         lsn = self.attempt(lambda: self._snapshots.write(what, self._state, self._messages))
-        self._checkpointed = self.step
+        self._checkpointed, self._history.size = self.step, 0
         if self._history.herald is not None:
             self._history.herald.checkpoint(lsn, self._log.last_time_ns, self.step)
         self._log.commit_behind()

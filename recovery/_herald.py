@@ -53,6 +53,7 @@ def record(log: EventLog, history: History, event: Event) -> int:
         lsn = log.append(kind, body)
     except RefusedValueError as exc:  # too large
         raise RefusedValueError(kind, exc.reason) from None
+    history.size += len(body)
     history.tallies.observe(lsn, log.last_time_ns, event)
     if history.herald is not None:
         history.herald.event(lsn, log.last_time_ns, event)

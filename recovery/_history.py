@@ -72,6 +72,7 @@ class History:
     accepted: bool = False  # whether the code may diverge once
     origin: ForkedFrom | None = None
     herald: Herald | None = None
+    size: int = 0  # of what is recorded behind the checkpoint: what a recovery has to read
     _outcomes: dict[int, Any] = field(init=False)
     _fetched: dict[Ref, Any] = field(init=False, default_factory=dict)
 
@@ -133,7 +134,8 @@ def load(log: RunRecords, run_id: str) -> History:
     broken: list[str] = []
     for restored, prologue in checkpoints(log, damage, broken):
         lost: list[Damage] = []
-        tail = list(decoded(log, restored.lsn + 1 if restored else 1, damage, lost))
+        items = list(items_from(log, restored.lsn + 1 if restored else 1, damage, lost))
+        tail = [_entry(item) for item in items]
         entries = [_entry(item) for item in prologue] + tail
         # A call of a step that was over at the checkpoint: made by a task that had outlived its
         # step, and that only an earlier start brings back.
@@ -156,7 +158,7 @@ def load(log: RunRecords, run_id: str) -> History:
         (restored.recoveries if restored else 0)
         + sum(isinstance(e, RunResumed) for _, _, e in entries),
         tuple(dict.fromkeys(damage)), tuple(broken), tallies_of(tail, restored), _accepted(tail),
-        origin,
+        origin, size=sum(len(record.packed) for record, _ in items),
     )  # fmt: skip
 
 

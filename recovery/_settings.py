@@ -27,7 +27,9 @@ class Options(TypedDict, total=False):
     runs the agent; never what is replayed. The first is "run_started", or "run_resumed" with the
     ``progress`` so far. The run waits while it works, so it must be quick, and it is not to use the
     run. What it raises is logged. ``budget``: limits of a run, see Budget; another one may be given
-    each time that the run is taken up.
+    each time that the run is taken up. ``checkpoint_every_bytes``: a checkpoint is taken also at
+    the end of a step behind which so much has been recorded since the last one (None: steps alone
+    count), so that what a recovery has to read stays below that and a step more.
     ``park_after_s``: when all that a run has done for so long is to wait, and it will for longer
     still, it parks (WaitingError) instead of keeping its process; None waits in the process. Longer
     than what the agent does on its own between two calls.
@@ -39,6 +41,7 @@ class Options(TypedDict, total=False):
     max_children: int
     on_event: Callable[[RunEvent], Any] | None
     budget: Budget | None
+    checkpoint_every_bytes: int | None
     park_after_s: float | None
 
 
@@ -59,11 +62,15 @@ class Settings:
     max_children: int = 64
     on_event: Callable[[RunEvent], Any] | None = None
     budget: Budget | None = None
+    checkpoint_every_bytes: int | None = None
     park_after_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.checkpoint_every_n < 1:
             raise ValueError(f"checkpoint_every_n is 1 or more, not {self.checkpoint_every_n}")
+        size = self.checkpoint_every_bytes
+        if size is not None and size < 1:
+            raise ValueError(f"checkpoint_every_bytes is 1 or more, not {size}")
         if self.max_children < 1:
             raise ValueError(f"max_children is 1 or more, not {self.max_children}")
         given = self.after_crash
@@ -73,6 +80,12 @@ class Settings:
         listener: object = self.on_event
         if listener is not None and (not callable(listener) or is_async(listener)):
             raise TypeError(f"on_event is a plain function of a RunEvent, not {listener!r}")
+
+    def is_due(self, steps: int, size: int) -> bool:
+        """Whether to take a checkpoint behind so many steps, of so many recorded bytes."""
+        limit = self.checkpoint_every_bytes
+        much = limit is not None and steps > 0 and size >= limit
+        return much or steps >= self.checkpoint_every_n
 
     def adapted(self, spec: ToolSpec) -> ToolSpec:
         """How calls of a tool are recorded in these runs."""

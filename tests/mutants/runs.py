@@ -138,6 +138,18 @@ MUTANTS = [
         [AGENTS + "test_a_checkpoint_knows_what_was_put_off"],
     ),
     Mutant(
+        "bytes-before-a-crash-forgotten",
+        "What a dead process recorded does not count: a run that dies often takes no checkpoint.",
+        [Edit(HISTORY, "size=sum(len(record.packed) for record, _ in items)", "size=0")],
+        [AGENTS + "test_checkpoints_by_bytes"],
+    ),
+    Mutant(
+        "bytes-counted-from-the-beginning",
+        "After the first checkpoint by size, one is taken behind each step.",
+        [Edit(CORE, "self._history.size = self.step, 0", "self._unused = self.step, 0")],
+        [AGENTS + "test_checkpoints_by_bytes"],
+    ),
+    Mutant(
         "state-not-restored",
         "A recovery begins with an empty state.",
         [Edit(CORE, "        self.state = restored.state\n", "")],

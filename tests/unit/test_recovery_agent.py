@@ -34,6 +34,7 @@ from recovery import (
     TaskMismatchError,
     ToolError,
     current_call,
+    events,
     resolve,
     tool,
 )
@@ -813,6 +814,49 @@ def test_an_awaitable_from_a_plain_tool_is_awaited_or_explained():
     assert RecoverableAgent(plain, CheckpointStore()).run_with_recovery_sync("t", "run")[
         "result"
     ] == "sent 3"  # fmt: skip
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_checkpoints_by_bytes(resumed: bool):
+    """Steps 2 and 5 record much, the others little; what was recorded before a crash counts."""
+
+    def agent(run: SyncRun) -> str:
+        for step in run.steps():
+            run.call(look, "x" * (6000 if step in (2, 5) else 10) + str(step))
+            if step == 6:
+                return "done"
+            if step == 2 and resumed and run.recovery_count == 0:
+                raise Died
+        raise AssertionError
+
+    store, options = disk_store(), {"checkpoint_every_n": 100, "checkpoint_every_bytes": 6000}
+    if resumed:
+        store = die_in(agent, store, **options)
+    run(agent, store, **options)
+    found = [event.step for event in events(store, "run") if event.kind == "snapshot"]
+    assert found == [2, 5]
+    resumed, store = False, disk_store()
+    run(agent, store, checkpoint_every_n=2, checkpoint_every_bytes=6000)
+    found = [event.step for event in events(store, "run") if event.kind == "snapshot"]
+    assert found == [2, 4, 5]  # whichever comes first
+    with pytest.raises(ValueError, match="checkpoint_every_bytes is 1 or more, not 0"):
+        RecoverableAgent(agent, checkpoint_every_bytes=0)
+
+
+def test_a_state_that_is_changed_in_place_is_in_the_checkpoint():
+    async def agent(run: Run) -> Any:
+        run.state.setdefault("found", {"by step": []})
+        async for step in run.steps():
+            run.state["found"]["by step"].append(step)  # nobody is told
+            if step == 4 and run.recovery_count == 0:
+                raise Died
+            if step == 5:
+                return run.state["found"]
+        raise AssertionError
+
+    store = die_in(agent, disk_store(), checkpoint_every_n=1)
+    result = run(agent, store, checkpoint_every_n=1)
+    assert (result["result"], result["recovered_from_step"]) == ({"by step": [1, 2, 3, 4, 5]}, 3)
 
 
 def test_a_checkpoint_knows_what_was_put_off():
