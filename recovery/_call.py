@@ -39,6 +39,10 @@ from recovery._values import digest, pack, pack_arguments, unpack
 
 _logger = logging.getLogger("recovery")
 
+DIRECTLY = (
+    " (a plain tool called directly beside other tasks cannot wait for what comes before it; "
+    "`await run.call(...)` can)"
+)
 ARGS_SIZE_MAX = 4 << 10  # arguments up to this size are recorded whole, larger ones by digest
 
 
@@ -141,7 +145,10 @@ def _intend(
     # not go on with it either.
     ready = yield Wait(run.caught_up, turn=0)
     if not ready and not (ready is None and spec.repeatable):
-        run.diverge(_sides(run, run.replay.closest(key), key, packed))
+        sides = _sides(run, run.replay.closest(key), key, packed)
+        if ready is None:
+            sides = replace(sides, found=f"{sides.found}{DIRECTLY}")
+        run.diverge(sides)
     run.check()
     asking = asks(run, spec, key, given)
     # Whole, where somebody is to say yes to exactly these.

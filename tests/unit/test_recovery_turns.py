@@ -198,6 +198,28 @@ def test_changed_code_beside_tasks_that_all_wait_is_told_at_once(clock: Clock) -
     assert executed == {"a": 1, "b": 1}
 
 
+def test_a_plain_tool_called_directly_beside_a_task_is_told_from_an_edit(clock: Clock) -> None:
+    @tool
+    def plain(what: str) -> None:
+        executed[what] += 1
+
+    async def agent(run: Run) -> None:
+        async def beside() -> None:
+            await asyncio.sleep(1 if run.recovery_count else 0)
+            await run.call(send, "beside")
+
+        task = asyncio.create_task(beside())
+        await asyncio.sleep(0.5)
+        if not run.recovery_count:
+            await task
+            raise DiesError
+        plain("direct")
+
+    with pytest.raises(DivergenceError, match=r"`await run.call\(...\)` can"):
+        twice(clock, agent)
+    assert executed == {"beside": 1}
+
+
 def test_a_new_call_says_what_it_waits_for(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("recovery")
     logger.disabled = False  # which the fixture for virtual time has silenced
@@ -303,7 +325,11 @@ def test_a_run_that_is_stopped_in_a_worker_ends_where_its_consumer_waits() -> No
         done: asyncio.Queue[Any] = asyncio.Queue()
 
         async def worker() -> None:
-            done.put_nowait(await run.call(cut, "job"))
+            try:
+                done.put_nowait(await run.call(cut, "job"))
+            except BaseException:  # nobody awaits this task
+                if not run.recovery_count:
+                    raise
 
         task = asyncio.create_task(worker())
         found = await done.get()
