@@ -94,11 +94,10 @@ def test_every_state_of_a_short_history_is_sound_and_hidden(name: str, figures: 
 
 
 @pytest.mark.crash
-@pytest.mark.parametrize("name", ["small", "reopened"])
-def test_every_torn_state_of_a_short_history_encrypted(name: str, figures: Figures) -> None:
+def test_every_torn_state_of_a_short_history_encrypted(figures: Figures) -> None:
     parts = os.cpu_count() or 1
     with ProcessPoolExecutor(parts, get_context("fork")) as pool:
-        jobs = [pool.submit(swept, name, part, parts) for part in range(parts)]
+        jobs = [pool.submit(swept, "small", part, parts) for part in range(parts)]
         states = sum(job.result()[0] for job in jobs)
     figures.add("power losses, encrypted, exhaustive", histories=1, states=states)
     assert states > 10_000
@@ -183,9 +182,11 @@ def test_a_flipped_bit_is_seen_with_the_key_and_without(kind: str) -> None:
 @pytest.mark.parametrize("kind", LOGS)
 def test_every_flipped_bit_is_seen_with_the_key_and_without(kind: str, rng: random.Random) -> None:
     log = Log(LOGS[kind]())
-    for name, offset in places(log):
-        for bit in range(8) if kind.startswith("small") else (rng.randrange(8),):
-            flip(log, name, offset, bit)
+    small = kind.startswith("small")
+    for name, offset in list(places(log))[:: 1 if small else 5]:
+        one = rng.randrange(8)
+        flip(log, name, offset, one)
+        for bit in range(8) if small else (one,):
             check_seen(log, flipped(log.files, name, offset, bit), name, offset)
 
 
