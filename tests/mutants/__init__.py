@@ -10,6 +10,7 @@ from __future__ import annotations
 from tests.mutants import (
     attempts,
     calls,
+    children,
     encryption,
     files,
     frames,
@@ -33,5 +34,6 @@ LAYERS: dict[str, list[Mutant]] = {
     "runs": runs.MUTANTS,
     "attempts": attempts.MUTANTS,
     "progress": progress.MUTANTS,
+    "children": children.MUTANTS,
     "undo": undo.MUTANTS,
 }

@@ -60,6 +60,16 @@ def test_a_family_that_crashes_ends_like_one_that_never_does(clock: Clock, figur
     sweep(clock, figures, "crashes of runs with children, quick", scaled(15), 6)
 
 
+def test_a_power_loss_at_any_call_of_the_disk_leaves_no_child_lost(clock: Clock) -> None:
+    child = Node("child", ((("call", "plain", "1"),),))
+    one = trial(clock, Node("parent", ((("child", child, True), ("call", "park", "2")),)))
+    for point in range(one.disk_calls):
+        for seed in range(4):
+            plan = Plan((("disk", point, 0),), (seed,))
+            with noted(plan):
+                one.crash(plan)
+
+
 @pytest.mark.crash
 def test_many_families_that_crash_at_every_call_of_the_disk(clock: Clock, figures: Any) -> None:
     sweep(clock, figures, "crashes of runs with children", scaled(4), 1 << 30)

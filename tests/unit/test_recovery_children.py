@@ -14,6 +14,7 @@ import pytest
 
 import recovery._agent
 from eventlog import LogLockedError
+from eventlog.testing import SimulatedDisk
 from recovery import (
     CheckpointStore,
     ChildFailedError,
@@ -38,8 +39,9 @@ from recovery import (
     tool,
 )
 from recovery._errors import StoppedError
-from recovery._events import RunCancelled, RunStarted, encode
+from recovery._events import ChildStarted, RunCancelled, RunStarted, decode, encode
 from recovery._history import load
+from recovery.stores.protocol import LogStore
 
 executed: Counter[Any] = Counter()
 
@@ -959,3 +961,38 @@ def test_a_child_that_is_parked_while_it_waits_parks_its_parent_with_it() -> Non
     signal(store, child, "go")
     assert run(agent, store)["result"] == ["went", "sent beside"]
     assert executed == {"beside": 1, "a begins": 1, "a goes": 1}
+
+
+# -- what a power loss may take
+
+
+class Disk(LogStore):
+    def __init__(self, disk: SimulatedDisk) -> None:
+        super().__init__("runs", disk, "power")
+        self.disk = disk
+
+
+def test_before_a_child_does_anything_its_parent_durably_knows_of_it() -> None:
+    disk = SimulatedDisk()
+    known: list[Any] = []
+
+    @tool(after_crash="retry")
+    def look() -> None:
+        after = CheckpointStore(Disk(disk.after_power_loss()))
+        (child,) = children(after, "run")
+        link = parent(after, child.run_id)
+        with after.backend.read("run") as reader:  # type: ignore[union-attr]
+            begun = [event for record in reader.records(1)
+                     if isinstance(event := decode(record), ChildStarted)]  # fmt: skip
+        known.append((child, link, begun))
+
+    async def child(run: Run) -> None:
+        await run.call(look)
+
+    async def agent(run: Run) -> None:
+        await run.child(child, "task")
+
+    run(agent, CheckpointStore(Disk(disk)))
+    ((found, link, begun),) = known
+    assert link is not None and (link.run_id, link.lsn) == ("run", found.call)
+    assert begun == [ChildStarted(found.call, found.run_id)]
