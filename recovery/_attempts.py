@@ -65,6 +65,8 @@ def resume(
 ) -> Generator[Effect, Any, Settled | None]:
     """A recorded call without an outcome: what became of it; None if it is to be made again."""
     if recorded.cancelled:
+        if spec.child_id is not None:
+            run.children.end_for_good(call)
         yield Attend(_cancelled_again(run, recorded))
     if not recorded.begun:
         return None

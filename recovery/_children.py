@@ -220,7 +220,7 @@ class Children:
     def __init__(self, run: RunCore, entries: list[Entry]) -> None:
         self._run = run
         self.lives: dict[int, ChildLife] = {}  # by the LSN of the call
-        self._begun: dict[int, str] = {}  # run ids, by the LSN of the call
+        self._begun: set[int] = set()  # LSNs of calls
         self.places = Places(run.settings.max_children)
         self._parked: dict[int, tuple[str, Exception]] = {}
         self._over = False
@@ -248,11 +248,11 @@ class Children:
 
     def _await(self, runner: Runner, run: RunCore, call: Call) -> Generator[Effect, Any, Any]:
         """The call: the child's result, whatever it takes."""
-        agent, task, _ = call.args
-        child = child_run_id(run.run_id, agent, call.idempotency_key)
+        _, task, _ = call.args
+        child = self._id_of(call)
         known = self._started.get((call.lsn, child), 0), self._asked.get(call.lsn, 0)
         yield Commit()
-        self._begun[call.lsn] = child
+        self._begun.add(call.lsn)
         life = self.lives[call.lsn] = ChildLife(run, call, child, known)
         scope = Scope(run, call_scope(call.lsn), call)
         try:
@@ -296,12 +296,21 @@ class Children:
         return sum(life.idle() for life in self.lives.values())
 
     def cancelled(self, call: Call) -> None:
-        """The agent has cancelled a call and goes on. If it awaited a child, that ends for good."""
-        child = self._begun.pop(call.lsn, "")
-        if child:
-            parent = self._run.run_id
-            with suppress(RecoveryError):  # it has ended just now, or never begun
-                cancel(self._run.store, child, who=f"run {parent}", why="it awaits it no longer")
+        """It is recorded that the agent has cancelled a call and went on: a child, if it awaited
+        one, ends for good."""
+        if call.lsn in self._begun:
+            # Invariant: the agent sees a cancelled child only if it cancels it again on replay.
+            self._run.commit()
+            self.end_for_good(call)
+
+    def end_for_good(self, call: Call) -> None:
+        """End the child that this call has started, unless it has ended."""
+        parent, child = self._run.run_id, self._id_of(call)
+        with suppress(RecoveryError):  # it has ended just now, or never begun
+            cancel(self._run.store, child, who=f"run {parent}", why="it awaits it no longer")
+
+    def _id_of(self, call: Call) -> str:
+        return child_run_id(self._run.run_id, call.args[0], call.idempotency_key)
 
     # -- the end of the run
 

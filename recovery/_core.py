@@ -371,9 +371,9 @@ class RunCore(ABC):
         cut, self._cut = self._cut, []
         in_doubt = [call for call, begun, doubtful in cut if begun and doubtful]
         for call, begun, _ in cut:
-            self.children.cancelled(call)
             went_on = call not in in_doubt
             self.emit(CallAbandoned(call.lsn, call.attempt, "cancelled", went_on, begun))
+            self.children.cancelled(call)
         if in_doubt:
             self.park(in_doubt)
 

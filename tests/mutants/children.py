@@ -17,8 +17,8 @@ MUTANTS = [
         [
             Edit(
                 CHILDREN,
-                "child = child_run_id(run.run_id, agent, call.idempotency_key)",
-                'child = child_run_id(run.run_id, agent, f"{call.attempt:016}")',
+                "return child_run_id(self._run.run_id, call.args[0], call.idempotency_key)",
+                'return child_run_id(self._run.run_id, "x", f"{call.attempt:016}")',
             )
         ],
         [TESTS + "test_a_child_that_a_crash_cut_short_is_resumed_and_not_started_again"],

@@ -68,7 +68,7 @@ class Node:
 
 def _nodes_in(ops: tuple[Any, ...]) -> Iterator[Node]:
     for op in ops:
-        if op[0] == "child":
+        if op[0] == "child" or op[0] == "limited":
             yield from op[1].nodes()
         elif op[0] == "together":
             yield from _nodes_in(op[1])
@@ -205,6 +205,17 @@ class Interpreter:
 
     async def together(self, ops: tuple[Any, ...]) -> Any:
         return await asyncio.gather(*(getattr(self, op[0])(*op[1:]) for op in ops))
+
+    async def limited(self, node: Node) -> Any:
+        """A child that takes longer than the agent waits."""
+        try:
+            async with asyncio.timeout(5):
+                return await self.child(node, False)
+        except TimeoutError:
+            return "too late"
+
+    async def sleep(self) -> None:
+        await self.run.sleep(3600)
 
     async def message(self, text: str) -> None:
         self.run.messages.append(text)
@@ -438,6 +449,7 @@ def nodes(draw: Any, labels: Labels, depth: int, plain: bool) -> Node:
     for i in range(draw(st.integers(1, 3))):
         kinds = ["call", "call", "message", "once"] + ["child"] * (3 * (depth > 0))
         kinds += [] if plain else ["together", "together"]
+        kinds += ["limited"] * (depth > 0 and not plain)
         blocks.append(tuple(draw(ops(labels, depth, plain, draw(st.sampled_from(kinds))))
                             for _ in range(draw(st.integers(0 if i else 1, 2)))))  # fmt: skip
     if draw(st.sampled_from([False] * 4 + [True])):  # it fails
@@ -458,7 +470,13 @@ def ops(draw: Any, labels: Labels, depth: int, plain: bool, kind: str, caught: b
             caught = caught or draw(st.sampled_from([True, True, True, False]))
             return "child", draw(nodes(labels, depth - 1, is_plain)), caught
         case "together":
-            kinds = st.sampled_from(["call"] + ["child"] * (3 * (depth > 0)))
+            kinds = st.sampled_from(["call"] + ["child", "child", "limited"] * (depth > 0))
             return "together", tuple(draw(ops(labels, depth, plain, draw(kinds), True))
                                      for _ in range(draw(st.integers(2, 3))))  # fmt: skip
+        case "limited":
+            # What it does before it sleeps takes no time.
+            calls = [("call", draw(st.sampled_from(["plain", "retry", "reconcile"])), labels.next())
+                     for _ in range(draw(st.integers(0, 2)))]  # fmt: skip
+            node = Node(f"node {labels.next()}", ((*calls, ("sleep",)), (("message", "never"),)))
+            return "limited", node
     return (kind, labels.next())

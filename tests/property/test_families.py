@@ -11,14 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import recovery._inbox
+import recovery._waiting
 from tests.property.agent_programs import example_settings, scaled
 from tests.property.agents import Clock, noted, virtual_time
 from tests.property.families import Node, Plan, Trial, trees, trial
 
 
 @pytest.fixture
-def clock() -> Iterator[Clock]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     with virtual_time() as clock:
+        monkeypatch.setattr(recovery._waiting, "time", clock.module())
+        monkeypatch.setattr(recovery._inbox, "time", clock.module())
         yield clock
 
 
