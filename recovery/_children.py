@@ -44,7 +44,7 @@ from recovery._events import (
 from recovery._family import ChildRun, ParentRun, child_run_id, children_of
 from recovery._history import Entry, History, load
 from recovery._keys import call_scope
-from recovery._outside import cancel
+from recovery._outside import cancel, is_child
 from recovery._stopping import Life
 from recovery._tool import Call, Scope, ToolSpec, function_name, is_async
 from recovery.stores.protocol import RunStore
@@ -362,7 +362,7 @@ def _lived_sync(runner: Runner, task: Any, life: ChildLife) -> dict[str, Any]:
 
 def settled_since(store: CheckpointStore, log: EventLog, history: History) -> History:
     """The history of a run, which goes on if the child whose failure ended it does."""
-    child = _failed_child(history)
+    child = _failed_child(store, history)
     if not child or _is_failed(store, child):
         return history
     assert isinstance(history.ended, RunFailed)
@@ -372,12 +372,13 @@ def settled_since(store: CheckpointStore, log: EventLog, history: History) -> Hi
     return load(log, history.run_id)
 
 
-def _failed_child(history: History) -> str:
+def _failed_child(store: CheckpointStore, history: History) -> str:
     """The child run whose failure ended the run; empty if it was none."""
     if not isinstance(history.ended, RunFailed):
         return ""
     found = children_of((lsn, event) for lsn, _, event in history.entries)
-    return next((child.run_id for child in found if child.call == history.ended.call), "")
+    child = next((one.run_id for one in found if one.call == history.ended.call), "")
+    return child if child and is_child(store, child, history.run_id) else ""
 
 
 def _is_failed(store: CheckpointStore, run_id: str) -> bool:
@@ -388,7 +389,7 @@ def _is_failed(store: CheckpointStore, run_id: str) -> bool:
         history = load(reader, run_id)
     if not isinstance(history.ended, RunFailed):
         return False
-    child = _failed_child(history)
+    child = _failed_child(store, history)
     return not child or _is_failed(store, child)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from eventlog import EventLog, LogLockedError, LogReader, UnsupportedFormatError
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
-from recovery._events import CallDecided, RunCancelled, encode, skim
-from recovery._family import children_of
+from recovery._events import CallDecided, RunCancelled, RunStarted, encode, skim
+from recovery._family import ParentRun, children_of
 from recovery._history import ended_by, load
 from recovery._inbox import CANCEL, DECISION, SIGNAL
 from recovery._keys import idempotency_key
@@ -77,11 +77,26 @@ def cancel_children(
     """End the runs that this one has started, and they others: all that have not ended."""
     read = log.records(1, on_damage=lambda damage: None)
     for child in children_of((record.lsn, skim(record)) for record in read):
-        if child.state == "open":
+        if child.state == "open" and is_child(store, child.run_id, run_id):
             with suppress(RecoveryError):  # it has ended, or never begun
                 cancel(
                     store, child.run_id, who=who, why=f"run {run_id}, which had started it, ended"
                 )
+
+
+def is_child(store: CheckpointStore | RunStore, run_id: str, of: str) -> bool:
+    """Whether a run is there and was started by run ``of``. What the log of a fork says of children
+    may be about those of the run that it was forked from."""
+    try:
+        reader = _backend_of(store).read(run_id)
+    except UnsupportedFormatError:  # a claim that a crash cut short
+        reader = None
+    if reader is None:
+        return False
+    with reader:
+        events = (skim(record) for record in reader.records(1, on_damage=lambda damage: None))
+        link = ParentRun.of(next((e for e in events if isinstance(e, RunStarted)), None))
+    return link is not None and link.run_id == of
 
 
 def _backend_of(store: CheckpointStore | RunStore) -> RunStore:

@@ -99,7 +99,7 @@ MUTANTS = [
                 "if False:",
             )
         ],
-        [TESTS + "test_a_retry_from_above_counts_for_one_failure"],
+        [TESTS + "test_a_retry_from_above_that_a_crash_hides_still_counts_once"],
     ),
     Mutant(
         "children-without-number",

@@ -417,6 +417,7 @@ def trial(clock: Clock, root: Node, segment_size: int = 1 << 20, max_children: i
     oracle = Family(clock, root, segment_size, max_children)
     oracle.raised = Everything()  # the agents' own errors: it never recovers
     result = outcome_of(live(oracle))
+    assert "builtins.A" not in str(result), result  # nothing but what the nodes do
     again = Family(clock, root, segment_size, max_children)
     live(again)
     return Trial(oracle, result, len(again.disk.calls))

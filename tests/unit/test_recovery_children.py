@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import eventlog._log
 import recovery._agent
 from eventlog import LogLockedError
 from eventlog.testing import SimulatedDisk
@@ -33,14 +34,17 @@ from recovery import (
     WaitingError,
     cancel,
     children,
+    fork,
     parent,
     resolve,
     signal,
     tool,
+    undo,
 )
 from recovery._errors import StoppedError
 from recovery._events import ChildStarted, RunCancelled, RunStarted, decode, encode
 from recovery._history import load
+from recovery._outside import is_child
 from recovery.stores.protocol import LogStore
 
 executed: Counter[Any] = Counter()
@@ -56,6 +60,12 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 def send(what: Any) -> str:
     executed[what] += 1
     return f"sent {what}"
+
+
+class Disk(LogStore):
+    def __init__(self, disk: SimulatedDisk) -> None:
+        super().__init__("runs", disk, "power")
+        self.disk = disk
 
 
 async def sub(run: Run) -> str:
@@ -316,6 +326,33 @@ def test_a_retry_from_above_counts_for_one_failure() -> None:
         for _ in range(2):
             failure = failed_of("run", store, agent)
             assert executed == {"broken": tries}
+
+
+def test_a_retry_from_above_that_a_crash_hides_still_counts_once() -> None:
+    disk = SimulatedDisk()
+    before: list[SimulatedDisk] = []
+
+    @tool
+    def broken() -> None:
+        executed["broken"] += 1
+        before.append(disk.after_process_death())
+        raise ValueError("broken")
+
+    async def child(run: Run) -> None:
+        await run.call(broken)
+
+    async def agent(run: Run) -> None:
+        await run.child(child, "task")
+
+    store = CheckpointStore(Disk(disk))
+    failure = failed_of("run", store, agent)
+    resolve(store, "run", failure.call, Resolution.retry())
+    failed_of("run", store, agent)
+    # The process died when the failure was in the child's log, and not yet in the parent's.
+    after = disk.after_process_death()
+    after.directories["runs/run"] = before[1].directories["runs/run"]
+    failed_of("run", CheckpointStore(Disk(after)), agent)
+    assert executed == {"broken": 2}
 
 
 def test_a_failure_that_was_handled_stands_whatever_becomes_of_the_child() -> None:
@@ -966,13 +1003,14 @@ def test_a_child_that_is_parked_while_it_waits_parks_its_parent_with_it() -> Non
 # -- what a power loss may take
 
 
-class Disk(LogStore):
-    def __init__(self, disk: SimulatedDisk) -> None:
-        super().__init__("runs", disk, "power")
-        self.disk = disk
+class NobodyFlushes:
+    def request(self, log: object) -> None: ...
 
 
-def test_before_a_child_does_anything_its_parent_durably_knows_of_it() -> None:
+def test_before_a_child_does_anything_its_parent_durably_knows_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(eventlog._log, "committer", NobodyFlushes())
     disk = SimulatedDisk()
     known: list[Any] = []
 
@@ -996,3 +1034,34 @@ def test_before_a_child_does_anything_its_parent_durably_knows_of_it() -> None:
     ((found, link, begun),) = known
     assert link is not None and (link.run_id, link.lsn) == ("run", found.call)
     assert begun == [ChildStarted(found.call, found.run_id)]
+
+
+def test_a_fork_is_served_what_children_returned_and_waits_for_those_at_work() -> None:
+    store = CheckpointStore()
+    parked_by(store, awaits_stuck)
+    (child,) = children(store, "run")
+    with pytest.raises(RecoveryError, match="child"):
+        fork(store, "run", "fork")
+    executed["fixed"] = 1
+    assert run(awaits_stuck, store)["result"] == "done"
+    fork(store, "run", "fork")
+    forked = asyncio.run(RecoverableAgent(awaits_stuck, store).run_with_recovery("task", "fork"))
+    assert forked["result"] == "done"
+    assert executed == {"in the child": 1, "fixed": 1}
+    assert [one.run_id for one in children(store, "fork")] == [child.run_id]
+    assert not is_child(store, child.run_id, "fork")
+    assert is_child(store, child.run_id, "run")
+
+
+def test_a_child_that_was_undone_from_outside_is_a_failed_child() -> None:
+    async def agent(run: Run) -> str:
+        try:
+            return str(await run.child(stuck, "task", max_recoveries=0))
+        except ChildFailedError as exc:
+            return exc.type_name
+
+    store = CheckpointStore()
+    parked_by(store, agent)
+    (child,) = children(store, "run")
+    undo(store, child.run_id, tools=[send], who="me")
+    assert run(agent, store)["result"] == "recovery._errors.RunUndoneError"
