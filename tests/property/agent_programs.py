@@ -43,6 +43,7 @@ def dos(draw: Any, names: tuple[str, ...], x: Any = None, then: tuple[str, ...] 
               draw(st.sampled_from(then)), delay)  # fmt: skip
 
 
+BOOKINGS = ("sync_booking",)
 THEN = ("", "append", "wrap", "state")
 
 
@@ -92,6 +93,7 @@ def state_ops() -> st.SearchStrategy[Any]:
 @st.composite
 def operations(draw: Any, plain: bool, where: int) -> tuple[Any, ...]:
     kinds = ["message", "message", "state", "call", "call", "call", "ask", "fail_once"]
+    kinds += ["book", "book", "undo"]
     kinds += [] if plain else ["gather", "gather", "group", "failing group", "pause"]
     made: list[Any] = []
     for number in range(draw(st.integers(0, 4))):
@@ -106,6 +108,13 @@ def operations(draw: Any, plain: bool, where: int) -> tuple[Any, ...]:
                 do = replace(do, call_id=do.call_id and f"{do.call_id}-{number}")
                 made += [("call", do)] * draw(st.sampled_from([1, 1, 2]) if not do.call_id
                                               else st.just(1))  # fmt: skip
+            case "book":
+                name = "sync_booking" if plain else draw(st.sampled_from(["booking", *BOOKINGS]))
+                direct = draw(st.booleans()) and (plain or name not in BOOKINGS)
+                do = Do(name, f"{where} {number}", "", direct, draw(st.sampled_from(THEN)))
+                made.append(("call", do))
+            case "undo":
+                made.append(("undo",))
             case "ask":
                 use = draw(st.sampled_from(["", "sync_retry", "sync_park"]))
                 made.append(("ask", draw(st.sampled_from(["now", "random", "uuid"])), number, use))

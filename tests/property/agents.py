@@ -22,7 +22,7 @@ import selectors
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -663,7 +663,77 @@ def make_tools(world: World) -> dict[str, Callable[..., Any]]:
         "hang_report": hanging_tool("hang_report", "report", after_crash="report"),
         "hang_reconcile": hanging_tool("hang_reconcile", "reconcile", reconcile=outside.reconcile),
     }
+    tools |= make_stream_tools(world) | make_undoable_tools(world)
     return tools | make_outer_tools(world, tools)
+
+
+def make_stream_tools(world: World) -> dict[str, Callable[..., Any]]:
+    """Tools whose results come in parts, with an effect in the middle."""
+
+    def begun(name: str, policy: str, x: Any) -> tuple[list[Any], Callable[[], None]]:
+        world.enter(policy)
+        result = answer(world, name, x)
+        return parts(result), lambda: world.effect(f"{name} {shown(x)}", policy, result)
+
+    def streaming(name: str, policy: str, **options: Any) -> Callable[..., Any]:
+        @tool(name=name, combine=dict, split=parts, **options)
+        async def stream(x: Any, delay: int = 0) -> AsyncIterator[Any]:
+            chunks, effect = begun(name, policy, x)
+            yield chunks[0]
+            await yields(delay)
+            effect()
+            for chunk in chunks[1:]:
+                yield chunk
+
+        return stream
+
+    @tool(combine=dict, split=parts)
+    def sync_stream(x: Any, delay: int = 0) -> Iterator[Any]:
+        chunks, effect = begun("sync_stream", "park", x)
+        yield chunks[0]
+        effect()
+        yield from chunks[1:]
+
+    return {
+        "stream": streaming("stream", "park"),
+        "stream_retry": streaming("stream_retry", "retry", after_crash="retry"),
+        "sync_stream": sync_stream,
+    }
+
+
+def parts(result: dict[str, Any]) -> list[Any]:
+    return [[key, value] for key, value in result.items()]
+
+
+def make_undoable_tools(world: World) -> dict[str, Callable[..., Any]]:
+    """Tools with compensations, one of which may be repeated."""
+
+    def undoing(policy: str, **options: Any) -> Callable[..., Any]:
+        @tool(**options)
+        def unbook(call: Any, outcome: Any) -> Any:
+            world.enter(policy)
+            result = ["undone", call.tool, timeless(outcome)]
+            world.effect(f"undo-{call.tool} {shown(call.args[0])}", policy, result)
+            return result
+
+        return unbook
+
+    @tool(undo=undoing("park"))
+    async def booking(x: Any, delay: int = 0) -> Any:
+        world.enter("park")
+        await yields(delay)
+        result = answer(world, "booking", x)
+        world.effect(f"booking {shown(x)}", "park", result)
+        return result
+
+    @tool(undo=undoing("retry", after_crash="retry"))
+    def sync_booking(x: Any, delay: int = 0) -> Any:
+        world.enter("park")
+        result = answer(world, "sync_booking", x)
+        world.effect(f"sync_booking {shown(x)}", "park", result)
+        return result
+
+    return {"booking": booking, "sync_booking": sync_booking}
 
 
 def make_outer_tools(world: World, tools: dict[str, Any]) -> dict[str, Callable[..., Any]]:
@@ -697,10 +767,12 @@ def make_outer_tools(world: World, tools: dict[str, Any]) -> dict[str, Callable[
 CAREFUL = (
     "park", "retry", "report", "reconcile", "hesitant", "outer", "outer_retry", "sync_park",
     "sync_retry", "undecorated", "fail", "fail_declared", "fail_hidden", "fail_permanently",
-    "flaky", "flaky_retry", "hang_retry", "hang_report", "hang_reconcile",
+    "flaky", "flaky_retry", "hang_retry", "hang_report", "hang_reconcile", "stream", "stream_retry",
+    "sync_stream",
 )  # fmt: skip
 PLAIN = ("sync_park", "sync_retry", "sync_outer", "park", "reconcile", "fail", "undecorated",
-         "sync_flaky")  # fmt: skip
+         "sync_flaky", "stream", "sync_stream")  # fmt: skip
+STREAMS = {"stream", "stream_retry", "sync_stream"}
 SYNC = {"sync_park", "sync_retry", "sync_outer", "sync_flaky"}
 OF_CALLS = CallReturned | CallFailed | CallResolved | CallRetried | AttemptFailed | CallAbandoned
 
@@ -888,6 +960,8 @@ class Interpreter:
             return how.value
         function = self.tools[do.tool]
         args = (x,) if do.tool == "look" else (x, do.delay)
+        if do.tool in STREAMS:
+            return await self.streamed(do, args)
         if self.program.plain:
             if do.direct and do.tool in SYNC:
                 return function(*args)
@@ -896,6 +970,30 @@ class Interpreter:
             result = function(*args)
             return result if do.tool in SYNC else await result
         return await self.run.call(function, *args, call_id=do.call_id)
+
+    async def streamed(self, do: Do, args: tuple[Any, ...]) -> Any:
+        """Read a stream; its chunks are those of its result, live as on replay."""
+        function, chunks = self.tools[do.tool], list[Any]()
+        if do.direct:
+            stream = function(*args)
+        else:
+            stream = self.run.stream(function, *args, call_id=do.call_id)
+        if self.program.plain:
+            chunks += stream
+        else:
+            async with stream:
+                async for chunk in stream:
+                    chunks.append(chunk)
+                    await yields(do.late)
+        if chunks != parts(stream.result):
+            self.world.problems.append(f"{chunks} are the chunks of {stream.result}")
+        return stream.result
+
+    async def undo(self) -> None:
+        undone = self.run.undo(tools=[self.tools["booking"], self.tools["sync_booking"]])
+        if not self.program.plain:
+            undone = await undone
+        self.run.state["undone"] = [[one["tool"], one["result"]] for one in undone]
 
     async def patience(self, do: Do) -> None:
         """Give a call up after a second."""

@@ -310,6 +310,22 @@ class AgentMachine(RuleBasedStateMachine):
         self.add(("ask", kind, self.number(), "" if self.background else use))
 
     @precondition(growing)
+    @rule(kinds=st.lists(st.sampled_from(["booking", "sync_booking"]), min_size=1, max_size=3),
+          direct=st.booleans())  # fmt: skip
+    def book(self, kinds: list[str], direct: bool) -> None:
+        """Calls that can be undone."""
+        for kind in kinds:
+            name = "sync_booking" if self.program.plain else kind
+            plainly_called = direct and (self.program.plain or name == "booking")
+            do = Do(name, self.label(), direct=plainly_called, then="append")
+            self.add(("call", do))
+
+    @precondition(growing)
+    @rule()
+    def undo(self) -> None:
+        self.add(("undo",))
+
+    @precondition(growing)
     @rule()
     def fail_once(self) -> None:
         self.add(("fail_once", self.number()))
