@@ -7,6 +7,7 @@ from typing import Any
 import msgpack
 
 from eventlog import Record, Snapshot
+from recovery._errors import UnreadableValueError
 from recovery._events import _TYPES, decode, encode
 from recovery._messages import Messages
 from recovery._snapshots import (
@@ -28,7 +29,7 @@ def value(data: bytes) -> None:
     packed = bytes(msgpack.packb(choices.value())) if choices.flag() else choices.rest()
     try:
         found = unpack(packed)
-    except ValueError:
+    except (ValueError, UnreadableValueError):
         return
     again = pack(found, "value")
     assert pack(unpack(again), "value") == again == pack(unpack_frozen(packed), "value")
@@ -41,7 +42,7 @@ def event(data: bytes) -> None:
     packed = msgpack.packb(_fields(choices, kind)) if choices.flag() else choices.rest()
     try:
         found = decode(Record(7, kind, 0, packed))
-    except ValueError:
+    except (ValueError, UnreadableValueError):
         return
     assert (found is None) == (kind not in _TYPES)
     if found is not None:
@@ -154,6 +155,8 @@ def _as_read(ref: object) -> msgpack.ExtType:
 def _restored(log: Log, record: Snapshot, saved: tuple[Any, Any] | None, forged: bool) -> None:
     try:
         restored = restore(log, record)
+    except UnreadableValueError:
+        return
     except BrokenCheckpointError as exc:
         assert str(record.lsn) in str(exc)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.fuzz.codecs import codecs
 from tests.fuzz.directory import directory
 from tests.fuzz.encrypted import encrypted
 from tests.fuzz.frame import frame
@@ -16,5 +17,16 @@ Target = Callable[[bytes], None]
 
 TARGETS: dict[str, Target] = {
     target.__name__: target
-    for target in (frame, segment, record, value, event, checkpoint, directory, logdump, encrypted)
+    for target in (
+        frame,
+        segment,
+        record,
+        value,
+        event,
+        checkpoint,
+        directory,
+        logdump,
+        encrypted,
+        codecs,
+    )
 }

@@ -18,6 +18,7 @@ from tests.mutants import (
     runs,
     segments,
     undo,
+    values,
     writer,
 )
 from tests.mutants._mutant import Edit, Mutant
@@ -36,4 +37,5 @@ LAYERS: dict[str, list[Mutant]] = {
     "progress": progress.MUTANTS,
     "children": children.MUTANTS,
     "undo": undo.MUTANTS,
+    "values": values.MUTANTS,
 }

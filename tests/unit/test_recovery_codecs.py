@@ -686,7 +686,7 @@ def test_reading_runs_no_constructor():
 # -- codecs of users
 
 
-def test_a_codec_that_cannot_read_what_it_wrote_is_refused_before_anything_is_recorded():
+def test_a_codec_that_cannot_read_what_it_wrote_is_refused():
     def fail(payload: Any) -> Any:
         raise KeyError("x")
 
