@@ -161,6 +161,8 @@ def test_a_secret_is_in_no_file_and_in_no_text(tmp_path: Path, told: Everything)
     check_nowhere(tmp_path, told)
     names = [one[0] for one in seen if isinstance(one, tuple)]
     assert names == ["ValueError", "KeyError", "OSError", "TypeError", "RefusedValueError"] * 3
+    # Whoever shows an exception shows its cause: that of a redacted call is left out.
+    assert [one[2] for one in seen if isinstance(one, tuple)][-5:-3] == [None, None]
     texts = [one[1] for one in seen if isinstance(one, tuple)]
     assert texts[0] == "('bad password [redacted]', '[redacted]')"
     assert "login(password): a redacted value that cannot be carried" in texts
