@@ -164,9 +164,8 @@ def test_concurrent_code_replays_in_whatever_order_things_come(
 def test_concurrent_code_that_crashes_at_every_call_of_the_disk(
     clock: Clock, rng: random.Random, figures: Any, name: str
 ) -> None:
-    began, count = time.perf_counter(), 0
-    for every in (1, 2, 9):
-        count += sweep(Story(clock, (SAME | RACES)[name], every), rng, 0)
+    began = time.perf_counter()
+    count = sweep(Story(clock, (SAME | RACES)[name], rng.choice([1, 2, 9])), rng, 0)
     seconds = time.perf_counter() - began
     figures.add("crashes of concurrent agents", states=count, seconds=seconds)
 
