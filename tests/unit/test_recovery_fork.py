@@ -6,6 +6,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from eventlog import LogLockedError, RefusedValueError, UnsupportedFormatError
 from eventlog._frame import FOOTER, HEADER_SIZE, decode_segment_header
 from eventlog._scan import Mark, Segment
+from eventlog.encryption import Encryption
 from eventlog.testing import Crash, SimulatedDisk
 from recovery import (
     Checkpoint,
@@ -39,6 +42,7 @@ from recovery import (
 )
 from recovery._history import load
 from recovery._lineage import started_of
+from recovery.stores.memory import MemoryStore
 from recovery.stores.protocol import LogStore
 
 made: list[tuple[str, str]] = []  # (what, idempotency key)
@@ -230,6 +234,33 @@ def test_calls_inside_calls_are_served_and_counted_on(store, at_step):
     assert len(inner) == (2 if at_step == 1 else 0)
     for body in inner:
         assert intents[int(body["scope"].split()[1])]["tool"] == "both"
+
+
+@pytest.mark.parametrize("encryption", [None, Encryption(bytes(range(32)))])
+def test_values_of_any_type_are_forked_as_they_are(encryption):
+    store = CheckpointStore(MemoryStore(encryption))
+    value = {"at": datetime(2026, 1, 2, tzinfo=UTC), "tags": {"a", "b"}, "size": Decimal("1.50"),
+             "pair": (1, [2, b"x"]), "big": 1 << 80, "n": float("nan")}  # fmt: skip
+
+    @tool
+    def measure(what: Any) -> Any:
+        made.append((str(what), ""))
+        return value
+
+    def measuring(run: SyncRun) -> Any:
+        for step in run.steps():
+            run.messages.append(run.call(measure, (step, {"a"})))
+            run.state["last"] = run.call(measure, (value["at"], step))
+            if step == 3:
+                return [run.state, len(run.messages)]
+
+    parent = run(store, "parent", fn=measuring)
+    for at_step in (0, 1, 2, None):
+        fork(store, "parent", f"child-{at_step}", at_step=at_step)
+        assert repr(run(store, f"child-{at_step}", fn=measuring)) == repr(parent)
+        assert len(made) == (0 if at_step is None else 2 * (3 - at_step))
+    fork(store, "parent", "changed", at_step=1, state={"last": value})
+    assert repr(run(store, "changed", fn=measuring)) == repr(parent)
 
 
 def test_other_code_goes_on_from_the_step(store):
@@ -484,7 +515,7 @@ def test_messages_alone_are_changed_where_there_is_a_checkpoint(store):
         fork(store, "parent", "other", at_step=3, messages=[])
 
 
-def test_the_changed_conversation_of_a_step_without_a_checkpoint_is_what_was_recorded(store):
+def test_the_conversation_of_a_step_without_a_checkpoint_is_what_was_recorded(store):
     """A message that is an outcome is a reference in the log, also to what a checkpoint hides."""
 
     def late(run: SyncRun) -> Any:
