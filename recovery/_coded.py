@@ -372,7 +372,7 @@ def _opened(part: _Ext, where: _Where, frozen: bool) -> tuple[Codec, list[Any]]:
     codec = BY_NAME.get(name)
     if codec is None:
         raise UnreadableValueError(
-            f"its type was registered as {shorten(name, 60)}, and no type is in this process",
+            f"its type was registered as {shorten(name, 60)}, and none has that name here",
             "Import the module that registers it, or recovery.register(TheType, "
             f"name={shorten(name, 60)}), and run again.", name, _path(where),
         )  # fmt: skip

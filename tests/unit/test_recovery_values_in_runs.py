@@ -17,12 +17,15 @@ from eventlog import EventLog, RefusedValueError
 from eventlog.dump import dump, verify
 from recovery import (
     CheckpointStore,
+    InDoubtError,
     RecoverableAgent,
+    Resolution,
     Run,
     SyncRun,
     TaskMismatchError,
     UnreadableValueError,
     register,
+    resolve,
     tool,
 )
 from recovery import _coded as coded
@@ -331,3 +334,27 @@ def test_the_log_shows_values_that_only_their_types_can_read(tmp_path):
         (record,) = reader.records()
         assert record.body["at"][0].code == coded.REGISTERED
         assert list(verify(reader)) == []
+
+
+def test_a_call_is_resolved_by_who_knows_its_types():
+    @tool
+    def dies(place: Place) -> None:
+        raise Died
+
+    async def agent(run: Run) -> Any:
+        return await run.call(dies, Place(1))
+
+    register(Place)
+    store = die_in(agent, disk_store())
+    with pytest.raises(InDoubtError) as caught:
+        run(agent, store)
+    (call,) = caught.value.calls
+    assert call.args == (Place(1),)
+    forget()
+    before = records(store)
+    with pytest.raises(UnreadableValueError):
+        resolve(store, "run", call.lsn, Resolution.outcome(None))
+    assert records(store) == before
+    register(Place)
+    resolve(store, "run", call.lsn, Resolution.outcome({"at": Place(2)}))
+    assert run(agent, store)["result"] == {"at": Place(2)}
