@@ -15,7 +15,7 @@ rows = [
     for line in TABLE.splitlines()
     if line.startswith("| ") and not line.startswith("| what")
 ]
-sources = dict(re.findall(r"^- \[([\w-]+)\]: (\S.*)", SOURCES, re.M))
+sources = dict(re.findall(r"^- `\[([\w-]+)\]` (\S.*)", SOURCES, re.M))
 
 
 def cited(text: str) -> set[str]:
@@ -44,4 +44,4 @@ def test_every_source_is_a_link_or_says_what_was_done_with_which_version() -> No
     assert cited(TABLE) | cited(BETTER) == set(sources)
     for name, text in sources.items():
         by_us = re.match(r"(Measured|Read) by us: .*\d+\.\d+\.\d+", text)
-        assert text.startswith("https://") or by_us, name
+        assert text.startswith("<https://") or by_us, name
