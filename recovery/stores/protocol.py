@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from eventlog import (
@@ -12,6 +12,7 @@ from eventlog import (
     LogLockedError,
     LogReader,
     Packed,
+    Record,
     RefusedValueError,
     UnsupportedFormatError,
 )
@@ -73,6 +74,16 @@ def check_signal_name(name: str) -> str:
     return name
 
 
+def _posted(records: Iterable[Record], message: tuple[str, Packed], key: str) -> int:
+    """The LSN of the message that was posted under this key; 0 if none was."""
+    for record in records:
+        if unpack(record.packed)["key"] == key:
+            if (record.kind, record.packed) != message:
+                raise ValueError(f"the run was sent something else under {key!r}: LSN {record.lsn}")
+            return record.lsn
+    return 0
+
+
 class LogStore:
     """Runs as logs in the directories of ``root``, on whatever ``files`` are."""
 
@@ -110,13 +121,16 @@ class LogStore:
         parts = {name: value if type(value) is Packed else pack(value, name)
                  for name, value in (*body.items(), ("key", key))}  # fmt: skip
         packed = pack_map(parts)
+        reader = self.inbox(run_id) if key else None
+        if reader is not None:  # without the lock, for it is there more often than not
+            with reader:
+                lsn = _posted(reader.records(), (kind, packed), key)
+                if 0 < lsn <= reader.durable_lsn():
+                    return lsn
         with self._open_inbox(run_id) as log:
-            if key:
-                for record in log.records():
-                    if unpack(record.packed)["key"] == key:
-                        if (record.kind, record.packed) != (kind, packed):
-                            raise ValueError(f"{run_id!r} was sent something else under {key!r}")
-                        return record.lsn
+            lsn = _posted(log.records(), (kind, packed), key) if key else 0
+            if lsn:
+                return lsn
             try:
                 lsn = log.append(kind, packed)
             except RefusedValueError as exc:  # too large

@@ -18,6 +18,7 @@ from unittest import mock
 
 from recovery import _agent
 from recovery._agent import RecoverableAgent
+from recovery._checkpoint import CheckpointStore
 from recovery._tool import Call, Resolution, function_name
 from recovery.testing._code import function_of, where_thread_is
 from recovery.testing._compare import ended_alike, judge, told
@@ -42,6 +43,7 @@ class CrashOptions(TypedDict, total=False):
     effects: Callable[..., Any] | None
     watch: Sequence[Callable[..., Any]]
     resolve: Callable[[Call], Resolution] | None
+    answer: Callable[[CheckpointStore, str], Any] | None
     points: int | Literal["all"] | Sequence[str]
     seed: int
     power_loss: bool
@@ -66,7 +68,9 @@ def crash_everywhere(
     ``setup``: called before each run; makes, or resets, the outside world. ``effects``: gives what
     took place there, as an iterable to be compared (given what ``setup`` returned, if it takes an
     argument). ``watch``: plain functions to count and to die in, too. ``resolve``: what a person
-    would say about a call in doubt; by default the truth. ``points``: at most so many, chosen by
+    would say about a call in doubt; by default the truth. ``answer``: what others do about a run
+    that waits (``recovery.signal`` with a key, ``approve``), given its store and its id, and called
+    again and again while it does. ``points``: at most so many, chosen by
     ``seed`` ("all": every one; texts of a report: these). ``power_loss``: also lose what was not
     flushed. ``strict``: a call in doubt is a failure. ``timeout_s``: how long, in real time,
     nothing may happen before the run counts as stuck.
@@ -74,8 +78,10 @@ def crash_everywhere(
     Raises what the agent raises without a crash, TypeError for what is no agent.
     """
     watched = [function_of(function) for function in options.get("watch", ())]
-    world = World(agent, task, options.get("setup"), options.get("effects"), Watch(watched),
-                  options.get("resolve"), options.get("seed", 0))  # fmt: skip
+    world = World(
+        agent, task, options.get("setup"), options.get("effects"), Watch(watched),
+        options.get("resolve"), options.get("seed", 0), options.get("answer"),
+    )  # fmt: skip
     with _one_at_a_time, _alone(world.seed), world.watch.watching():
         sweep = Sweep(world, options)
         sweep.run()

@@ -98,6 +98,7 @@ class Life:
         self.active: dict[int, str] = {}
         self.where = "before the first step"
         self.touched = 0  # progress, as a watchdog sees it
+        self.answer: Callable[[], Any] | None = None  # what others do while the run waits
         self._deaths = 0
         self._home, self._died_in = threading.get_ident(), 0
         self._counts: Counter[str] = Counter()
@@ -227,6 +228,7 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
         def __init__(self, life: Life, *args: Any) -> None:
             self.life = life
             super().__init__(*args)
+            self._look, self.inbox.look = self.inbox.look, self._look_answered
 
         async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
             number = self.life.begin_call(spec.name)
@@ -246,6 +248,11 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
         def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
             self.life.goes_on()
             return super().open_stream(_seen(spec), given, call_id)
+
+        def _look_answered(self, *, at_once: bool = False) -> None:
+            if at_once and self.life.answer is not None:  # the run waits
+                self.life.answer()
+            self._look(at_once=at_once)
 
         def next_step(self) -> int:
             self.life.goes_on()

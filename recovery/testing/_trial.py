@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from eventlog.testing import SimulatedDisk
@@ -36,6 +37,7 @@ class World:
     watch: Watch = field(default_factory=lambda: Watch(()))
     resolve: Callable[[Call], Resolution] | None = None
     seed: int = 0
+    answer: Callable[[CheckpointStore, str], Any] | None = None
 
     def make(self, outside: Any) -> RecoverableAgent:
         """A fresh agent, as a new process would make it."""
@@ -134,6 +136,9 @@ class Trial:
             if self.lives and not self.lives[-1].dead:
                 kill = None  # taken up again after a resolution
             life = Life(disk, self.world.seed, kill)
+            if self.world.answer is not None:
+                store = CheckpointStore(Store(life))
+                life.answer = partial(self.world.answer, store, RUN_ID)
             self.lives.append(life)
             end = self._live(life, self.world.make(outside), hints)
             self.executions += life.executions
