@@ -93,7 +93,7 @@ def state_ops() -> st.SearchStrategy[Any]:
 @st.composite
 def operations(draw: Any, plain: bool, where: int) -> tuple[Any, ...]:
     kinds = ["message", "message", "state", "call", "call", "call", "ask", "fail_once"]
-    kinds += ["book", "book", "undo"]
+    kinds += ["book", "book", "undo", "rest", "hear"]
     kinds += [] if plain else ["gather", "gather", "group", "failing group", "pause"]
     made: list[Any] = []
     for number in range(draw(st.integers(0, 4))):
@@ -118,6 +118,10 @@ def operations(draw: Any, plain: bool, where: int) -> tuple[Any, ...]:
             case "ask":
                 use = draw(st.sampled_from(["", "sync_retry", "sync_park"]))
                 made.append(("ask", draw(st.sampled_from(["now", "random", "uuid"])), number, use))
+            case "rest":
+                made.append(("rest", draw(st.sampled_from([0, 1, 2]))))
+            case "hear":
+                made.append(("hear", number, draw(st.sampled_from([None, None, 0, 1]))))
             case "fail_once":
                 made.append(("fail_once", number))
             case "gather":

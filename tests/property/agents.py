@@ -32,8 +32,10 @@ import pytest
 
 import eventlog._log
 import recovery._agent
+import recovery._inbox
 import recovery._run
 import recovery._turns
+import recovery._waiting
 from eventlog import Damage, EventLog, LogError, Snapshot
 from eventlog._frame import FOOTER, HEADER_SIZE, Frame, decode_segment_header
 from eventlog._scan import Mark, Segment
@@ -55,6 +57,7 @@ from recovery import (
     ToolError,
     current_call,
     resolve,
+    signal,
     tool,
 )
 from recovery import events as run_events
@@ -111,7 +114,8 @@ class Clock:
     def module(self) -> SimpleNamespace:
         return SimpleNamespace(
             monotonic=lambda: self.now, sleep=self.sleep, perf_counter=time.perf_counter,
-            time=self.time, time_ns=lambda: int(self.time() * 1e9),
+            time=self.time, time_ns=lambda: int(self.time() * 1e9), gmtime=time.gmtime,
+            strftime=time.strftime,
         )  # fmt: skip
 
 
@@ -885,6 +889,31 @@ class Interpreter:
         if messages is not None:
             self.run.messages = messages
 
+    # -- time and the outside
+
+    async def rest(self, seconds: int) -> None:
+        began = self.world.clock.time()
+        slept = self.run.sleep(seconds)
+        if not self.program.plain:
+            await slept
+        # Perhaps in an earlier life, perhaps in parts of several; never longer than it was to be.
+        if self.world.clock.time() - began > seconds + 1e-3:
+            self.world.problems.append(f"a sleep of {seconds} s took longer")
+
+    async def hear(self, number: int, limit: int | None) -> None:
+        """Somebody sends something, and it is waited for; or nobody does, and that ends too."""
+        name = f"{self.run.step} {number}"
+        if limit is None:
+            signal(self.world.store, RUN, name, [number], key=name)
+        try:
+            heard = self.run.wait_for(name, limit)
+            heard = heard if self.program.plain else await heard
+        except TimeoutError:
+            heard = "nothing"
+        if (heard == "nothing") != (limit is not None):
+            self.world.problems.append(f"heard {heard} of signal {name}")
+        self.run.messages.append(heard)
+
     async def pause(self, count: int) -> None:
         if not self.program.plain:
             await yields(count)
@@ -1492,6 +1521,8 @@ def virtual_time() -> Iterator[Clock]:
         patch.setattr(recovery._run, "time", clock.module())
         patch.setattr(recovery._turns, "time", clock.module())
         patch.setattr(recovery._agent, "time", clock.module())
+        patch.setattr(recovery._inbox, "time", clock.module())
+        patch.setattr(recovery._waiting, "time", clock.module())
         patch.setattr(eventlog._log, "committer", Committer())
         yield clock
 
