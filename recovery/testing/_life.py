@@ -154,6 +154,12 @@ class Life:
 
     # -- calls and executions
 
+    def look(self, look: Callable[..., None], *, at_once: bool = False) -> None:
+        """The run looks for messages; while it waits, others send some before it does."""
+        if at_once and self.answer is not None:
+            self.answer()
+        look(at_once=at_once)
+
     def begin_call(self, tool: str) -> int:
         self.goes_on()
         self._counts[tool] += 1
@@ -228,7 +234,7 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
         def __init__(self, life: Life, *args: Any) -> None:
             self.life = life
             super().__init__(*args)
-            self._look, self.inbox.look = self.inbox.look, self._look_answered
+            self.inbox.look = functools.partial(life.look, self.inbox.look)
 
         async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
             number = self.life.begin_call(spec.name)
@@ -248,11 +254,6 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
         def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
             self.life.goes_on()
             return super().open_stream(_seen(spec), given, call_id)
-
-        def _look_answered(self, *, at_once: bool = False) -> None:
-            if at_once and self.life.answer is not None:  # the run waits
-                self.life.answer()
-            self._look(at_once=at_once)
 
         def next_step(self) -> int:
             self.life.goes_on()

@@ -82,9 +82,14 @@ def sender(tmp_path: Path) -> subprocess.Popen[bytes]:
 
 
 def until_it_began(store: CheckpointStore, process: subprocess.Popen[str]) -> None:
-    while store.backend.read(RUN) is None:
-        assert process.poll() is None
-        time.sleep(0.01)
+    while True:
+        try:
+            pending(store, RUN)
+        except RecoveryError:  # not there yet
+            assert process.poll() is None
+            time.sleep(0.01)
+        else:
+            return
 
 
 @pytest.mark.slow
