@@ -128,9 +128,8 @@ MUTANTS = [
         [
             Edit(
                 OUTSIDE,
-                "        return  # whoever has it finds the message\n    with log:",
-                "        return  # whoever has it finds the message\n    log.close()\n    return\n"
-                "    with log:",
+                "        if history.ended is None:\n            in_doubt",
+                "        if False:\n            in_doubt",
             )
         ],
         [WAIT + "test_a_run_that_no_process_has_is_ended_at_once"],

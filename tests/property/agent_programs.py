@@ -118,12 +118,12 @@ def operations(draw: Any, plain: bool, where: int) -> tuple[Any, ...]:
             case "ask":
                 use = draw(st.sampled_from(["", "sync_retry", "sync_park"]))
                 made.append(("ask", draw(st.sampled_from(["now", "random", "uuid"])), number, use))
-            case "rest":
-                made.append(("rest", draw(st.sampled_from([0, 1, 2]))))
-            case "hear":
-                made.append(("hear", number, draw(st.sampled_from([None, None, 0, 1]))))
-            case "fail_once":
-                made.append(("fail_once", number))
+            case "rest" | "hear" | "fail_once" as kind:
+                uses: dict[str, list[tuple[Any, ...]]] = {
+                    "rest": [(0,), (1,), (2,)], "fail_once": [(number,)],
+                    "hear": [(number, None), (number, 0), (number, 1)],
+                }  # fmt: skip
+                made.append((kind, *draw(st.sampled_from(uses[kind]))))
             case "gather":
                 made.append(("gather", draw(branches(CAREFUL, draw(st.integers(2, 4))))))
             case "group":
