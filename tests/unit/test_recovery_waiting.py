@@ -36,9 +36,17 @@ class Crash(BaseException):
     """The process is gone, as far as the agent can tell."""
 
 
+class Limited(Clock):
+    """Time that says so when an agent waits for ever."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        assert name != "ahead" or value < 20_000, "the agent waits for ever"
+        super().__setattr__(name, value)
+
+
 @pytest.fixture
 def clock() -> Iterator[Clock]:
-    clock = Clock()
+    clock = Limited()
     clock.begin()
     with virtual_time(clock):
         yield clock
