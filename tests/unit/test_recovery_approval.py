@@ -21,6 +21,7 @@ from recovery import (
     approve,
     cancel,
     deny,
+    fork,
     pending,
     resolve,
     tool,
@@ -354,3 +355,35 @@ def test_impossible_options_are_refused() -> None:
         tool(needs_approval=later)(print)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="approval_timeout_s"):
         tool(needs_approval=True, approval_timeout_s=0)(print)
+
+
+def test_a_stream_begins_with_a_yes(clock: Clock) -> None:
+    bank = Bank(CheckpointStore(), "async", clock)
+
+    @tool(needs_approval=True, combine="".join, split=list)
+    async def words(amount: int) -> Any:
+        bank.paid.append((amount, "stream"))
+        yield "a"
+        yield "b"
+
+    async def agent(run: Any) -> list[str]:
+        return [chunk async for chunk in words(10)]
+
+    of = RecoverableAgent(agent, bank.store, max_recoveries=0, park_after_s=1)
+    with pytest.raises(WaitingError):
+        bank.live(of)
+    assert bank.paid == []
+    (call,) = pending(bank.store, RUN)
+    approve(bank.store, RUN, call)
+    assert bank.live(of) == ["a", "b"]
+    assert bank.paid == [(10, "stream")]
+
+
+def test_a_fork_asks_anew_for_what_waits(bank: Bank) -> None:
+    (call,) = bank.asked(ALICE)
+    fork(bank.store, RUN, "other")
+    approve(bank.store, RUN, call)
+    (other,) = pending(bank.store, "other")
+    assert (other.args, other.run_id) == (ALICE, "other")
+    assert bank.run(ALICE) == ["paid 10"]
+    assert pending(bank.store, "other") == [other]

@@ -22,6 +22,7 @@ from recovery import (
     RunFailedError,
     WaitingError,
     cancel,
+    fork,
     signal,
     tool,
 )
@@ -434,6 +435,34 @@ def test_the_inbox_is_read_on_from_where_it_was_left(
         go(store, waiter("a", timeout=1000))
     assert len(reads) > 2 * looks, "it has looked often"
     assert sum(reads) < 20 << 20, "and not read it all each time"
+
+
+def test_a_fork_has_an_inbox_of_its_own(store: CheckpointStore, clock: Clock) -> None:
+    async def agent(run: Any) -> list[Any]:
+        async for step in run.steps():
+            run.messages.append(await run.wait_for("a"))
+            if step == 4:
+                break
+        return list(run.messages)
+
+    def go_on(run_id: str) -> Any:
+        loop = Loop(clock)
+        of = RecoverableAgent(agent, store, 2, park_after_s=1)
+        try:
+            return loop.run_until_complete(of.run_with_recovery("task", run_id))["result"]
+        finally:
+            loop.close()
+
+    store.claim(RUN).close()
+    for value in range(3):
+        signal(store, RUN, "a", value)
+    with pytest.raises(WaitingError):
+        go_on(RUN)
+    fork(store, RUN, "other")
+    signal(store, "other", "a", "of the fork")
+    signal(store, RUN, "a", 3)
+    assert go_on("other") == [0, 1, 2, "of the fork"]
+    assert go_on(RUN) == [0, 1, 2, 3]
 
 
 # -- cancellation
