@@ -114,6 +114,21 @@ MUTANTS = [
         [TESTS + "test_a_child_that_the_agent_no_longer_awaits_ends_for_good"],
     ),
     Mutant(
+        "child-ended-before-it-is-recorded-why",
+        "The child that the agent gave up ends first: after a crash the agent sees a cancelled "
+        "child where it saw a time-out.",
+        [
+            Edit(CORE, "            self.children.cancelled(call)\n", ""),
+            Edit(
+                CORE,
+                "            went_on = call not in in_doubt\n",
+                "            self.children.cancelled(call)\n"
+                "            went_on = call not in in_doubt\n",
+            ),
+        ],
+        [FAMILIES + "test_a_child_that_was_given_up_is_given_up_again_wherever_the_process_died"],
+    ),
+    Mutant(
         "children-survive-a-cancelled-run",
         "Cancelling a run leaves its children open.",
         [Edit(OUTSIDE, "            cancel_children(store, log, run_id, who)\n", "")],

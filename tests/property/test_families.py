@@ -77,6 +77,17 @@ def test_a_power_loss_at_any_call_of_the_disk_leaves_no_child_lost(clock: Clock)
                 one.crash(plan)
 
 
+def test_a_child_that_was_given_up_is_given_up_again_wherever_the_process_died(
+    clock: Clock,
+) -> None:
+    child = Node("child", ((("sleep",),),))
+    one = trial(clock, Node("parent", ((("limited", child), ("call", "park", "1")),)))
+    for point in range(one.disk_calls // 3, one.disk_calls):  # before, nothing was given up
+        plan = Plan((("disk", point, 0),), (None,))
+        with noted(plan):
+            one.crash(plan)
+
+
 @pytest.mark.crash
 def test_many_families_that_crash_at_every_call_of_the_disk(clock: Clock, figures: Any) -> None:
     sweep(clock, figures, "crashes of runs with children", scaled(4), 1 << 30)
