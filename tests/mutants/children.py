@@ -111,7 +111,7 @@ MUTANTS = [
         "given-up-child-can-be-resumed",
         "A child that the agent no longer awaits is left open: whoever runs it lets it go on.",
         [Edit(CORE, "            self.children.cancelled(call)\n", "")],
-        [TESTS + "test_a_child_that_the_agent_no_longer_awaits_ends_for_good"],
+        [TESTS + "test_a_child_that_nobody_awaits_ends_with_its_parent_for_good"],
     ),
     Mutant(
         "child-ended-before-it-is-recorded-why",
