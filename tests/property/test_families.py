@@ -5,26 +5,20 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-import recovery._inbox
-import recovery._waiting
 from tests.property.agent_programs import example_settings, scaled
 from tests.property.agents import Clock, noted, virtual_time
 from tests.property.families import Node, Plan, Trial, trees, trial
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+def clock() -> Iterator[Clock]:
     with virtual_time() as clock:
-        seen = SimpleNamespace(**vars(clock.module()), strftime=time.strftime, gmtime=time.gmtime)
-        monkeypatch.setattr(recovery._waiting, "time", seen)
-        monkeypatch.setattr(recovery._inbox, "time", seen)
         yield clock
 
 
