@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from eventlog._appender import Appender
 from eventlog._committer import committer
-from eventlog._errors import Damage, LogError, UnsupportedFormatError
+from eventlog._errors import Damage, LogError, UnsupportedFormatError, WriterFailedError
 from eventlog._files import Directory, Files, OSFiles, check_file_system
 from eventlog._frame import HEADER_SIZE, RECORDS, SEGMENT_SIZE_MAX, SNAPSHOT
 from eventlog._owner import LOCK_NAME, claim
@@ -239,6 +239,8 @@ class EventLog:
         """Not for users: what the committer's thread does."""
         try:
             self._appender.commit(self.last_lsn)
+        except WriterFailedError:
+            pass  # an earlier failure, which reached somebody, or is kept already
         except Exception as exc:  # kept by the appender, for the next call or for close
             self._appender.unseen = True
             _logger.debug("%s: commit behind failed: %r", self.path, exc)

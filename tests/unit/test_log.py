@@ -281,6 +281,17 @@ def test_a_failure_behind_reaches_the_next_call_once_told_close_is_quiet() -> No
     log.close()
 
 
+def test_a_failure_that_the_caller_saw_is_not_raised_again_by_close() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    log.append("a", 1)
+    disk.fail_at("write", 0, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        log.append("a", 2)
+    log.commit_now()  # behind: it finds the writer failed, which is known
+    log.close()
+
+
 def test_a_failure_behind_that_nobody_saw_is_raised_by_close() -> None:
     disk = SimulatedDisk()
     log = EventLog.open("log", files=disk)
