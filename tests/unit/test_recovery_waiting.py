@@ -13,8 +13,10 @@ import pytest
 
 from eventlog import EventLog, RefusedValueError
 from eventlog._files import OSFile
+from eventlog.encryption import Encryption
 from recovery import (
     CheckpointStore,
+    DamagedRunError,
     InDoubtError,
     RecoverableAgent,
     RecoveryError,
@@ -28,6 +30,7 @@ from recovery import (
 )
 from recovery._drive import drive, drive_async
 from recovery._events import CallRetried, Event, RunCancelled, RunParked, SignalTaken, decode
+from recovery.stores.file import FileStore
 from recovery.testing._time import Clock, Loop, virtual_time
 
 RUN = "run"
@@ -463,6 +466,31 @@ def test_a_fork_has_an_inbox_of_its_own(store: CheckpointStore, clock: Clock) ->
     signal(store, RUN, "a", 3)
     assert go_on("other") == [0, 1, 2, "of the fork"]
     assert go_on(RUN) == [0, 1, 2, 3]
+
+
+def test_damage_in_the_inbox_stops_the_run(tmp_path: Any, go: Any) -> None:
+    store = CheckpointStore(tmp_path)
+    parked(go, store, waiter("a"))
+    for value in ("first", "second"):
+        signal(store, RUN, "a", value)
+    (segment,) = (tmp_path / RUN / "inbox").glob("*.seg")
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"first")] ^= 1
+    segment.write_bytes(content)
+    with pytest.raises(DamagedRunError, match="LSN 1") as stop:
+        go(store, waiter("a"))
+    assert "inbox" in stop.value.__notes__[0]
+    assert not of(store, SignalTaken)
+
+
+def test_the_inbox_of_an_encrypted_store_is_encrypted(tmp_path: Any, go: Any) -> None:
+    pytest.importorskip("cryptography")
+    store = CheckpointStore(FileStore(tmp_path, encryption=Encryption(bytes(range(32)))))
+    parked(go, store, waiter("a"))
+    signal(store, RUN, "a", "the secret")
+    files = [path.read_bytes() for path in (tmp_path / RUN / "inbox").iterdir()]
+    assert not any(b"the secret" in content or b"signal" in content for content in files)
+    assert go(store, waiter("a")) == ["the secret"]
 
 
 # -- cancellation
