@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import recovery
 from recovery import RunFailedError
+from recovery._tool import ToolOptions
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,3 +87,22 @@ def test_the_commands_of_the_readme_are_targets() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.M)):
         assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_the_links_of_the_readme_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    links = set(re.findall(r"\]\(([^)#]+)\)", text))
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_what_the_readme_names_is_there() -> None:
+    text = (ROOT / "README.md").read_text()
+    names = set(re.findall(r"`(?:@?recovery\.)(\w+)[(.`]", text))
+    assert {"fork", "signal", "compare", "resolve", "current_call"} <= names
+    assert [name for name in names if not hasattr(recovery, name) and name != "testing"] == []
+    for method in re.findall(r"`run\.(\w+)\(", text):
+        assert hasattr(recovery.Run, method), method
+    for options in re.findall(r"`@tool\(([^`]*)\)`", text):
+        for option in re.findall(r"(\w+)=", re.sub(r"\([^)]*\)", "", options)):
+            assert option in ToolOptions.__annotations__, option
