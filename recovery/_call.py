@@ -125,8 +125,11 @@ def _made(
 
 def _in_turn(run: RunCore, outcome: int, ready: Callable[[], bool]) -> Generator[Effect, Any, None]:
     """Wait until all that was recorded before this outcome has been done again."""
+    scope = run.here()
     try:
-        yield Wait(lambda: ready() and run.replay.is_next(outcome), turn=outcome)
+        yield Wait(
+            lambda: run.ends(scope) or (ready() and run.replay.is_next(outcome)), turn=outcome
+        )
         run.check()
         run.replay.wait_no_more(outcome)
     finally:  # also when its task is cancelled: nobody is to wait for it
@@ -143,13 +146,14 @@ def _intend(
     # A recorded call that nobody has made yet may be this one, changed. Should it be, nothing of
     # what the changed code does may get into the record, or the code that made the record could
     # not go on with it either.
-    ready = yield Wait(run.caught_up, turn=0)
+    scope = run.here()
+    ready = yield Wait(lambda: run.ends(scope) or run.caught_up(), turn=0)
+    run.check()
     if not ready and not (ready is None and spec.repeatable):
         sides = _sides(run, run.replay.closest(key), key, packed)
         if ready is None:
             sides = replace(sides, found=f"{sides.found}{DIRECTLY}")
         run.diverge(sides)
-    run.check()
     asking = asks(run, spec, key, given)
     # Whole, where somebody is to say yes to exactly these.
     small = packed if len(packed) <= ARGS_SIZE_MAX or asking is not None else None

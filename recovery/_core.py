@@ -326,7 +326,16 @@ class RunCore(ABC):
     @property
     def over(self) -> bool:
         """Whether nothing that the agent does counts any more."""
-        return self._closed or self.stopped is not None
+        return self._closed or self._stopped is not None
+
+    def ends(self, scope: Scope) -> bool:
+        """Whether the code in this scope is to stop now.
+
+        Where the run is only asked to, from outside, a side effect gets to its end first, with all
+        the calls that are made in it.
+        """
+        asked = self._asked is not None and self.under_way.keys().isdisjoint(scope.calls)
+        return asked or self._stopped is not None
 
     def stop(self, error: Exception) -> NoReturn:
         """End the agent function, now and at whatever it tries next. The first reason counts."""
@@ -354,7 +363,8 @@ class RunCore(ABC):
     def safe_point(self) -> None:
         """Where the run can be stopped from outside: at a call, and between steps."""
         self.check()
-        self.inbox.look()
+        if self.under_way.keys().isdisjoint(self.here().calls):
+            self.inbox.look()
         self.act()
 
     def act(self) -> None:
@@ -390,8 +400,9 @@ class RunCore(ABC):
 
     def check(self) -> None:
         """Raise what stops the run, if anything does: a call is where it can stop."""
-        if self.stopped is not None:
-            self.stop(self.stopped)
+        error = self.stopped
+        if error is not None and self.ends(self.here()):
+            self.stop(error)
         if self._closed:
             raise RecoveryError(f"run {self.run_id!r} is over, or was recovered since this task "
                                 "began: nothing that it does counts any more")  # fmt: skip

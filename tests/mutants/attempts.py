@@ -178,6 +178,19 @@ MUTANTS = [
         [ENDED + "test_a_side_effect_inside_a_call_that_can_be_repeated_gets_to_its_end"],
     ),
     Mutant(
+        "stop-in-the-middle-of-a-side-effect",
+        "A call inside a side effect stops, and the side effect with it: it is in doubt.",
+        [
+            Edit(
+                CORE,
+                "        asked = self._asked is not None and "
+                "self.under_way.keys().isdisjoint(scope.calls)\n",
+                "        asked = self._asked is not None\n",
+            )
+        ],
+        [ENDED + "test_a_side_effect_that_makes_calls_gets_to_its_end"],
+    ),
+    Mutant(
         "stop-cuts-what-is-beside-it",
         "A task group that is stopped cancels its other tasks, and the payments that they make.",
         [Edit(CALL, "        yield Attend(leave(run))\n", "")],

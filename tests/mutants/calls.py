@@ -343,7 +343,13 @@ MUTANTS = [
     Mutant(
         "divergence-found-after-the-effect",
         "A new call does not wait for recorded ones: edited code acts before it is stopped.",
-        [Edit(CALL, "ready = yield Wait(run.caught_up, turn=0)", "ready = True")],
+        [
+            Edit(
+                CALL,
+                "ready = yield Wait(lambda: run.ends(scope) or run.caught_up(), turn=0)",
+                "ready = True",
+            )
+        ],
         [AGENT + "test_changed_code_is_stopped_and_leaves_no_trace"],
     ),
     Mutant(
@@ -366,7 +372,8 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                "        if self.stopped is not None:\n            self.stop(self.stopped)\n",
+                "        if error is not None and self.ends(self.here()):\n"
+                "            self.stop(error)\n",
                 "",
             )
         ],

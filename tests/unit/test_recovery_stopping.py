@@ -325,3 +325,58 @@ def test_a_task_group_does_not_cancel_what_is_under_way_beside_a_stop() -> None:
     assert executed == {"slow": 1, "quick": 1}
     assert resumed(agent, store) == ["sent slow", "sent next"]
     assert executed == {"slow": 1, "quick": 1, "next": 1}
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_side_effect_that_makes_calls_gets_to_its_end(beside: bool) -> None:
+    @tool
+    async def send(what: str) -> str:
+        executed[what] += 1
+        if what == "first":
+            of.stop()
+            await asyncio.sleep(0.01)
+        return f"sent {what}"
+
+    @tool
+    async def outer() -> list[str]:
+        executed["outer"] += 1
+        return [await send("first"), *await asyncio.gather(send("second"), send("third"))]
+
+    async def agent(run: Run) -> Any:
+        if not beside:
+            return await run.call(outer)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(run.call(outer))
+            group.create_task(run.call(send, "beside"))
+        return task.result()
+
+    store = disk_store()
+    of = RecoverableAgent(agent, store)
+    with pytest.raises(StoppedError):
+        asyncio.run(of.run_with_recovery("task", "run"))
+    sent = {"outer": 1, "first": 1, "second": 1, "third": 1}
+    assert executed.items() >= sent.items()
+    assert resumed(agent, store) == ["sent first", "sent second", "sent third"]
+    assert executed == (sent | {"beside": 1} if beside else sent)
+
+
+def test_a_plain_side_effect_that_makes_calls_gets_to_its_end() -> None:
+    @tool
+    def send(what: str) -> str:
+        executed[what] += 1
+        of.stop()
+        return f"sent {what}"
+
+    @tool
+    def outer() -> list[str]:
+        return [send("first"), send("second")]
+
+    def agent(run: SyncRun) -> Any:
+        return [run.call(outer), run.call(send, "third")]
+
+    store = disk_store()
+    of = RecoverableAgent(agent, store)
+    with pytest.raises(StoppedError):
+        of.run_with_recovery_sync("task", "run")
+    assert executed == {"first": 1, "second": 1}
+    assert resumed(agent, store) == [["sent first", "sent second"], "sent third"]
