@@ -67,7 +67,8 @@ class _Part:
     """What of a run goes into its fork: all of it up to the end of ``step``.
 
     ``base`` is the checkpoint to begin with, ``prologue`` the events of the code before the first
-    step from before it, ``tail`` the events behind it. ``later`` were recorded after the step.
+    step from before it, ``tail`` the events behind it; ``dropped``: records among them that the
+    code may do without. ``later`` were recorded after the step.
     """
 
     step: int
@@ -76,6 +77,7 @@ class _Part:
     base: Restored | None
     prologue: list[Item]
     tail: list[Item]
+    dropped: set[int]
     later: list[Item] = field(default_factory=list)
 
     @property
@@ -195,6 +197,9 @@ class _Fork:
         self._copy(part.prologue, mover, new_task)
         base = self._checkpoint(part.base, new_run_id, draft, mover) if part.base else 0
         self._copy(part.tail, mover, new_task)
+        dropped = sorted(mover.at[lsn] for lsn in part.dropped if lsn in mover.at)
+        if dropped:
+            draft.append(*encode(HistoryDropped(dropped)))
         until = len(draft.records)
         missable = self.above.optional if self.above else 0
         link = ForkedFrom(
@@ -226,10 +231,15 @@ class _Fork:
             start = base.lsn + 1 if base else 1
             items = [one for one in items_from(self.log, start, damage, lost)
                      if one[0].lsn <= up_to]  # fmt: skip
-            prologue, items = _counting(first, items)
+            dropped = {lsn for _, event in (*first, *items) if isinstance(event, HistoryDropped)
+                       for lsn in event.records}  # fmt: skip
+            items = [one for one in items if not (
+                one[0].lsn in dropped and isinstance(one[1], StepStarted | MessagesChanged)
+            )]  # fmt: skip
             tail = [(r.lsn, r.time_ns, event) for r, event in items]
             if base is None or not reaches_behind(tail, base.step):
-                return self._cut(_Part(0, 0, 0, base, prologue, items), at_step, lost)
+                part = _Part(0, 0, 0, base, first, items, dropped)
+                return self._cut(part, at_step, lost)
         raise AssertionError("the beginning of the log comes last")
 
     def _cut(self, part: _Part, at_step: int | None, lost: list[Damage]) -> _Part:
@@ -390,18 +400,6 @@ class _Fork:
         steps = sorted({one.step for one in stored_checkpoints(self.log)
                         if one.validity and one.step is not None})  # fmt: skip
         return f"Steps with a sound checkpoint: {', '.join(map(str, steps)) or 'none'}."
-
-
-def _counting(prologue: list[Item], tail: list[Item]) -> tuple[list[Item], list[Item]]:
-    """What counts of them: not what was dropped since, when a divergence was accepted."""
-    dropped = {
-        lsn for _, event in tail if isinstance(event, HistoryDropped) for lsn in event.records
-    }
-
-    def counts(item: Item) -> bool:
-        return item[0].lsn not in dropped and getattr(item[1], "call", 0) not in dropped
-
-    return [*filter(counts, prologue)], [*filter(counts, tail)]
 
 
 def _pieces(messages: list[bytes]) -> Iterator[tuple[int, int]]:

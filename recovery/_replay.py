@@ -142,7 +142,7 @@ class Replay:
         dropped = {lsn for _, _, e in known if isinstance(e, HistoryDropped) for lsn in e.records}
         replay._dropped = dropped
         for lsn, time_ns, event in known:
-            if not (lsn in dropped and isinstance(event, MessagesChanged)):
+            if not (lsn in dropped and isinstance(event, MessagesChanged | StepStarted)):
                 replay._add(lsn, time_ns, event)
         # Nobody asks for a call inside a call that is itself served.
         calls = replay._calls = {
@@ -278,16 +278,16 @@ class Replay:
     def drop(self) -> list[int]:
         """Wait no more for what the code has not done again; the LSNs of it.
 
-        A call among it that the code does make again is served all the same: what it did in the
-        outside world is done.
+        A call among it that the code does make again is served all the same, for what it did in
+        the outside world is done; and so is what the outside world said. A step begins anew.
         """
         left = {call.lsn for call in self._calls.values()}
         left |= {lsn for lsn, _ in self._values.values()} | {*self._steps.values()}
         left |= {recorded.lsn for recorded in self.changes}
         new = sorted(left - self._dropped)
         self._dropped |= left
-        self.changes.clear()
-        self._open.clear()
+        for gone in (self.changes, self._steps, self._open):
+            gone.clear()
         return new
 
     def in_doubt(self) -> list[RecordedCall]:
@@ -309,7 +309,7 @@ class Replay:
     @property
     def later_steps(self) -> bool:
         """Whether it is recorded that a step began which the code has not come to again."""
-        return not self._dropped.issuperset(self._steps.values())
+        return bool(self._steps)
 
     def foreign_key(self, lsn: int) -> str:
         """The idempotency key that the call of this LSN had in the run that it was forked from."""

@@ -17,6 +17,7 @@ from recovery import (
     Resolution,
     SyncRun,
     accept,
+    fork,
     resolve,
     tool,
 )
@@ -220,3 +221,23 @@ def test_what_cannot_be_accepted() -> None:
     resume(steps(old), store)
     with pytest.raises(RecoveryError, match="has ended"):
         accept(store, "run")
+
+
+@pytest.mark.parametrize("at_step", [None, 1, 2])
+@pytest.mark.parametrize("every", [1, 9])
+def test_a_fork_knows_what_was_dropped(at_step: int | None, every: int) -> None:
+    store = died(steps(old, (2,)), disk_store(), every)
+    accept(store, "run")
+    new = steps(lambda step: ["x", "b"], (3,))  # the second call is one of those dropped
+    store = died(new, store, every)
+    executed_before = Counter(executed)
+    fork(store, "run", "copy", at_step=at_step)
+    of = RecoverableAgent(new, store, every)
+    found = of.run_with_recovery_sync("task", "copy")["result"]
+    first = ["sent a 1", "sent b 1"] if every == 1 else ["sent x 1", "sent b 1"]
+    assert found[:3] == ["sent hello", *first]
+    assert found[3:5] == ["sent x 2", "sent b 2"]
+    anew = executed - executed_before
+    kept = 3 if at_step is None else at_step
+    assert not [one for one in anew if isinstance(one, str) and int(one.split()[1]) <= kept], anew
+    assert resume(new, store, every) == found
