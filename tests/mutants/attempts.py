@@ -266,9 +266,8 @@ MUTANTS = [
         [
             Edit(
                 REPLAY,
-                "        self.changes.clear()\n        self._open.clear()\n",
-                "        self.changes.clear()\n        self._open.clear()\n"
-                "        self._calls.clear()\n",
+                "        for gone in (self.changes, self._steps, self._open):\n",
+                "        for gone in (self.changes, self._steps, self._open, self._calls):\n",
             )
         ],
         [ACCEPTED + "test_the_new_code_goes_on_and_every_later_resumption_with_it"],
