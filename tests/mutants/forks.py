@@ -83,9 +83,32 @@ MUTANTS = [
     ),
     Mutant(
         "fork-copies-what-was-dropped",
-        "What does not count since a divergence was accepted counts in the fork.",
-        [Edit(FORK, "prologue, items = _counting(first, items)", "prologue = first")],
-        [TESTS + "test_what_was_dropped_when_a_divergence_was_accepted_is_not_forked"],
+        "What the code may do without since a divergence was accepted is waited for in the fork.",
+        [
+            Edit(
+                FORK,
+                "        if dropped:\n            draft",
+                "        if not until_:\n            draft",
+            ),
+            Edit(
+                FORK,
+                "        dropped = sorted(mover",
+                "        until_ = 1\n        dropped = sorted(mover",
+            ),
+        ],
+        ["unit/test_recovery_accept.py::test_a_fork_knows_what_was_dropped"],
+    ),
+    Mutant(
+        "fork-forgets-what-was-dropped",
+        "Calls that were dropped are not in the fork: code that comes back to them repeats them.",
+        [
+            Edit(
+                FORK,
+                "one[0].lsn in dropped and isinstance(one[1], StepStarted | MessagesChanged)",
+                "one[0].lsn in dropped",
+            )
+        ],
+        ["unit/test_recovery_accept.py::test_a_fork_knows_what_was_dropped"],
     ),
     Mutant(
         "fork-of-a-fork-begins-in-the-middle",
