@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -319,19 +320,44 @@ class World:
         return key in self.results
 
 
+@dataclass(frozen=True)
+class Read:
+    """What a disk held after so many calls that change it."""
+
+    calls: int
+    records: list[Any]
+    damage: list[Damage]
+    events: list[tuple[int, Any]]
+
+
+_read: WeakKeyDictionary[SimulatedDisk, Read] = WeakKeyDictionary()
+
+
+def read(disk: SimulatedDisk) -> Read:
+    """The run's log, read once for each state of the disk: all that checks a run asks for it."""
+    found = _read.get(disk)
+    if found is None or found.calls != len(disk.calls):
+        damage: list[Damage] = []
+        try:
+            with EventLog.read(f"runs/{RUN}", files=disk) as reader:
+                sound = list(reader.records(1, on_damage=damage.append))
+        except (FileNotFoundError, eventlog.UnsupportedFormatError):
+            sound = []
+        told = [(record.lsn, decode(record)) for record in sound]
+        found = _read[disk] = Read(len(disk.calls), sound, damage, told)
+    return found
+
+
 def records(disk: SimulatedDisk, damage: list[Damage] | None = None) -> list[Any]:
     """All sound records of the run's log."""
-    damage = [] if damage is None else damage
-    try:
-        reader = EventLog.read(f"runs/{RUN}", files=disk)
-    except (FileNotFoundError, eventlog.UnsupportedFormatError):
-        return []
-    with reader:
-        return list(reader.records(1, on_damage=damage.append))
+    found = read(disk)
+    if damage is not None:
+        damage += found.damage
+    return list(found.records)
 
 
 def events(disk: SimulatedDisk) -> Iterator[tuple[int, Any]]:
-    return ((record.lsn, decode(record)) for record in records(disk))
+    return iter(read(disk).events)
 
 
 def outcomes(disk: SimulatedDisk) -> list[tuple[int, int, Any]]:
@@ -1563,6 +1589,7 @@ def harm(world: World, place: tuple[str, Frame], rng: random.Random) -> None:
     )
     content[rng.choice(rng.choice(parts))] ^= 1 << rng.randrange(8)
     file.durable, file.pending = bytes(content), []
+    _read.pop(world.disk, None)
 
 
 def history(world: World) -> History:

