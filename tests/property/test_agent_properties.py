@@ -298,8 +298,8 @@ def test_damage_behind_the_checkpoint_stops_the_run_before_anything_is_executed(
 
 def test_damage_before_the_checkpoint_does_no_harm(clock: Clock) -> None:
     # A checkpoint refers to messages and outcomes before it, and needs the code before the first
-    # step: damage to those leads further back. Nothing else is ever looked at; but by an undo, which
-    # has to know all that was done, and refuses.
+    # step: damage to those leads further back. Nothing else is ever looked at, but by an undo,
+    # which has to know all that was done, and refuses.
     unneeded = StepStarted | RunResumed | CallIntended | CallRetried | ValueRecorded
 
     def check(trial: Trial, world: World, lsns: list[int], rng: random.Random) -> None:
