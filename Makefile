@@ -18,7 +18,7 @@ demo: $(VENV)/.with-$(DEMO_EXTRAS) ## kill a working agent again and again, and 
 	@$(BIN)/python examples/demo.py $(if $(DIR),--dir "$(DIR)") $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
 
 test: $(VENV)/.with-dev ## the test suite without the long crash sweeps
-	@$(BIN)/pytest -q -m "not crash"
+	@$(BIN)/pytest -q -n auto --dist worksteal -m "not crash"
 
 crash: $(VENV)/.with-dev ## the long crash sweeps, and the random tests with many more examples
 	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m "crash or hypothesis" --figures $(VENV)/sweeps.json

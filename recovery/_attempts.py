@@ -44,10 +44,13 @@ def attempts(
     """
     while True:
         if not spec.repeatable:
+            # From here on a stop lets it get to its end.
+            run.under_way[call.lsn] = (*run.here().calls, call.lsn)
             # Invariant: no side effect starts before its intent is durable.
             try:
                 yield Commit()
             except BaseException:
+                run.under_way.pop(call.lsn, None)
                 run.cut(spec, call, begun=False)
                 raise
         ended = yield from _attempt(run, spec, call, failed)
@@ -104,8 +107,6 @@ def _attempt(
     """One attempt: how the call ended, or when to make the next one."""
     run.executed += 1
     scope = Scope(run, call_scope(call.lsn), call, (*run.here().calls, call.lsn))
-    if not spec.repeatable:
-        run.under_way[call.lsn] = scope.calls
     try:
         if spec.waits:
             value = yield Attend(spec.function(run, call))

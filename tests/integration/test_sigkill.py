@@ -100,7 +100,7 @@ except InDoubtError as exc:
     calls = [[call.lsn, call.tool, call.args[0], call.idempotency_key] for call in exc.calls]
     print(json.dumps({"in doubt": calls}), flush=True)
 else:
-    found["report"] = str(found["report"])
+    found |= {"report": str(found["report"]), "usage": str(found["usage"])}
     print(json.dumps(found), flush=True)
 """
 
