@@ -228,11 +228,12 @@ class Seen:
     damaged: list[Damage]
 
 
-def check(log: Log, files: Files, moved: bool = False) -> Seen:
+def check(log: Log, files: Files, moved: bool = False, doubted: bool = False) -> Seen:
     """Nothing wrong is read, all that is intact is, the rest is reported; the log goes on.
 
     Where frames were ``moved`` to another place, sound, what is intact and what has moved may not
-    go into one order: then as many records come back as are intact, not necessarily the same.
+    go into one order: then as many records come back as are intact, not necessarily the same. Where
+    two segments are damaged, records may be ``doubted``: reported as lost though they are intact.
     """
     _checked["logs"] += 1
     disk, expected = log.disk(files), dict(enumerate(log.history.flat(), 1))
@@ -250,7 +251,9 @@ def check(log: Log, files: Files, moved: bool = False) -> Seen:
     assert not lost & set(found), "reported as lost, and there"
     assert lost <= set(expected), "reported as lost, and never was there"
     intact = log.intact(files) & log.acknowledged
-    assert intact <= set(found) or (moved and len(intact) <= len(found) + 4), intact - set(found)
+    missing = intact - set(found)
+    enough = (moved and len(intact) <= len(found) + 4) or (doubted and missing <= lost)
+    assert not missing or enough, missing
     silent = log.acknowledged - set(found) - lost
     assert all(lsn > witnessed(disk) for lsn in silent), f"lost without a word: {silent}"
     if not damaged:
@@ -622,7 +625,9 @@ def test_pairs_of_faults_lose_what_they_hit(rng: random.Random) -> None:
         one, two = rng.sample(faults, 2)
         both = {name: two[name] if two[name] != log.files[name] else one[name]
                 for name in log.files if name in one and name in two}  # fmt: skip
-        assert not check(log, both).silent
+        # Before a segment that cannot be read, in one that lost its end, nothing tells records
+        # from what an overruled writer wrote late.
+        assert not check(log, both, doubted=True).silent
 
 
 def test_a_clean_close_covers_every_record_without_the_mark_file() -> None:
