@@ -435,8 +435,8 @@ MUTANTS = [
         [
             Edit(
                 VALUES,
-                "    if len(packed) <= DEPTH_MAX or len(packed",
-                "    if packed or len(packed",
+                "    if len(telling) <= DEPTH_MAX or len(telling",
+                "    if packed or len(telling",
             )
         ],
         [VALUE_TESTS + "test_a_value_nested_too_deep_is_refused"],
@@ -447,8 +447,8 @@ MUTANTS = [
         [
             Edit(
                 VALUES,
-                "(_SLIPPERY.search(packed) and holds(value, _TAKEN)) or _is_deep(packed)",
-                "_is_deep(packed)",
+                "(_SLIPPERY.search(telling) and holds(value, _TAKEN)) or _is_deep(packed, telling)",
+                "_is_deep(packed, telling)",
             )
         ],
         [VALUE_TESTS + "test_what_cannot_be_carried_is_refused_with_the_path_to_it"],
