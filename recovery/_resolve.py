@@ -68,9 +68,10 @@ def accept(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why
     for no more, and from there on the new code's history counts. What the dropped calls did in the
     outside world stays done, and one that the new code makes in the same way is served from the
     record; another (with other arguments, say) is a new call: read the DivergenceError first. A
-                f"run {run_id!r} has ended: nothing can diverge. Nothing was written."
-    are kept in the record. Durable when this returns. Raises RecoveryError for a run that has
-    ended, or is not there; LogLockedError while a process runs it.
+    dropped call that is in doubt has to be resolved before. Holds for one divergence.
+
+    Durable when this returns; ``who`` and ``why`` are kept in the record. Raises RecoveryError for
+    a run that has ended, or is not there; LogLockedError while a process runs it.
     """
     with _claimed(store, run_id) as log:
         if load(log, run_id).ended is not None:
