@@ -9,7 +9,6 @@ from recovery import _numpy as _numpy
 from recovery._agent import RecoverableAgent, RecoveryReport
 from recovery._budget import Budget
 from recovery._checkpoint import Checkpoint, CheckpointStore
-from recovery._children import children, parent
 from recovery._compare import ComparedRun, Comparison, Difference, compare
 from recovery._errors import (
     ApprovalDeniedError,
@@ -35,10 +34,11 @@ from recovery._errors import (
 from recovery._family import ChildRun, ParentRun
 from recovery._following import RunEvents, events
 from recovery._fork import fork
-from recovery._lineage import ForkedFrom, lineage
+from recovery._lineage import ForkedFrom
 from recovery._outside import approve, cancel, deny, pending, signal
 from recovery._progress import Progress
 from recovery._register import register
+from recovery._relatives import children, lineage, parent
 from recovery._resolve import accept, resolve
 from recovery._retry import Retry
 from recovery._run import Run, SyncRun

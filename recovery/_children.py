@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventlog import EventLog, LogReader
+from eventlog import EventLog
 from recovery._checkpoint import CheckpointStore
 from recovery._effects import Commit, Effect, Invoke, Nap
 from recovery._errors import (
@@ -37,17 +37,16 @@ from recovery._events import (
     ChildStarted,
     RunFailed,
     RunParked,
-    RunStarted,
     decode,
     encode,
 )
-from recovery._family import ChildRun, ParentRun, child_run_id, children_of
+from recovery._family import ParentRun, child_run_id, children_of
 from recovery._history import Entry, History, load
 from recovery._keys import call_scope
-from recovery._outside import cancel, is_child
+from recovery._outside import cancel
+from recovery._relatives import is_child
 from recovery._stopping import Life
 from recovery._tool import Call, Scope, ToolSpec, function_name, is_async
-from recovery.stores.protocol import RunStore
 
 if TYPE_CHECKING:
     from recovery._core import RunCore
@@ -391,31 +390,3 @@ def _is_failed(store: CheckpointStore, run_id: str) -> bool:
         return False
     child = _failed_child(store, history)
     return not child or _is_failed(store, child)
-
-
-def children(store: CheckpointStore | RunStore, run_id: str) -> list[ChildRun]:
-    """The child runs that a run has started, in the order of its calls.
-
-    Read from the run's own log, live or dead, without a lock. Raises RecoveryError when there is
-    no such run, DamagedError when its log is damaged.
-    """
-    with _reader(store, run_id) as reader:
-        return children_of((record.lsn, decode(record)) for record in reader.records(1))
-
-
-def parent(store: CheckpointStore | RunStore, run_id: str) -> ParentRun | None:
-    """The run that started this one by ``run.child``; None if none did.
-
-    Raises RecoveryError when there is no such run, DamagedError when its log is damaged.
-    """
-    with _reader(store, run_id) as reader:
-        events = (decode(record) for record in reader.records(1))
-        return ParentRun.of(next((e for e in events if isinstance(e, RunStarted)), None))
-
-
-def _reader(store: CheckpointStore | RunStore, run_id: str) -> LogReader:
-    backend = store.backend if isinstance(store, CheckpointStore) else store
-    reader = backend.read(run_id)
-    if reader is None:
-        raise RecoveryError(f"there is no run {run_id!r}")
-    return reader

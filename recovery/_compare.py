@@ -9,7 +9,7 @@ from typing import Any
 
 from eventlog import RefusedValueError
 from recovery._checkpoint import CheckpointStore
-from recovery._errors import RecoveryError
+from recovery._existing import reader_of
 from recovery._lineage import ForkedFrom
 from recovery._shorten import shorten
 from recovery._told import CallTold, ChangeTold, RunTold, tell
@@ -120,11 +120,7 @@ def compare(store: CheckpointStore | RunStore, run_a: str, run_b: str) -> Compar
 
 
 def _told(store: CheckpointStore | RunStore, run_id: str, state_at: int) -> RunTold:
-    backend = store.backend if isinstance(store, CheckpointStore) else store
-    reader = backend.read(run_id)
-    if reader is None:
-        raise RecoveryError(f"there is no run {run_id!r}")
-    with reader:
+    with reader_of(store, run_id) as reader:
         return tell(reader, run_id, state_at)
 
 

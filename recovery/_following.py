@@ -8,9 +8,10 @@ import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Literal
 
-from eventlog import LogReader, Record, UnsupportedFormatError
+from eventlog import LogReader, Record
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
+from recovery._existing import backend_of
 from recovery._progress import ProgressTally
 from recovery._run_event import RunEvent, Teller, carried_by
 from recovery.stores.protocol import RunStore, check_run_id
@@ -68,12 +69,12 @@ class RunEvents:
 
     def _arrivals(self) -> _Arrivals:
         """The events; None where there is no more now, until there is."""
-        reader = self._open()
+        reader = self._store.read(self._run_id)
         while reader is None:
             if self._until == "now":
                 raise RecoveryError(f"there is no run {self._run_id!r}")
             yield None
-            reader = self._open()
+            reader = self._store.read(self._run_id)
         with reader:
             tally = ProgressTally()
             start = _restore(tally, reader, self._after)
@@ -96,14 +97,6 @@ class RunEvents:
             case "parked":
                 return tally.status != "running"
         return tally.status not in ("running", "parked")
-
-    def _open(self) -> LogReader | None:
-        """A reader; None while there is no run, or its log is being made."""
-        try:
-            reader = self._store.read(self._run_id)
-        except UnsupportedFormatError:
-            return None
-        return reader
 
     def _fetch(self, lsns: set[int]) -> dict[int, Record]:
         # By a reader of its own: values may be asked for later, and in another thread.
@@ -130,8 +123,7 @@ def events(
     """
     if until not in ("ended", "parked", "now"):
         raise ValueError(f'until is "ended", "parked" or "now", not {until!r}')
-    backend = store.backend if isinstance(store, CheckpointStore) else store
-    return RunEvents(backend, run_id, after, until)
+    return RunEvents(backend_of(store), run_id, after, until)
 
 
 def _batch(arrivals: _Arrivals) -> list[RunEvent | None]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, Unpack
 
-from eventlog import Damage, EventLog, Packed, Snapshot, UnsupportedFormatError
+from eventlog import Damage, EventLog, Packed, Snapshot
 from eventlog._record import unpack as unpack_undecoded
 from recovery._checkpoint import CheckpointStore
 from recovery._draft import Draft, Mover, packed_again
@@ -25,6 +25,7 @@ from recovery._events import (
     StepStarted,
     encode,
 )
+from recovery._existing import backend_of, reader_of
 from recovery._history import (
     Ended,
     Item,
@@ -121,12 +122,8 @@ def fork(
         raise ValueError(f"at_step is 0 or more, or None, not {at_step}")
     if at_step is None and not changes.keys() <= {"who", "why"}:
         raise ValueError("give at_step= with task=, state= or messages=: it says when they change")
-    backend = store.backend if isinstance(store, CheckpointStore) else store
-    begun = _begun(backend, run_id, new_run_id)
-    reader = backend.read(run_id)
-    if reader is None:
-        raise RecoveryError(f"there is no run {run_id!r}")
-    with reader:
+    begun = _begun(backend_of(store), run_id, new_run_id)
+    with reader_of(store, run_id) as reader:
         link, draft = _Fork(reader, run_id, changes).draft(new_run_id, at_step, begun)
     with store.claim(new_run_id) as log:
         _write(log, draft, new_run_id)
@@ -135,10 +132,7 @@ def fork(
 
 def _begun(backend: RunStore, run_id: str, new_run_id: str) -> RunStarted | None:
     """The first record of a fork that a crash cut short; RecoveryError when the run exists."""
-    try:
-        reader = backend.read(new_run_id)
-    except UnsupportedFormatError:  # an empty directory; or claiming it says what it is
-        return None
+    reader = backend.read(new_run_id)
     if reader is None:
         return None
     with reader:

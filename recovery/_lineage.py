@@ -10,9 +10,7 @@ from recovery._errors import DamagedRunError, RecoveryError
 from recovery._events import RunStarted, decode
 
 if TYPE_CHECKING:
-    from recovery._checkpoint import CheckpointStore
     from recovery._history import RunRecords
-    from recovery.stores.protocol import RunStore
 
 _NUMBERS = ("step", "lsn", "seen", "until", "base", "optional")
 
@@ -91,25 +89,3 @@ def started_of(log: RunRecords) -> RunStarted | None:
         if event is not None:
             return None
     return None
-
-
-def lineage(store: CheckpointStore | RunStore, run_id: str) -> list[ForkedFrom]:
-    """The runs that a run was forked from, the nearest first; empty if it was not forked.
-
-    Only reads; RecoveryError when there is no such run. The chain ends with a run that is gone, or
-    whose name another run has now: the last link still says what it was.
-    """
-    links: list[ForkedFrom] = []
-    backend: Any = getattr(store, "backend", store)
-    reader = backend.read(run_id)
-    if reader is None:
-        raise RecoveryError(f"there is no run {run_id!r}")
-    while reader is not None:
-        with reader:
-            started = started_of(reader)
-        link = ForkedFrom.of(started)
-        if started is None or link is None or (links and links[-1].uid != started.uid):
-            break
-        links.append(link)
-        reader = backend.read(link.run_id)
-    return links

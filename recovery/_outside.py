@@ -5,14 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from eventlog import EventLog, LogLockedError, LogReader, UnsupportedFormatError
+from eventlog import EventLog, LogLockedError
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
-from recovery._events import CallDecided, RunCancelled, RunStarted, encode, skim
-from recovery._family import ParentRun, children_of
+from recovery._events import CallDecided, RunCancelled, encode, skim
+from recovery._existing import backend_of, reader_of
+from recovery._family import children_of
 from recovery._history import ended_by, load
 from recovery._inbox import CANCEL, DECISION, SIGNAL
 from recovery._keys import idempotency_key
+from recovery._relatives import is_child
 from recovery._replay import RecordedCall
 from recovery._tool import Call
 from recovery._values import pack
@@ -40,9 +42,8 @@ def signal(
     LogLockedError when other senders keep the inbox for 10 seconds.
     """
     packed = pack(value, "value")
-    backend = _backend_of(store)
-    _check_not_ended(backend, run_id, check_signal_name(name))
-    backend.post(run_id, SIGNAL, {"name": name, "value": packed, "who": who}, key)
+    _check_not_ended(store, run_id, check_signal_name(name))
+    backend_of(store).post(run_id, SIGNAL, {"name": name, "value": packed, "who": who}, key)
 
 
 def cancel(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why: str = "") -> None:
@@ -55,9 +56,8 @@ def cancel(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why
 
     Raises RecoveryError when there is no such run, or it has ended.
     """
-    backend = _backend_of(store)
-    _check_not_ended(backend, run_id, "cancel")
-    asked = backend.post(run_id, CANCEL, {"who": who, "why": why})
+    _check_not_ended(store, run_id, "cancel")
+    asked = backend_of(store).post(run_id, CANCEL, {"who": who, "why": why})
     try:
         log = store.claim(run_id)
     except LogLockedError:
@@ -84,38 +84,9 @@ def cancel_children(
                 )
 
 
-def is_child(store: CheckpointStore | RunStore, run_id: str, of: str) -> bool:
-    """Whether a run is there and was started by run ``of``. What the log of a fork says of children
-    may be about those of the run that it was forked from."""
-    try:
-        reader = _backend_of(store).read(run_id)
-    except UnsupportedFormatError:  # a claim that a crash cut short
-        reader = None
-    if reader is None:
-        return False
-    with reader:
-        events = (skim(record) for record in reader.records(1, on_damage=lambda damage: None))
-        link = ParentRun.of(next((e for e in events if isinstance(e, RunStarted)), None))
-    return link is not None and link.run_id == of
-
-
-def _backend_of(store: CheckpointStore | RunStore) -> RunStore:
-    return store.backend if isinstance(store, CheckpointStore) else store
-
-
-def _reader_of(backend: RunStore, run_id: str, consequence: str) -> LogReader:
-    try:
-        reader = backend.read(run_id)
-    except UnsupportedFormatError:  # a claim that a crash cut short
-        reader = None
-    if reader is None:
-        raise RecoveryError(f"there is no run {run_id!r}{consequence}")
-    return reader
-
-
-def _check_not_ended(backend: RunStore, run_id: str, what: str) -> None:
+def _check_not_ended(store: CheckpointStore | RunStore, run_id: str, what: str) -> None:
     """RecoveryError when nobody will ever read what is sent to the run."""
-    with _reader_of(backend, run_id, f": {what} was not sent") as reader:
+    with reader_of(store, run_id, f": {what} was not sent") as reader:
         # A run that has ended takes no checkpoint, so nothing that matters is in front of one.
         start = reader.tail().snapshot or 1
         read = reader.records(start, on_damage=lambda damage: None)
@@ -132,7 +103,7 @@ def pending(store: CheckpointStore | RunStore, run_id: str) -> list[Call]:
     to ``approve`` or ``deny``. Reads the run's log, live or not, without a lock. RecoveryError when
     there is no such run; DamagedRunError.
     """
-    with _reader_of(_backend_of(store), run_id, "") as reader:
+    with reader_of(store, run_id) as reader:
         history = load(reader, run_id)
     if history.started is None or history.ended is not None:
         return []
@@ -171,7 +142,6 @@ def deny(
 def _decide(
     store: CheckpointStore | RunStore, run_id: str, call: Call | int, said: dict[str, Any]
 ) -> None:
-    backend = _backend_of(store)
     waiting = pending(store, run_id)
     key = call.idempotency_key if isinstance(call, Call) else ""
     found = [one for one in waiting if key in ("", one.idempotency_key)]
@@ -184,17 +154,17 @@ def _decide(
         )
     (asked,) = found
     said |= {"call": asked.lsn, "of": asked.idempotency_key}
-    lsn = backend.post(run_id, DECISION, said)
-    begun = _decided(backend, run_id, asked)
+    lsn = backend_of(store).post(run_id, DECISION, said)
+    begun = _decided(store, run_id, asked)
     if begun is not None and begun.inbox < lsn and not said["approved"]:
         raise RecoveryError(
             f"too late: the call has begun, approved by {begun.who or 'somebody'}: {asked}"
         )
 
 
-def _decided(backend: RunStore, run_id: str, asked: Call) -> CallDecided | None:
+def _decided(store: CheckpointStore | RunStore, run_id: str, asked: Call) -> CallDecided | None:
     """The yes with which a call has begun, if it has."""
-    with _reader_of(backend, run_id, "") as reader:
+    with reader_of(store, run_id) as reader:
         history = load(reader, run_id)
     known = [event for _, _, event in history.entries if isinstance(event, CallDecided)]
     return next((one for one in known if one.approved and one.call == asked.lsn), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from eventlog import EventLog
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
 from recovery._events import (
@@ -15,6 +14,7 @@ from recovery._events import (
     RunParked,
     encode,
 )
+from recovery._existing import claimed
 from recovery._history import Entry, load
 from recovery._tool import Resolution
 from recovery._values import pack
@@ -40,7 +40,7 @@ def resolve(
     if resolution.how == "unknown":
         raise ValueError("Resolution.unknown() settles nothing: the call stays in doubt")
     value = pack(resolution.value, "resolution")
-    with _claimed(store, run_id) as log:
+    with claimed(store, run_id) as log:
         history = load(log, run_id)
         intents = {lsn for lsn, _, event in history.entries if isinstance(event, CallIntended)}
         in_doubt = {
@@ -73,23 +73,13 @@ def accept(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why
     Durable when this returns; ``who`` and ``why`` are kept in the record. Raises RecoveryError for
     a run that has ended, or is not there; LogLockedError while a process runs it.
     """
-    with _claimed(store, run_id) as log:
+    with claimed(store, run_id) as log:
         if load(log, run_id).ended is not None:
             raise RecoveryError(
                 f"run {run_id!r} has ended: nothing can diverge. Nothing was written."
             )
         log.append(*encode(DivergenceAccepted(who, why)))
         log.commit()
-
-
-def _claimed(store: CheckpointStore | RunStore, run_id: str) -> EventLog:
-    """The log of a run that is there, for this process alone."""
-    backend = store.backend if isinstance(store, CheckpointStore) else store
-    reader = backend.read(run_id)
-    if reader is None:  # a claim would make it
-        raise RecoveryError(f"there is no run {run_id!r}")
-    reader.close()
-    return store.claim(run_id)
 
 
 def _for_undo(entries: list[Entry]) -> set[int]:

@@ -16,6 +16,7 @@ from recovery._checkpoint import CheckpointStore
 from recovery._compensation import Undoing
 from recovery._errors import RecoveryError, Stop
 from recovery._events import CallFailed, CallIntended, CallResolved, RunUndone, encode
+from recovery._existing import claimed
 from recovery._history import Entry, History, load
 from recovery._keys import UNDO_CALL
 from recovery._replay import Replay
@@ -47,12 +48,8 @@ def undo(
     and ``why`` are kept in the record. Blocks; in async code use ``asyncio.to_thread``.
     """
     store = store if isinstance(store, CheckpointStore) else CheckpointStore(store)
-    reader = store.backend.read(run_id)
-    if reader is None:  # a claim would make it
-        raise RecoveryError(f"there is no run {run_id!r}")
-    reader.close()
     known = by_name(tools, {})
-    with store.claim(run_id) as log:
+    with claimed(store, run_id) as log:
         history = load(log, run_id)
         if history.started is None:
             raise RecoveryError(f"run {run_id!r} has checkpoints alone: it has made no calls")

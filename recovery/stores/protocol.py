@@ -41,7 +41,8 @@ class RunStore(Protocol):
         """
 
     def read(self, run_id: str) -> LogReader | None:
-        """A reader of the run's log, which may be live; None when there is no such run."""
+        """A reader of the run's log, which may be live; None when there is no such run, or its log
+        is just being made."""
 
     def run_ids(self) -> list[str]:
         """All runs, in order of their ids."""
@@ -109,7 +110,7 @@ class LogStore:
         """See RunStore.read."""
         try:
             return EventLog.read(self._path(run_id), files=self._files, encryption=self._encryption)
-        except FileNotFoundError:
+        except (FileNotFoundError, UnsupportedFormatError):  # or no more than a directory yet
             return None
 
     def run_ids(self) -> list[str]:

@@ -216,4 +216,16 @@ MUTANTS = [
         ],
         [APPROVE + "test_large_arguments_are_shown_whole"],
     ),
+    Mutant(
+        "looking-makes-a-run",
+        "Whoever settles a call of a run that is not there makes one, under a name mistyped.",
+        [
+            Edit(
+                "recovery/_existing.py",
+                "    reader_of(store, run_id).close()  # a claim would make it\n",
+                "",
+            )
+        ],
+        ["unit/test_recovery_existing.py::test_there_is_no_run_and_none_is_made"],
+    ),
 ]

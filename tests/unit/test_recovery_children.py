@@ -44,7 +44,7 @@ from recovery import (
 from recovery._errors import StoppedError
 from recovery._events import ChildStarted, RunCancelled, RunStarted, decode, encode
 from recovery._history import load
-from recovery._outside import is_child
+from recovery._relatives import is_child
 from recovery.stores.protocol import LogStore
 
 executed: Counter[Any] = Counter()

@@ -1,0 +1,62 @@
+"""Which runs belong to a run: its children, its parent, those that it was forked from."""
+
+from __future__ import annotations
+
+from eventlog import LogReader
+from recovery._checkpoint import CheckpointStore
+from recovery._events import RunStarted, decode, skim
+from recovery._existing import backend_of, reader_of
+from recovery._family import ChildRun, ParentRun, children_of
+from recovery._lineage import ForkedFrom, started_of
+from recovery.stores.protocol import RunStore
+
+
+def children(store: CheckpointStore | RunStore, run_id: str) -> list[ChildRun]:
+    """The child runs that a run has started, in the order of its calls.
+
+    Read from the run's own log, live or dead, without a lock. Raises RecoveryError when there is
+    no such run, DamagedError when its log is damaged.
+    """
+    with reader_of(store, run_id) as reader:
+        return children_of((record.lsn, decode(record)) for record in reader.records(1))
+
+
+def parent(store: CheckpointStore | RunStore, run_id: str) -> ParentRun | None:
+    """The run that started this one by ``run.child``; None if none did.
+
+    Raises RecoveryError when there is no such run, DamagedError when its log is damaged.
+    """
+    with reader_of(store, run_id) as reader:
+        events = (decode(record) for record in reader.records(1))
+        return ParentRun.of(next((e for e in events if isinstance(e, RunStarted)), None))
+
+
+def is_child(store: CheckpointStore | RunStore, run_id: str, of: str) -> bool:
+    """Whether a run is there and was started by run ``of``. What the log of a fork says of children
+    may be about those of the run that it was forked from."""
+    reader = backend_of(store).read(run_id)
+    if reader is None:
+        return False
+    with reader:
+        events = (skim(record) for record in reader.records(1, on_damage=lambda damage: None))
+        link = ParentRun.of(next((e for e in events if isinstance(e, RunStarted)), None))
+    return link is not None and link.run_id == of
+
+
+def lineage(store: CheckpointStore | RunStore, run_id: str) -> list[ForkedFrom]:
+    """The runs that a run was forked from, the nearest first; empty if it was not forked.
+
+    Only reads; RecoveryError when there is no such run. The chain ends with a run that is gone, or
+    whose name another run has now: the last link still says what it was.
+    """
+    links: list[ForkedFrom] = []
+    reader: LogReader | None = reader_of(store, run_id)
+    while reader is not None:
+        with reader:
+            started = started_of(reader)
+        link = ForkedFrom.of(started)
+        if started is None or link is None or (links and links[-1].uid != started.uid):
+            break
+        links.append(link)
+        reader = backend_of(store).read(link.run_id)
+    return links
