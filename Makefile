@@ -9,10 +9,10 @@ comma := ,
 DEMO_EXTRAS := demo$(if $(OPENAI_BASE_URL)$(OPENAI_API_KEY),$(comma)openai)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench crash mutants fuzz docs clean
+.PHONY: help demo test lint bench bench-report crash mutants fuzz docs clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 demo: $(VENV)/.with-$(DEMO_EXTRAS) ## kill a working agent again and again, and see it finish (DIR= KILLS= SEED=)
 	@$(BIN)/python examples/demo.py $(if $(DIR),--dir "$(DIR)") $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
@@ -36,15 +36,18 @@ lint: $(VENV)/.with-dev ## ruff and mypy
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 
-bench: $(VENV)/.with-dev ## the benchmarks
-	@$(BIN)/python -m tools.bench
+bench: $(VENV)/.with-dev ## the benchmarks, beside other packages (NAMES= SCALE= DIR=)
+	@$(BIN)/python -m tools.bench $(NAMES) --out $(or $(OUT),docs/benchmarks) $(if $(SCALE),--scale $(SCALE)) $(if $(DIR),--dir "$(DIR)")
+
+bench-report: $(VENV)/.with-dev ## docs/benchmarks.md from what `make bench` has written
+	@$(BIN)/python -m tools.bench.report
 
 docs: $(VENV)/.with-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "see site/index.html"
 
 clean: ## remove everything that these targets made
-	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per set of extras, renewed when pyproject.toml changes.

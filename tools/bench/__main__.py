@@ -1,4 +1,4 @@
-"""``python -m tools.bench [NAME ...] [--out FILE]``."""
+"""``python -m tools.bench [NAME ...] [--out DIRECTORY]``."""
 
 from __future__ import annotations
 
@@ -6,54 +6,69 @@ import argparse
 import json
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from . import append, checkpoint, encryption, resume
-from ._measure import environment, real_time, table
+from . import append, encryption, unsynced
+from ._bench import Bench, Benchmark
+from ._chart import draw
+from ._environment import environment, journalled, mount_of
+from ._table import table
 
-BENCHMARKS = {
+BENCHMARKS: dict[str, Benchmark] = {
     "append": append,
-    "checkpoint": checkpoint,
+    "unsynced": unsynced,
     "encryption": encryption,
-    "resume": resume,
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run what is named, or all; print tables, write JSON."""
+    """Run what is named, or all; print tables, and write JSON and charts."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.bench",
-        description="Benchmarks, each in turns with a yardstick: look at the ratios.",
+        description="Benchmarks, each in turns with its yardsticks: look at the ratios.",
     )
     add = parser.add_argument
     add("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
-    add("--out", type=Path, metavar="FILE", help="write the figures as JSON")
+    add("--out", type=Path, metavar="DIR", help="write figures as JSON, and charts, there")
     add("--dir", type=Path, default=Path.cwd(), help="on the disk to be measured (default: here)")
     add("--scale", type=float, default=1.0, help="so many times the repetitions, and steps")
+    add("--no-peers", action="store_true", help="leave out other packages (and install none)")
     args = parser.parse_args(argv)
     unknown = [name for name in args.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=args.dir) as made:
-        directory = Path(made).resolve()
-        found: dict[str, Any] = {"environment": environment(directory, real_time())}
-        for key, value in found["environment"].items():
-            print(f"{key:12} {value}")
-        for name in args.names or BENCHMARKS:
-            module = BENCHMARKS[name]
-            results = module.run(directory, args.scale)
-            print()
-            print(table(module.TITLE, module.YARDSTICK, results), end="", flush=True)
-            found[name] = {
-                "title": module.TITLE,
-                "yardstick": module.YARDSTICK,
-                "results": [one.as_json() for one in results],
-            }
-    if args.out:
-        args.out.write_text(json.dumps(found, indent=2) + "\n")
-        print(f"\nwritten to {args.out}")
+    for name in args.names or BENCHMARKS:
+        _run(name, args)
     return 0
+
+
+def _run(name: str, args: argparse.Namespace) -> None:
+    module = BENCHMARKS[name]
+    with ExitStack() as held:
+        made = held.enter_context(tempfile.TemporaryDirectory(prefix=".bench-", dir=args.dir))
+        directory = Path(made).resolve()
+        with_journal = held.enter_context(journalled(directory))
+        bench = Bench(directory, with_journal, args.scale, not args.no_peers)
+        found: dict[str, Any] = environment(directory)
+        if with_journal is not None:
+            found["file system with a journal"] = f"{mount_of(with_journal)}, on a loop device"
+        results = module.run(bench)
+    aims = module.aims(results)
+    print(f"\n{module.TITLE}\n\n{table(module.UNIT, module.YARDSTICK, results)}\n")
+    print("\n".join(map(str, aims)), flush=True)
+    if args.out is None:
+        return
+    args.out.mkdir(parents=True, exist_ok=True)
+    figures = {
+        "scale": args.scale,
+        "environment": found,
+        "results": [one.as_json() for one in results],
+        "aims": [one.as_json() for one in aims],
+    }
+    (args.out / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n")
+    draw(args.out / f"{name}.svg", module.TITLE, module.UNIT, module.CHART, results)
 
 
 if __name__ == "__main__":

@@ -1,51 +1,40 @@
-"""(d) Encryption: EventLog.append + commit to an encrypted log, beside one in clear."""
+"""What encryption at rest costs."""
 
 from __future__ import annotations
 
-import random
-from pathlib import Path
+from collections.abc import Sequence
 
-from eventlog import EventLog
-from eventlog._log import Durability
-from eventlog.encryption import Encryption
+from ._bench import Bench, Chart
+from ._result import Aim, Result
+from ._worker import Subject, in_turns, results
 
-from ._measure import Result, in_turns, progress
+TITLE = "Encryption at rest: a record, beside one in clear"
+ABOUT = """\
+The same appends to an encrypted log (XAES-256-GCM) and to one in clear: durable, and without
+waiting for a flush (CPU is not told from waiting here)."""
+UNIT = "ms"
+YARDSTICK = "agent-eventlog, in clear"
+CHART = Chart("bars")
 
-TITLE = "encryption: a record of that size, encrypted"
-YARDSTICK = "the same in clear; with durability=process there is no flush to wait for"
-
-SIZES = (("200 B", 200, 3000), ("2 KiB", 2 << 10, 3000), ("64 KiB", 64 << 10, 600))
-TURN = 10
-
-
-def run(directory: Path, scale: float) -> list[Result]:
-    """Measure all sizes, with and without a flush, each with files of its own."""
-    durabilities: tuple[Durability, ...] = ("power", "process")
-    return [
-        _size(directory, name, (size, count), durability, scale)
-        for durability in durabilities
-        for name, size, count in SIZES
-    ]
+OURS = "agent-eventlog, encrypted"
+SIZES = (("200 B", 200, 1000), ("2 KiB", 2 << 10, 1000), ("64 KiB", 64 << 10, 400))
+TURN = 20
 
 
-def _size(
-    directory: Path, name: str, size: tuple[int, int], durability: Durability, scale: float
-) -> Result:
-    label = f"{name}, {durability}"
-    progress(f"encryption {label}")
-    body = random.Random(size[0]).randbytes(size[0])
-    count = max(TURN, int(size[1] * scale) // TURN * TURN)
-    paths = [directory / f"{kind}-{size[0]}-{durability}" for kind in ("encrypted", "clear")]
-    key = Encryption(random.Random(0).randbytes(32))
-    with (
-        EventLog.open(paths[0], durability, encryption=key) as encrypted,
-        EventLog.open(paths[1], durability) as clear,
-    ):
+def run(bench: Bench) -> list[Result]:
+    """Each size, with and without a flush."""
+    made = []
+    subjects = [Subject(OURS, "ours:Encrypted"), Subject(YARDSTICK, "ours:Append")]
+    for durability in ("power", "process"):
+        for name, size, count in SIZES:
+            case = {"size": size, "durability": durability, "real_time": True}
+            rounds = bench.times(count) // TURN + 1
+            measured = in_turns(subjects, bench.place(), case, turn=TURN, rounds=rounds)
+            what = "durable" if durability == "power" else "no flush"
+            made += results(f"{name}, {what}", measured, YARDSTICK, 1000)
+    return made
 
-        def append(log: EventLog) -> None:
-            log.append("record", body)
-            log.commit()
 
-        return in_turns(
-            label, lambda _: append(encrypted), lambda _: append(clear), count, turn=TURN
-        )
+def aims(results: Sequence[Result]) -> list[Aim]:
+    """None: who needs it pays for it."""
+    return []
