@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 
+from eventlog._dataclass import dataclass
 from eventlog._errors import UnsupportedFormatError
 from eventlog._frame import Frame
 

@@ -6,7 +6,7 @@ report. ``OSError`` from the operating system passes through untouched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from eventlog._dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from eventlog._dataclass import dataclass
 from eventlog._encrypted import Envelope
 from eventlog._errors import Damage, UnsupportedFormatError
 from eventlog._frame import FOOTER, HEADER_SIZE, SNAPSHOT, Frame, decode_trailer, frame_at

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 try:  # the same polynomial, 6 times as fast at 64 KiB; zlib's is always there
     from isal.isal_zlib import crc32
 except ImportError:  # pragma: no cover - depends on what is installed
     from zlib import crc32
 
+from eventlog._dataclass import dataclass
 from eventlog._errors import UnsupportedFormatError
 
 VERSION = 1

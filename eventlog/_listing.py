@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from eventlog._dataclass import dataclass
 from eventlog._errors import Damage, UnsupportedFormatError
 from eventlog._files import Directory
 from eventlog._frame import HEADER_SIZE, Frame, SegmentHeader

@@ -8,12 +8,12 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
 
 from eventlog._appender import Appender
 from eventlog._committer import committer
+from eventlog._dataclass import dataclass
 from eventlog._errors import Damage, LogError, UnsupportedFormatError, WriterFailedError
 from eventlog._files import Directory, Files, OSFiles, check_file_system
 from eventlog._frame import HEADER_SIZE, RECORDS, SEGMENT_SIZE_MAX, SNAPSHOT

@@ -7,10 +7,11 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import TracebackType
 
 from eventlog._cipher import Decoder
+from eventlog._dataclass import dataclass
 from eventlog._errors import Damage, DamagedError
 from eventlog._files import Directory, Files
 from eventlog._frame import (

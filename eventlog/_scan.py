@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from eventlog._dataclass import dataclass
 from eventlog._errors import Damage, UnsupportedFormatError
 from eventlog._frame import (
     ENCRYPTED,

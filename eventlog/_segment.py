@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from dataclasses import dataclass
 from zlib import crc32
 
 import msgpack
 import xxhash
 
+from eventlog._dataclass import dataclass
 from eventlog._files import Directory, File, write_all
 from eventlog._frame import (
     FILE_SIZE_MAX,

@@ -8,11 +8,12 @@ import time
 import uuid
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Unpack
 
 from eventlog import Damage, EventLog, RefusedValueError
+from eventlog._dataclass import dataclass
 from recovery._checkpoint import CheckpointStore
 from recovery._children import settled_since
 from recovery._drive import drive, drive_async

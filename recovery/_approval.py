@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any
 
+from eventlog._dataclass import dataclass
 from recovery._core import RunCore
 from recovery._doubt import Settled, call_of
 from recovery._effects import Attend, Commit, Effect, Nap

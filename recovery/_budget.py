@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from eventlog._dataclass import dataclass
 from recovery._errors import BudgetError, RunFailedError
 from recovery._events import RunFailed, RunParked
 from recovery._keys import UNDO_CALL, UNDO_PREFIX

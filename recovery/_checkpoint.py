@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from itertools import takewhile
 from types import TracebackType
 from typing import Any, Self
 
 from eventlog import Damage, EventLog, LogError
+from eventlog._dataclass import dataclass
 from recovery._errors import RecoveryError
 from recovery._events import CallFailed, CallIntended, CallResolved, CallReturned, decode
 from recovery._history import History, RunRecords, load
@@ -95,7 +95,7 @@ def outcomes(log: RunRecords, up_to: int) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-@dataclass
+@dataclass()
 class Checkpoint:
     """What a run was at the end of a step.
 

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, NoReturn
 
 import msgpack
 
+from eventlog._dataclass import dataclass
 from eventlog._errors import RefusedValueError
 from eventlog._record import DEPTH_MAX, decode, kind_name, may_hold_timestamps
 from recovery._errors import UnreadableValueError

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
 from eventlog import RefusedValueError
+from eventlog._dataclass import dataclass
 from recovery._checkpoint import CheckpointStore
 from recovery._existing import reader_of
 from recovery._lineage import ForkedFrom

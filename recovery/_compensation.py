@@ -18,9 +18,10 @@ The log is read from its beginning, whatever checkpoints there are.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
+from eventlog._dataclass import dataclass
 from recovery._events import (
     AttemptFailed,
     CallAbandoned,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+
+from eventlog._dataclass import dataclass
 
 SHOWN_MAX = 8  # differences
 SIZE_MAX = 80  # of a value as it is shown

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any
 
+from eventlog._dataclass import dataclass
 from recovery._core import RunCore
 from recovery._effects import Effect, Invoke
 from recovery._events import CallFailed, CallResolved, CallReturned

@@ -7,11 +7,11 @@ made, a message to the outcome that it is. In another log each of them has anoth
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgpack
 
+from eventlog._dataclass import dataclass
 from eventlog._record import Packed, Record, unpack
 from recovery._events import CallIntended, Event
 from recovery._keys import UNDO_PREFIX, CallKey, call_scope, idempotency_key, outer_call

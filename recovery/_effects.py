@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from typing import Any
 
+from eventlog._dataclass import dataclass
 from recovery._tool import Scope
 
 

@@ -6,9 +6,10 @@ takes its default, so that later versions can add fields.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from typing import Any, ClassVar, get_args
 
+from eventlog._dataclass import dataclass
 from eventlog._record import Packed, Record
 from recovery._errors import UnreadableValueError
 from recovery._values import pack, unpack, unpack_map

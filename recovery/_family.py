@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Literal
 
+from eventlog._dataclass import dataclass
 from recovery._errors import RecoveryError
 from recovery._events import (
     CallAbandoned,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, TypedDict, Unpack
 
 from eventlog import Damage, EventLog, Packed, Snapshot
+from eventlog._dataclass import dataclass
 from eventlog._record import unpack as unpack_undecoded
 from recovery._checkpoint import CheckpointStore
 from recovery._draft import Draft, Mover, packed_again

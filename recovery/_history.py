@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from eventlog import Damage, Record, Snapshot
+from eventlog._dataclass import dataclass
 from recovery._errors import DamagedRunError, UnreadableValueError
 from recovery._events import (
     CallResolved,

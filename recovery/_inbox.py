@@ -11,10 +11,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eventlog import Damage, LogReader, Packed, Record
+from eventlog._dataclass import dataclass
 from recovery._errors import DamagedRunError, RunCancelledError
 from recovery._events import RunCancelled
 from recovery._signals import Signals

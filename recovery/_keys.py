@@ -8,10 +8,12 @@ which the calling task began, or the call inside which it is made.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgpack
 import xxhash
+
+from eventlog._dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

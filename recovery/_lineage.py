@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+from eventlog._dataclass import dataclass
 from eventlog._errors import Damage
 from recovery._errors import DamagedRunError, RecoveryError
 from recovery._events import RunStarted, decode

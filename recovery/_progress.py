@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
+from eventlog._dataclass import dataclass
 from recovery._events import (
     AttemptFailed,
     CallAbandoned,

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from eventlog._dataclass import dataclass
 from recovery._events import (
     AttemptFailed,
     CallAbandoned,

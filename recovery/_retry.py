@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from eventlog._dataclass import dataclass
 from eventlog._errors import RefusedValueError
 from recovery._errors import PermanentError
 

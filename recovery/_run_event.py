@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from eventlog import Damage, Packed, Record, Snapshot
+from eventlog._dataclass import dataclass
 from recovery._errors import UnreadableValueError
 from recovery._event_text import text_of
 from recovery._events import (

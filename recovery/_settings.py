@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from signal import Signals
 from typing import Any, TypedDict
 
+from eventlog._dataclass import dataclass
 from recovery._budget import Budget
 from recovery._keys import UNDO_CALL
 from recovery._run_event import RunEvent

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import xxhash
 
 from eventlog import Packed, Record, RefusedValueError, Snapshot
+from eventlog._dataclass import dataclass
 from recovery._errors import RecoveryError, UnreadableValueError
 from recovery._messages import Messages, digest_of_all
 from recovery._values import (

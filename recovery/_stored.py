@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from eventlog import Damage, Snapshot
+from eventlog._dataclass import dataclass
 from recovery._history import RunRecords
 from recovery._snapshots import BrokenCheckpointError, checked_body, place_in_state
 from recovery._values import ref_in

@@ -11,10 +11,11 @@ import inspect
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from eventlog._dataclass import dataclass
 from recovery._call import call_site, protocol
 from recovery._core import RunCore
 from recovery._drive import drive, drive_async

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from eventlog import Damage, Snapshot
+from eventlog._dataclass import dataclass
 from recovery._events import (
     AttemptFailed,
     CallAbandoned,

@@ -8,10 +8,11 @@ import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from eventlog import RefusedValueError
+from eventlog._dataclass import dataclass
 from recovery._errors import ApprovalDeniedError, ToolError
 from recovery._events import CallFailed
 from recovery._keys import UNDO_CALL, UNDO_PREFIX

@@ -19,11 +19,11 @@ import time
 from bisect import insort
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from eventlog._dataclass import dataclass
 from recovery._effects import Wait
 from recovery._liveness import Held, context_of, frames_of, is_in_thread, of_task, of_threads
 from recovery._tool import Scope, current_scope

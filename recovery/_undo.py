@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from eventlog import Damage
+from eventlog._dataclass import dataclass
 from recovery._compensation import Made, Undoing
 from recovery._core import RunCore
 from recovery._doubt import call_of

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from eventlog._dataclass import dataclass
 
 TOKENS_MAX = 1 << 53  # what a float still counts one by one; beyond it is no count of tokens
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgpack
 import xxhash
 
+from eventlog._dataclass import dataclass
 from eventlog._errors import RefusedValueError
 from eventlog._record import DEPTH_MAX, Packed, may_hold_timestamps
 from eventlog._record import decode as decode_document

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
+from eventlog._dataclass import dataclass
 from recovery._core import RunCore
 from recovery._doubt import Settled
 from recovery._effects import Nap

@@ -35,6 +35,7 @@ ADAPTERS = {"recovery.integrations", "recovery.stores"}
 PROTOCOLS = {"recovery.stores.protocol", "recovery.stores._protocol"}
 
 PURE = {
+    "eventlog._dataclass",
     "eventlog._frame",
     "eventlog._scan",
     "eventlog._record",
