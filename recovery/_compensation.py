@@ -33,7 +33,7 @@ from recovery._events import (
     Event,
     StepStarted,
 )
-from recovery._keys import UNDO_CALL, UNDO_PREFIX, CallKey, outer_call
+from recovery._keys import UNDO_CALL, UNDO_PREFIX, outer_call
 
 State = Literal["open", "abandoned", "to be retried", "happened", "did not happen"]
 IN_DOUBT = ("open", "abandoned")
@@ -50,20 +50,6 @@ class Made:
     attempts: int = 1
     outcome: Any = None
     outcome_lsn: int = 0
-
-    @property
-    def key(self) -> CallKey:
-        """Its identity."""
-        intent = self.intent
-        return CallKey(intent.scope, intent.tool, intent.call_id, intent.digest, intent.occurrence)
-
-    @property
-    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What it was called with; calls that can be undone are recorded with all of it."""
-        match self.intent.args:
-            case [list(args), dict(kwargs)]:
-                return tuple(args), kwargs
-        return (), {}
 
     def settle(self, lsn: int, event: Event) -> None:
         """One more event about it."""

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eventlog._dataclass import dataclass
-from recovery._core import RunCore
 from recovery._effects import Effect, Invoke
 from recovery._events import CallFailed, CallResolved, CallReturned
 from recovery._keys import CallKey, idempotency_key
 from recovery._tool import Arguments, Call, Resolution, ToolSpec
 from recovery._values import OutcomeUnknown, pack
+
+if TYPE_CHECKING:
+    from recovery._compensation import Made
+    from recovery._core import RunCore
+    from recovery._history import History
+    from recovery._replay import RecordedCall
 
 _logger = logging.getLogger("recovery")
 
@@ -29,7 +34,7 @@ class Settled:
 
 
 def call_of(
-    run: RunCore, lsn: int, key: CallKey, given: Arguments, attempt: tuple[int, int]
+    run: RunCore | History, lsn: int, key: CallKey, given: Arguments, attempt: tuple[int, int]
 ) -> Call:
     """The call as its tool or an operator sees it; ``attempt`` is its number and when it began."""
     number, started_ns = attempt
@@ -37,6 +42,12 @@ def call_of(
     idempotent = run.replay.foreign_key(lsn) or idempotency_key(run.uid, key)
     return Call(run.run_id, lsn, key.scope, key.tool, *given, key.call_id,
                 idempotent, number, started_ns)  # fmt: skip
+
+
+def recorded_call(run: RunCore | History, made: RecordedCall | Made) -> Call:
+    """The same of a recorded call, with the arguments that its record has."""
+    given = made.intent.arguments or ((), {})
+    return call_of(run, made.lsn, made.intent.identity, given, (made.attempts, made.time_ns))
 
 
 def settle(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Settled | None]:
@@ -66,13 +77,8 @@ def settle(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, S
 
 def _others_in_doubt(run: RunCore) -> list[Call]:
     """Calls that would park next, so that all of them can be resolved at once."""
-    found = []
-    for other in run.replay.in_doubt():
-        if other.intent.after_crash == "park":
-            given: Arguments = other.arguments or ((), {})
-            attempt = other.attempts, other.time_ns
-            found.append(call_of(run, other.lsn, other.key, given, attempt))
-    return found
+    return [recorded_call(run, other) for other in run.replay.in_doubt()
+            if other.intent.after_crash == "park"]  # fmt: skip
 
 
 def _reconcile(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Resolution]:

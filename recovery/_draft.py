@@ -14,7 +14,7 @@ import msgpack
 from eventlog._dataclass import dataclass
 from eventlog._record import Packed, Record, unpack
 from recovery._events import CallIntended, Event
-from recovery._keys import UNDO_PREFIX, CallKey, call_scope, idempotency_key, outer_call
+from recovery._keys import UNDO_PREFIX, call_scope, idempotency_key, outer_call
 from recovery._values import EXT_REF, Ref, pack_ref
 
 
@@ -65,8 +65,7 @@ class Mover:
         """Add the event, its references changed; none if it is about a call that is not there."""
         body = unpack(record.packed)  # values of ours stay as they are
         if isinstance(event, CallIntended):
-            key = CallKey(event.scope, event.tool, event.call_id, event.digest, event.occurrence)
-            body["key"] = event.key or idempotency_key(self._uid, key)
+            body["key"] = event.key or idempotency_key(self._uid, event.identity)
             if event.tool.startswith(UNDO_PREFIX):  # its id is the LSN of the call that it undoes
                 undone = int(event.call_id) if event.call_id.isdecimal() else 0
                 body["call_id"] = str(self.at.get(undone, 0))

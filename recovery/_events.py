@@ -12,6 +12,7 @@ from typing import Any, ClassVar, get_args
 from eventlog._dataclass import dataclass
 from eventlog._record import Packed, Record
 from recovery._errors import UnreadableValueError
+from recovery._keys import CallKey
 from recovery._values import pack, unpack, unpack_map
 
 
@@ -76,6 +77,19 @@ class CallIntended:
     child: str = ""
     key: str = ""
     asks_until: Any = None
+
+    @property
+    def identity(self) -> CallKey:
+        """Which call of its run it is."""
+        return CallKey(self.scope, self.tool, self.call_id, self.digest, self.occurrence)
+
+    @property
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """What it was made with; None when that was too large to be recorded."""
+        match self.args:
+            case [list(args), dict(kwargs)]:
+                return tuple(args), kwargs
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,11 @@ class History:
         }
 
     @property
+    def uid(self) -> str:
+        """What tells the run from any other of its name; empty while no agent has run it."""
+        return self.started.uid if self.started is not None else ""
+
+    @property
     def step(self) -> int:
         """The step at whose end the checkpoint was taken; 0 without one."""
         return self.restored.step if self.restored else 0

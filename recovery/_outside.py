@@ -7,15 +7,14 @@ from typing import Any
 
 from eventlog import EventLog, LogLockedError
 from recovery._checkpoint import CheckpointStore
+from recovery._doubt import recorded_call
 from recovery._errors import RecoveryError
 from recovery._events import CallDecided, RunCancelled, encode, skim
 from recovery._existing import backend_of, reader_of
 from recovery._family import children_of
 from recovery._history import ended_by, load
 from recovery._inbox import CANCEL, DECISION, SIGNAL
-from recovery._keys import idempotency_key
 from recovery._relatives import is_child
-from recovery._replay import RecordedCall
 from recovery._tool import Call
 from recovery._values import pack
 from recovery.stores.protocol import RunStore, check_signal_name
@@ -107,8 +106,7 @@ def pending(store: CheckpointStore | RunStore, run_id: str) -> list[Call]:
         history = load(reader, run_id)
     if history.started is None or history.ended is not None:
         return []
-    uid = history.started.uid
-    return [_call_of(uid, run_id, call) for call in history.replay.undecided()]
+    return [recorded_call(history, call) for call in history.replay.undecided()]
 
 
 def approve(
@@ -168,10 +166,3 @@ def _decided(store: CheckpointStore | RunStore, run_id: str, asked: Call) -> Cal
         history = load(reader, run_id)
     known = [event for _, _, event in history.entries if isinstance(event, CallDecided)]
     return next((one for one in known if one.approved and one.call == asked.lsn), None)
-
-
-def _call_of(uid: str, run_id: str, recorded: RecordedCall) -> Call:
-    args, kwargs = recorded.arguments or ((), {})
-    key = recorded.intent.key or idempotency_key(uid, recorded.key)
-    return Call(run_id, recorded.lsn, recorded.key.scope, recorded.key.tool, args, kwargs,
-                recorded.key.call_id, key, recorded.attempts, recorded.time_ns)  # fmt: skip

@@ -64,10 +64,7 @@ class RecordedCall:
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """What it was made with; None when that was too large to be recorded."""
-        match self.intent.args:
-            case [list(args), dict(kwargs)]:
-                return tuple(args), kwargs
-        return None
+        return self.intent.arguments
 
     @property
     def done(self) -> bool:
@@ -165,8 +162,7 @@ class Replay:
     def _add(self, lsn: int, time_ns: int, event: Event) -> None:
         match event:
             case CallIntended():
-                key = CallKey(event.scope, event.tool, event.call_id, event.digest,
-                              event.occurrence)  # fmt: skip
+                key = event.identity
                 call = RecordedCall(lsn, time_ns, event, key, self._step_ns or time_ns)
                 self._calls[key] = self._by_lsn[lsn] = call
             case CallResolved(undo=True):

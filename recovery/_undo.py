@@ -16,7 +16,7 @@ from eventlog import Damage
 from eventlog._dataclass import dataclass
 from recovery._compensation import Made, Undoing
 from recovery._core import RunCore
-from recovery._doubt import call_of
+from recovery._doubt import recorded_call
 from recovery._drive import drive, drive_async
 from recovery._errors import DamagedRunError, RecoveryError, UndoError
 from recovery._events import RunStarted
@@ -92,7 +92,7 @@ def _compensate(
             run.stop(exc)
     done: list[dict[str, Any]] = []
     for number, one in enumerate(todo):
-        call = _call(run, one)
+        call = recorded_call(run, one)
         compensation = _Compensation(_compensating(known[call.tool], call, one.outcome), call)
         for _ in range(plan.again.get(one.lsn, 0)):
             with suppress(Exception):  # it failed, as recorded, and was decided to be repeated
@@ -149,7 +149,7 @@ def read_plan(run: RunCore, plan: Undoing, known: dict[str, ToolSpec]) -> list[M
             "Nothing was undone."
         )
     if doubt:
-        run.park([_call(run, one) for one in doubt], undo=True)
+        run.park([recorded_call(run, one) for one in doubt], undo=True)
     todo = plan.todo()
     missing = [one for one in todo if one.intent.tool not in known]
     if missing:
@@ -160,10 +160,6 @@ def read_plan(run: RunCore, plan: Undoing, known: dict[str, ToolSpec]) -> list[M
             f"{what}. Give it: undo(..., tools=[...]). Nothing was executed."
         )
     return todo
-
-
-def _call(run: RunCore, one: Made) -> Call:
-    return call_of(run, one.lsn, one.key, one.arguments, (one.attempts, one.time_ns))
 
 
 def by_name(

@@ -15,7 +15,13 @@ MUTANTS = [
     Mutant(
         "fork-forgets-idempotency-keys",
         "A call in doubt gets a key of its own in the fork: retried, it is done twice outside.",
-        [Edit(DRAFT, 'body["key"] = event.key or idempotency_key(self._uid, key)', "pass")],
+        [
+            Edit(
+                DRAFT,
+                'body["key"] = event.key or idempotency_key(self._uid, event.identity)',
+                "pass",
+            )
+        ],
         [TESTS + "test_a_call_in_doubt_is_in_doubt_in_the_fork_under_its_key"],
     ),
     Mutant(
