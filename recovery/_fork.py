@@ -41,7 +41,7 @@ from recovery._history import (
 from recovery._keys import UNDO_CALL, outer_call
 from recovery._lineage import ForkedFrom, started_of
 from recovery._messages import Messages
-from recovery._replay import Replay
+from recovery._replay import RECORDED_ANEW, Replay, dropped_by
 from recovery._snapshots import Checkpointed, Restored, SnapshotWriter, checked_body
 from recovery._stored import stored_checkpoints
 from recovery._values import Ref, pack, pack_list
@@ -226,11 +226,9 @@ class _Fork:
             start = base.lsn + 1 if base else 1
             items = [one for one in items_from(self.log, start, damage, lost)
                      if one[0].lsn <= up_to]  # fmt: skip
-            dropped = {lsn for _, event in (*first, *items) if isinstance(event, HistoryDropped)
-                       for lsn in event.records}  # fmt: skip
-            items = [one for one in items if not (
-                one[0].lsn in dropped and isinstance(one[1], StepStarted | MessagesChanged)
-            )]  # fmt: skip
+            dropped = dropped_by(event for _, event in (*first, *items))
+            items = [(r, event) for r, event in items
+                     if not (r.lsn in dropped and isinstance(event, RECORDED_ANEW))]  # fmt: skip
             tail = [(r.lsn, r.time_ns, event) for r, event in items]
             if base is None or not reaches_behind(tail, base.step):
                 part = _Part(0, 0, 0, base, first, items, dropped)

@@ -37,6 +37,14 @@ from recovery._events import (
 )
 from recovery._keys import CallKey, outer_call
 
+# Of what was dropped, code that comes to it again records these anew; calls are served to it.
+RECORDED_ANEW = (MessagesChanged, StepStarted)
+
+
+def dropped_by(events: Iterable[Event]) -> set[int]:
+    """The records (LSNs) that the code may do without since a divergence was accepted."""
+    return {lsn for event in events if isinstance(event, HistoryDropped) for lsn in event.records}
+
 
 @dataclass(slots=True)
 class RecordedCall:
@@ -137,10 +145,10 @@ class Replay:
         """The replay of (LSN, time in ns, event) in the order of the log."""
         replay = cls()
         known = list(events)
-        dropped = {lsn for _, _, e in known if isinstance(e, HistoryDropped) for lsn in e.records}
+        dropped = dropped_by(event for _, _, event in known)
         replay._dropped = dropped
         for lsn, time_ns, event in known:
-            if not (lsn in dropped and isinstance(event, MessagesChanged | StepStarted)):
+            if not (lsn in dropped and isinstance(event, RECORDED_ANEW)):
                 replay._add(lsn, time_ns, event)
         # Nobody asks for a call inside a call that is itself served.
         calls = replay._calls = {

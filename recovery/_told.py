@@ -17,7 +17,6 @@ from recovery._events import (
     CallRetried,
     CallReturned,
     Event,
-    HistoryDropped,
     MessagesChanged,
     RunCancelled,
     RunFailed,
@@ -29,6 +28,7 @@ from recovery._events import (
 from recovery._history import Entry, RunRecords, checkpoints, decoded, ended_by, value_of_ref
 from recovery._keys import outer_call, step_of
 from recovery._lineage import ForkedFrom
+from recovery._replay import dropped_by
 from recovery._shorten import shorten
 from recovery._snapshots import checked_body
 from recovery._values import Ref, unpack
@@ -196,7 +196,7 @@ def tell(log: RunRecords, run_id: str, state_at: int = 0) -> RunTold:
 
 def _counting(entries: list[Entry]) -> list[Entry]:
     """Without what was dropped when a divergence was accepted."""
-    dropped = {lsn for *_, e in entries if isinstance(e, HistoryDropped) for lsn in e.records}
+    dropped = dropped_by(event for *_, event in entries)
     return [one for one in entries
             if one[0] not in dropped and getattr(one[2], "call", 0) not in dropped]  # fmt: skip
 

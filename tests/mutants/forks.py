@@ -110,8 +110,8 @@ MUTANTS = [
         [
             Edit(
                 FORK,
-                "one[0].lsn in dropped and isinstance(one[1], StepStarted | MessagesChanged)",
-                "one[0].lsn in dropped",
+                "r.lsn in dropped and isinstance(event, RECORDED_ANEW)",
+                "r.lsn in dropped",
             )
         ],
         ["unit/test_recovery_accept.py::test_a_fork_knows_what_was_dropped"],

@@ -67,7 +67,7 @@ MUTANTS = [
         [
             Edit(
                 UNDO,
-                "        run.park([_call(run, one) for one in doubt], undo=True)\n",
+                "        run.park([recorded_call(run, one) for one in doubt], undo=True)\n",
                 "        pass\n",
             )
         ],
