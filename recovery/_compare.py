@@ -214,9 +214,9 @@ def _paired(
     """The calls of a step, each with its counterpart: the same call, else one of the same id, else
     of the same tool, in the order of the first run."""
     partner: dict[int, CallTold] = {}
-    left = list(b)
+    left = sorted(b, key=_is_dropped)  # what counts first
     for alike in (_identity, _id, _tool):
-        for one in a:
+        for one in sorted(a, key=_is_dropped):
             if one.lsn in partner or alike(one) is None:
                 continue
             found = next((other for other in left if alike(other) == alike(one)), None)
@@ -235,6 +235,10 @@ def _identity(call: CallTold) -> Any:
 
 def _id(call: CallTold) -> Any:
     return call.identity[:2] if call.identity[1] else None
+
+
+def _is_dropped(call: CallTold) -> bool:
+    return call.dropped
 
 
 def _tool(call: CallTold) -> Any:

@@ -17,6 +17,7 @@ from recovery._events import (
     CallRetried,
     CallReturned,
     Event,
+    HistoryDropped,
     MessagesChanged,
     RunCancelled,
     RunFailed,
@@ -28,7 +29,7 @@ from recovery._events import (
 from recovery._history import Entry, RunRecords, checkpoints, decoded, ended_by, value_of_ref
 from recovery._keys import outer_call, step_of
 from recovery._lineage import ForkedFrom
-from recovery._replay import dropped_by
+from recovery._replay import RECORDED_ANEW, dropped_by
 from recovery._shorten import shorten
 from recovery._snapshots import checked_body
 from recovery._values import Ref, unpack
@@ -36,12 +37,17 @@ from recovery._values import Ref, unpack
 
 @dataclass(slots=True)
 class CallTold:
-    """A call, how it ended, and the calls that were made inside it."""
+    """A call, how it ended, and the calls that were made inside it.
+
+    ``dropped``: since a divergence was accepted the code may do without it, and nothing tells
+    whether it has: where it makes the call again, it is served what the record has.
+    """
 
     lsn: int
     intent: CallIntended
     last: Event | None = None
     outcome_lsn: int = 0
+    dropped: bool = False
     inside: list[CallTold] = field(default_factory=list)
 
     @property
@@ -63,13 +69,14 @@ class CallTold:
     @property
     def shown(self) -> str:
         """The call for a person."""
+        dropped = " (dropped)" if self.dropped else ""
         if self.arguments is None:
-            return f"{self.name}(arguments of {self.intent.size} bytes)"
+            return f"{self.name}(arguments of {self.intent.size} bytes){dropped}"
         args, kwargs = self.arguments
         parts = [shorten(arg, 80) for arg in args] + [
             f"{k}={shorten(v, 80)}" for k, v in kwargs.items()
         ]
-        return f"{self.name}({', '.join(parts)})"
+        return f"{self.name}({', '.join(parts)}){dropped}"
 
     @property
     def outcome(self) -> tuple[str, Any]:
@@ -176,7 +183,7 @@ def tell(log: RunRecords, run_id: str, state_at: int = 0) -> RunTold:
                 calls[lsn] = CallTold(lsn, event)
                 outer, began = calls.get(outer_call(scope)), step_of(scope)
                 at = told.reached if began is None else began
-                if outer is not None or not outer_call(scope):  # else inside of what was dropped
+                if outer is not None or not outer_call(scope):  # else inside of what is lost
                     (outer.inside if outer else told.step(at).calls).append(calls[lsn])
             # Before its first step a fork has what it began with, whatever its code said there.
             case MessagesChanged() if not base or told.reached > told.since:
@@ -189,16 +196,22 @@ def tell(log: RunRecords, run_id: str, state_at: int = 0) -> RunTold:
                 if event.call in calls:
                     calls[event.call].last, calls[event.call].outcome_lsn = event, lsn
             case CallRetried(call=call) if call in calls:
-                calls[call].last = None
+                calls[call].last, calls[call].dropped = None, False
+            case HistoryDropped(records=records):
+                for call in calls.keys() & set(records):
+                    calls[call].dropped = True
+    for number, later in told.steps.items():
+        if number > told.reached:  # the code has not come to it again
+            later.calls = [call for call in later.calls if not call.dropped]
     _read_end(entries, told)
     return told
 
 
 def _counting(entries: list[Entry]) -> list[Entry]:
-    """Without what was dropped when a divergence was accepted."""
+    """Without what was dropped, and is recorded anew if it was done again."""
     dropped = dropped_by(event for *_, event in entries)
     return [one for one in entries
-            if one[0] not in dropped and getattr(one[2], "call", 0) not in dropped]  # fmt: skip
+            if not (one[0] in dropped and isinstance(one[2], RECORDED_ANEW))]  # fmt: skip
 
 
 def _read_checkpoints(log: RunRecords, told: RunTold, state_at: int) -> None:

@@ -281,4 +281,23 @@ MUTANTS = [
         ],
         [COMPARING + "test_a_fork_with_the_same_code_is_like_its_parent"],
     ),
+    Mutant(
+        "compare-forgets-what-was-dropped",
+        "Calls that were dropped are left out, also where the code has made them again.",
+        [
+            Edit(
+                TOLD, "one[0] in dropped and isinstance(one[2], RECORDED_ANEW)", "one[0] in dropped"
+            )
+        ],
+        [
+            "unit/test_recovery_compare.py::"
+            "test_a_call_that_was_dropped_and_is_made_again_is_no_difference"
+        ],
+    ),
+    Mutant(
+        "compare-pairs-what-was-dropped-first",
+        "A dropped call is compared with one that counts, whose true counterpart is left alone.",
+        [Edit(COMPARE, "in sorted(a, key=_is_dropped)", "in a")],
+        ["unit/test_recovery_compare.py::test_a_dropped_call_stands_in_for_none_that_counts"],
+    ),
 ]

@@ -66,9 +66,10 @@ def store() -> CheckpointStore:
 
 
 def run(
-    store: CheckpointStore, run_id: str, fn: Callable[..., Any] = agent, task: str = "t"
-) -> Any:
-    return RecoverableAgent(fn, store, 2).run_with_recovery_sync(task, run_id)["result"]
+    store: CheckpointStore, run_id: str, fn: Callable[..., Any] = agent, task: str = "t",
+    every: int = 2,
+) -> Any:  # fmt: skip
+    return RecoverableAgent(fn, store, every).run_with_recovery_sync(task, run_id)["result"]
 
 
 def found(comparison: Comparison) -> list[tuple[int, str, str, str, str]]:
@@ -214,33 +215,106 @@ def test_the_order_of_concurrent_calls_is_no_difference(store):
     assert compare(store, "a", "b").alike
 
 
-def test_what_was_dropped_is_not_compared(store):
-    answers["4 send"] = Died()
+def sends(*whats: str, die: bool = False) -> Callable[[SyncRun], Any]:
+    """An agent that sends these, one after the other; ``step N`` begins a step."""
+
+    def agent(run: SyncRun) -> Any:
+        steps = iter(run.steps())
+        for what in whats:
+            if what.startswith("step"):
+                next(steps)
+            else:
+                run.messages.append(run.call(send, what, to=f"to {what}"))
+        if die:
+            raise Died
+        return "done"
+
+    return agent
+
+
+def accepted(
+    store: CheckpointStore, old: Callable[[SyncRun], Any], new: Callable[[SyncRun], Any]
+) -> Comparison:
+    """Run ``a`` was begun by the old code and goes on with the new one, which has made ``b``."""
     with pytest.raises(Died):
-        run(store, "a")
-    with pytest.raises(InDoubtError) as caught:
-        run(store, "a")
-    resolve(store, "a", caught.value.calls[0].lsn, Resolution.outcome("x"))
-
-    def other(run: SyncRun) -> Any:
-        run.call(send, "0 before")
-        run.messages.append({"task": run.task})
-        for step in run.steps():
-            run.messages.append(run.call(send, f"{step} send", call_id=f"id-{step}"))
-            run.state["steps"] = step
-            if step == 3:
-                return step
-
+        run(store, "a", old, every=9)
     with pytest.raises(DivergenceError):
-        run(store, "a", other)
+        run(store, "a", new, every=9)
     accept(store, "a")
-    run(store, "a", other)
+    assert run(store, "a", new, every=9) == run(store, "b", new, every=9) == "done"
+    return both_ways(store, "a", "b")
+
+
+def both_ways(store: CheckpointStore, a: str, b: str) -> Comparison:
+    comparison, backwards = compare(store, a, b), compare(store, b, a)
+    turned = [(step, what, where, there, here)
+              for step, what, where, here, there in found(backwards)]  # fmt: skip
+    assert sorted(found(comparison)) == sorted(turned)
+    return comparison
+
+
+def test_a_call_that_was_dropped_and_is_made_again_is_no_difference(store):
+    old = sends("step 1", "one", "two", "three", die=True)
+    comparison = accepted(store, old, sends("step 1", "ONE", "two", "three"))
+    # What the old code has done and the new one does not is done all the same, and said.
+    (one,) = comparison.differences
+    assert (one.step, one.what, one.where, one.b) == (1, "call", "send", "")
+    assert one.a == "send('one', 'to one') (dropped)"
+    assert one.lsn_a and not one.lsn_b
+    assert (comparison.a.calls, comparison.b.calls) == (4, 3)
+
+
+def test_a_dropped_call_stands_in_for_none_that_counts(store):
+    accepted(store, sends("step 1", "one", die=True), sends("step 1", "two"))
+    run(store, "c", sends("step 1", "three"))
+    assert [one[1:] for one in found(both_ways(store, "a", "c")) if one[1] != "messages"][:2] == [
+        ("call", "send", "send('one', 'to one') (dropped)", ""),
+        ("arguments", "send args[0]", "'two'", "'three'"),
+    ]
+
+
+def test_a_dropped_call_that_is_known_to_be_made_again_counts(store):
+    old, new = sends("one", "two"), sends("ONE", "two")
+    answers["two"] = Died()
+    with pytest.raises(Died):
+        run(store, "a", old)
+    with pytest.raises(InDoubtError) as caught:
+        run(store, "a", old)
+    resolve(store, "a", caught.value.calls[0].lsn, Resolution.retry())
+    accept(store, "a")
     answers.clear()
-    run(store, "b", other)
-    comparison = compare(store, "a", "b")
-    # Steps 1 and 2 are behind a checkpoint, with the calls that the old code made in them.
-    assert {one.step for one in comparison.differences} == {1, 2}
-    assert {one.where for one in comparison.differences} == {"both"}
+    run(store, "a", new)
+    run(store, "b", sends("ONE", "TWO"))
+    assert [one[1:] for one in found(both_ways(store, "a", "b")) if one[1] != "messages"] == [
+        ("call", "send", "send('one', 'to one') (dropped)", ""),
+        ("arguments", "send args[0]", "'two'", "'TWO'"),
+        ("arguments", "send args[1]", "'to two'", "'to TWO'"),
+    ]
+
+
+def test_what_was_dropped_is_told_with_what_was_made_inside_it(store):
+    def old(run: SyncRun) -> Any:
+        run.call(send, "old")
+        run.call(both, "x")
+        raise Died
+
+    def new(run: SyncRun) -> Any:
+        run.call(send, "new")
+        run.call(both, "x")
+        return "done"
+
+    comparison = accepted(store, old, new)
+    assert [one[2:] for one in found(comparison)] == [("send", "send('old') (dropped)", "")]
+    assert (comparison.a.calls, comparison.b.calls) == (5, 4)
+
+
+def test_steps_that_only_the_old_code_came_to_are_not_compared(store):
+    old = sends("step 1", "one", "step 2", "two", "step 3", "three", die=True)
+    comparison = accepted(store, old, sends("step 1", "one", "step 2"))
+    assert [one[:4] for one in found(comparison)] == [
+        (2, "call", "send", "send('two', 'to two') (dropped)")
+    ]
+    assert (comparison.a.steps, comparison.a.calls) == (2, 2)
 
 
 def test_a_damaged_run_is_compared_as_far_as_it_can_be_read():
