@@ -9,7 +9,7 @@ comma := ,
 DEMO_EXTRAS := demo$(if $(OPENAI_BASE_URL)$(OPENAI_API_KEY),$(comma)openai)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-report crash mutants fuzz docs clean
+.PHONY: help demo test lint bench bench-report soak crash mutants fuzz docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -41,6 +41,9 @@ bench: $(VENV)/.with-dev ## the benchmarks, beside other packages (NAMES= SCALE=
 
 bench-report: $(VENV)/.with-dev ## docs/benchmarks.md from what `make bench` has written
 	@$(BIN)/python -m tools.bench.report
+
+soak: $(VENV)/.with-dev ## an hour of 200 agents that crash and are killed, and a reader (MINUTES= AGENTS= SEED=)
+	@$(BIN)/python -m tools.bench.soak --out $(or $(OUT),docs/benchmarks) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(AGENTS),--agents $(AGENTS)) $(if $(SEED),--seed $(SEED))
 
 docs: $(VENV)/.with-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
