@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from . import append, encryption, unsynced
+from . import append, encryption, resume, unsynced
 from ._bench import Bench, Benchmark
 from ._chart import draw
 from ._environment import environment, journalled, mount_of
@@ -19,6 +19,7 @@ from ._table import table
 BENCHMARKS: dict[str, Benchmark] = {
     "append": append,
     "unsynced": unsynced,
+    "resume": resume,
     "encryption": encryption,
 }
 

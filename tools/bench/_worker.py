@@ -27,7 +27,7 @@ from ._result import Result, median, p99, ratio
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("_serve.py")
 
-WARM_UP = 3  # turns that are not counted
+WARM_UP = 3  # turns that are not counted, at most; at least one, and one for five that are
 
 # The system calls by which data, or names, are made durable.
 _FLUSHES = ("fsync", "fdatasync", "sync_file_range", "msync", "syncfs", "sync")
@@ -116,12 +116,13 @@ def in_turns(
         workers = [held.enter_context(Worker(one, places[one.name], case)) for one in subjects]
         times: dict[str, list[list[float]]] = {one.name: [] for one in subjects}
         before: dict[str, int] = {}
-        for number in range(WARM_UP + rounds):
+        warm_up = max(1, min(WARM_UP, rounds // 5))
+        for number in range(warm_up + rounds):
             for worker in workers:
                 took = worker.ask(clock, first=number * turn + 1, count=turn)
-                if number >= WARM_UP:
+                if number >= warm_up:
                     times[worker.name].append(took)
-            if number == WARM_UP - 1:
+            if number == warm_up - 1:
                 before = {name: size_of(place) for name, place in places.items()}
         sizes = {
             name: (size_of(place) - before[name]) / (rounds * turn)
