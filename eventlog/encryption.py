@@ -8,7 +8,6 @@ What it protects against, and against what not, is in docs/encryption.md.
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -32,6 +31,8 @@ class Key:
     """A key in use. ``head`` is what payloads under it begin with (see _encrypted)."""
 
     def __init__(self, key_id: str, secret: bytes) -> None:
+        import hmac  # noqa: PLC0415 - only where something is encrypted
+
         self._aead = _aead()(secret)
         # Tells a wrong key from damage, and nothing of the key.
         self.check = hmac.digest(secret, _CHECKED, "sha256")[:CHECK_SIZE]

@@ -4,12 +4,12 @@ Decorate what an agent calls with ``@tool``, wrap the agent in a ``RecoverableAg
 after a crash the same call resumes it, and nothing that the log holds is executed again.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from recovery import _codecs as _codecs
-from recovery import _numpy as _numpy
 from recovery._agent import RecoverableAgent, RecoveryReport
 from recovery._budget import Budget
 from recovery._checkpoint import Checkpoint, CheckpointStore
-from recovery._compare import ComparedRun, Comparison, Difference, compare
 from recovery._errors import (
     ApprovalDeniedError,
     BudgetError,
@@ -32,23 +32,34 @@ from recovery._errors import (
     WaitingError,
 )
 from recovery._family import ChildRun, ParentRun
-from recovery._following import RunEvents, events
-from recovery._fork import fork
 from recovery._lineage import ForkedFrom
 from recovery._outside import approve, cancel, deny, pending, signal
 from recovery._progress import Progress
-from recovery._register import register
 from recovery._relatives import children, lineage, parent
-from recovery._resolve import accept, resolve
 from recovery._retry import Retry
 from recovery._run import Run, SyncRun
-from recovery._run_event import RunEvent
 from recovery._stored import StoredCheckpoint, Validity
-from recovery._stream import Stream, SyncStream
 from recovery._tool import Call, Resolution, current_call, tool
-from recovery._undo_outside import undo
 from recovery._usage import Usage
 from recovery._values import OutcomeUnknown, Redacted
+
+if TYPE_CHECKING:
+    from recovery._rarely import (
+        ComparedRun,
+        Comparison,
+        Difference,
+        RunEvent,
+        RunEvents,
+        Stream,
+        SyncStream,
+        accept,
+        compare,
+        events,
+        fork,
+        register,
+        resolve,
+        undo,
+    )
 
 __all__ = [
     "ApprovalDeniedError",
@@ -114,3 +125,18 @@ __all__ = [
     "tool",
     "undo",
 ]
+
+
+if not TYPE_CHECKING:  # else every name would do
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from recovery import _rarely  # noqa: PLC0415 - see there
+
+        value = globals()[name] = getattr(_rarely, name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

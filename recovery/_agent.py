@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-import uuid
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import field, replace
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from eventlog import Damage, EventLog, RefusedValueError
 from eventlog._dataclass import dataclass
@@ -35,7 +35,6 @@ from recovery._events import (
     RunUndone,
 )
 from recovery._failure import failure, message_of
-from recovery._following import RunEvents, Until, events
 from recovery._herald import Herald, record
 from recovery._history import Ended, History, load
 from recovery._outside import cancel_children
@@ -46,6 +45,9 @@ from recovery._tool import current_scope, is_async
 from recovery._usage import Usage
 from recovery._values import pack
 from recovery.stores.file import FileStore, default_directory
+
+if TYPE_CHECKING:
+    from recovery._following import RunEvents, Until
 
 _logger = logging.getLogger("recovery")
 
@@ -177,6 +179,8 @@ class RecoverableAgent:
 
     def events(self, run_id: str, *, after: int = 0, until: Until = "ended") -> RunEvents:
         """What happens in a run, for ``async for`` and ``for``: see ``recovery.events``."""
+        from recovery._following import events  # noqa: PLC0415 - only where somebody looks
+
         return events(self.store, run_id, after=after, until=until)
 
     async def live(self, task: Any, life: Life) -> dict[str, Any]:
@@ -370,12 +374,16 @@ def _is_same(recorded: Any, given: Any) -> bool:
         return False
 
 
+def _new_uid() -> str:
+    return os.urandom(16).hex()
+
+
 def _begin(log: EventLog, history: History, life: Life, task: Any) -> int:
     """Record that the run begins, or that it is resumed; the number of recoveries that this is."""
     recovering = history.started is not None or history.restored is not None
     if history.started is None:
         parent = life.parent.packable() if life.parent is not None else None
-        history.started = RunStarted(life.run_id, task, uuid.uuid4().hex, parent)
+        history.started = RunStarted(life.run_id, task, _new_uid(), parent)
         history.prologue.append(record(log, history, history.started))
     if recovering:
         history.recoveries += 1

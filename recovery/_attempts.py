@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
@@ -157,6 +156,8 @@ def _raised(
     event = failure(call.lsn, exc, run.secrets)
     if spec.retry is None or not spec.retry.again(exc, failed + 1):
         return Settled(run.emit(event), event, exc)
+    import random  # noqa: PLC0415 - only where something is tried again
+
     when = run.wall_clock() + spec.retry.pause_s(exc, failed + 1, random.random())
     _logger.info("run %s: attempt %d failed, next in %.1f s: %s: %s: %s", run.run_id, call.attempt,
                  when - run.wall_clock(), call, event.type, event.message)  # fmt: skip

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from eventlog import Packed
@@ -39,6 +38,7 @@ from recovery._values import digest, pack, pack_arguments, unpack
 
 _logger = logging.getLogger("recovery")
 
+_OURS = "recovery."
 DIRECTLY = (
     " (a plain tool called directly beside other tasks cannot wait for what comes before it; "
     "`await run.call(...)` can)"
@@ -237,8 +237,7 @@ def _canonical(spec: ToolSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 def call_site() -> str:
     """File and line of the agent's code that makes the present call."""
-    here = Path(__file__).parent
     frame = sys._getframe(1)
-    while frame.f_back is not None and here in Path(frame.f_code.co_filename).parents:
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -28,7 +28,6 @@ from recovery._snapshots import (
 from recovery._stored import StoredCheckpoint, Validity, stored_checkpoints
 from recovery._values import digest, pack, unpack
 from recovery.stores.file import FileStore
-from recovery.stores.memory import MemoryStore
 from recovery.stores.protocol import RunStore, check_run_id
 
 
@@ -163,6 +162,8 @@ class CheckpointStore:
     def __init__(self, storage_backend: str | os.PathLike[str] | RunStore | None = None) -> None:
         self.backend: RunStore
         if storage_backend is None:
+            from recovery.stores.memory import MemoryStore  # noqa: PLC0415 - only where it is used
+
             self.backend = MemoryStore()
         elif isinstance(storage_backend, str | os.PathLike):
             self.backend = FileStore(storage_backend)

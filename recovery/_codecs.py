@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
-from decimal import Decimal
-from fractions import Fraction
-from pathlib import PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any
-from uuid import UUID
-from zoneinfo import ZoneInfo
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from eventlog._record import kind_name
-from recovery._coded import BY_CODE, BY_TYPE, Codec, collide
+from recovery._coded import BY_CODE, BY_TYPE, LATER, LATER_BY_CODE, Codec, collide
 from recovery._errors import UnreadableValueError
 from recovery._frozen import FrozenSet
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+    from fractions import Fraction
+    from pathlib import PurePath
 
 FRACTION_SIZE_MAX = 1024  # bytes of each number: making a Fraction looks for common divisors
 
@@ -41,6 +43,11 @@ def atom(
     BY_CODE[code] = Codec(code, encode, decode, atom=True)
     for kind in kinds:
         BY_TYPE[kind] = BY_CODE[code]
+
+
+def later(module: str, code: int, load: Callable[[], None]) -> None:
+    """A codec of types that ``module`` brings: ``load`` imports that, and adds it."""
+    LATER[module] = LATER_BY_CODE[code] = load
 
 
 # -- numbers and text
@@ -66,10 +73,6 @@ def _decimal_bytes(value: Decimal) -> bytes:
     return str(value).upper().encode("ascii")  # whether str() has capitals is the context's say
 
 
-def _decimal(data: bytes) -> Decimal:
-    return Decimal(data.decode("ascii"))
-
-
 def _fraction_bytes(value: Fraction) -> bytes:
     above, below = _int_bytes(value.numerator), _int_bytes(value.denominator)
     if max(len(above), len(below)) > FRACTION_SIZE_MAX:
@@ -77,21 +80,39 @@ def _fraction_bytes(value: Fraction) -> bytes:
     return struct.pack(">H", len(above)) + above + below
 
 
-def _fraction(data: bytes) -> Fraction:
+def _fraction_parts(data: bytes) -> tuple[int, int]:
     size = int.from_bytes(data[:2], "big")
     above, below = data[2 : 2 + size], data[2 + size :]
     if not 0 < len(above) <= FRACTION_SIZE_MAX or not 0 < len(below) <= FRACTION_SIZE_MAX:
         raise ValueError("no fraction")
-    return Fraction(_int(above), _int(below))
+    return _int(above), _int(below)
+
+
+def _decimals() -> None:
+    from decimal import Decimal  # noqa: PLC0415 - only where it is needed
+
+    atom(11, _decimal_bytes, lambda data: Decimal(data.decode("ascii")), Decimal)
+
+
+def _fractions() -> None:
+    from fractions import Fraction  # noqa: PLC0415 - as above
+
+    atom(12, _fraction_bytes, lambda data: Fraction(*_fraction_parts(data)), Fraction)
+
+
+def _uuids() -> None:
+    from uuid import UUID  # noqa: PLC0415 - as above
+
+    atom(18, lambda value: value.bytes, lambda data: UUID(bytes=data), UUID)
 
 
 atom(4, _int_bytes, _int, int)  # of more than 64 bits; others are msgpack's
 atom(5, _text_bytes, _text, str)  # with lone surrogates
 atom(10, lambda value: _COMPLEX.pack(value.real, value.imag),
      lambda data: complex(*_COMPLEX.unpack(data)), complex)  # fmt: skip
-atom(11, _decimal_bytes, _decimal, Decimal)
-atom(12, _fraction_bytes, _fraction, Fraction)
-atom(18, lambda value: value.bytes, lambda data: UUID(bytes=data), UUID)
+later("decimal", 11, _decimals)
+later("fractions", 12, _fractions)
+later("uuid", 18, _uuids)
 
 
 # -- time
@@ -102,10 +123,6 @@ def _zone_bytes(zone: tzinfo | None) -> bytes:
     match zone:
         case None:
             return b""
-        case ZoneInfo() if type(zone) is ZoneInfo and zone.key is not None:
-            if not _ZONE_KEY.fullmatch(zone.key):
-                raise ValueError(f"a ZoneInfo with the key {zone.key!r:.80}")
-            return b"Z" + zone.key.encode("ascii")
         case timezone():
             offset = zone.utcoffset(None)
             packed = _OFFSET.pack(offset // _MICROSECOND)
@@ -113,6 +130,13 @@ def _zone_bytes(zone: tzinfo | None) -> bytes:
             if name == timezone(offset).tzname(None):
                 return b"O" + packed
             return b"N" + packed + _text_bytes(name)
+    zoneinfo: Any = sys.modules.get("zoneinfo")  # is there, if it is one of these
+    ours = zoneinfo is not None and type(zone) is zoneinfo.ZoneInfo
+    key = getattr(zone, "key", None) if ours else None
+    if key is not None:
+        if not _ZONE_KEY.fullmatch(key):
+            raise ValueError(f"a ZoneInfo with the key {key!r:.80}")
+        return b"Z" + bytes(key.encode("ascii"))
     raise TypeError(
         f"its tzinfo is a {kind_name(zone)}: datetime.timezone and zoneinfo.ZoneInfo (by key) are "
         "carried"
@@ -126,6 +150,8 @@ def _zone(data: bytes) -> tzinfo | None:
         key = data[1:].decode("ascii")
         if not _ZONE_KEY.fullmatch(key):
             raise ValueError("no key of a time zone")
+        from zoneinfo import ZoneInfo  # noqa: PLC0415 - as above
+
         try:
             return ZoneInfo(key)
         except (ValueError, OSError, LookupError, ImportError) as exc:
@@ -176,20 +202,39 @@ atom(14, _time_bytes, _time, time)
 atom(15, _datetime_bytes, _datetime, datetime)
 atom(16, lambda value: _DELTA.pack(value.days, value.seconds, value.microseconds),
      lambda data: timedelta(*_DELTA.unpack(data)), timedelta)  # fmt: skip
-atom(17, _zone_bytes, _some_zone, timezone, ZoneInfo)
+atom(17, _zone_bytes, _some_zone, timezone)
+
+
+def _zones() -> None:
+    from zoneinfo import ZoneInfo  # noqa: PLC0415 - as above
+
+    BY_TYPE[ZoneInfo] = BY_CODE[17]
+
+
+LATER["zoneinfo"] = _zones
 
 
 # -- paths
 
-_PATHS: tuple[type[PurePath], ...] = (PurePosixPath, PureWindowsPath, PosixPath, WindowsPath)
+
+@cache
+def _path_types() -> tuple[type[PurePath], ...]:
+    from pathlib import (  # noqa: PLC0415 - as above
+        PosixPath,
+        PurePosixPath,
+        PureWindowsPath,
+        WindowsPath,
+    )
+
+    return PurePosixPath, PureWindowsPath, PosixPath, WindowsPath
 
 
 def _path_bytes(value: PurePath) -> bytes:
-    return bytes((_PATHS.index(type(value)),)) + _text_bytes(str(value))
+    return bytes((_path_types().index(type(value)),)) + _text_bytes(str(value))
 
 
 def _path(data: bytes) -> PurePath:
-    kind = _PATHS[data[0]]
+    kind = _path_types()[data[0]]
     try:
         return kind(_text(data[1:]))
     except NotImplementedError as exc:
@@ -199,7 +244,25 @@ def _path(data: bytes) -> PurePath:
         ) from exc
 
 
-atom(19, _path_bytes, _path, *_PATHS)
+later("pathlib", 19, lambda: atom(19, _path_bytes, _path, *_path_types()))
+
+
+# -- arrays
+
+
+def _arrays() -> None:
+    from recovery import _numpy  # noqa: PLC0415 - as above
+
+    BY_CODE[21] = _numpy.CODEC
+
+
+def _array_types() -> None:
+    from recovery import _numpy  # noqa: PLC0415 - as above
+
+    BY_TYPE.update(dict.fromkeys(_numpy.types(), _numpy.CODEC))
+
+
+LATER_BY_CODE[21], LATER["numpy"] = _arrays, _array_types
 
 
 # -- what holds other values, and what can be changed in place

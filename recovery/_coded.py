@@ -62,11 +62,14 @@ class Codec:
     checked: bool = False
 
 
-# Filled by _codecs, _numpy and register; written under the lock of the last, read without.
+# Filled by _codecs and register; written under the lock of the last, read without.
 BY_TYPE: dict[type, Codec] = {}
 BY_CODE: dict[int, Codec] = {}
 BY_NAME: dict[str, Codec] = {}
-LATER: dict[str, Callable[[], None]] = {}  # codecs of an optional package, loaded on first use
+# What adds the codecs of types that another module brings: by its name, for values of them, and
+# by their numbers. Called when the first one is met, so that nobody else imports that module.
+LATER: dict[str, Callable[[], None]] = {}
+LATER_BY_CODE: dict[int, Callable[[], None]] = {}
 
 
 def codec_of(kind: type) -> Codec | None:
@@ -78,6 +81,15 @@ def codec_of(kind: type) -> Codec | None:
             load()
             found = BY_TYPE.get(kind)
     return found
+
+
+def codec_numbered(code: int) -> Codec:
+    """The codec of a number; ValueError when there is none."""
+    if code not in BY_CODE and code in LATER_BY_CODE:
+        LATER_BY_CODE[code]()
+    if code not in BY_CODE:
+        raise ValueError(f"extension type {code} is not known to this library")
+    return BY_CODE[code]
 
 
 def collide(keys: Iterable[Any]) -> bool:
@@ -362,10 +374,8 @@ def _opened(part: _Ext, where: _Where, frozen: bool) -> tuple[Codec, list[Any]]:
     """The codec for an extension value, and what that is to be given."""
     code, data = part.code, part.data
     if code != REGISTERED:
-        codec = BY_CODE.get(code)
-        if codec is None:
-            raise ValueError(f"extension type {code} is not known to this library")
-        return codec, _Alone([data if codec.atom else document(data, frozen)])
+        numbered = codec_numbered(code)
+        return numbered, _Alone([data if numbered.atom else document(data, frozen)])
     parts = document(data, frozen)
     if not isinstance(parts, list) or len(parts) != 2 or type(parts[0]) is not str:
         raise ValueError("a value of a registered type without a name")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import random
 import sys
 import threading
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable
@@ -167,11 +165,11 @@ class RunCore(ABC):
 
     def random(self) -> float:
         """A random number in [0, 1), the same on replay."""
-        return float(self._value("random", random.random))
+        return float(self._value("random", _random))
 
     def uuid(self) -> str:
         """A new UUID, the same on replay."""
-        return str(self._value("uuid", lambda: str(uuid.uuid4())))
+        return str(self._value("uuid", _uuid))
 
     def usage(self) -> Usage:
         """What the run has used so far, over all its lives; the same on replay."""
@@ -468,6 +466,18 @@ class RunCore(ABC):
         lsn = self.emit(HistoryDropped(dropped))
         if not self._prologue.keys().isdisjoint(dropped):
             self._prologue[lsn] = None
+
+
+def _random() -> float:
+    import random  # noqa: PLC0415 - only where it is needed
+
+    return random.random()
+
+
+def _uuid() -> str:
+    import uuid  # noqa: PLC0415 - as above
+
+    return str(uuid.uuid4())
 
 
 def describe(recorded: RecordedCall) -> str:

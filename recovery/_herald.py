@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from eventlog import EventLog, RefusedValueError
 from recovery._events import Event, encode
-from recovery._run_event import RunEvent, Teller
 from recovery._tool import current_scope
 
 if TYPE_CHECKING:
     from recovery._history import History
+    from recovery._run_event import RunEvent
 
 _logger = logging.getLogger("recovery")
 
@@ -24,6 +24,8 @@ class Herald:
     """
 
     def __init__(self, on_event: Callable[[RunEvent], Any], history: History) -> None:
+        from recovery._run_event import Teller  # noqa: PLC0415 - only where somebody listens
+
         self.teller = Teller(history.run_id, history.tallies.progress, history.log.fetch)
         self._on_event = on_event
 

@@ -13,10 +13,9 @@ from typing import Any
 import msgpack
 
 from eventlog._record import decode as decode_document
-from recovery._coded import BY_CODE, BY_TYPE, LATER, Codec
+from recovery._coded import Codec
 from recovery._errors import UnreadableValueError
 
-CODE = 21
 DIMENSIONS_MAX = 32  # of numpy 1; 64 in numpy 2
 # Booleans, integers, floats of 16 to 64 bits, complex numbers of these, times, bytes and text.
 _DTYPE = re.compile(
@@ -91,11 +90,10 @@ def _freeze(value: Any) -> Any:
     return value
 
 
-def _load() -> None:
+def types() -> set[type]:
+    """The types that the codec is for."""
     np = _numpy()
-    kinds = {np.ndarray, *np.sctypeDict.values()} - {np.object_, np.void}
-    BY_TYPE.update(dict.fromkeys(kinds, BY_CODE[CODE]))
+    return {np.ndarray, *np.sctypeDict.values()} - {np.object_, np.void}
 
 
-BY_CODE[CODE] = Codec(CODE, _encode, _decode, atom=True, freeze=_freeze)
-LATER["numpy"] = _load
+CODEC = Codec(21, _encode, _decode, atom=True, freeze=_freeze)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -88,6 +87,8 @@ class Secrets:
             where = f"{spec.name}({name})"
             raise RefusedValueError(where, "a redacted value that cannot be carried") from None
         self._remember(value)
+        import hashlib  # noqa: PLC0415 - only where something is redacted
+
         made = hashlib.blake2b(
             msgpack.packb([spec.name, name]) + packed, digest_size=16, key=self._salt.encode()[:64],
             person=b"agent-eventlog",

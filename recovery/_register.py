@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from recovery._coded import BY_NAME, BY_TYPE, REGISTERED, Codec
+from recovery._coded import BY_NAME, BY_TYPE, REGISTERED, Codec, codec_of
 from recovery._errors import UnreadableValueError
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ def _add(cls: type[Any], codec: Codec) -> None:
             f"{_where(other.kind)} is registered as {codec.name!r} already: give {_where(cls)} "
             "another name=, and keep it for good"
         )
-    own = BY_TYPE.get(cls)
+    own = codec_of(cls)
     if own is not None and own.name != codec.name:
         known = f"is registered as {own.name!r}" if own.name else "needs no registration"
         raise ValueError(f"{_where(cls)} {known}")

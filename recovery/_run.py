@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
-from typing import Any, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
 
 from eventlog import EventLog
 from recovery._call import protocol
@@ -23,7 +23,6 @@ from recovery._effects import Attend, Commit, Effect, Invoke, Nap, TimedOutError
 from recovery._history import History
 from recovery._keys import step_of
 from recovery._settings import ChildOptions, Settings
-from recovery._stream import Stream, SyncStream
 from recovery._tool import (
     Arguments,
     Scope,
@@ -34,8 +33,10 @@ from recovery._tool import (
     spec_of,
 )
 from recovery._turns import ThreadTurns, Turns, tasks_of
-from recovery._undo import prepare
 from recovery._waiting import SLEEP, WAIT_FOR, sleep_arguments, wait_for_arguments
+
+if TYPE_CHECKING:
+    from recovery._stream import Stream, SyncStream
 
 R = TypeVar("R")
 
@@ -140,6 +141,12 @@ class _Drivers(RunCore):
         if threading.current_thread() is not self._home:
             return self._turns_of[self._home_loop].wait_in_thread(wait)
         return False if self.alone() else None  # nobody can go on meanwhile
+
+
+def _undoing(run: RunCore, since: int, tools: Iterable[Callable[..., Any]]) -> ToolSpec:
+    from recovery._undo import prepare  # noqa: PLC0415 - only where it is used
+
+    return prepare(run, since, tools)
 
 
 async def _invoke(effect: Invoke) -> Any:
@@ -318,6 +325,8 @@ class Run(_Drivers):
         return self.open_stream(spec_of(function), (args, kwargs), call_id)
 
     def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Stream:
+        from recovery._stream import Stream  # noqa: PLC0415 - only where it is used
+
         return Stream(self, self._perform_async, spec, given, call_id)
 
     async def undo(
@@ -335,7 +344,7 @@ class Run(_Drivers):
         again. Parks (InDoubtError) for a compensation that a crash left in doubt, and before
         anything is undone if a call that can be undone is itself in doubt.
         """
-        return await self.perform_async(prepare(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
+        return await self.perform_async(_undoing(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
 
     async def child(
         self,
@@ -417,13 +426,15 @@ class SyncRun(_Drivers):
         return self.open_stream(spec_of(function), (args, kwargs), call_id)
 
     def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> SyncStream:
+        from recovery._stream import SyncStream  # noqa: PLC0415 - only where it is used
+
         return SyncStream(self, self._perform_sync, spec, given, call_id)
 
     def undo(
         self, since: int = 0, tools: Iterable[Callable[..., Any]] = ()
     ) -> list[dict[str, Any]]:
         """Undo what the run has done; see ``Run.undo``."""
-        return self.perform_sync(prepare(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
+        return self.perform_sync(_undoing(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
 
     def child(
         self,

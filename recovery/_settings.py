@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from signal import Signals
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from eventlog._dataclass import dataclass
 from recovery._budget import Budget
 from recovery._keys import UNDO_CALL
-from recovery._run_event import RunEvent
 from recovery._tool import AfterCrash, ToolSpec, check_policy, is_async
+
+if TYPE_CHECKING:
+    from recovery._run_event import RunEvent
 
 
 class Options(TypedDict, total=False):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from eventlog._files import OSFiles
 from eventlog._log import Durability
@@ -14,7 +13,14 @@ from recovery.stores.protocol import LogStore
 
 def default_directory() -> str:
     """Where runs live unless told otherwise: ``$EVENTLOG_HOME``, else ``~/.eventlog``."""
-    return str(Path(os.environ.get("EVENTLOG_HOME") or "~/.eventlog").expanduser())
+    return _expanded(os.environ.get("EVENTLOG_HOME") or "~/.eventlog")
+
+
+def _expanded(path: str) -> str:
+    expanded = os.path.expanduser(path)
+    if expanded.startswith("~"):
+        raise RuntimeError(f"{path}: nothing says where the home directory is")
+    return expanded
 
 
 class FileStore(LogStore):
@@ -30,12 +36,15 @@ class FileStore(LogStore):
         durability: Durability = "power",
         encryption: Encryption | None = None,
     ) -> None:
-        root = Path(default_directory() if path is None else path).expanduser()
+        root = default_directory() if path is None else _expanded(os.fspath(path))
         # Absolute, because agents change their working directory.
-        super().__init__(str(root.absolute()), OSFiles(), durability, encryption)
+        root = os.path.join(os.getcwd(), root)
+        if ".." not in root.split(os.sep):  # which may lead somewhere else, behind a link
+            root = os.path.normpath(root)
+        super().__init__(root, OSFiles(), durability, encryption)
 
     def _path(self, run_id: str) -> str:
         path = super()._path(run_id)
-        if Path(path).is_symlink():
+        if os.path.islink(path):
             raise RecoveryError(f"{path} is a symbolic link. A run is a directory in its store.")
         return path

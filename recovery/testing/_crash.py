@@ -7,12 +7,10 @@ import logging
 import random
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any, Literal, TypedDict, Unpack
 from unittest import mock
 
@@ -300,14 +298,14 @@ def chosen(
 @contextmanager
 def _alone(seed: int) -> Iterator[None]:
     """Runs that are the same each time, and say nothing."""
-    uid = uuid.UUID(int=random.Random(f"{seed} uid").getrandbits(128), version=4)
+    uid = random.Random(f"{seed} uid").randbytes(16).hex()
     loggers = [logging.getLogger(name) for name in ("recovery", "eventlog", "asyncio")]
     were = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
     try:
         # Idempotency keys are made of the run's id: the same in each run, for results hold them.
-        with mock.patch.object(_agent, "uuid", SimpleNamespace(uuid4=lambda: uid)):
+        with mock.patch.object(_agent, "_new_uid", lambda: uid):
             yield
     finally:
         for logger, was in zip(loggers, were, strict=True):

@@ -793,7 +793,8 @@ def test_what_this_system_does_not_have_is_not_damage(monkeypatch):
         raise NotImplementedError("cannot instantiate on your system")
 
     path, array = pack(Path("/x"), "x"), pack(numpy.arange(3), "x")
-    monkeypatch.setattr("recovery._codecs._PATHS", (type(Path()),) * 2 + (elsewhere,) * 2)
+    kinds = (type(Path()),) * 2 + (elsewhere,) * 2
+    monkeypatch.setattr("recovery._codecs._path_types", lambda: kinds)
     monkeypatch.setattr(elsewhere, "__name__", "PosixPath")
     with pytest.raises(UnreadableValueError, match="a PosixPath, which this system has not"):
         unpack(path)

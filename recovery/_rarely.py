@@ -1,0 +1,29 @@
+"""What of the public names few programs use: imported when the first of them is asked for."""
+
+from __future__ import annotations
+
+from recovery._compare import ComparedRun, Comparison, Difference, compare
+from recovery._following import RunEvents, events
+from recovery._fork import fork
+from recovery._register import register
+from recovery._resolve import accept, resolve
+from recovery._run_event import RunEvent
+from recovery._stream import Stream, SyncStream
+from recovery._undo_outside import undo
+
+__all__ = [
+    "ComparedRun",
+    "Comparison",
+    "Difference",
+    "RunEvent",
+    "RunEvents",
+    "Stream",
+    "SyncStream",
+    "accept",
+    "compare",
+    "events",
+    "fork",
+    "register",
+    "resolve",
+    "undo",
+]
