@@ -19,10 +19,10 @@ from recovery._approval import Asking, approved, asks
 from recovery._attempts import attempts, leave, resume
 from recovery._budget import admit
 from recovery._core import RunCore, describe
-from recovery._difference import Sides, differences
+from recovery._difference import differences
 from recovery._doubt import Outcome, Settled, call_of
 from recovery._effects import Attend, Effect, Wait
-from recovery._errors import Stop, ToolError
+from recovery._errors import Sides, Stop, ToolError
 from recovery._events import (
     CallFailed,
     CallIntended,

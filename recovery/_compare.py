@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
-from eventlog import RefusedValueError
 from eventlog._dataclass import dataclass
 from recovery._checkpoint import CheckpointStore
+from recovery._difference import differing, same
 from recovery._existing import reader_of
 from recovery._lineage import ForkedFrom
 from recovery._shorten import shorten
 from recovery._told import CallTold, ChangeTold, RunTold, tell
-from recovery._values import pack
 from recovery.stores.protocol import RunStore
 
 PATHS_MAX = 5  # differences that are shown of two values
@@ -131,7 +130,7 @@ def _compared(told: RunTold) -> ComparedRun:
 
 
 def _differences(a: RunTold, b: RunTold, since: int) -> Iterator[Difference]:
-    for where, one, other in differing(a.task, b.task):
+    for where, one, other in _paths(a.task, b.task):
         yield Difference(0, "task", where, one, other)
     last = max(a.reached, b.reached)
     yield from _calls(a.step(0).calls, b.step(0).calls, 0, "")
@@ -151,9 +150,9 @@ def _differences(a: RunTold, b: RunTold, since: int) -> Iterator[Difference]:
 def _boundary(a: RunTold, b: RunTold, since: int) -> Iterator[Difference]:
     """What the runs had at the end of a step behind which both logs tell of them."""
     if a.state is not None and b.state is not None:
-        for where, one, other in differing(a.state, b.state):
+        for where, one, other in _paths(a.state, b.state):
             yield Difference(since, "state", where, one, other)
-    for where, one, other in differing(a.messages_at(since), b.messages_at(since)):
+    for where, one, other in _paths(a.messages_at(since), b.messages_at(since)):
         yield Difference(since, "messages", where, one, other)
 
 
@@ -192,14 +191,14 @@ def _aside(
 def _ends(a: tuple[str, Any], b: tuple[str, Any]) -> list[tuple[str, str, str]]:
     """How two calls, or two runs, ended otherwise."""
     if a[0] == b[0]:
-        return differing(a[1], b[1])
+        return _paths(a[1], b[1])
     one, other = (end if what is None else f"{end}: {shorten(what)}" for end, what in (a, b))
     return [("", one, other)]
 
 
 def _arguments(a: CallTold, b: CallTold) -> list[tuple[str, str, str]]:
     if a.arguments is not None and b.arguments is not None:
-        found = differing(a.arguments, b.arguments)
+        found = _paths(a.arguments, b.arguments)
         if found:  # they are [positional, by name]
             return [(f" args{where[3:]}" if where[:3] != "[1]" else f" {where[4:]}", one, other)
                     for where, one, other in found]  # fmt: skip
@@ -245,30 +244,10 @@ def _tool(call: CallTold) -> Any:
     return call.identity[0]
 
 
-def same(a: Any, b: Any) -> bool:
-    """Whether two recorded values are equal, in type too."""
-    try:
-        return pack(a, "") == pack(b, "")
-    except RefusedValueError:
-        return bool(a == b)
-
-
-def differing(a: Any, b: Any) -> list[tuple[str, str, str]]:
-    """Where two values differ: the path, and what each has there. The first few."""
-    found: list[tuple[str, str, str]] = []
-    todo = [("", a, b)]
-    while todo and len(found) < PATHS_MAX:
-        where, one, other = todo.pop(0)
-        if same(one, other):
-            continue
-        if isinstance(one, dict) and isinstance(other, dict) and same([*one], [*other]):
-            todo = [(f"{where}.{key}", one[key], other[key]) for key in one] + todo
-        elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-            parts = zip(one, other, strict=True)
-            todo = [(f"{where}[{i}]", *pair) for i, pair in enumerate(parts)] + todo
-        else:
-            found.append((where, shorten(one), shorten(other)))
-    return found
+def _paths(a: Any, b: Any) -> list[tuple[str, str, str]]:
+    """Where two values differ, behind the name of what they are: the first few."""
+    return [(f".{path}" if path[:1] not in ("", "[") else path, shorten(one), shorten(other))
+            for path, one, other in islice(differing(a, b), PATHS_MAX)]  # fmt: skip
 
 
 def _cell(text: str, lsn: int) -> str:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eventlog import Packed
-from recovery._difference import Sides, differences
-from recovery._errors import RecoveryError
+from recovery._difference import differences
+from recovery._errors import RecoveryError, Sides
 from recovery._events import MessagesChanged
 from recovery._replay import RecordedChange
 from recovery._shorten import shorten

@@ -18,8 +18,7 @@ from recovery._budget import admit
 from recovery._checkpoint import CheckpointStore
 from recovery._children import Children
 from recovery._conversation import Conversation
-from recovery._difference import Sides
-from recovery._errors import DivergenceError, InDoubtError, RecoveryError, Stop
+from recovery._errors import DivergenceError, InDoubtError, RecoveryError, Sides, Stop
 from recovery._events import (
     CallAbandoned,
     Event,

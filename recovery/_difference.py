@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
-from eventlog._dataclass import dataclass
+from eventlog._errors import RefusedValueError
+from recovery._shorten import shorten
+from recovery._values import pack
 
 SHOWN_MAX = 8  # differences
 SIZE_MAX = 80  # of a value as it is shown
+REPR_MAX = 1 << 20  # of a value in which the place to show is looked for
 DEPTH_MAX = 20  # below it, values are compared as a whole
 
 
@@ -21,49 +24,52 @@ class _Absent:
 _ABSENT = _Absent()
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """Both sides of a divergence: the record ``lsn`` (0: none), and what the code does.
-
-    ``differences`` has a line for each difference: its path, the recorded value, the one of now.
-    """
-
-    lsn: int
-    recorded: str
-    found: str
-    differences: tuple[str, ...] = ()
-
-
 def differences(recorded: Any, found: Any) -> tuple[str, ...]:
     """Where two values differ, a line each: ``args[0].amount: 10 -> 9999``."""
-    some = islice(_differences(recorded, found, "", 0), SHOWN_MAX + 1)
+    some = islice(differing(recorded, found), SHOWN_MAX + 1)
     lines = [f"{path or 'value'}: {_pair(a, b)}" for path, a, b in some]
     return (*lines[:SHOWN_MAX], "and more") if len(lines) > SHOWN_MAX else tuple(lines)
 
 
-def _differences(a: Any, b: Any, path: str, depth: int) -> Iterator[tuple[str, Any, Any]]:
-    if type(a) is dict and type(b) is dict and depth < DEPTH_MAX:
+def same(a: Any, b: Any) -> bool:
+    """Whether two values that can be recorded are equal, in type too.
+
+    By their bytes: NaN is NaN, and no ``__eq__`` of anybody is asked.
+    """
+    try:
+        return pack(a, "") == pack(b, "")
+    except RefusedValueError:
+        return a is b
+
+
+def differing(a: Any, b: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any, Any]]:
+    """Where two values differ: the path, and what each has there."""
+    if same(a, b):
+        return
+    if depth < DEPTH_MAX and type(a) is dict and type(b) is dict and not _in_another_order(a, b):
         for key in dict.fromkeys([*a, *b]):
             dot = "." if path else ""
             name = f"{dot}{key}" if type(key) is str else f"[{key!r}]"
-            yield from _differences(
-                a.get(key, _ABSENT), b.get(key, _ABSENT), path + name, depth + 1
-            )
-    elif type(a) is type(b) and type(a) in (list, tuple) and depth < DEPTH_MAX:
-        for i in range(max(len(a), len(b))):
-            one, other = (side[i] if i < len(side) else _ABSENT for side in (a, b))
-            yield from _differences(one, other, f"{path}[{i}]", depth + 1)
-    elif type(a) is not type(b) or (a != b and not (a != a and b != b)):  # NaN is NaN here
+            one, other = a.get(key, _ABSENT), b.get(key, _ABSENT)
+            yield from differing(one, other, path + name, depth + 1)
+    elif depth < DEPTH_MAX and type(a) is type(b) and type(a) in (list, tuple):
+        for i, (one, other) in enumerate(zip_longest(a, b, fillvalue=_ABSENT)):
+            yield from differing(one, other, f"{path}[{i}]", depth + 1)
+    else:
         yield path, a, b
+
+
+def _in_another_order(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
+    return a.keys() == b.keys() and not same([*a], [*b])
 
 
 def _pair(a: Any, b: Any) -> str:
     """Both values, cut down to where they differ."""
-    one, other = repr(a), repr(b)
+    one, other = (shorten(value, REPR_MAX) for value in (a, b))
     if max(len(one), len(other)) > SIZE_MAX:
-        same = next((i for i, (x, y) in enumerate(zip(one, other, strict=False)) if x != y),
-                    min(len(one), len(other)))  # fmt: skip
-        one, other = _around(one, same), _around(other, same)
+        at = next((i for i, (x, y) in enumerate(zip(one, other, strict=False)) if x != y),
+                  min(len(one), len(other)))  # fmt: skip
+        one, other = _around(one, at), _around(other, at)
     return f"{one} -> {other}"
 
 

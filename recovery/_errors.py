@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from eventlog._dataclass import dataclass
 from eventlog._errors import Damage
-from recovery._difference import Sides
 from recovery._shorten import shorten
 
 
@@ -27,6 +27,19 @@ class TaskMismatchError(RecoveryError):
             f"  recorded: {shorten(recorded, 2000)}\n  given:    {shorten(given, 2000)}\n"
             "Use another run_id for the new task, or give the recorded task to resume this run."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Both sides of a divergence: the record ``lsn`` (0: none), and what the code does.
+
+    ``differences`` has a line for each difference: its path, the recorded value, the one of now.
+    """
+
+    lsn: int
+    recorded: str
+    found: str
+    differences: tuple[str, ...] = ()
 
 
 class DivergenceError(RecoveryError):

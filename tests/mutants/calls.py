@@ -550,7 +550,7 @@ MUTANTS = [
     Mutant(
         "equal-values-of-other-types-not-told-apart",
         "A 1 that has become True is not shown as different: the error names no difference.",
-        [Edit("recovery/_difference.py", "type(a) is not type(b) or (a != b", "(a != b")],
+        [Edit("recovery/_difference.py", 'pack(a, "") == pack(b, "")', "bool(a == b)")],
         [DIFFERENCE + "test_the_path_to_each_difference_is_named"],
     ),
 ]

@@ -124,8 +124,7 @@ def test_arguments_differ_by_value_where_they_are_recorded_else_by_digest(store)
     run(store, "a", one)
     run(store, "b", other)
     first, second, third = found(compare(store, "a", "b"))
-    assert first[1:3] == ("arguments", "send x args")
-    assert first[3:] == ("['a']", "['a', 'bob']")
+    assert first[1:] == ("arguments", "send x args[1]", "(absent)", "'bob'")
     assert second[1:3] == ("arguments", "send")
     assert second[3].startswith("digest ") and second[3] != second[4]
     assert third[1:] == ("arguments", "send more.deep[1].n", "3", "2")
@@ -192,8 +191,11 @@ def test_messages_tasks_and_states_are_compared(store):
     run(store, "changed")
     comparison = compare(store, "a", "changed")
     assert [(one.step, one.what, one.where) for one in comparison.differences] == [
-        (2, "state", ".steps"), (2, "messages", ""), (4, "end", "[1]"),
+        (2, "state", ".steps"),
+        (2, "messages", "[0]"), (2, "messages", "[1]"), (2, "messages", "[2]"),
+        (4, "end", "[1]"),
     ]  # fmt: skip
+    assert [one.b for one in comparison.differences[1:4]] == ["'hello'", "(absent)", "(absent)"]
     fork(store, "a", "task", at_step=2, task="u")
     run(store, "task", task="u")
     assert [one.what for one in compare(store, "a", "task").differences] == ["task"]

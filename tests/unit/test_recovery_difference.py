@@ -24,10 +24,36 @@ from recovery._difference import SHOWN_MAX, SIZE_MAX, differences
         ({"args": ["a"]}, {"args": ["a", "b"]}, ["args[1]: (absent) -> 'b'"]),
         ({1: "x"}, {1: "y"}, ["[1]: 'x' -> 'y'"]),
         ({"a": [1]}, {"a": {"b": 1}}, ["a: [1] -> {'b': 1}"]),
+        ({1: 2, 3: 4}, {3: 4, 1: 2}, ["value: {1: 2, 3: 4} -> {3: 4, 1: 2}"]),
+        ({1: 2}, {True: 2}, ["value: {1: 2} -> {True: 2}"]),
     ],
 )
 def test_the_path_to_each_difference_is_named(recorded: Any, found: Any, lines: list[str]) -> None:
     assert list(differences(recorded, found)) == lines
+
+
+def test_values_that_do_not_compare_with_a_yes_or_no() -> None:
+    numpy = pytest.importorskip("numpy")
+    a, b = ({"x": numpy.arange(3) + n} for n in (0, 1))
+    assert differences(a, {"x": numpy.arange(3)}) == ()
+    assert differences(a, b) == ("x: array([0, 1, 2]) -> array([1, 2, 3])",)
+    assert differences(a, {}) == ("x: array([0, 1, 2]) -> (absent)",)
+
+
+def test_values_whose_own_methods_raise() -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise OSError
+
+        def __repr__(self) -> str:
+            raise OSError
+
+        __hash__ = None  # type: ignore[assignment]
+
+    odd = Odd()
+    assert differences([odd], [odd]) == ()
+    (line,) = differences([odd], [1])
+    assert line.startswith("[0]: <tests.unit.") and line.endswith(" -> 1")
 
 
 def test_a_long_text_is_shown_where_it_differs() -> None:
