@@ -107,27 +107,24 @@ def in_turns(
     clock: str = "steps",
 ) -> dict[str, tuple[list[list[float]], float]]:
     """Turns of ``turn`` steps of each subject, ``rounds`` times: by name, the seconds of each
-    counted turn's steps, and bytes on disk for each step.
+    counted turn's steps, and bytes on disk for each step, once it is closed.
 
     ``clock``: "steps" times each step; "cpu" gives one figure a turn, of CPU per step.
     """
+    places = {one.name: directory / str(i) for i, one in enumerate(subjects)}
+    times: dict[str, list[list[float]]] = {one.name: [] for one in subjects}
+    warm_up = max(1, min(WARM_UP, rounds // 5))
     with ExitStack() as held:
-        places = {one.name: directory / str(i) for i, one in enumerate(subjects)}
         workers = [held.enter_context(Worker(one, places[one.name], case)) for one in subjects]
-        times: dict[str, list[list[float]]] = {one.name: [] for one in subjects}
-        before: dict[str, int] = {}
-        warm_up = max(1, min(WARM_UP, rounds // 5))
+        empty = {name: size_of(place) for name, place in places.items()}
         for number in range(warm_up + rounds):
             for worker in workers:
                 took = worker.ask(clock, first=number * turn + 1, count=turn)
                 if number >= warm_up:
                     times[worker.name].append(took)
-            if number == warm_up - 1:
-                before = {name: size_of(place) for name, place in places.items()}
-        sizes = {
-            name: (size_of(place) - before[name]) / (rounds * turn)
-            for name, place in places.items()
-        }
+    # Closed: without what is taken ahead, or not yet where it belongs.
+    steps = (warm_up + rounds) * turn
+    sizes = {name: (size_of(place) - empty[name]) / steps for name, place in places.items()}
     return {name: (times[name], sizes[name]) for name in times}
 
 
@@ -171,5 +168,6 @@ def _flushes(subject: Subject, directory: Path, case: Mapping[str, Any], count: 
 
 
 def size_of(directory: Path) -> int:
-    """Bytes of all files in a directory, without what a file has in reserve behind its end."""
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    """Bytes of all files in a directory, but for SQLite's WAL, which goes when it is closed."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return sum(path.stat().st_size for path in files if not path.name.endswith(("-wal", "-shm")))

@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
+from . import soak
 from .__main__ import BENCHMARKS
 from ._result import Aim, Result
-from ._table import table
+from ._table import number, table
 from ._worker import ROOT
 
+SOAK = "soak"
 PAGE = ROOT / "docs" / "benchmarks.md"
 
 HEAD = """\
@@ -32,29 +36,60 @@ def main() -> None:
 
 def page(directory: Path) -> str:
     """The page, of all benchmarks that have figures in ``directory``."""
-    sections = [HEAD]
-    for name in BENCHMARKS:
-        figures = directory / f"{name}.json"
-        if figures.exists():
-            sections.append(_section(name, json.loads(figures.read_text())))
-    return "\n".join(sections)
+    figures = {
+        name: json.loads((directory / f"{name}.json").read_text())
+        for name in (*BENCHMARKS, SOAK)
+        if (directory / f"{name}.json").exists()
+    }
+    sections = [
+        _soak(one) if name == SOAK else _section(name, one) for name, one in figures.items()
+    ]
+    return "\n".join([HEAD, *sections, _where(figures)])
 
 
 def _section(name: str, figures: dict[str, Any]) -> str:
     module = BENCHMARKS[name]
     results = [Result(**one) for one in figures["results"]]
     aims = [Aim(**{key: one[key] for key in one if key != "met"}) for one in figures["aims"]]
-    environment = "; ".join(f"{key}: {value}" for key, value in figures["environment"].items())
-    parts = [
+    return "\n".join([
         f"## {module.TITLE}\n",
         f"{module.ABOUT}\n",
         f"![{module.TITLE}](benchmarks/{name}.svg)\n",
         table(module.UNIT, module.YARDSTICK, results, "github") + "\n",
         *(f"- {aim}" for aim in aims),
         *([""] if aims else []),
-        f"<small>{environment}</small>\n",
-    ]
-    return "\n".join(parts)
+    ])  # fmt: skip
+
+
+def _soak(figures: dict[str, Any]) -> str:
+    rows = [[what, number(before), number(after)]
+            for what, (before, after) in figures["grown"].items()]  # fmt: skip
+    totals = ", ".join(f"{what} {number(value)}" for what, value in figures["totals"].items())
+    grown = tabulate(rows, ["", "second quarter", "last quarter"], tablefmt="github",
+                     disable_numparse=True, colalign=["left", "right", "right"])  # fmt: skip
+    wrong = [f"- WRONG: {what}" for what in figures["wrong"]]
+    return "\n".join([
+        f"## {figures['agents']} agents, {figures['minutes']:g} minutes\n",
+        f"{soak.__doc__}".partition("\n\n")[2],
+        f"In all: {totals}; seed {figures['seed']}.\n",
+        "![memory, times, descriptors and files](benchmarks/soak.svg)\n",
+        grown + "\n",
+        *(wrong or ["Nothing was wrong." if not figures["leaks"]
+                    else f"GROWN: {', '.join(figures['leaks'])}."]),
+        "",
+    ])  # fmt: skip
+
+
+def _where(figures: dict[str, Any]) -> str:
+    """What the figures were measured on: each of its facts, and for which of them."""
+    facts: dict[tuple[str, str], list[str]] = {}
+    for name, one in figures.items():
+        for fact in one["environment"].items():
+            facts.setdefault(fact, []).append(name)
+    rows = [[what, value, "" if len(names) == len(figures) else ", ".join(names)]
+            for (what, value), names in sorted(facts.items())]  # fmt: skip
+    listed = tabulate(rows, ["", "", "for"], tablefmt="github", disable_numparse=True)
+    return f"## What it was measured on\n\n{listed}\n"
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from .raw import record
 class Sqlite:
     """A table of blobs, journal_mode=WAL; ``synchronous`` is FULL where a commit is to be durable.
 
-    Its steady state: the WAL has its full size, and is written over from the start at each
-    checkpoint, before the first step that counts.
+    In its steady state: the WAL has its full size before the first step, and is written over from
+    its start after each checkpoint.
     """
 
     def __init__(self, directory: Path, case: dict[str, Any]) -> None:
