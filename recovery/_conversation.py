@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,16 +9,14 @@ from eventlog import Packed
 from recovery._difference import differences
 from recovery._errors import RecoveryError, Sides
 from recovery._events import MessagesChanged
+from recovery._parts import Outcomes, Parts, pack_stand_in
 from recovery._replay import RecordedChange
 from recovery._shorten import shorten
-from recovery._values import Ref, digest, pack, pack_list, pack_ref, unpack
+from recovery._values import Ref, pack_list, unpack
 
 if TYPE_CHECKING:
     from recovery._core import RunCore
     from recovery._history import History
-
-RECENT_OUTCOMES = 256  # a message equal to one of these is recorded as a reference to it
-REF_SIZE_MIN = 32  # below this the value itself is as short as a reference
 
 
 class Conversation:
@@ -27,14 +24,8 @@ class Conversation:
 
     def __init__(self, run: RunCore, history: History) -> None:
         self._run, self._history = run, history
-        self._recent: OrderedDict[bytes, Ref] = OrderedDict()
-
-    def remember(self, packed: bytes, lsn: int) -> None:
-        """An outcome that a message may soon be equal to."""
-        if len(packed) >= REF_SIZE_MIN:
-            self._recent[digest(packed)] = Ref(lsn)
-            if len(self._recent) > RECENT_OUTCOMES:
-                self._recent.popitem(last=False)
+        self._outcomes = Outcomes(history.restored.borrowed if history.restored else 0)
+        self.remember = self._outcomes.remember
 
     def record(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
         """Record ``messages[start:stop] = packed``; where in the log each new message is."""
@@ -50,20 +41,18 @@ class Conversation:
             again = self._match(start, stop, packed)
             if again is not None:
                 return again
-            refs: list[Ref | None] = [
-                self._recent.get(digest(one)) if len(one) >= REF_SIZE_MIN else None
-                for one in packed
-            ]
+            found = [self._outcomes.stand_in(one) for one in packed]
             new = pack_list([
-                Packed(one) if ref is None else pack_ref(ref)
-                for ref, one in zip(refs, packed, strict=True)
+                Packed(one) if item is None else pack_stand_in(item)
+                for item, one in zip(found, packed, strict=True)
             ])  # fmt: skip
             lsn = run.note(MessagesChanged(start, stop, new))
-            return [ref or (Ref(lsn, i) if lsn else None) for i, ref in enumerate(refs)]
+            return [item if isinstance(item, Ref) else Ref(lsn, i) if lsn else None
+                    for i, item in enumerate(found)]  # fmt: skip
 
     def shown(self, recorded: RecordedChange) -> str:
         """A recorded change for a person."""
-        return _shown(recorded.change, self._values_of(recorded.change))
+        return _shown(recorded.change, [unpack(one) for one in self._known(recorded.change)])
 
     def _match(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None] | None:
         """Where the new messages are, if the change is recorded: it is not written twice.
@@ -77,16 +66,16 @@ class Conversation:
         alone = run.alone()
         for recorded in run.replay.changes:
             change = recorded.change
-            values = run.attempt(partial(self._values_of, change))
-            same = (stop - start, packed) == (
-                change.stop - change.start, [pack(value, "") for value in values],
-            )  # fmt: skip
+            known = run.attempt(partial(self._known, change))
+            same = (stop - start, packed) == (change.stop - change.start, known)
             if same and (start == change.start or not alone):
                 run.replay.take_change(recorded)
+                self._outcomes.borrowed += sum(item.borrowed for item in change.new
+                                               if isinstance(item, Parts))  # fmt: skip
                 return [item if isinstance(item, Ref) else Ref(recorded.lsn, i)
                         for i, item in enumerate(change.new)]  # fmt: skip
             if alone:
-                new = [unpack(one) for one in packed]
+                values, new = [unpack(one) for one in known], [unpack(one) for one in packed]
                 found = differences(
                     {"start": change.start, "stop": change.stop, "messages": values},
                     {"start": start, "stop": stop, "messages": new},
@@ -96,8 +85,8 @@ class Conversation:
                 return None  # it was accepted
         return None
 
-    def _values_of(self, change: MessagesChanged) -> list[Any]:
-        return [self._history.value_of(item) for item in change.new]
+    def _known(self, change: MessagesChanged) -> list[bytes]:
+        return [self._history.packed_of(item) for item in change.new]
 
 
 def _shown(change: MessagesChanged, values: list[Any]) -> str:

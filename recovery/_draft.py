@@ -15,7 +15,8 @@ from eventlog._dataclass import dataclass
 from eventlog._record import Packed, Record, unpack
 from recovery._events import CallIntended, Event
 from recovery._keys import UNDO_PREFIX, call_scope, idempotency_key, outer_call
-from recovery._values import EXT_REF, Ref, pack_ref
+from recovery._parts import Parts, pack_stand_in, stand_in_of
+from recovery._values import Ref
 
 
 def packed_again(undecoded: Any) -> Packed:
@@ -53,12 +54,12 @@ class Draft:
 class Mover:
     """Copies events of run ``uid`` into a draft.
 
-    ``at``: where what was copied is now, by LSN. ``value_of``: the value, undecoded, that a
-    reference to a record which was not copied stands for.
+    ``at``: where what was copied is now, by LSN. ``packed_of``: the message for which a reference
+    stands, where it needs a record that was not copied.
     """
 
-    def __init__(self, uid: str, draft: Draft, value_of: Callable[[Ref], Any]) -> None:
-        self._uid, self._draft, self._value_of = uid, draft, value_of
+    def __init__(self, uid: str, draft: Draft, packed_of: Callable[[Ref | Parts], bytes]) -> None:
+        self._uid, self._draft, self._packed_of = uid, draft, packed_of
         self.at: dict[int, int] = {}
 
     def copy(self, record: Record, event: Event) -> None:
@@ -93,9 +94,9 @@ class Mover:
         return value
 
     def _reference(self, item: Any) -> Any:
-        if not isinstance(item, msgpack.ExtType) or item.code != EXT_REF:
+        found = stand_in_of(packed_again(item)) if isinstance(item, msgpack.ExtType) else None
+        if found is None:
             return item
-        lsn, index = msgpack.unpackb(item.data)
-        if lsn not in self.at:
-            return self._value_of(Ref(lsn, index))
-        return unpack(pack_ref(Ref(self.at[lsn], index)))
+        if not found.lsns <= self.at.keys():
+            return unpack(self._packed_of(found))
+        return unpack(pack_stand_in(found.moved(self.at)))

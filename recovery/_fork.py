@@ -9,9 +9,8 @@ from typing import Any, TypedDict, Unpack
 
 from eventlog import Damage, EventLog, Packed, Snapshot
 from eventlog._dataclass import dataclass
-from eventlog._record import unpack as unpack_undecoded
 from recovery._checkpoint import CheckpointStore
-from recovery._draft import Draft, Mover, packed_again
+from recovery._draft import Draft, Mover
 from recovery._errors import DamagedRunError, RecoveryError
 from recovery._events import (
     CallIntended,
@@ -33,14 +32,15 @@ from recovery._history import (
     RunRecords,
     checkpoints,
     items_from,
+    packed_of_ref,
     prologue_of,
     reaches_behind,
     tallies_of,
-    value_of_ref,
 )
 from recovery._keys import UNDO_CALL, outer_call
 from recovery._lineage import ForkedFrom, started_of
 from recovery._messages import Messages
+from recovery._parts import Parts, Values, stands_in
 from recovery._replay import RECORDED_ANEW, Replay, dropped_by
 from recovery._snapshots import Checkpointed, Restored, SnapshotWriter, checked_body
 from recovery._stored import stored_checkpoints
@@ -188,7 +188,7 @@ class _Fork:
             raise RecoveryError(f"no agent has run {self.run_id!r}: give the fork a task=")
         draft = Draft()
         draft.append("", Packed())  # in place of the first record, which says how many there are
-        mover = Mover(source.uid if source else "", draft, self._value_of)
+        mover = Mover(source.uid if source else "", draft, self._packed_of)
         self._copy(part.prologue, mover, new_task)
         base = self._checkpoint(part.base, new_run_id, draft, mover) if part.base else 0
         self._copy(part.tail, mover, new_task)
@@ -375,14 +375,14 @@ class _Fork:
             entered = entered or isinstance(event, StepStarted)
             if isinstance(event, MessagesChanged) and entered:
                 messages[event.start : event.stop] = [
-                    packed_again(self._value_of(item)) if isinstance(item, Ref) else pack(item, "")
+                    self._packed_of(item) if stands_in(item) else pack(item, "")
                     for item in event.new
                 ]
         return messages
 
-    def _value_of(self, ref: Ref) -> Any:
-        """The value, undecoded, that a message refers to."""
-        return value_of_ref(self.log.fetch, self.run_id, ref, unpack_undecoded)
+    def _packed_of(self, item: Ref | Parts) -> bytes:
+        """The message that is recorded as a reference."""
+        return packed_of_ref(Values(self.log.fetch), self.run_id, item)
 
     # -- what to say
 

@@ -27,10 +27,11 @@ from recovery._events import (
 )
 from recovery._keys import step_of, step_scope
 from recovery._lineage import ForkedFrom
+from recovery._parts import Parts, Values, resolve, stands_in
 from recovery._replay import Replay
-from recovery._snapshots import BrokenCheckpointError, Restored, restore, values_in
+from recovery._snapshots import BrokenCheckpointError, Restored, restore
 from recovery._tally import Tallies
-from recovery._values import Ref, unpack
+from recovery._values import Ref, pack, unpack
 
 if TYPE_CHECKING:
     from recovery._herald import Herald
@@ -75,7 +76,7 @@ class History:
     herald: Herald | None = None
     size: int = 0  # of what is recorded behind the checkpoint: what a recovery has to read
     _outcomes: dict[int, Any] = field(init=False)
-    _fetched: dict[Ref, Any] = field(init=False, default_factory=dict)
+    _values: Values = field(init=False)
 
     def __post_init__(self) -> None:
         self._outcomes = {
@@ -83,6 +84,7 @@ class History:
             for lsn, _, event in self.entries
             if isinstance(event, CallReturned | CallResolved)
         }
+        self._values = Values(self.log.fetch, self._outcomes)
 
     @property
     def uid(self) -> str:
@@ -101,32 +103,32 @@ class History:
         origin, restored = self.origin, self.restored
         return bool(origin and origin.optional and restored and restored.lsn <= origin.until)
 
-    def value_of(self, item: Any) -> Any:
-        """What a recorded message is: itself, or what it refers to."""
-        if not isinstance(item, Ref):
-            return item
-        if item.lsn in self._outcomes:
-            return self._outcomes[item.lsn]
-        if item not in self._fetched:
-            self._fetched[item] = value_of_ref(self.log.fetch, self.run_id, item)
-        return self._fetched[item]
+    def packed_of(self, item: Any) -> bytes:
+        """A recorded message, packed: itself, or what it refers to."""
+        if not stands_in(item):
+            return pack(item, "message")
+        return packed_of_ref(self._values, self.run_id, item)
 
 
-def value_of_ref(
-    fetch: Callable[[set[int]], dict[int, Record]], run_id: str, ref: Ref,
-    unpacked: Callable[[bytes], Any] = unpack,
-) -> Any:  # fmt: skip
-    """The value that a reference in the log of a run names; DamagedRunError when it is lost."""
-    record = fetch({ref.lsn}).get(ref.lsn)
+def packed_of_ref(values: Values, run_id: str, item: Ref | Parts) -> bytes:
+    """The packed message that is elsewhere in the log of a run; DamagedRunError when it is lost."""
     try:
-        if record is None:
-            raise ValueError
-        return unpacked(values_in(record)[ref.index])
+        return resolve(values, [item])[0][0]
+    except (KeyError, IndexError, TypeError, ValueError) as exc:
+        lsn = getattr(exc, "lsn", min(item.lsns))
+        lost = Damage(0, 0, 0, lsn, lsn, "holds a message that a later record refers to")
+        raise DamagedRunError(run_id, [lost]) from None
+
+
+def value_of_ref(values: Values, run_id: str, item: Ref | Parts) -> Any:
+    """The same as a value."""
+    packed = packed_of_ref(values, run_id, item)
+    try:
+        return unpack(packed)
     except UnreadableValueError as exc:
-        raise exc.at(ref.lsn) from exc.__cause__
-    except (KeyError, IndexError, TypeError, ValueError):
-        what = "holds a message that a later record refers to"
-        lost = Damage(0, 0, 0, ref.lsn, ref.lsn, what)
+        raise exc.at(min(item.lsns)) from exc.__cause__
+    except ValueError as exc:
+        lost = Damage(0, 0, len(packed), min(item.lsns), min(item.lsns), str(exc))
         raise DamagedRunError(run_id, [lost]) from None
 
 

@@ -27,10 +27,9 @@ from recovery._events import (
 )
 from recovery._history import value_of_ref
 from recovery._keys import outer_call, step_of
+from recovery._parts import Fetch, Values, stands_in
 from recovery._progress import CallMade, Progress, ProgressTally
-from recovery._values import Ref, pack, unpack, unpack_map
-
-Fetch = Callable[[set[int]], dict[int, Record]]
+from recovery._values import pack, unpack, unpack_map
 
 RECENT_SIZE_MAX = 8 << 20  # of outcomes kept, for messages are often references to them
 
@@ -174,12 +173,9 @@ class Teller:
 
     def message(self, item: Any) -> Any:
         """A recorded message: itself, or what it refers to."""
-        if not isinstance(item, Ref):
+        if not stands_in(item):
             return item
-        packed = self._recent.get(item.lsn)
-        if packed is not None:
-            return unpack(packed)
-        return value_of_ref(self._fetch, self.run_id, item)
+        return value_of_ref(Values(self._fetch, self._recent), self.run_id, item)
 
     def _event(
         self, kind: str, lsn: int, time_ns: int, step: int | None, about: dict[str, Any]

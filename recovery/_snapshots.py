@@ -20,18 +20,8 @@ from eventlog import Packed, Record, RefusedValueError, Snapshot
 from eventlog._dataclass import dataclass
 from recovery._errors import RecoveryError, UnreadableValueError
 from recovery._messages import Messages, digest_of_all
-from recovery._values import (
-    Ref,
-    digest,
-    pack,
-    pack_list,
-    pack_map,
-    pack_ref,
-    ref_in,
-    split_list,
-    unpack,
-    unpack_map,
-)
+from recovery._parts import LostValueError, Values, pack_stand_in, resolve, stand_in_of
+from recovery._values import Ref, digest, pack, pack_list, pack_map, split_list, unpack, unpack_map
 
 VERSION = 1
 
@@ -92,6 +82,7 @@ class Restored:
     carried: dict[str, Any] = field(default_factory=dict)
     state_at: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     bases: list[Base] = field(default_factory=list)
+    borrowed: int = 0  # bytes of the messages that are elsewhere in the log (see _parts)
 
 
 def checksum(run_id: str, step: int, state: Mapping[str, bytes], rest: tuple[bytes, bytes]) -> str:
@@ -169,7 +160,7 @@ class SnapshotWriter:
             "index": index,
             "bases": [base.lsn for base in bases],
             "keep": base.keep,
-            "messages": pack_list([pack_ref(ref) if ref else pack(message, "messages")
+            "messages": pack_list([pack_stand_in(ref) if ref else pack(message, "messages")
                                    for ref, message in news]),
             # [value] where it changed, else the LSN of the snapshot that holds it
             "state": pack_map({key: pack_list([packed[key]]) if key in changed
@@ -218,7 +209,8 @@ def _named(snapshot: Snapshot) -> Iterator[None]:
     except UnreadableValueError as exc:
         raise exc.at(snapshot.lsn) from exc.__cause__
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as exc:
-        reason = exc if isinstance(exc, BrokenCheckpointError) else f"{type(exc).__name__}: {exc}"
+        ours = isinstance(exc, BrokenCheckpointError | LostValueError)
+        reason = exc if ours else f"{type(exc).__name__}: {exc}"
         raise BrokenCheckpointError(f"checkpoint at LSN {snapshot.lsn}: {reason}") from None
 
 
@@ -240,9 +232,10 @@ def _restore(source: Source, snapshot: Snapshot) -> Restored:
         for base in bases:
             base.keep = min(base.keep, part["keep"])
         for i, item in enumerate(part["messages"]):
-            placed.append((item, ref_in(item) or Ref(lsn, i)))
+            found_at = stand_in_of(item)
+            placed.append((item, found_at if isinstance(found_at, Ref) else Ref(lsn, i)))
         bases.append(Base(part["index"], lsn, len(placed)))
-    packed = _resolve(source, placed)
+    packed, borrowed = resolve(Values(source.fetch), (item for item, _ in placed))
     state_at = _state(source, snapshot.lsn, body)
     # Of the bytes as they were recorded: values may have types that are not what they were.
     digests = {id(one): digest(one) for one in packed}
@@ -261,6 +254,7 @@ def _restore(source: Source, snapshot: Snapshot) -> Restored:
         snapshot.lsn, body["checkpoint_id"], body["run_id"], body["step"], body["timestamp"],
         body["recoveries"], state, packed, messages.refs, body["prologue"], unpack(results), actual,
         body["carried"], {key: (digest(value), at) for key, (value, at) in state_at.items()}, bases,
+        borrowed,
     )  # fmt: skip
 
 
@@ -289,25 +283,6 @@ def _get(found: dict[int, Record], lsn: int) -> Record:
     if lsn not in found:
         raise BrokenCheckpointError(f"it needs LSN {lsn}, which is damaged or missing")
     return found[lsn]
-
-
-def _resolve(source: Source, placed: list[tuple[Packed, Ref]]) -> list[bytes]:
-    named = {id(item): ref for item, ref in placed if ref_in(item) is not None}
-    found = source.fetch({ref.lsn for ref in named.values()})
-    values = {lsn: values_in(_get(found, lsn)) for lsn in {ref.lsn for ref in named.values()}}
-    return [values[ref.lsn][ref.index] if id(item) in named else item for item, ref in placed]
-
-
-def values_in(record: Record) -> list[Packed]:
-    """The values that Refs to a record name by their index."""
-    match record.kind:
-        case "outcome" | "signal" | "resolved":
-            return [unpack_map(record.packed)["value"]]
-        case "messages":
-            return split_list(unpack_map(record.packed)["new"])
-        case "snapshot":
-            return split_list(unpack_map(record.packed)["messages"])
-    raise BrokenCheckpointError(f"LSN {record.lsn} is a {record.kind!r}, which holds no message")
 
 
 def _state(source: Source, lsn: int, body: dict[str, Any]) -> dict[str, tuple[Packed, int]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
-from eventlog import Damage, Snapshot
+from eventlog import Damage, Record, Snapshot
 from eventlog._dataclass import dataclass
 from recovery._history import RunRecords
+from recovery._parts import Parts, stand_in_of, values_in
 from recovery._snapshots import BrokenCheckpointError, checked_body, place_in_state
-from recovery._values import ref_in
+from recovery._values import Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,53 +49,72 @@ class StoredCheckpoint:
 
 
 @dataclass(slots=True)
-class _Parts:
+class _Pieces:
     """What a checkpoint's record says of where the rest of it is."""
 
     found: StoredCheckpoint
     bases: list[int]
     keep: int
-    messages: list[int]  # LSNs of records that hold them, 0 for this one
+    messages: list[Ref | Parts | None]  # what stands for them; None: they are in its record
     others: set[int]
 
 
 def stored_checkpoints(log: RunRecords) -> list[StoredCheckpoint]:
     """The checkpoints in a log, the newest first. Reads it once and restores nothing."""
     damage: list[Damage] = []
-    snapshots: list[_Parts] = []
+    snapshots: list[_Pieces] = []
     unsound: list[StoredCheckpoint] = []
     for snapshot in log.snapshots(damage.append):
         try:
-            snapshots.append(_parts(snapshot))
+            snapshots.append(_pieces(snapshot))
         except BrokenCheckpointError as exc:
             unsound.append(_unreadable(snapshot.lsn, len(snapshot.packed), str(exc)))
     unsound += [_unreadable(one.first_lsn, one.size, str(one)) for one in damage if one.snapshot]
-    there = {record.lsn for record in log.records(1, on_damage=lambda damage: None)}
+    there: set[int] = set()
+    lent: dict[Ref, set[int]] = {}
+    for record in log.records(1, on_damage=lambda damage: None):
+        there.add(record.lsn)
+        lent |= _lent(record)
     read = {one.found.lsn: one for one in snapshots}
-    listed = [_verified(one, read, there) for one in snapshots]
+    listed = [_verified(one, read, there, lent) for one in snapshots]
     return sorted(listed + unsound, key=lambda one: -one.lsn)
 
 
-def _parts(snapshot: Snapshot) -> _Parts:
+def _lent(record: Record) -> dict[Ref, set[int]]:
+    """Messages in a record that are made of parts, and what those need."""
+    with suppress(KeyError, ValueError):  # a record that makes no sense
+        if record.kind == "messages":
+            items = enumerate(map(stand_in_of, values_in(record)))
+            return {Ref(record.lsn, i): item.lsns for i, item in items if isinstance(item, Parts)}
+    return {}
+
+
+def _pieces(snapshot: Snapshot) -> _Pieces:
     body = checked_body(snapshot)
     found = StoredCheckpoint(
         body["checkpoint_id"], body["step"], snapshot.lsn, float(body["timestamp"]),
         len(snapshot.packed), Validity(True),
     )  # fmt: skip
-    refs = [ref_in(item) for item in body["messages"]]
-    messages = [ref.lsn if ref is not None else 0 for ref in refs]
+    messages = [stand_in_of(item) for item in body["messages"]]
     others = {place_in_state(part) for part in body["state"].values()} - {0}
     others |= set(body["prologue"])
-    return _Parts(found, body["bases"], body["keep"], messages, others)
+    return _Pieces(found, body["bases"], body["keep"], messages, others)
 
 
-def _verified(one: _Parts, read: dict[int, _Parts], there: set[int]) -> StoredCheckpoint:
+def _verified(
+    one: _Pieces, read: dict[int, _Pieces], there: set[int], lent: dict[Ref, set[int]]
+) -> StoredCheckpoint:
     needed = one.others | set(one.bases)
-    placed: list[int] = []
+    placed: list[Ref | Parts | None] = []
     for part in [*(read[lsn] for lsn in one.bases if lsn in read), one]:
         del placed[part.keep :]
         placed += part.messages
-    missing = sorted((needed | set(placed)) - there - {0})
+    for item in placed:
+        if item is not None:
+            needed |= item.lsns
+        if isinstance(item, Ref):
+            needed |= lent.get(item, set())
+    missing = sorted(needed - there)
     if not missing:
         return one.found
     what = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")

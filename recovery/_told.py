@@ -29,10 +29,11 @@ from recovery._events import (
 from recovery._history import Entry, RunRecords, checkpoints, decoded, ended_by, value_of_ref
 from recovery._keys import outer_call, step_of
 from recovery._lineage import ForkedFrom
+from recovery._parts import Values, stands_in
 from recovery._replay import RECORDED_ANEW, dropped_by
 from recovery._shorten import shorten
 from recovery._snapshots import checked_body
-from recovery._values import Ref, unpack
+from recovery._values import unpack
 
 
 @dataclass(slots=True)
@@ -243,4 +244,4 @@ def _read_end(entries: list[Entry], told: RunTold) -> None:
 
 
 def _value(log: RunRecords, run_id: str, item: Any) -> Any:
-    return value_of_ref(log.fetch, run_id, item) if isinstance(item, Ref) else item
+    return value_of_ref(Values(log.fetch), run_id, item) if stands_in(item) else item

@@ -22,7 +22,7 @@ from recovery._coded import BY_CODE, BY_TYPE, Codec, ExtType, Layout, codec_of, 
 from recovery._errors import UnreadableValueError
 from recovery._frozen import FrozenDict, FrozenList
 
-EXT_REF, EXT_MESSAGES, EXT_UNKNOWN, EXT_REDACTED = 1, 2, 3, 22
+EXT_REF, EXT_MESSAGES, EXT_UNKNOWN, EXT_REDACTED, EXT_PARTS = 1, 2, 3, 22, 23
 
 # First bytes of msgpack's binary and extension types: only where one of them occurs can a value
 # have slipped in that msgpack takes and gives back as another type.
@@ -39,8 +39,6 @@ _NOT_NESTING = bytes(set(range(256)) - _NESTING)
 # Neither nesting nor slippery: most of any text. To leave them out first is five times as fast as
 # to search for the others.
 _TAME = bytes(set(range(256)) - _NESTING - {*range(0xC4, 0xCA), *range(0xD4, 0xD9)})
-_REF_SIZE_MAX = 24  # two integers in a list in an extension value
-_EXT_STARTS = (b"\xc7", b"\xd4", b"\xd5", b"\xd6", b"\xd7", b"\xd8")
 _AROUND = b"\x91" * (1024 - DEPTH_MAX - 1)
 
 
@@ -54,6 +52,15 @@ class Ref:
     def __hash__(self) -> int:
         # As a key in forged bytes: a hash of numbers could be made the same for all of them.
         return hash(b"%d %d" % (self.lsn, self.index))
+
+    @property
+    def lsns(self) -> set[int]:
+        """The record that it needs."""
+        return {self.lsn}
+
+    def moved(self, at: dict[int, int]) -> Ref:
+        """The same, where records have other LSNs."""
+        return Ref(at[self.lsn], self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +160,7 @@ def _default_argument(value: Any) -> Any:
 
 
 def _ext(code: int, data: bytes) -> Any:
-    if code > EXT_UNKNOWN:
+    if code > EXT_UNKNOWN and code != EXT_PARTS:
         raise _CodedError
     return BY_CODE[code].decode(data)
 
@@ -170,11 +177,6 @@ def pack(value: Any, path: str) -> Packed:
 def pack_message(value: Any, path: str) -> Packed:
     """The same for a message, of which no part may be one that can be changed in place."""
     return _pack(value, path, _default, of_message=True)
-
-
-def pack_ref(ref: Ref) -> Packed:
-    """A reference, where one stands for a value."""
-    return Packed(msgpack.packb(_default(ref)))
 
 
 def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], path: str) -> Packed:
@@ -277,14 +279,6 @@ def split_list(packed: bytes) -> list[Packed]:
     except Exception as exc:  # msgpack raises by kind of garbage
         raise ValueError(f"not a list: {type(exc).__name__}: {exc}") from None
     return parts
-
-
-def ref_in(packed: bytes) -> Ref | None:
-    """The reference that stands here for a value, if one does."""
-    if packed[:1] not in _EXT_STARTS or len(packed) > _REF_SIZE_MAX:
-        return None
-    found = unpack(packed)
-    return found if isinstance(found, Ref) else None
 
 
 def unpack(packed: bytes) -> Any:

@@ -42,6 +42,7 @@ PURE = {
     "eventlog._encrypted",
     "eventlog._errors",
     "recovery._draft",
+    "recovery._parts",
     "recovery._events",
     "recovery._replay",
     "recovery._retry",

@@ -54,13 +54,13 @@ MUTANTS = [
     Mutant(
         "fork-keeps-references",
         "A message that is an outcome refers to whatever has that LSN in the fork.",
-        [Edit(DRAFT, "return unpack(pack_ref(Ref(self.at[lsn], index)))", "return item")],
+        [Edit(DRAFT, "return unpack(pack_stand_in(found.moved(self.at)))", "return item")],
         [TESTS + "test_a_fork_executes_what_comes_after_the_step_and_nothing_else"],
     ),
     Mutant(
         "fork-refers-to-the-other-log",
         "A message from before the checkpoint is copied as a reference, to a log that may be gone.",
-        [Edit(DRAFT, "return self._value_of(Ref(lsn, index))", "return item")],
+        [Edit(DRAFT, "return unpack(self._packed_of(found))", "return item")],
         [TESTS + "test_a_message_from_before_the_checkpoint_is_copied_by_value"],
     ),
     Mutant(

@@ -9,6 +9,7 @@ CORE, AGENT, HISTORY = "recovery/_core.py", "recovery/_agent.py", "recovery/_his
 SNAPSHOTS, MESSAGES, CHECKPOINT = (
     "recovery/_snapshots.py", "recovery/_messages.py", "recovery/_checkpoint.py",
 )  # fmt: skip
+PARTS, STORED, DRAFT = "recovery/_parts.py", "recovery/_stored.py", "recovery/_draft.py"
 VALUES, ERRORS = "recovery/_values.py", "recovery/_errors.py"
 
 AGENTS = "unit/test_recovery_agent.py::"
@@ -16,6 +17,7 @@ STORE = "unit/test_recovery_checkpoint_store.py::"
 SNAPSHOT_TESTS = "unit/test_recovery_snapshots.py::"
 MESSAGE_TESTS = "unit/test_recovery_messages.py::"
 VALUE_TESTS = "unit/test_recovery_values.py::"
+PART_TESTS = "unit/test_recovery_parts.py::"
 PROPERTIES = "property/test_agent_properties.py::"
 RARE = PROPERTIES + "test_rare_programs_that_crash_at_every_call_of_the_disk"
 SEEDED = "unit/test_seeded_bugs.py::"
@@ -464,6 +466,63 @@ MUTANTS = [
             )
         ],
         [VALUE_TESTS + "test_a_conversation_among_arguments_is_recorded_by_digest"],
+    ),
+    Mutant(
+        "part-cut-short",
+        "The last byte of a part of an outcome stays behind: a message is read back as another.",
+        [
+            Edit(
+                PARTS,
+                "[start:stop])] = lsn, start, stop\n",
+                "[start:stop])] = lsn, start, stop - 1\n",
+            )
+        ],
+        [
+            PART_TESTS
+            + "test_a_message_that_is_or_holds_a_part_of_an_outcome_is_recorded_by_reference"
+        ],
+    ),
+    Mutant(
+        "part-taken-of-what-is-there",
+        "A part that its outcome does not have is taken for as much of it as there is.",
+        [Edit(PARTS, "if len(pieces[-1]) != stop - start:", "if len(pieces[-1]) > stop - start:")],
+        [PART_TESTS + "test_forged_parts_are_an_error_of_ours"],
+    ),
+    Mutant(
+        "parts-out-of-order",
+        "The pieces of a message with several parts are in another order.",
+        [Edit(PARTS, "in sorted(found):", "in reversed(sorted(found)):")],
+        [PART_TESTS + "test_any_message_of_any_outcomes_is_read_back_byte_for_byte"],
+    ),
+    Mutant(
+        "parts-without-limit",
+        "A log of a few KiB becomes a conversation of gigabytes.",
+        [Edit(PARTS, "    if borrowed > BORROWED_MAX:\n", "    if borrowed < 0:\n")],
+        [PART_TESTS + "test_a_small_log_does_not_become_a_conversation_of_gigabytes"],
+    ),
+    Mutant(
+        "borrowing-not-counted",
+        "More is recorded by reference than a reader takes: the checkpoint cannot be restored.",
+        [Edit(PARTS, "            self.borrowed += parts.borrowed\n", "            pass\n")],
+        [PART_TESTS + "test_no_more_is_borrowed_than_is_read_again"],
+    ),
+    Mutant(
+        "lent-parts-not-missed",
+        "A checkpoint is listed as sound though an outcome that its messages need is damaged.",
+        [Edit(STORED, "            needed |= lent.get(item, set())\n", "            pass\n")],
+        [PART_TESTS + "test_a_message_whose_outcome_is_damaged_is_not_made_up"],
+    ),
+    Mutant(
+        "parts-not-moved",
+        "In a fork, parts of messages are taken from whatever has that LSN there.",
+        [
+            Edit(
+                DRAFT,
+                "return unpack(pack_stand_in(found.moved(self.at)))",
+                "return unpack(pack_stand_in(found))",
+            )
+        ],
+        [PART_TESTS + "test_a_fork_has_the_messages_of_its_run"],
     ),
     Mutant(
         "order-of-named-arguments-counts",

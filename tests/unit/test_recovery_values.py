@@ -24,7 +24,6 @@ from recovery._values import (
     pack_arguments,
     pack_list,
     pack_map,
-    pack_ref,
     unpack,
     unpack_frozen,
 )
@@ -173,7 +172,6 @@ def test_lists_and_maps_of_packed_values_equal_packed_lists_and_maps(values):
     assert pack_list([pack(value, "x") for value in values]) == pack(values, "x")
     named = {f"k{i}": value for i, value in enumerate(values)}
     assert pack_map({key: pack(value, "x") for key, value in named.items()}) == pack(named, "x")
-    assert pack_ref(Ref(1, 2)) == pack(Ref(1, 2), "x")
 
 
 @given(st.binary(max_size=40))

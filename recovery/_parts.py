@@ -1,0 +1,314 @@
+"""Messages of what the log has already: what is recorded in their place. Pure.
+
+A reply is appended as it came, or a part of it is; a tool's result stands in the message that
+tells the model of it. So the log has most of a message when it is appended. What is recorded for a
+message that equals an outcome is a Ref to that. For one that holds an outcome, or a part of one, it
+is Parts: some bytes as they are, others by where they are in an outcome. Joined, they are the
+message as it would have been recorded whole, byte for byte: whatever is in it, and with the same
+digest. What they are joined of is not looked at for references in turn.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeGuard, cast
+
+import msgpack
+
+from eventlog._dataclass import dataclass
+from eventlog._frame import PAYLOAD_SIZE_MAX
+from eventlog._record import Packed, Record
+from eventlog._record import unpack as unpack_undecoded
+from recovery._coded import BY_CODE, BY_TYPE, Codec
+from recovery._values import EXT_PARTS, EXT_REF, Ref, digest, pack, split_list, unpack, unpack_map
+
+REF_SIZE_MIN = 32  # below this the value itself is as short as a reference
+PART_SIZE_MIN = 64  # the same for a part: a reference, and the bytes around it
+WALKED_MAX = 256  # values in a document that are looked at: what is worth it stands near the top
+WHOLE_MAX = 256  # outcomes that are remembered, the newest
+INNER_MAX, INNER_EACH_MAX = 128, 16  # parts of them
+FRESH_SIZE_MAX = 16 << 10  # bytes of outcomes that are held until somebody asks for their parts
+# What the messages of a conversation may take from outcomes; more is recorded as it is. It keeps
+# forged references, a few bytes for each megabyte, from using up a reader's memory.
+BORROWED_MAX = 256 << 20
+
+# Where the number of an extension value is, by its first byte.
+_EXT_CODE_AT = {0xC7: 2, 0xC8: 3, 0xC9: 5, 0xD4: 1, 0xD5: 1, 0xD6: 1, 0xD7: 1, 0xD8: 1}
+
+Fetch = Callable[[set[int]], dict[int, Record]]
+Span = tuple[int, int, int]  # LSN of an outcome; where in its packed value: from, to
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A message, packed, in pieces: bytes, and where in the values of outcomes the others are."""
+
+    pieces: tuple[bytes | Span, ...]
+
+    @property
+    def lsns(self) -> set[int]:
+        """The records that it needs."""
+        return {piece[0] for piece in self.pieces if type(piece) is tuple}
+
+    @property
+    def borrowed(self) -> int:
+        """Bytes that come from outcomes."""
+        return sum(piece[2] - piece[1] for piece in self.pieces if type(piece) is tuple)
+
+    def joined(self, value_at: Callable[[int], bytes]) -> Packed:
+        """The message; ``value_at`` gives the packed value of the outcome of an LSN.
+
+        ValueError when it would be larger than any that was recorded, or the outcome is smaller.
+        """
+        if self.borrowed > PAYLOAD_SIZE_MAX:
+            raise ValueError(f"a message of {self.borrowed} bytes")
+        pieces = []
+        for piece in self.pieces:
+            if type(piece) is bytes:
+                pieces.append(piece)
+                continue
+            lsn, start, stop = piece
+            pieces.append(value_at(lsn)[start:stop])
+            if len(pieces[-1]) != stop - start:
+                raise ValueError(f"LSN {lsn} has no bytes {start} to {stop}")
+        return Packed(b"".join(pieces))
+
+    def moved(self, at: dict[int, int]) -> Parts:
+        """The same, where records have other LSNs."""
+        return Parts(tuple(piece if type(piece) is bytes else (at[piece[0]], *piece[1:])
+                           for piece in self.pieces))  # fmt: skip
+
+
+def _encode(parts: Parts) -> bytes:
+    return bytes(msgpack.packb(parts.pieces))
+
+
+def _decode(data: bytes) -> Parts:
+    pieces = unpack_undecoded(data)
+    if type(pieces) is not list or not pieces:
+        raise ValueError("no parts")
+    return Parts(tuple(_piece(piece) for piece in pieces))
+
+
+def _piece(piece: object) -> bytes | Span:
+    if type(piece) is bytes:
+        return piece
+    if type(piece) is list and [type(number) for number in piece] == [int, int, int]:
+        lsn, start, stop = piece
+        if lsn > 0 and 0 <= start < stop:
+            return lsn, start, stop
+    raise ValueError("no part of a message")
+
+
+BY_TYPE[Parts] = BY_CODE[EXT_PARTS] = Codec(EXT_PARTS, _encode, _decode, atom=True)
+
+
+def pack_stand_in(item: Ref | Parts) -> Packed:
+    """What is recorded in place of a message."""
+    return pack(item, "message")
+
+
+def stand_in_of(packed: bytes) -> Ref | Parts | None:
+    """What stands here for a message, if something does."""
+    at = _EXT_CODE_AT.get(packed[0]) if packed else None
+    if at is None or packed[at : at + 1] not in (b"%c" % EXT_REF, b"%c" % EXT_PARTS):
+        return None
+    found = unpack(packed)
+    return found if stands_in(found) else None
+
+
+def stands_in(item: object) -> TypeGuard[Ref | Parts]:
+    """Whether a recorded message is not itself but what stands for it."""
+    return isinstance(item, Ref | Parts)
+
+
+# -- writing
+
+
+class Outcomes:
+    """The last outcomes of a run, for messages that hold what they hold."""
+
+    def __init__(self, borrowed: int) -> None:
+        self.borrowed = borrowed  # by the messages; those that were removed count, till a recovery
+        self._whole: OrderedDict[bytes, int] = OrderedDict()
+        self._inner: OrderedDict[bytes, Span] = OrderedDict()
+        self._fresh: list[tuple[bytes, int]] = []
+        self._fresh_size = 0
+
+    def remember(self, packed: bytes, lsn: int) -> None:
+        """An outcome that a message may soon be equal to, or hold."""
+        if len(packed) < REF_SIZE_MIN:
+            return
+        self._fresh.append((packed, lsn))
+        self._fresh_size += len(packed)
+        if self._fresh_size > FRESH_SIZE_MAX:
+            self._look_inside()
+
+    def stand_in(self, packed: bytes) -> Ref | Parts | None:
+        """What to record for a message; None: itself."""
+        if self._fresh:
+            self._look_inside()
+        if len(packed) < REF_SIZE_MIN or not self._whole:
+            return None
+        lsn = self._whole.get(digest(packed))
+        if lsn is not None:
+            return Ref(lsn)
+        if self.borrowed + len(packed) > BORROWED_MAX or len(packed) > PAYLOAD_SIZE_MAX:
+            return None
+        parts = self._parts(packed)
+        if parts is not None:
+            self.borrowed += parts.borrowed
+        return parts
+
+    def _parts(self, packed: bytes) -> Parts | None:
+        found: list[tuple[int, int, Span]] = []
+
+        def take(start: int, stop: int) -> bool:
+            key = digest(packed[start:stop])
+            lsn = self._whole.get(key)
+            span = self._inner.get(key) if lsn is None else (lsn, 0, stop - start)
+            if span is not None:
+                found.append((start, stop, span))
+            return span is not None
+
+        _walk(packed, take)
+        if not found:
+            return None
+        pieces: list[bytes | Span] = []
+        at = 0
+        for start, stop, span in sorted(found):
+            if start > at:
+                pieces.append(bytes(packed[at:start]))
+            pieces.append(span)
+            at = stop
+        if at < len(packed):
+            pieces.append(bytes(packed[at:]))
+        return Parts(tuple(pieces))
+
+    def _look_inside(self) -> None:
+        for packed, lsn in self._fresh:
+            self._whole[digest(packed)] = lsn
+            spans: list[tuple[int, int]] = []
+
+            def note(start: int, stop: int, spans: list[tuple[int, int]] = spans) -> bool:
+                spans.append((start, stop))
+                return len(spans) > INNER_EACH_MAX
+
+            _walk(packed, note)
+            for start, stop in spans[1 : INNER_EACH_MAX + 1]:
+                self._inner[digest(packed[start:stop])] = lsn, start, stop
+        self._fresh, self._fresh_size = [], 0
+        for known, limit in ((self._whole, WHOLE_MAX), (self._inner, INNER_MAX)):
+            while len(known) > limit:
+                known.popitem(last=False)
+
+
+def _walk(packed: bytes, take: Callable[[int, int], bool]) -> None:
+    """Show ``take`` where values of some size are in a document, each before what is in it; what
+    it takes (it says True) is not looked into."""
+    todo, left = deque([(0, len(packed))]), WALKED_MAX
+    while todo:
+        start, stop = todo.popleft()
+        if take(start, stop) or not left:
+            continue
+        first = packed[start]
+        is_map = first & 0xF0 == 0x80 or first in (0xDE, 0xDF)
+        if not is_map and first & 0xF0 != 0x90 and first not in (0xDC, 0xDD):
+            continue
+        reader = msgpack.Unpacker(max_buffer_size=stop - start)
+        reader.feed(packed[start:stop])
+        count = reader.read_map_header() if is_map else reader.read_array_header()
+        count = min(count, left)
+        left -= count
+        for _ in range(count):
+            if is_map:
+                reader.skip()
+            at = reader.tell()
+            reader.skip()
+            if reader.tell() - at >= PART_SIZE_MIN:
+                todo.append((start + at, start + reader.tell()))
+
+
+# -- reading
+
+
+class LostValueError(ValueError):
+    """A record that a message needs (``lsn``) is damaged or missing, or holds no message."""
+
+    def __init__(self, lsn: int, why: str) -> None:
+        self.lsn = lsn
+        super().__init__(why)
+
+
+def values_in(record: Record) -> list[Packed]:
+    """The values that Refs to a record name by their index; those of messages may be Parts."""
+    match record.kind:
+        case "outcome" | "signal" | "resolved":
+            return [unpack_map(record.packed)["value"]]
+        case "messages":
+            return split_list(unpack_map(record.packed)["new"])
+        case "snapshot":
+            return split_list(unpack_map(record.packed)["messages"])
+    raise LostValueError(
+        record.lsn, f"LSN {record.lsn} is a {record.kind!r}, which holds no message"
+    )
+
+
+class Values:
+    """The values in the records of a log, read when they are needed, each once.
+
+    ``known``: outcomes that are at hand, packed or not, by LSN.
+    """
+
+    def __init__(self, fetch: Fetch, known: Mapping[int, Any] | None = None) -> None:
+        self._fetch, self._known = fetch, known or {}
+        self._read: dict[int, list[Packed]] = {}
+
+    def read(self, lsns: Iterable[int]) -> None:
+        """Read these records, all at once."""
+        missing = {*lsns} - self._read.keys() - self._known.keys()
+        if not missing:
+            return
+        found = self._fetch(missing)
+        for lsn in missing:
+            if lsn not in found:
+                raise LostValueError(lsn, f"it needs LSN {lsn}, which is damaged or missing")
+            try:
+                self._read[lsn] = values_in(found[lsn])
+            except KeyError:
+                raise LostValueError(lsn, f"LSN {lsn} holds no message") from None
+
+    def at(self, lsn: int, index: int = 0) -> Packed:
+        """The packed value of a record."""
+        if lsn in self._known:
+            value = self._known[lsn]
+            return value if type(value) is Packed else pack(value, "outcome")
+        self.read([lsn])
+        values = self._read[lsn]
+        if not 0 <= index < len(values):
+            raise LostValueError(lsn, f"LSN {lsn} has no value {index}")
+        return values[index]
+
+
+def resolve(values: Values, items: Iterable[Packed | Ref | Parts]) -> tuple[list[bytes], int]:
+    """Recorded messages as they are, packed, and how much of them was borrowed.
+
+    Two reads of the log at most, however many there are. LostValueError when it lacks one of them,
+    ValueError when they make no sense.
+    """
+    stands = [(stand_in_of(one) or one) if isinstance(one, bytes) else one for one in items]
+    values.read(one.lsn for one in stands if isinstance(one, Ref))
+    placed = [values.at(one.lsn, one.index) if isinstance(one, Ref) else one for one in stands]
+    # By the object: a message that is named many times is there once.
+    parts: dict[int, Parts] = {}
+    for one in placed:
+        found = stand_in_of(one) if isinstance(one, bytes) else one
+        if isinstance(found, Parts):
+            parts[id(one)] = found
+    borrowed = sum(one.borrowed for one in parts.values())
+    if borrowed > BORROWED_MAX:
+        raise ValueError(f"messages that take {borrowed} bytes from elsewhere")
+    values.read(lsn for one in parts.values() for lsn in one.lsns)
+    joined = {key: one.joined(values.at) for key, one in parts.items()}
+    return cast(list[bytes], [joined.get(id(one), one) for one in placed]), borrowed
