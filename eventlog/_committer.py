@@ -30,6 +30,8 @@ class Committer:
 
     def request(self, log: Committable) -> None:
         """Have ``log`` committed within about ``DELAY_S``. Returns at once."""
+        if log in self._waiting:  # then what it has now is committed too: that begins later
+            return
         with self._wake:
             self._waiting.add(log)
             if self._thread is None:

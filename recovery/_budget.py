@@ -70,8 +70,10 @@ def admit(run: RunCore, what: Literal["step", "call"], tool: str = "") -> None:
     while the run's mutex is held: so no two calls are admitted for one.
     """
     budget = run.settings.budget
+    if budget is None:
+        return
     around = run.here().call
-    if budget is None or _undoes(tool) or (around is not None and _undoes(around.tool)):
+    if _undoes(tool) or (around is not None and _undoes(around.tool)):
         return
     used = run.used()
     reached = budget.reached(used, what)

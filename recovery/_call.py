@@ -213,8 +213,14 @@ def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(function)
+def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, range]:
+    """The signature of a function, and how many arguments it takes by position alone."""
+    signature = inspect.signature(function)
+    kinds = inspect.Parameter
+    given = [p for p in signature.parameters.values() if p.kind <= kinds.POSITIONAL_OR_KEYWORD]
+    needed = [p for p in signature.parameters.values() if p.default is p.empty]
+    alone = all(p in given for p in needed)
+    return signature, range(len(needed), len(given) + 1) if alone else range(0)
 
 
 def _identity(spec: ToolSpec, given: Arguments, packed: Packed) -> bytes:
@@ -229,7 +235,10 @@ def _canonical(spec: ToolSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if spec.waits:  # its function takes the call
         return args, kwargs
     try:
-        bound = _signature(spec.function).bind(*args, **kwargs)
+        signature, alone = _signature(spec.function)
+        if not kwargs and len(args) in alone:
+            return args, kwargs  # as bind() would give them, which takes its time
+        bound = signature.bind(*args, **kwargs)
     except (TypeError, ValueError):  # no signature to be had, or a call that is about to fail
         return args, kwargs
     return bound.args, bound.kwargs

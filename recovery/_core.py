@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import astuple, replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from eventlog import EventLog, RefusedValueError
 from recovery._budget import admit
@@ -26,7 +26,6 @@ from recovery._events import (
     MessagesChanged,
     RunFinished,
     RunParked,
-    RunResumed,
     StepStarted,
     ValueRecorded,
 )
@@ -47,6 +46,7 @@ from recovery._values import pack, unpack
 if TYPE_CHECKING:
     from recovery._waiting import Waiting
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _logger = logging.getLogger("recovery")
@@ -375,6 +375,8 @@ class RunCore(ABC):
         for stream in tuple(self.streams):
             if stream.is_left():
                 stream.refuse()
+        if not self._cut:
+            return
         cut, self._cut = self._cut, []
         in_doubt = [call for call, begun, doubtful in cut if begun and doubtful]
         for call, begun, _ in cut:
@@ -418,7 +420,7 @@ class RunCore(ABC):
 
     def emit(self, event: Event) -> int:
         """Record an event; its LSN."""
-        if self.replay.used_up:
+        if self._pending and self.replay.used_up:
             self._write_pending()
         return self._write(event, self._is_prologue(event))
 
@@ -428,7 +430,7 @@ class RunCore(ABC):
             self._write(event, is_prologue)
 
     def _write(self, event: Event, is_prologue: bool) -> int:
-        lsn = self.attempt(lambda: record(self._log, self._history, event))
+        lsn = self.attempt(record, self._log, self._history, event)
         if is_prologue:
             self._prologue[lsn] = None
         self._log.commit_behind()
@@ -436,14 +438,12 @@ class RunCore(ABC):
 
     def _is_prologue(self, event: Event) -> bool:
         """Whether the code before the first step needs it on replay, whatever the checkpoint."""
-        if isinstance(event, RunResumed):
-            return False
         scope, call = getattr(event, "scope", ""), getattr(event, "call", 0)
         return not self._entered or scope == step_scope(0) or call in self._prologue
 
-    def attempt(self, write: Callable[[], T]) -> T:
+    def attempt(self, write: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return write()
+            return write(*args, **kwargs)
         except RefusedValueError:
             raise
         except Exception as exc:  # the log is lost, fenced or full: no agent code can mend that

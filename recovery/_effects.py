@@ -9,7 +9,7 @@ from eventlog._dataclass import dataclass
 from recovery._tool import Scope
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # these are made several times for each call, and a frozen one costs more
 class Wait:
     """Let other coroutines go on until ``ready()``; the answer is whether it became so, or None
     where they cannot go on meanwhile: plain code in the thread of the event loop."""
@@ -21,12 +21,12 @@ class Wait:
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Commit:
     """Make what is appended durable."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Invoke:
     """Call the user's function in ``scope``."""
 
@@ -49,14 +49,14 @@ class TimedOutError(Exception):
         return TimeoutError(str(self))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Nap:
     """Let time pass."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attend:
     """Perform what a body asks for, which waits for something outside of the run."""
 

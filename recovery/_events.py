@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import MISSING, field, fields
 from typing import Any, ClassVar, get_args
 
+from msgpack import Packer
+
 from eventlog._dataclass import dataclass
 from eventlog._record import Packed, Record
 from recovery._errors import UnreadableValueError
@@ -333,6 +335,7 @@ _FIELD_TYPES = {
     for kind, event in _TYPES.items()
 }
 _NAMES = {name: bytes(pack(name, name)) for names in _FIELDS.values() for name in names}
+_SCALARS = frozenset({int, str, bytes, bool, float})
 # Fields that are None unless there is something to say.
 _SILENT = {
     kind: {f.name for f in fields(event) if f.default is None} for kind, event in _TYPES.items()
@@ -345,16 +348,31 @@ assert all(len(names) < 16 for names in _FIELDS.values())  # so that a fixmap ho
 
 def encode(event: Event) -> tuple[str, Packed]:
     """Kind and body of the record. A field that is Packed already goes in as it is."""
-    silent = _SILENT[event.kind]
+    kind, count = event.kind, 0
     parts = [b""]
-    for name in _FIELDS[event.kind]:
+    scalars: dict[str, Any] = {}  # that follow one another: one call of msgpack for all of them
+    for name in _FIELDS[kind]:
         value = getattr(event, name)
-        if value is None and name in silent:
-            continue
-        parts.append(_NAMES[name])
-        parts.append(value if type(value) is Packed else pack(value, name))
-    parts[0] = bytes((0x80 | len(parts) // 2,))  # msgpack's fixmap
-    return event.kind, Packed(b"".join(parts))
+        if type(value) in _SCALARS:
+            scalars[name] = value
+        elif value is not None or name not in _SILENT[kind]:
+            if scalars:
+                parts.append(_encode_scalars(scalars))
+                count, scalars = count + len(scalars), {}
+            parts += (_NAMES[name], value if type(value) is Packed else pack(value, name))
+            count += 1
+    if scalars:
+        parts.append(_encode_scalars(scalars))
+    parts[0] = bytes((0x80 | count + len(scalars),))  # msgpack's fixmap
+    return kind, Packed(b"".join(parts))
+
+
+def _encode_scalars(fields: dict[str, Any]) -> bytes:
+    """Names and values, without the byte that says how many."""
+    try:
+        return bytes(Packer(strict_types=True).pack(fields)[1:])
+    except (ValueError, OverflowError):  # one that msgpack does not take by itself
+        return b"".join(_NAMES[name] + pack(value, name) for name, value in fields.items())
 
 
 def decode(record: Record) -> Event | None:

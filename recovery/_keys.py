@@ -28,7 +28,7 @@ class CallKey:
 
     def nth(self, occurrence: int) -> CallKey:
         """The same call, the ``occurrence``-th time."""
-        return replace(self, occurrence=occurrence)
+        return CallKey(self.scope, self.tool, self.call_id, self.digest, occurrence)
 
     def __str__(self) -> str:
         parts = [self.tool]

@@ -39,9 +39,8 @@ _STATUS: dict[type[Event], Status] = {
 
 # What only the process writes that has the run: what it says of time is that process' time.
 _OF_ITS_PROCESS = (
-    StepStarted | CallIntended | CallRetried | AttemptFailed | CallAbandoned | CallReturned
-    | CallFailed | ValueRecorded | MessagesChanged | HistoryDropped | RunParked | RunFinished
-    | RunFailed
+    StepStarted, CallIntended, CallReturned, MessagesChanged, ValueRecorded, CallRetried,
+    AttemptFailed, CallAbandoned, CallFailed, HistoryDropped, RunParked, RunFinished, RunFailed,
 )  # fmt: skip
 
 
@@ -136,20 +135,20 @@ class ProgressTally:
         self.about = None
         self.status = _STATUS.get(type(event), self.status)
         match event:
-            case RunStarted() | RunResumed():
-                # What the last life left open is in doubt, or is made again: it is in no flight.
-                self._in_flight.clear()
             case StepStarted():
                 self.step = max(self.step, event.step)
             case CallIntended():
                 self._begin(lsn, self._intended(time_ns, event))
-            case CallRetried():
-                made = self._open.get(event.call) or CallMade("", "", self.step, 0, 1, time_ns)
-                self._begin(event.call, replace(made, attempt=event.attempt, since_ns=time_ns))
             case CallReturned() | CallFailed():
                 self._end(event)
                 if self._undone and isinstance(event, CallReturned) and self._is_undo():
                     self.status = "undone"
+            case RunStarted() | RunResumed():
+                # What the last life left open is in doubt, or is made again: it is in no flight.
+                self._in_flight.clear()
+            case CallRetried():
+                made = self._open.get(event.call) or CallMade("", "", self.step, 0, 1, time_ns)
+                self._begin(event.call, replace(made, attempt=event.attempt, since_ns=time_ns))
             case AttemptFailed() | CallAbandoned():
                 self.about = self._open.get(event.call)
                 self._in_flight.discard(event.call)

@@ -139,6 +139,9 @@ class Replay:
     # out of that order, the LSNs stand in _claimed until their turn comes.
     _open: deque[tuple[int, str]] = field(default_factory=deque)
     _claimed: set[int] = field(default_factory=set)
+    _left: deque[RecordedCall] = field(
+        default_factory=deque
+    )  # calls among which some are unclaimed
 
     @classmethod
     def of(cls, events: Iterable[tuple[int, int, Event]], optional: int = 0) -> Replay:
@@ -162,6 +165,7 @@ class Replay:
         opened += [(recorded.lsn, "") for recorded in replay.changes]
         opened += [(lsn, "") for lsn in replay._steps.values()]
         replay.optional = optional
+        replay._left.extend(calls.values())
         replay._open = deque(
             sorted(one for one in opened if one[0] > optional and one[0] not in dropped)
         )
@@ -276,9 +280,7 @@ class Replay:
     def unclaimed(self) -> list[RecordedCall]:
         """Recorded calls that the code has not made again. Calls inside a call that has an
         outcome, or that the agent cancelled, are covered by it."""
-        return [call for call in self._calls.values()
-                if not self._covered(call.key.scope, call.lsn)
-                and not self._is_optional(call)]  # fmt: skip
+        return [call for call in self._calls.values() if self._is_unclaimed(call)]
 
     def drop(self) -> list[int]:
         """Wait no more for what the code has not done again; the LSNs of it.
@@ -309,7 +311,11 @@ class Replay:
     @property
     def used_up(self) -> bool:
         """Whether nothing recorded is left: what comes now is new."""
-        return not self.changes and not self.unclaimed()
+        # Invariant: a call that was claimed, covered or optional stays so, and none is added (what
+        # is recorded now is no part of what is replayed). So each is looked at once.
+        while self._left and not self._is_unclaimed(self._left[0]):
+            self._left.popleft()
+        return not self._left and not self.changes
 
     @property
     def later_steps(self) -> bool:
@@ -320,6 +326,10 @@ class Replay:
         """The idempotency key that the call of this LSN had in the run that it was forked from."""
         call = self._by_lsn.get(lsn)
         return call.intent.key if call is not None else ""
+
+    def _is_unclaimed(self, call: RecordedCall) -> bool:
+        return not (call.key not in self._calls or self._is_optional(call)
+                    or self._covered(call.key.scope, call.lsn))  # fmt: skip
 
     def _is_optional(self, call: RecordedCall) -> bool:
         return call.lsn in self._dropped or (call.done and call.lsn <= self.optional)

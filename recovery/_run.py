@@ -87,9 +87,11 @@ class _Drivers(RunCore):
     def _turns(self) -> Turns:
         """Those who wait in the present event loop."""
         loop = asyncio.get_running_loop()
-        if loop not in self._turns_of:
-            self._turns_of[loop] = Turns(self, {_invoke.__code__}, loop is self._home_loop)
-        return self._turns_of[loop]
+        turns = self._turns_of.get(loop)
+        if turns is None:
+            turns = Turns(self, {_invoke.__code__}, loop is self._home_loop)
+            self._turns_of[loop] = turns
+        return turns
 
     async def _interruptible(self, effect: Invoke) -> Any:
         task = asyncio.current_task()

@@ -93,6 +93,8 @@ class Settings:
     def adapted(self, spec: ToolSpec) -> ToolSpec:
         """How calls of a tool are recorded in these runs."""
         given = self.after_crash
+        if given is None:
+            return spec
         policy = given.get(spec.name) if isinstance(given, Mapping) else given
         if policy is None or spec.waits or spec.name == UNDO_CALL or policy == spec.after_crash:
             return spec

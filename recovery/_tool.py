@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -186,7 +185,7 @@ class Scope:
         self.run, self.path, self.call, self.calls = run, path, call, calls
         self.stopped = False  # whether the run was stopped at a call made here
         self.metered = False  # whether a call made here said what it used
-        self._counts: Counter[object] = Counter()
+        self._counts: dict[object, int] = {}
 
     def check(self) -> None:
         """Stop again if a call made here did, whatever became of that."""
@@ -195,8 +194,8 @@ class Scope:
 
     def next_occurrence(self, what: object) -> int:
         """1 for the first of its kind here, then 2, 3, ..."""
-        self._counts[what] += 1
-        return self._counts[what]
+        self._counts[what] = count = self._counts.get(what, 0) + 1
+        return count
 
 
 current_scope: ContextVar[Scope | None] = ContextVar("recovery_scope", default=None)
@@ -402,5 +401,7 @@ def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling the function gives something to await."""
     while isinstance(function, functools.partial):
         function = function.func
+    if inspect.iscoroutinefunction(function):
+        return True
     called = getattr(function, "__call__", None)  # noqa: B004 - an object whose call is async
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called)
+    return inspect.iscoroutinefunction(called)

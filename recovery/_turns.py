@@ -90,7 +90,7 @@ class Turns:
 
     async def wait(self, wait: Wait, thread_of: Scope | None = None) -> bool:
         """Until it is the turn of this one; whether it is, or waiting is vain."""
-        if (task := asyncio.current_task()) is not None:
+        if self._moves and (task := asyncio.current_task()) is not None:
             self._moves.pop(task, None)
         if self._in_order or self._new:
             self._pump_soon()

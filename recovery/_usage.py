@@ -13,6 +13,7 @@ TOKENS_MAX = 1 << 53  # what a float still counts one by one; beyond it is no co
 # Where replies keep it, and under which names: those that are there are added up. Anthropic counts
 # what it took from its cache apart from the other input, OpenAI among it.
 _PLACES = ("usage", "usage_metadata")
+_NO_REPLIES = (str, bytes, int, float, list, tuple)
 _NAMES = (
     (("prompt_tokens",), ("completion_tokens",)),
     (
@@ -75,10 +76,12 @@ def recognised(value: Any) -> Usage | None:
     ``prompt_tokens`` or ``input_tokens``, in dicts or in objects of any class; ``cost`` if it is
     there too.
     """
-    if value is None or isinstance(value, str | bytes | int | float | list | tuple):
+    if value is None or isinstance(value, _NO_REPLIES):
         return None
     for place in _PLACES:
         usage = _part(value, place)
+        if usage is None:
+            continue
         for given, made in _NAMES:
             counts = _sum(usage, given), _sum(usage, made)
             if counts != (None, None):
@@ -93,7 +96,7 @@ def _sum(usage: Any, names: tuple[str, ...]) -> int | None:
 
 
 def _part(value: Any, name: str) -> Any:
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         return value.get(name)
     try:
         return getattr(value, name, None)

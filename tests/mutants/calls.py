@@ -209,6 +209,38 @@ MUTANTS = [
         [SEEDED + "test_the_same_call_with_other_arguments_is_not_served_the_old_result"],
     ),
     Mutant(
+        "all-recorded-calls-looked-at-for-each-record",
+        "What is left of the record is looked for anew for each record: a long replay takes hours.",
+        [
+            Edit(
+                "recovery/_replay.py",
+                "        while self._left and not self._is_unclaimed(self._left[0]):\n"
+                "            self._left.popleft()\n"
+                "        return not self._left and not self.changes\n",
+                "        return not self.unclaimed() and not self.changes\n",
+            )
+        ],
+        [
+            "unit/test_recovery_replay.py::"
+            "test_whether_all_is_used_up_is_known_without_looking_at_each_call_again"
+        ],
+    ),
+    Mutant(
+        "calls-inside-a-settled-call-are-waited-for",
+        "A call that is covered by the outcome of the one around it counts as unclaimed for ever.",
+        [
+            Edit(
+                "recovery/_replay.py",
+                "        while self._left and not self._is_unclaimed(self._left[0]):",
+                "        while self._left and self._left[0].key not in self._calls:",
+            )
+        ],
+        [
+            "unit/test_recovery_replay.py::"
+            "test_what_is_used_up_is_what_has_nothing_unclaimed_and_stays_so"
+        ],
+    ),
+    Mutant(
         "occurrence-not-counted",
         "Equal calls of a step are one: the second is served the first one's result.",
         [Edit(CALL, "key = key.nth(scope.next_occurrence(key))", "key = key.nth(1)")],

@@ -150,6 +150,36 @@ def test_a_field_that_is_packed_goes_in_as_it_is():
     assert decode(Record(2, kind, 0, packed)) == CallReturned(1, {"a": 1})
 
 
+def field_by_field(event: Event) -> bytes:
+    """A map of the fields that say something, each packed by itself."""
+    packed = b""
+    written = [one for one in fields(event)
+               if one.default is not None or getattr(event, one.name) is not None]  # fmt: skip
+    for one in written:
+        packed += pack(one.name, "") + pack(getattr(event, one.name), one.name)
+    return bytes([0x80 | len(written)]) + packed
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=ids)
+def test_the_body_is_a_map_of_the_fields_in_their_order(event):
+    assert encode(event)[1] == field_by_field(event)
+
+
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(),
+                   st.lists(st.integers()))  # fmt: skip
+
+
+@given(VALUES, VALUES, st.integers(), st.text())
+def test_values_of_all_types_stand_side_by_side_in_a_body(value, usage, call, name):
+    for event in (SignalTaken(call, value, usage, name), ValueRecorded(name, name, call, value)):
+        assert encode(event)[1] == field_by_field(event)
+
+
+def test_what_msgpack_does_not_take_by_itself_is_a_field_like_any_other():
+    for event in (CallIntended("3", "send", "\ud800", b"", 1, "park"), CallReturned(1 << 70, "x")):
+        assert encode(event)[1] == field_by_field(event)
+
+
 HOSTILE: list[object] = [None, -1, True, 1.5, "x", b"x", [], [[]], {}, {"a": 1}, [1, "x"]]
 
 

@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recovery._events import (
+    CallAbandoned,
     CallFailed,
     CallIntended,
     CallResolved,
     CallRetried,
     CallReturned,
     Event,
+    HistoryDropped,
     MessagesChanged,
     StepStarted,
     ValueRecorded,
@@ -220,6 +222,64 @@ def test_steps_and_changes_are_kept_in_order():
     assert [found.take_step(step) for step in (1, 2, 2, 3)] == [True, True, False, False]
     assert [change.lsn for change in found.changes] == [2, 4]
     assert not found.used_up
+
+
+def test_whether_all_is_used_up_is_known_without_looking_at_each_call_again(monkeypatch):
+    """It is asked for each record that is written. The calls are claimed in an order of which the
+    first is the last, so that all of the others are found claimed at once."""
+    looks: list[RecordedCall] = []
+    is_unclaimed = Replay._is_unclaimed
+
+    def looked(self: Replay, call: RecordedCall) -> bool:
+        looks.append(call)
+        return is_unclaimed(self, call)
+
+    monkeypatch.setattr(Replay, "_is_unclaimed", looked)
+    found = replay(*(intent("a", occurrence=nth) for nth in range(1, 501)))
+    asked = 0
+    for nth in (*range(2, 501), 1, 1, 1):
+        assert not found.used_up or asked >= 500
+        found.claim(key("a", occurrence=nth))
+        asked += 1
+    assert found.used_up
+    assert len(looks) <= 500 + asked
+
+
+@st.composite
+def nested_calls(draw: st.DrawFn) -> list[Event]:
+    """Calls inside calls, some of them with an outcome, cancelled or dropped."""
+    events: list[Event] = []
+    for lsn in range(1, draw(st.integers(1, 12))):
+        calls = [at for at, event in enumerate(events, 1) if isinstance(event, CallIntended)]
+        outer = draw(st.sampled_from([0, *calls]))
+        about = draw(st.sampled_from([lsn, *calls]))
+        choice: list[Event] = [
+            intent("a", f"call {outer}" if outer else "1", occurrence=lsn),
+            CallReturned(about, 1), CallAbandoned(about, 1, "cancelled", True, True),
+            HistoryDropped([about]), MessagesChanged(0, 0, [1]),
+        ]  # fmt: skip
+        events.append(draw(st.sampled_from(choice)))
+    return events
+
+
+@given(nested_calls(), st.randoms(use_true_random=False), st.integers(0, 12))
+def test_what_is_used_up_is_what_has_nothing_unclaimed_and_stays_so(events, chance, optional):
+    found = Replay.of([(lsn, 0, event) for lsn, event in enumerate(events, 1)], optional)
+    known = list(found._calls.values())
+    was_used_up = False
+    for _ in range(3 * len(known) + 3):
+        assert found.used_up == (not found.changes and not found.unclaimed())
+        assert found.used_up or not was_used_up
+        was_used_up = found.used_up
+        match chance.choice(["claim", "end", "change", "drop"]):
+            case "claim" if known:
+                found.claim(chance.choice(known).key)
+            case "end" if known:
+                chance.choice(known).last = CallReturned(1, 1)
+            case "change" if found.changes:
+                found.take_change(found.changes[0])
+            case "drop" if chance.random() < 0.1:
+                found.drop()
 
 
 def test_outcomes_of_unknown_calls_are_ignored():

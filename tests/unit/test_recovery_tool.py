@@ -27,7 +27,8 @@ from recovery import (
     resolve,
     tool,
 )
-from recovery._tool import function_name, is_async
+from recovery._call import _canonical
+from recovery._tool import function_name, is_async, spec_of
 
 executed: Counter[Any] = Counter()
 
@@ -53,6 +54,27 @@ def twice(*calls: Any) -> list[Any]:
 
     found: list[Any] = run(agent)
     return found
+
+
+# -- the arguments
+
+FUNCTIONS: list[Any] = [
+    lambda: 0, lambda a: 0, lambda a, b=1: 0, lambda a, /, b: 0, lambda a, *, b=1: 0,
+    lambda a, *, b: 0, lambda *args: 0, lambda a, **more: 0, functools.partial(lambda a, b: 0, 1),
+    functools.partial(lambda a, b, c: 0, b=1), dict, Counter[Any]().get,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("kwargs", [{}, {"b": 2}, {"a": 1, "b": 2}, {"x": 1}])
+@pytest.mark.parametrize("args", [(), (1,), (1, 2), (1, 2, 3)])
+def test_arguments_are_told_apart_as_the_signature_binds_them(function, args, kwargs):
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        expected = bound.args, bound.kwargs
+    except (TypeError, ValueError):
+        expected = args, kwargs
+    assert _canonical(spec_of(function), args, kwargs) == expected
 
 
 # -- the decorator
