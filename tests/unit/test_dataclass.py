@@ -79,7 +79,9 @@ def test_same_as_the_standard_library(options: dict[str, bool]) -> None:
             answer(lambda: below(name="a").__init__(name="e")),
         ]  # fmt: skip
 
-    assert [str(part) for part in told(*ours)] == [str(part) for part in told(*theirs)]
+    expected = [str(part) for part in told(*theirs)]
+    for _ in range(3):  # the first objects of a class are made in another way
+        assert [str(part) for part in told(*ours)] == expected
 
 
 def test_own_repr_and_hash_are_kept() -> None:
@@ -109,9 +111,12 @@ def test_nothing_is_compiled_before_it_is_used(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(dataclasses, "_create_fn", counted)
     base, _ = classes(_dataclass.dataclass, {"frozen": True, "slots": True})
     assert made == []
+    first = [base("a") for _ in range(_dataclass.PLAIN_MAX)]
+    assert made == []
     one = base("a")
     assert "__init__" in made
     assert "__repr__" not in made
+    assert first == [one] * len(first)
     made.clear()
     base("b")
     assert made == []
