@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from eventlog.testing import SimulatedDisk
-from recovery import CheckpointStore, RecoverableAgent
+from recovery import CheckpointStore, RecoverableAgent, tool
+from recovery._events import Event, decode
 from recovery.stores.protocol import LogStore
+from recovery.testing._time import Clock
+
+RUN = "run"
+
+# What tools have done, in all processes of a test: see the fixture `fresh`.
+executed: Counter[Any] = Counter()
+
+
+@tool
+def send(what: Any) -> str:
+    executed[what] += 1
+    return f"sent {what}"
 
 
 def run(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> dict[str, Any]:
     task = options.pop("task", "task")
     agent_of = RecoverableAgent(agent, store, **options)
-    return asyncio.run(agent_of.run_with_recovery(task, "run"))
+    return asyncio.run(agent_of.run_with_recovery(task, RUN))
+
+
+def run_sync(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> dict[str, Any]:
+    return RecoverableAgent(agent, store, **options).run_with_recovery_sync("task", RUN)
+
+
+def recorded(store: CheckpointStore, *wanted: type[Event]) -> list[Any]:
+    """The events of these types in the log of the run; without types, all of them."""
+    reader = store.backend.read(RUN)
+    assert reader is not None
+    with reader:
+        events = [event for record in reader.records() if (event := decode(record)) is not None]
+    return [event for event in events if not wanted or isinstance(event, wanted)]
 
 
 class Died(BaseException):
@@ -45,3 +72,11 @@ def die_in(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) 
     with pytest.raises(Died):
         run(agent, store, **options)
     return after_death(store)
+
+
+class Limited(Clock):
+    """Time that says so when an agent waits for ever."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        assert name != "ahead" or value < 20_000, "the agent waits for ever"
+        super().__setattr__(name, value)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import recovery._agent
 from recovery import (
     CheckpointStore,
     DivergenceError,
@@ -22,21 +21,9 @@ from recovery import (
     tool,
 )
 from recovery._events import DivergenceAccepted, HistoryDropped, decode
-from tests.unit.lives import Died, after_death, disk_store
+from tests.unit.lives import Died, after_death, disk_store, executed, run_sync, send
 
-executed: Counter[Any] = Counter()
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    executed.clear()
-    monkeypatch.setattr(recovery._agent, "BACKOFF_S", 0.0)
-
-
-@tool
-def send(what: str) -> str:
-    executed[what] += 1
-    return f"sent {what}"
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 @tool
@@ -48,7 +35,7 @@ def dies(what: str) -> str:
 
 
 def resume(agent: Callable[[SyncRun], Any], store: CheckpointStore, every: int = 3) -> Any:
-    return RecoverableAgent(agent, store, every).run_with_recovery_sync("task", "run")["result"]
+    return run_sync(agent, store, checkpoint_every_n=every)["result"]
 
 
 def died(

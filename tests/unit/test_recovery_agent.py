@@ -38,23 +38,14 @@ from recovery import (
     resolve,
     tool,
 )
-from tests.unit.lives import Died, Disk, after_death, die_in, disk_store, run
+from tests.unit.lives import Died, Disk, after_death, die_in, disk_store, executed, run, send
 
-executed: Counter[Any] = Counter()
 keys: list[str] = []  # the idempotency keys that `dying` was given
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    executed.clear()
+def _fresh(fresh: None) -> None:
     keys.clear()
-    monkeypatch.setattr(recovery._agent, "BACKOFF_S", 0.0)
-
-
-@tool
-def send(what: Any) -> str:
-    executed[what] += 1
-    return f"sent {what}"
 
 
 @tool

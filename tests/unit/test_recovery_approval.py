@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,30 +25,9 @@ from recovery import (
     resolve,
     tool,
 )
-from recovery._events import CallDecided, CallIntended, decode
-from recovery.testing._time import Clock, Loop, virtual_time
-
-RUN = "run"
-
-
-class Crash(BaseException):
-    """The process is gone, as far as the agent can tell."""
-
-
-class Limited(Clock):
-    """Time that says so when an agent waits for ever."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        assert name != "ahead" or value < 20_000, "the agent waits for ever"
-        super().__setattr__(name, value)
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    clock = Limited()
-    clock.begin()
-    with virtual_time(clock):
-        yield clock
+from recovery._events import CallDecided, CallIntended
+from recovery.testing._time import Clock, Loop
+from tests.unit.lives import RUN, Died, recorded
 
 
 class Bank:
@@ -64,7 +42,7 @@ class Bank:
         def pay(amount: int, to: str) -> str:
             self.paid.append((amount, to))
             if self.dies:
-                raise Crash
+                raise Died
             return f"paid {amount}"
 
         async def pay_async(amount: int, to: str) -> str:
@@ -117,11 +95,7 @@ class Bank:
         return pending(self.store, RUN)
 
     def events(self, kind: type[Any]) -> list[Any]:
-        reader = self.store.backend.read(RUN)
-        assert reader is not None
-        with reader:
-            found = [decode(record) for record in reader.records()]
-        return [event for event in found if isinstance(event, kind)]
+        return recorded(self.store, kind)
 
 
 @pytest.fixture(params=["async", "plain"])
@@ -213,7 +187,7 @@ def test_a_no_to_a_call_that_has_begun_is_too_late_and_says_so(bank: Bank) -> No
     (call,) = bank.asked(ALICE)
     approve(bank.store, RUN, call, who="ann")
     bank.dies = True
-    with pytest.raises(Crash):
+    with pytest.raises(Died):
         bank.run(ALICE)
     with pytest.raises(RecoveryError, match="does not wait for approval: it has begun"):
         deny(bank.store, RUN, call)
@@ -250,7 +224,7 @@ def test_a_call_that_waits_is_not_in_doubt_and_one_that_has_begun_is(
     assert bank.asked(ALICE, pay=pay) == [call]
     approve(bank.store, RUN, call)
     bank.dies = True
-    with pytest.raises(Crash):
+    with pytest.raises(Died):
         bank.run(ALICE, pay=pay)
     bank.dies = False
     if after_crash == "retry":

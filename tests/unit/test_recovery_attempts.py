@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,10 +29,17 @@ from recovery import (
     resolve,
     tool,
 )
-from recovery._events import AttemptFailed, CallAbandoned, decode
-from tests.unit.lives import Died, after_death, die_in, disk_store, run
-
-executed: Counter[Any] = Counter()
+from recovery._events import AttemptFailed, CallAbandoned
+from tests.unit.lives import (
+    Died,
+    after_death,
+    die_in,
+    disk_store,
+    executed,
+    recorded,
+    run,
+    run_sync,
+)
 
 
 class Clock:
@@ -59,28 +66,14 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    executed.clear()
+def clock(fresh: None, monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(recovery._agent, "BACKOFF_S", 0.0)
     monkeypatch.setattr(recovery._run, "time", clock.module())
     return clock
 
 
-def events(store: CheckpointStore) -> list[Any]:
-    reader = store.backend.read("run")
-    assert reader is not None
-    with reader:
-        return [decode(record) for record in reader.records()]
-
-
-def kinds(store: CheckpointStore, *wanted: type) -> list[Any]:
-    return [event for event in events(store) if isinstance(event, wanted)]
-
-
 def sync(agent: Any, store: CheckpointStore, **options: Any) -> Any:
-    of = RecoverableAgent(agent, store, **options)
-    return of.run_with_recovery_sync("task", "run")["result"]
+    return run_sync(agent, store, **options)["result"]
 
 
 # -- attempts
@@ -102,8 +95,8 @@ def test_a_call_that_raises_is_made_again_after_a_pause_that_grows(clock: Clock)
     assert sync(lambda run: run.call(flaky, "a", 2), store) == 3
     assert executed == {"a": 3}
     assert sum(clock.slept) == pytest.approx(10 + 20)
-    assert [one.attempt for one in kinds(store, AttemptFailed)] == [1, 2]
-    assert [one.message for one in kinds(store, AttemptFailed)] == ["attempt 1", "attempt 2"]
+    assert [one.attempt for one in recorded(store, AttemptFailed)] == [1, 2]
+    assert [one.message for one in recorded(store, AttemptFailed)] == ["attempt 1", "attempt 2"]
 
 
 def test_the_last_failure_is_the_outcome() -> None:
@@ -226,7 +219,7 @@ def test_a_side_effect_that_times_out_is_in_doubt() -> None:
     store = disk_store()
     with pytest.raises(InDoubtError) as caught:
         run(agent, store)
-    assert [one.why for one in kinds(store, CallAbandoned)] == ["timeout"]
+    assert [one.why for one in recorded(store, CallAbandoned)] == ["timeout"]
     with pytest.raises(InDoubtError):  # the next process knows no more
         run(agent, store)
     resolve(store, "run", caught.value.calls[0].lsn, Resolution.outcome("paid"))
@@ -296,7 +289,7 @@ def test_a_time_out_of_the_tool_s_own_is_an_exception_like_any() -> None:
 
     store = disk_store()
     assert run(agent, store)["result"] == "caught"
-    assert kinds(store, CallAbandoned) == []
+    assert recorded(store, CallAbandoned) == []
 
 
 def test_a_plain_tool_that_takes_too_long_is_left_alone() -> None:
@@ -354,6 +347,22 @@ async def send(what: str) -> str:
     return f"sent {what}"
 
 
+def cancelling(function: Any, *args: Any) -> Any:
+    """An agent that cancels a call and goes on, and whose process dies once, after that."""
+
+    async def agent(run: Run) -> Any:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await run.call(function, *args)
+        sent = await run.call(send, "next")
+        if executed["agent"] == 0:
+            executed["agent"] += 1
+            raise Died
+        return sent
+
+    return agent
+
+
 async def impatient(run: Run) -> list[str]:
     done = []
     try:
@@ -372,7 +381,7 @@ def test_what_the_agent_cancelled_is_cancelled_on_replay() -> None:
     found = run(impatient, store)
     assert found["result"] == ["sent gave up on a"]
     assert executed == {"a": 1, "gave up on a": 1, "agent": 1}
-    (event,) = kinds(store, CallAbandoned)
+    (event,) = recorded(store, CallAbandoned)
     assert (event.why, event.went_on, event.begun) == ("cancelled", True, True)
 
 
@@ -400,18 +409,7 @@ def test_a_side_effect_that_the_agent_cancels_is_in_doubt() -> None:
 def test_a_tool_that_says_so_may_be_cancelled() -> None:
     may = tool(timeout_s=600, on_timeout="fail")(hang)
 
-    async def agent(run: Run) -> Any:
-        try:
-            async with asyncio.timeout(0.02):
-                await run.call(may, "x")
-        except TimeoutError:
-            pass
-        sent = await run.call(send, "next")
-        if executed["agent"] == 0:
-            executed["agent"] += 1
-            raise Died
-        return sent
-
+    agent = cancelling(may, "x")
     store = die_in(agent, disk_store())
     assert run(agent, store)["result"] == "sent next"
     assert executed == {"x": 1, "next": 1, "agent": 1}
@@ -476,7 +474,7 @@ def test_a_run_that_is_cancelled_from_outside_records_nothing_of_it() -> None:
     store = disk_store()
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(outside(store))
-    assert kinds(store, CallAbandoned) == []
+    assert recorded(store, CallAbandoned) == []
 
 
 def test_a_call_that_was_cancelled_before_it_began_is_no_effect(monkeypatch: Any) -> None:
@@ -493,14 +491,14 @@ def test_a_call_that_was_cancelled_before_it_began_is_no_effect(monkeypatch: Any
 
     store = disk_store()
     assert run(agent, store)["result"] == "sent next"
-    (event,) = kinds(store, CallAbandoned)
+    (event,) = recorded(store, CallAbandoned)
     assert (event.went_on, event.begun) == (True, False)
     assert executed == {"next": 1}
 
 
 def test_a_cancelled_call_cannot_be_resolved() -> None:
     store = die_in(impatient, disk_store())
-    (event,) = kinds(store, CallAbandoned)
+    (event,) = recorded(store, CallAbandoned)
     with pytest.raises(RecoveryError, match="Nothing was written"):
         resolve(store, "run", event.call, Resolution.outcome("x"))
 
@@ -511,18 +509,7 @@ def test_calls_inside_a_cancelled_call_are_no_divergence() -> None:
         await send("inside")
         await asyncio.Event().wait()
 
-    async def agent(run: Run) -> Any:
-        try:
-            async with asyncio.timeout(0.02):
-                await run.call(outer)
-        except TimeoutError:
-            pass
-        sent = await run.call(send, "next")
-        if executed["agent"] == 0:
-            executed["agent"] += 1
-            raise Died
-        return sent
-
+    agent = cancelling(outer)
     store = die_in(agent, disk_store())
     assert run(agent, store)["result"] == "sent next"
     assert executed == {"inside": 1, "next": 1, "agent": 1}

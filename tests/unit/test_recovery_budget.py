@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections import Counter
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 import eventlog._log
-import recovery._agent
 from eventlog import EventLog
 from eventlog.testing import Crash, SimulatedDisk
 from recovery import (
@@ -35,16 +33,12 @@ from recovery import (
     tool,
 )
 from recovery._usage import TOKENS_MAX, recognised, recorded_usage, usage_from
-from recovery.stores.protocol import LogStore
 from recovery.testing import crash_everywhere
-
-executed: Counter[Any] = Counter()
+from tests.unit.lives import Died, Disk, after_death, executed
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    executed.clear()
-    monkeypatch.setattr(recovery._agent, "BACKOFF_S", 0.0)
+def _fresh(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eventlog._log, "committer", SyncCommitter())
 
 
@@ -53,23 +47,6 @@ class SyncCommitter:
 
     def request(self, log: EventLog) -> None:
         log.commit_now()
-
-
-class Died(BaseException):
-    """The process dies here, as far as the agent can tell."""
-
-
-class Disk(LogStore):
-    """A store on a simulated disk, whose clock moves when it is told to."""
-
-    def __init__(self, disk: SimulatedDisk) -> None:
-        super().__init__("home", disk, "power")
-        self.disk = disk
-
-
-def after_death(store: CheckpointStore) -> CheckpointStore:
-    assert isinstance(store.backend, Disk)
-    return CheckpointStore(Disk(store.backend.disk.after_process_death()))
 
 
 @tool(after_crash="retry")

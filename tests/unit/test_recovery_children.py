@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 import eventlog._log
-import recovery._agent
 from eventlog import LogLockedError
 from eventlog.testing import SimulatedDisk
 from recovery import (
@@ -45,27 +43,9 @@ from recovery._errors import StoppedError
 from recovery._events import ChildStarted, RunCancelled, RunStarted, decode, encode
 from recovery._history import load
 from recovery._relatives import is_child
-from recovery.stores.protocol import LogStore
+from tests.unit.lives import Died, Disk, executed, run, run_sync, send
 
-executed: Counter[Any] = Counter()
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    executed.clear()
-    monkeypatch.setattr(recovery._agent, "BACKOFF_S", 0.0)
-
-
-@tool
-def send(what: Any) -> str:
-    executed[what] += 1
-    return f"sent {what}"
-
-
-class Disk(LogStore):
-    def __init__(self, disk: SimulatedDisk) -> None:
-        super().__init__("runs", disk, "power")
-        self.disk = disk
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 async def sub(run: Run) -> str:
@@ -74,14 +54,6 @@ async def sub(run: Run) -> str:
 
 def plain_sub(run: SyncRun) -> str:
     return str(run.call(send, run.task))
-
-
-def run(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> Any:
-    return asyncio.run(RecoverableAgent(agent, store, **options).run_with_recovery("task", "run"))
-
-
-def run_sync(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> Any:
-    return RecoverableAgent(agent, store, **options).run_with_recovery_sync("task", "run")
 
 
 def test_a_child_is_a_run_of_its_own_linked_both_ways() -> None:
@@ -117,10 +89,6 @@ def test_plain_parents_and_async_ones_have_children_of_either_kind(child: Any) -
 
 
 # -- crashes
-
-
-class Died(BaseException):
-    """The process dies here, as far as the agent can tell."""
 
 
 def test_a_child_that_a_crash_cut_short_is_resumed_and_not_started_again() -> None:
@@ -350,7 +318,7 @@ def test_a_retry_from_above_that_a_crash_hides_still_counts_once() -> None:
     failed_of("run", store, agent)
     # The process died when the failure was in the child's log, and not yet in the parent's.
     after = disk.after_process_death()
-    after.directories["runs/run"] = before[1].directories["runs/run"]
+    after.directories["home/run"] = before[1].directories["home/run"]
     failed_of("run", CheckpointStore(Disk(after)), agent)
     assert executed == {"broken": 2}
 

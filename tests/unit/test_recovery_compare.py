@@ -27,12 +27,9 @@ from recovery import (
     tool,
 )
 from recovery.stores.protocol import LogStore
+from tests.unit.lives import Died
 
 answers: dict[str, Any] = {}
-
-
-class Died(BaseException):
-    pass
 
 
 @tool

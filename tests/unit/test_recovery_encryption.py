@@ -26,14 +26,11 @@ from recovery import (
 )
 from recovery.stores.file import FileStore
 from recovery.stores.memory import MemoryStore
+from tests.unit.lives import Died
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))
 WORDS = ("tasksecret", "argsecret", "messagesecret", "statesecret", "resultsecret", "errorsecret",
          "toolsecret", "finalsecret")  # fmt: skip
-
-
-class Died(BaseException):
-    """The process dies here."""
 
 
 class World:

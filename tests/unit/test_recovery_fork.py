@@ -43,13 +43,10 @@ from recovery._history import load
 from recovery._lineage import started_of
 from recovery.stores.memory import MemoryStore
 from recovery.stores.protocol import LogStore
+from tests.unit.lives import Died
 
 made: list[tuple[str, str]] = []  # (what, idempotency key)
 dying: set[str] = set()
-
-
-class Died(BaseException):
-    pass
 
 
 def act(what: str) -> dict[str, str]:

@@ -38,12 +38,11 @@ from recovery import (
 from recovery._following import Until
 from recovery._progress import ProgressTally
 from recovery._run_event import Teller
-from recovery.stores.protocol import LogStore
+from tests.unit.lives import Died, Disk
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery._agent, "BACKOFF_S", 0.0)
+def _fresh(fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery._following, "PAUSE_S", 0.001)
     monkeypatch.setattr(recovery._following, "PAUSE_MAX_S", 0.001)
     deaths.clear()
@@ -51,18 +50,6 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 UNTIL: tuple[Until, ...] = ("ended", "parked", "now")
 deaths: list[int] = []  # steps in which the process dies, once each
-
-
-class Died(BaseException):
-    """The process dies here, as far as the agent can tell."""
-
-
-class Disk(LogStore):
-    """A store on a simulated disk."""
-
-    def __init__(self, disk: SimulatedDisk) -> None:
-        super().__init__("home", disk, "power")
-        self.disk = disk
 
 
 @tool(after_crash="retry")

@@ -22,12 +22,9 @@ from recovery import (
     tool,
 )
 from recovery._events import CallResolved, decode
+from tests.unit.lives import Died
 
 executed: Counter[Any] = Counter()
-
-
-class Died(BaseException):
-    pass
 
 
 @tool

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,9 @@ from recovery import (
     SyncRun,
     tool,
 )
-from tests.unit.lives import disk_store
+from tests.unit.lives import disk_store, executed
 
-executed: Counter[Any] = Counter()
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> None:
-    executed.clear()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def resumed(agent: Any, store: CheckpointStore) -> Any:

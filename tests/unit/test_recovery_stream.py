@@ -27,13 +27,10 @@ from recovery import (
     tool,
 )
 from recovery._events import CallIntended, decode
+from tests.unit.lives import Died
 
 did: list[Any] = []
 seen: list[Any] = []
-
-
-class Died(BaseException):
-    """The process is killed."""
 
 
 @pytest.fixture(autouse=True)

@@ -29,13 +29,9 @@ from recovery import (
 )
 from recovery._call import _canonical
 from recovery._tool import function_name, is_async, spec_of
+from tests.unit.lives import executed
 
-executed: Counter[Any] = Counter()
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> None:
-    executed.clear()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 def run(agent: Any, store: CheckpointStore | None = None, run_id: str = "run") -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,13 +23,9 @@ from recovery import (
 from recovery._liveness import Held, of_task, of_threads
 from recovery._turns import WARN_AFTER_S
 from tests.property.agents import Clock, Loop, bury, virtual_time
+from tests.unit.lives import executed
 
-executed: Counter[Any] = Counter()
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> None:
-    executed.clear()
+pytestmark = pytest.mark.usefixtures("fresh")
 
 
 @pytest.fixture

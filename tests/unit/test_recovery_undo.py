@@ -32,13 +32,10 @@ from recovery import (
 )
 from recovery._events import CallIntended, RunUndone, decode
 from recovery.stores.file import FileStore
+from tests.unit.lives import Died
 
 did: list[Any] = []
 broken: dict[str, Any] = {}  # by what a compensation undoes: an exception that it raises, once
-
-
-class Died(BaseException):
-    """The process is killed."""
 
 
 def note(call: Call, outcome: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -29,31 +29,10 @@ from recovery import (
     tool,
 )
 from recovery._drive import drive, drive_async
-from recovery._events import CallRetried, Event, RunCancelled, RunParked, SignalTaken, decode
+from recovery._events import CallRetried, RunCancelled, RunParked, SignalTaken
 from recovery.stores.file import FileStore
-from recovery.testing._time import Clock, Loop, virtual_time
-
-RUN = "run"
-
-
-class Crash(BaseException):
-    """The process is gone, as far as the agent can tell."""
-
-
-class Limited(Clock):
-    """Time that says so when an agent waits for ever."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        assert name != "ahead" or value < 20_000, "the agent waits for ever"
-        super().__setattr__(name, value)
-
-
-@pytest.fixture
-def clock() -> Iterator[Clock]:
-    clock = Limited()
-    clock.begin()
-    with virtual_time(clock):
-        yield clock
+from recovery.testing._time import Clock, Loop
+from tests.unit.lives import RUN, Died, recorded
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -91,17 +70,6 @@ def live(clock: Clock, agent: RecoverableAgent) -> Any:
         loop.close()
 
 
-def events(store: CheckpointStore) -> list[Event]:
-    reader = store.backend.read(RUN)
-    assert reader is not None
-    with reader:
-        return [event for record in reader.records() if (event := decode(record)) is not None]
-
-
-def of(store: CheckpointStore, kind: type[Any]) -> list[Any]:
-    return [event for event in events(store) if isinstance(event, kind)]
-
-
 # -- sleeping
 
 
@@ -135,14 +103,14 @@ def test_a_sleep_that_is_over_is_not_slept_again(
         yield "sleep", 1000
         tries.append(time.monotonic() - began)
         if len(tries) == 1:
-            raise Crash
+            raise Died
 
-    with pytest.raises(Crash):
+    with pytest.raises(Died):
         go(store, agent)
     go(store, agent)
     assert tries[0] == pytest.approx(1000, abs=1)
     assert tries[1] == pytest.approx(0, abs=1)
-    assert not of(store, CallRetried)
+    assert not recorded(store, CallRetried)
 
 
 def test_sleeps_that_were_under_way_in_a_crash_are_told_apart(
@@ -219,7 +187,7 @@ def test_a_call_that_waits_is_not_in_doubt(store: CheckpointStore, clock: Clock)
     done = loop.run_until_complete(RecoverableAgent(agent, store).run_with_recovery("task", RUN))
     loop.close()
     assert done["report"].in_doubt == ()
-    assert not of(store, CallRetried)
+    assert not recorded(store, CallRetried)
 
 
 # -- signals
@@ -247,7 +215,7 @@ def test_signals_of_a_name_are_taken_in_the_order_sent(store: CheckpointStore, g
         signal(store, RUN, name, value)
     assert go(store, waiter("a", "b", "a", "b", "a")) == [2, 1, {"three": [3]}, 4, None]
     assert go(store, waiter("a", "b", "a", "b", "a")) == [2, 1, {"three": [3]}, 4, None]
-    assert [event.inbox for event in of(store, SignalTaken)] == [2, 1, 3, 4, 5]
+    assert [event.inbox for event in recorded(store, SignalTaken)] == [2, 1, 3, 4, 5]
 
 
 def test_a_signal_is_spent_by_the_wait_that_took_it_whatever_crashes(
@@ -259,17 +227,17 @@ def test_a_signal_is_spent_by_the_wait_that_took_it_whatever_crashes(
         got = [(yield "wait_for", "a")]
         lives.append(0)
         if len(lives) == 1:
-            raise Crash
+            raise Died
         got.append((yield "wait_for", "a"))
         if len(lives) == 2:
-            raise Crash
+            raise Died
         return got
 
     parked(go, store, waiter("a"))
     signal(store, RUN, "a", 1)
     signal(store, RUN, "a", 2)
     for _ in range(2):
-        with pytest.raises(Crash):
+        with pytest.raises(Died):
             go(store, agent)
     assert go(store, agent) == [1, 2]
 
@@ -302,10 +270,10 @@ def test_a_wait_that_times_out_raises_the_same_on_replay(
         except TimeoutError as exc:
             lives.append(str(exc))
         if len(lives) == 1:
-            raise Crash
+            raise Died
         return (yield "wait_for", "a", 50)
 
-    with pytest.raises(Crash):
+    with pytest.raises(Died):
         go(store, agent)
     signal(store, RUN, "a", "late")
     assert go(store, agent) == "late"
@@ -357,7 +325,7 @@ def test_waits_in_threads_lose_no_signal(store: CheckpointStore) -> None:
         signal(store, RUN, "a", value)
     done = RecoverableAgent(agent, store).run_with_recovery_sync("task", RUN)
     assert done["result"] == list(range(20))
-    taken = [event.inbox for event in of(store, SignalTaken)]
+    taken = [event.inbox for event in recorded(store, SignalTaken)]
     assert taken == sorted(taken)
 
 
@@ -480,7 +448,7 @@ def test_damage_in_the_inbox_stops_the_run(tmp_path: Any, go: Any) -> None:
     with pytest.raises(DamagedRunError, match="LSN 1") as stop:
         go(store, waiter("a"))
     assert "inbox" in stop.value.__notes__[0]
-    assert not of(store, SignalTaken)
+    assert not recorded(store, SignalTaken)
 
 
 def test_the_inbox_of_an_encrypted_store_is_encrypted(tmp_path: Any, go: Any) -> None:
@@ -499,7 +467,7 @@ def test_the_inbox_of_an_encrypted_store_is_encrypted(tmp_path: Any, go: Any) ->
 def test_a_run_that_no_process_has_is_ended_at_once(store: CheckpointStore, go: Any) -> None:
     parked(go, store, waiter("a"))
     cancel(store, RUN, who="ann", why="too dear")
-    (ended,) = of(store, RunCancelled)
+    (ended,) = recorded(store, RunCancelled)
     assert (ended.who, ended.why, ended.inbox) == ("ann", "too dear", 1)
     for _ in range(2):
         with pytest.raises(RunCancelledError, match="'run' was cancelled by ann: too dear"):
@@ -526,7 +494,7 @@ def test_a_live_run_ends_at_the_next_thing_that_it_does(store: CheckpointStore, 
         with pytest.raises(RunCancelledError, match="enough"):
             go(store, agent)
     assert done == ["first"]
-    assert len(of(store, RunCancelled)) == 1
+    assert len(recorded(store, RunCancelled)) == 1
 
 
 def test_a_run_that_waits_is_ended(store: CheckpointStore, go: Any) -> None:
@@ -541,12 +509,12 @@ def test_a_run_that_waits_is_ended(store: CheckpointStore, go: Any) -> None:
 def test_a_cancelled_run_says_what_is_in_doubt(store: CheckpointStore, go: Any) -> None:
     @tool
     def pay() -> None:
-        raise Crash
+        raise Died
 
     def agent(run: Any) -> Any:
         yield "call", pay
 
-    with pytest.raises(Crash):
+    with pytest.raises(Died):
         go(store, agent)
     with pytest.raises(InDoubtError) as doubt:
         go(store, agent)
@@ -566,7 +534,7 @@ def test_a_run_that_only_waits_parks_and_goes_on(store: CheckpointStore, go: Any
 
     stop = parked(go, store, agent)
     assert stop.waits_for[0].startswith("signal 'a', until ")
-    (record,) = of(store, RunParked)
+    (record,) = recorded(store, RunParked)
     assert record.why == f"waits for {stop.waits_for[0]}"
     assert record.wake_at == stop.wake_at
     signal(store, RUN, "a", "here")
@@ -578,7 +546,7 @@ def test_a_wait_that_is_nearly_over_does_not_park(store: CheckpointStore, go: An
         yield "sleep", 5
 
     go(store, agent, park_after_s=5)
-    assert not of(store, RunParked)
+    assert not recorded(store, RunParked)
 
 
 def test_a_run_does_not_park_while_a_call_is_at_work(store: CheckpointStore, clock: Clock) -> None:

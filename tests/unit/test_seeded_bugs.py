@@ -46,7 +46,7 @@ from recovery import (
 )
 from recovery._messages import Messages
 from recovery._values import Ref, unpack
-from recovery.stores.protocol import LogStore
+from tests.unit.lives import Died, Disk
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="about the system calls of Linux")
 
@@ -615,17 +615,6 @@ def test_a_takeover_in_the_middle_of_retention_keeps_what_the_new_owner_knows_of
 
 
 # -- runs
-
-
-class Died(BaseException):
-    """The process dies here, as far as the agent can tell."""
-
-
-class Disk(LogStore):
-    """A store on a simulated disk."""
-
-    def __init__(self, disk: SimulatedDisk) -> None:
-        super().__init__("home", disk, "power")
 
 
 def run(agent: Callable[[SyncRun], Any], disk: SimulatedDisk, every: int = 3) -> Any:
