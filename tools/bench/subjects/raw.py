@@ -15,8 +15,18 @@ def record(size: int) -> dict[str, Any]:
     fields = {"call": 1234567, "tool": "search", "call_id": "call_4f1c8d2e9a", "attempt": 1,
               "took_s": 0.25, "ok": True, "usage": [1200, 340]}  # fmt: skip
     rest = max(0, size - len(msgpack.packb(fields)) - 8)
-    text = random.Random(size).randbytes(rest).hex()[:rest]
-    return {**fields, "value": text}
+    return {**fields, "value": text(rest, size)}
+
+
+def reply(number: int) -> dict[str, Any]:
+    """What a model says that wants a tool called: about 1.4 KB; another one for each number."""
+    call = {"id": f"call_{number:08d}", "name": "search", "args": {"query": text(60, -number)}}
+    return {"role": "assistant", "content": text(1250, number), "tool_calls": [call]}
+
+
+def text(size: int, seed: int) -> str:
+    """Characters, the same for the same seed."""
+    return random.Random(seed).randbytes(size // 2 + 1).hex()[:size]
 
 
 class _File:
