@@ -8,6 +8,7 @@ from eventlog._cipher import Encrypter
 from eventlog._errors import LogError, WriterFailedError
 from eventlog._files import Directory, File, Files, write_all
 from eventlog._frame import (
+    ALIGNMENT,
     ENCRYPTED,
     FRAME_SIZE,
     HEADER_SIZE,
@@ -17,7 +18,7 @@ from eventlog._frame import (
     Frame,
     SegmentHeader,
     encode_frame,
-    padded,
+    holds,
 )
 from eventlog._owner import Owner
 from eventlog._reader import Tail
@@ -130,55 +131,51 @@ class Appender:
 
     def append(self, kind: int, count: int, payload: bytes) -> int:
         """Append one frame of ``count`` records; the LSN of the first."""
-        size, bare = FRAME_SIZE + len(payload), payload
         if self.encrypter is not None:
             self.encrypter.check_size(payload)
-            size, bare = size + self.encrypter.overhead, self.encrypter.head
-        size = padded(size)
         with self._lock:
-            self.check()
-            if self._fits(size, bare):
-                return self._append(kind, count, payload)
+            if lsn := self._append(kind, count, payload):
+                return lsn
         with self._sync_lock, self._lock:
-            self.check()
-            try:
-                if not self._fits(size, bare):
+            lsn = self._append(kind, count, payload)
+            if not lsn:
+                try:
                     if self._writer is not None:
                         self._seal(self._writer, clean=False)
+                    bare = payload if self.encrypter is None else self.encrypter.head
                     self._writer = self._new_segment(bare)
-            except BaseException as exc:
-                self.fail(exc)
-                raise
-            return self._append(kind, count, payload)
-
-    def _fits(self, size: int, bare: bytes) -> bool:
-        # A payload that has the segment's salt in it (an agent that reads its own log, or somebody
-        # who forges frames) goes to another segment: the search for frames never looks into one.
-        # ``bare`` is as much of it as is the same however it is encrypted.
-        if self._writer is None or self._writer.header.salt in bare:
-            return False
-        end = self._writer.end + self._buffer_size
-        # A record larger than a segment has one to itself.
-        return end + size <= self.segment_size or end == HEADER_SIZE
+                except BaseException as exc:
+                    self.fail(exc)
+                    raise
+                lsn = self._append(kind, count, payload)
+            return lsn
 
     def _append(self, kind: int, count: int, payload: bytes) -> int:
-        writer, lsn = self._writer, self.next_lsn
-        assert writer is not None
+        """The LSN of the first record; 0 when they have to go to another segment."""
+        if self._failed is not None:
+            self.check()
+        writer, lsn, encrypter = self._writer, self.next_lsn, self.encrypter
+        if writer is None:
+            return 0
+        size, bare = FRAME_SIZE + len(payload), payload
+        if encrypter is not None:  # as much of it as is the same however it is encrypted
+            size, bare = size + encrypter.overhead, encrypter.head
+        # A payload that has the segment's salt in it (an agent that reads its own log, or somebody
+        # who forges frames) goes to another segment: the search for frames never looks into one.
+        if bare.find(writer.rare) >= 0 and holds(bare, writer.salt):
+            return 0
+        end = writer.end + self._buffer_size
+        if end + size + -size % ALIGNMENT > self.segment_size and end > HEADER_SIZE:
+            return 0  # a record larger than a segment has one to itself
         marks = (lsn, self.durable.durable, self._snapshot)
-        salt = writer.header.salt
-        if self.encrypter is not None:
+        if encrypter is not None:
             kind |= ENCRYPTED
-            place = Frame(0, 0, kind, *marks, count, 0, 0, salt)
-            payload = self.encrypter.encrypt(writer.header, place, payload)
-        frame = encode_frame(salt, kind, count, payload, marks)
+            place = Frame(0, 0, kind, *marks, count, 0, 0, writer.salt)
+            payload = encrypter.encrypt(writer.header, place, payload)
+        frame = encode_frame(writer.salt, kind, count, payload, marks)
         try:
             if self.buffered:
-                if not self._buffer:
-                    self._buffer_lsn, self._buffer_size = lsn, 0
-                self._buffer.append(frame)
-                self._buffer_size += len(frame)
-                if self._buffer_size >= BUFFER_SIZE:
-                    self._drain()
+                self._hold(frame, lsn)
             else:
                 writer.write(frame, lsn)
             self.next_lsn = lsn + count
@@ -188,6 +185,14 @@ class Appender:
             self.fail(exc)
             raise
         return lsn
+
+    def _hold(self, frame: bytes, lsn: int) -> None:
+        if not self._buffer:
+            self._buffer_lsn, self._buffer_size = lsn, 0
+        self._buffer.append(frame)
+        self._buffer_size += len(frame)
+        if self._buffer_size >= BUFFER_SIZE:
+            self._drain()
 
     def drain(self) -> None:
         """Hand what is buffered to the operating system."""

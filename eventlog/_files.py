@@ -344,11 +344,8 @@ class OSFiles:
             pass  # not Linux: unknown
         return ""
 
-    def time_ns(self) -> int:
-        return time.time_ns()
-
-    def random_bytes(self, size: int) -> bytes:
-        return os.urandom(size)
+    time_ns = staticmethod(time.time_ns)
+    random_bytes = staticmethod(os.urandom)
 
     def process(self) -> tuple[int, str]:
         return os.getpid(), socket.gethostname()

@@ -62,6 +62,8 @@ _TRAILER = struct.Struct("<4sIQ")
 _CRC = struct.Struct("<I")
 TRAILER_SIZE = _TRAILER.size
 
+_PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]
+
 assert _SEGMENT.size + _CRC.size == HEADER_SIZE
 assert _FRAME_HEAD.size + _FRAME_CHECKED.size == FRAME_SIZE
 
@@ -150,11 +152,10 @@ def encode_frame(
     """A whole frame, padded. ``kind`` with flags; ``marks``: LSN, durable mark, last snapshot."""
     assert len(payload) <= PAYLOAD_SIZE_MAX
     size = len(payload)
-    seed = _CRC.unpack(salt)[0]
-    lsn, durable, snapshot = marks
-    checked = _FRAME_CHECKED.pack(size, kind, lsn, durable, snapshot, count, crc32(payload, seed))
+    (seed,) = _CRC.unpack(salt)
+    checked = _FRAME_CHECKED.pack(size, kind, *marks, count, crc32(payload, seed))
     head = _FRAME_HEAD.pack(salt, crc32(checked, seed))
-    return b"".join((head, checked, payload, bytes(-size % ALIGNMENT)))
+    return b"".join((head, checked, payload, _PADDING[size % ALIGNMENT]))
 
 
 def frame_at(buf: bytes, offset: int, salt: bytes) -> Frame | None:
@@ -182,6 +183,13 @@ def payload_of(buf: bytes, frame: Frame, salt: bytes) -> bytes | None:
         return None
     payload = buf[frame.payload_offset : frame.payload_end]
     return payload if crc32(payload, _CRC.unpack(salt)[0]) == frame.crc else None
+
+
+def holds(buf: bytes, salt: bytes) -> bool:
+    """Whether the salt is in ``buf``, as it is in no payload of its segment."""
+    # Text and msgpack lack some byte of nearly every salt, the highest above all, and one byte is
+    # found 50 times as fast as four are.
+    return all(byte in buf for byte in sorted(salt, reverse=True)) and salt in buf
 
 
 def frames_ahead(buf: bytes, offset: int, salt: bytes) -> Iterator[Frame]:

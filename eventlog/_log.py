@@ -191,8 +191,9 @@ class EventLog:
         Raises RefusedValueError, with the path to the value, for what msgpack cannot hold and for
         more than 64 MiB (nothing is written then); WriterFailedError after an earlier failure.
         """
-        time_ns = self._files.time_ns() if time_ns is None else time_ns
-        lsn = self._appender.append(RECORDS, 1, encode_payload(time_ns, [(kind, pack(body))]))
+        if time_ns is None:
+            time_ns = self._files.time_ns()
+        lsn = self._appender.append(RECORDS, 1, encode_payload(time_ns, ((kind, body),)))
         self.last_time_ns = time_ns
         return lsn
 
@@ -201,14 +202,14 @@ class EventLog:
 
         Returns their LSNs. Raises as ``append``; the batch as a whole is limited to 64 MiB.
         """
-        packed = [(kind, pack(body, f"[{i}].body")) for i, (kind, body) in enumerate(items)]
-        if not packed:
+        batch = list(items)
+        if not batch:
             return []
         time_ns = self._files.time_ns()
-        payload = encode_payload(time_ns, packed)
-        first = self._appender.append(RECORDS, len(packed), payload)
+        payload = encode_payload(time_ns, batch)
+        first = self._appender.append(RECORDS, len(batch), payload)
         self.last_time_ns = time_ns
-        return list(range(first, first + len(packed)))
+        return list(range(first, first + len(batch)))
 
     def append_snapshot(self, state: Any) -> int:
         """Append a snapshot of ``state``, with an xxh3-128 digest of it; its LSN."""

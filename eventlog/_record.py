@@ -7,7 +7,7 @@ not look at. A snapshot's payload is ``[time_ns, kind, body, digest]``, digest =
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgpack
@@ -29,6 +29,18 @@ _TIMESTAMPS = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")  # how they begin
 _SCALARS = (type(None), bool, int, float, str, bytes)
 
 _UNDECODED = object()
+
+
+_Pack = Callable[[Any], bytes]
+# Packers that nobody is using: one for bodies and one, less strict, for payloads. They are not
+# thread-safe, and who packs may be interrupted by a finalizer that packs as well; to take from a
+# list and to put back are atomic. So there come to be as many as threads have packed at once.
+_packers: list[tuple[_Pack, _Pack]] = []
+_SIZE_KEPT = 256 << 10  # what a packer has room for from the beginning; its buffer never shrinks
+
+
+def _new_packers() -> tuple[_Pack, _Pack]:
+    return msgpack.Packer(strict_types=True).pack, msgpack.Packer().pack
 
 
 class Packed(bytes):
@@ -86,11 +98,17 @@ def pack(value: Any, path: str = "body") -> bytes:
     if type(value) is Packed:
         return value
     try:
-        # A packer of its own per call: packers are not thread-safe, and making one is cheap.
         return bytes(msgpack.packb(value, strict_types=True))
-    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-        where, reason = find_refused(value, path)
-        raise RefusedValueError(where, reason or str(exc)) from None
+    except _REFUSALS as exc:
+        raise _refused(value, path, exc) from None
+
+
+_REFUSALS = (TypeError, ValueError, OverflowError, RecursionError)  # what packers raise
+
+
+def _refused(value: Any, path: str, exc: Exception) -> RefusedValueError:
+    where, reason = find_refused(value, path)
+    return RefusedValueError(where, reason or str(exc))
 
 
 def unpack(packed: bytes) -> Any:
@@ -179,34 +197,55 @@ def kind_name(value: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def encode_payload(time_ns: int, items: list[tuple[str, bytes]]) -> bytes:
-    """The payload of a frame of records."""
+def encode_payload(time_ns: int, items: Sequence[tuple[str, Any]]) -> bytes:
+    """The payload of a frame of records, of kinds and bodies. Raises as ``pack``."""
+    try:
+        packers = pack_body, pack_payload = _packers.pop()
+    except IndexError:
+        packers = pack_body, pack_payload = _new_packers()
     flat: list[int | str | bytes] = [time_ns]
-    for i, (kind, packed) in enumerate(items):
-        where = "kind" if len(items) == 1 else f"[{i}].kind"
-        if type(kind) is not str:
-            raise RefusedValueError(where, f"a str, not {kind_name(kind)}")
-        if not kind or len(kind) > KIND_SIZE_MAX:
-            raise RefusedValueError(where, f"1 to {KIND_SIZE_MAX} characters, not {len(kind)}")
-        if not kind.isascii() and _refusal(kind, 0):
-            raise RefusedValueError(where, _refusal(kind, 0))
-        flat += (kind, packed)
-    return _bounded(flat)
+    for kind, body in items:
+        # What passes here is what nearly all have; the others are looked at closely.
+        if type(kind) is not str or not 0 < len(kind) <= KIND_SIZE_MAX or not kind.isascii():
+            _check_kind(kind, _path(items, flat) + "kind")
+        try:
+            flat += (kind, body if type(body) is Packed else pack_body(body))
+        except _REFUSALS as exc:
+            raise _refused(body, _path(items, flat) + "body", exc) from None
+    payload = pack_payload(flat)
+    if len(payload) < _SIZE_KEPT:
+        _packers.append(packers)
+    elif len(payload) > PAYLOAD_SIZE_MAX:
+        raise _too_large(payload)
+    return payload
+
+
+def _path(items: Sequence[object], flat: list[int | str | bytes]) -> str:
+    return "" if len(items) == 1 else f"[{len(flat) // 2}]."
+
+
+def _check_kind(kind: str, where: str) -> None:
+    if type(kind) is not str:
+        raise RefusedValueError(where, f"a str, not {kind_name(kind)}")
+    if not kind or len(kind) > KIND_SIZE_MAX:
+        raise RefusedValueError(where, f"1 to {KIND_SIZE_MAX} characters, not {len(kind)}")
+    if not kind.isascii() and _refusal(kind, 0):
+        raise RefusedValueError(where, _refusal(kind, 0))
 
 
 def encode_snapshot(time_ns: int, kind: str, packed: bytes) -> bytes:
     """The payload of a snapshot's frame."""
-    return _bounded([time_ns, kind, packed, xxhash.xxh3_128_digest(packed)])
-
-
-def _bounded(flat: list[int | str | bytes]) -> bytes:
-    payload = bytes(msgpack.packb(flat))
+    payload = bytes(msgpack.packb([time_ns, kind, packed, xxhash.xxh3_128_digest(packed)]))
     if len(payload) > PAYLOAD_SIZE_MAX:
-        raise RefusedValueError(
-            "body", f"{len(payload)} bytes; one append holds at most {PAYLOAD_SIZE_MAX} bytes. "
-            "Keep the value elsewhere and record a reference to it."
-        )  # fmt: skip
+        raise _too_large(payload)
     return payload
+
+
+def _too_large(payload: bytes) -> RefusedValueError:
+    return RefusedValueError(
+        "body", f"{len(payload)} bytes; one append holds at most {PAYLOAD_SIZE_MAX} bytes. "
+        "Keep the value elsewhere and record a reference to it."
+    )  # fmt: skip
 
 
 def decode_payload(frame: Frame, payload: bytes) -> list[Record] | None:

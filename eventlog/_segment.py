@@ -40,7 +40,7 @@ INDEX_STEP = 64 << 10  # one index entry for so many bytes: 128 entries in 8 MiB
 # a long one changes its size (which costs a journal commit) once in hundreds of records.
 PREALLOCATE_MIN, PREALLOCATE_MAX = 16 << 10, 1 << 20
 
-_PIECE = 1 << 20  # how much is looked at when zeros at the end of a large file are passed over
+_PIECE = 256 << 10  # files are read in pieces that stay in the processor's cache
 
 _MARK = struct.Struct("<8s16sQQQ")
 _MARK_MAGIC = b"evmark\r\n"
@@ -128,6 +128,8 @@ class SegmentWriter:
         preallocate: bool,
     ) -> None:
         self.file, self.header, self.end, self.index = file, header, end, index
+        self.salt, self.rare = header.salt, max(header.salt)  # see _frame.holds
+        self._indexed = index[-1][1]
         self.dirty = False  # whether it lacks a footer behind what is in it
         self._allocated = end
         self._preallocate = preallocate
@@ -159,23 +161,27 @@ class SegmentWriter:
 
     def write(self, frame: bytes, lsn: int) -> None:
         """Append a frame; with the operating system when this returns, durable after sync."""
-        start, end = self.end, self.end + len(frame)
-        data = frame
-        if self._preallocate and end > self._allocated:
+        start, size, data = self.end, len(frame), frame
+        end = self.end = start + size
+        self.dirty = True
+        if end > self._allocated and self._preallocate:
             ahead = min(max(end, PREALLOCATE_MIN), PREALLOCATE_MAX)
             data = frame + bytes(-(-(end + ahead) // 4096) * 4096 - end)
-        self.end, self.dirty = end, True
-        written = write_all(self.file, data, start, len(frame))
-        self._allocated = max(self._allocated, start + written)
-        if start - self.index[-1][1] >= INDEX_STEP:
+        written = self.file.pwrite(data, start)
+        if written < size:
+            written += write_all(self.file, data[written:], start + written, size - written)
+        if data is not frame:
+            self._allocated = start + written
+        if start - self._indexed >= INDEX_STEP:
             self.index.append((lsn, start))
+            self._indexed = start
 
     def seal(self, mark: Mark, clean: bool) -> None:
         """End the segment with a footer, trimmed and durable when this returns.
 
         A crash in the middle leaves a torn footer behind sound records, which is a torn tail.
         """
-        digest = xxhash.xxh3_128_digest(self.file.pread(self.end, 0))
+        digest = _digest(self.file, self.end)
         flat = [part for entry in self.index for part in entry]
         body = bytes(msgpack.packb([clean, flat, digest]))
         body = body.ljust(padded(len(body)), b"\0") + encode_trailer(self.header.salt, self.end)
@@ -188,6 +194,13 @@ class SegmentWriter:
         self.file.truncate(self.end)
         self._allocated = self.end
         self.file.sync()
+
+
+def _digest(file: File, size: int) -> bytes:
+    digest = xxhash.xxh3_128()
+    for offset in range(0, size, _PIECE):
+        digest.update(file.pread(min(_PIECE, size - offset), offset))
+    return digest.digest()
 
 
 def read_header(directory: Directory, number: int) -> SegmentHeader | None:

@@ -11,7 +11,7 @@ import xxhash
 
 from eventlog import Record, RefusedValueError
 from eventlog._frame import FRAME_SIZE, RECORDS, SNAPSHOT, Frame
-from eventlog._record import decode_payload, encode_payload, pack
+from eventlog._record import Packed, decode_payload, encode_payload, pack
 from eventlog.dump import from_json, to_json
 from tests.fuzz._choices import Choices
 
@@ -28,7 +28,7 @@ def record(data: bytes) -> None:
         assert one.lsn == 7 + i
         _body(one)
     if found and kind == RECORDS and all(0 < len(one.kind) <= 255 for one in found):
-        items = [(one.kind, one.packed) for one in found]
+        items = [(one.kind, Packed(one.packed)) for one in found]
         with suppress(RefusedValueError):
             again = decode_payload(frame, encode_payload(found[0].time_ns, items))
             assert again == found

@@ -17,7 +17,7 @@ BEGUN = UNIT + "test_a_log_begun_in_clear_goes_on_encrypted_from_the_next_segmen
 HIDDEN = UNIT + "test_nothing_of_a_record_is_in_any_byte"
 RUNS = "unit/test_recovery_encryption.py::"
 
-SEAL = "            payload = self.encrypter.encrypt(writer.header, place, payload)\n"
+SEAL = "            payload = encrypter.encrypt(writer.header, place, payload)\n"
 NONCE = "nonce = self._random_bytes(NONCE_SIZE)"
 
 MUTANTS = [
@@ -202,8 +202,8 @@ MUTANTS = [
         [
             Edit(
                 APPENDER,
-                "        if self.encrypter is not None:\n            kind |= ENCRYPTED",
-                "        if self.encrypter is not None and kind != SNAPSHOT:\n"
+                "        if encrypter is not None:\n            kind |= ENCRYPTED",
+                "        if encrypter is not None and kind != SNAPSHOT:\n"
                 "            kind |= ENCRYPTED",
             )
         ],
@@ -215,9 +215,9 @@ MUTANTS = [
         [
             Edit(
                 APPENDER,
-                "        frame = encode_frame(salt, kind, count, payload, marks)\n",
+                "        frame = encode_frame(writer.salt, kind, count, payload, marks)\n",
                 "        self._plain = getattr(self, '_plain', b'') + payload\n"
-                "        frame = encode_frame(salt, kind, count, payload, marks)\n",
+                "        frame = encode_frame(writer.salt, kind, count, payload, marks)\n",
             ),
             Edit(
                 APPENDER,
@@ -369,8 +369,13 @@ MUTANTS = [
         [
             Edit(
                 APPENDER,
-                "size, bare = size + self.encrypter.overhead, self.encrypter.head",
-                "size, bare = size + self.encrypter.overhead, b''",
+                "bare = payload if self.encrypter is None else self.encrypter.head",
+                "bare = b''",
+            ),
+            Edit(
+                APPENDER,
+                "size, bare = size + encrypter.overhead, encrypter.head",
+                "size, bare = size + encrypter.overhead, b''",
             ),
             Edit(CIPHER, "if header.salt not in sealed:", "if header.salt not in sealed[60:]:"),
         ],
@@ -391,13 +396,13 @@ MUTANTS = [
     Mutant(
         "size-of-the-plaintext",
         "A segment is filled by the size of what is in it, not of what is written.",
-        [Edit(APPENDER, "size, bare = size + self.encrypter.overhead, ", "size, bare = size, ")],
+        [Edit(APPENDER, "size, bare = size + encrypter.overhead, ", "size, bare = size, ")],
         [UNIT + "test_segments_roll_at_the_size_that_is_written"],
     ),
     Mutant(
         "too-large-when-encrypted",
         "A record at the limit is written larger than it: no reader reads it again.",
-        [Edit(APPENDER, "            self.encrypter.check_size(payload)\n", "")],
+        [Edit(APPENDER, "            self.encrypter.check_size(payload)\n", "            pass\n")],
         [UNIT + "test_a_record_too_large_encrypted_is_refused_before_anything_is_written"],
     ),
     Mutant(

@@ -40,7 +40,7 @@ MUTANTS = [
         "crc-without-salt",
         "CRCs start from zero: old bytes of another segment behind a new marker are a record.",
         [
-            Edit(FRAME, "    seed = _CRC.unpack(salt)[0]\n", "    seed = 0\n"),
+            Edit(FRAME, "    (seed,) = _CRC.unpack(salt)\n", "    seed = 0\n"),
             Edit(
                 FRAME,
                 "FRAME_SIZE], _CRC.unpack(salt)[0]) != header_crc",

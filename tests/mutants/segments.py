@@ -122,7 +122,7 @@ MUTANTS = [
         [
             Edit(
                 SEGMENT,
-                "        if self._preallocate and end > self._allocated:\n",
+                "        if end > self._allocated and self._preallocate:\n",
                 "        if not self._preallocate:\n",
             )
         ],

@@ -6,7 +6,7 @@ from tests.mutants._mutant import Edit, Mutant
 
 APPENDER, OWNER = "eventlog/_appender.py", "eventlog/_owner.py"
 LOG, COMMITTER, FILES = "eventlog/_log.py", "eventlog/_committer.py", "eventlog/_files.py"
-LISTING = "eventlog/_listing.py"
+LISTING, SEGMENT = "eventlog/_listing.py", "eventlog/_segment.py"
 
 PROPERTIES = "property/test_log_properties.py::"
 CRASHES = PROPERTIES + "test_a_crash_at_every_call[small]"
@@ -75,7 +75,7 @@ MUTANTS = [
     Mutant(
         "short-write-ignored",
         "What write() says it has written is not looked at: half a record is acknowledged.",
-        [Edit(FILES, "    while written < need:\n", "    while written < 0:\n")],
+        [Edit(SEGMENT, "        if written < size:\n", "        if written < 0:\n")],
         [PROPERTIES + "test_a_short_write_is_completed"],
     ),
     Mutant(
@@ -84,9 +84,9 @@ MUTANTS = [
         [
             Edit(
                 LOG,
-                "        payload = encode_payload(time_ns, packed)\n"
-                "        first = self._appender.append(RECORDS, len(packed), payload)\n",
-                "        parts = [encode_payload(time_ns, [one]) for one in packed]\n"
+                "        payload = encode_payload(time_ns, batch)\n"
+                "        first = self._appender.append(RECORDS, len(batch), payload)\n",
+                "        parts = [encode_payload(time_ns, [one]) for one in batch]\n"
                 "        first = [self._appender.append(RECORDS, 1, part) for part in parts][0]\n",
             )
         ],
@@ -219,8 +219,8 @@ MUTANTS = [
         [
             Edit(
                 APPENDER,
-                "if self._writer is None or self._writer.header.salt in bare:",
-                "if self._writer is None:",
+                "if bare.find(writer.rare) >= 0 and holds(bare, writer.salt):",
+                "if False:",
             )
         ],
         ["unit/test_log.py::test_a_payload_with_the_salt_in_it_goes_to_another_segment"],
@@ -237,11 +237,11 @@ MUTANTS = [
         [
             Edit(
                 APPENDER,
-                "            except BaseException as exc:\n                self.fail(exc)\n"
-                "                raise\n"
-                "            return self._append(kind, count, payload)",
-                "            except BaseException:\n                raise\n"
-                "            return self._append(kind, count, payload)",
+                "                except BaseException as exc:\n                    self.fail(exc)\n"
+                "                    raise\n"
+                "                lsn = self._append(kind, count, payload)",
+                "                except BaseException:\n                    raise\n"
+                "                lsn = self._append(kind, count, payload)",
             )
         ],
         [FAILURES],

@@ -626,7 +626,7 @@ def test_time_that_no_clock_gave_is_shown_as_number() -> None:
     write(disk, records=1)
     header = decode_segment_header(bytes(content(disk)))
     assert isinstance(header, SegmentHeader)
-    body = encode_payload((1 << 64) - 1, [("k", b"\xc0")])
+    body = encode_payload((1 << 64) - 1, [("k", None)])
     frame = encode_frame(header.salt, 1, 1, body, (1, 0, 0))
     content(disk)[HEADER_SIZE:] = frame
     disk.directories["log"].pop("MARK")

@@ -43,7 +43,7 @@ from eventlog._frame import (
     frame_at,
     frames_ahead,
 )
-from eventlog._record import encode_payload, pack
+from eventlog._record import Packed, encode_payload
 from eventlog._segment import segment_name
 from eventlog._xaes import XAES256GCM
 from eventlog.dump import BAD_SNAPSHOT, DAMAGED, NOT_A_LOG, dump, verify
@@ -775,7 +775,7 @@ def test_a_count_cannot_be_forged() -> None:
 
 def forged(frame: Frame, salt: bytes, kind: int = RECORDS) -> bytes:
     """A record in clear, as anybody can write it."""
-    payload = encode_payload(1, [("event", b"\xa6forged")])
+    payload = encode_payload(1, [("event", "forged")])
     return encode_frame(salt, kind, 1, payload, (frame.lsn, 0, 0))
 
 
@@ -916,7 +916,7 @@ def test_what_the_key_fits_and_is_no_payload_is_damage() -> None:
     disk = SimulatedDisk()
     with EventLog.open("log", files=disk, encryption=encryption()) as log:
         log._appender.append(RECORDS, 1, b"\xc1 no msgpack")
-        log._appender.append(SNAPSHOT, 1, encode_payload(1, [("no digest", b"\xc0")]))
+        log._appender.append(SNAPSHOT, 1, encode_payload(1, [("no digest", None)]))
     found, damaged = read(disk, encryption())
     assert found == {} and len(damaged) == 2 and damaged[1].snapshot
     assert bits(disk) == 0 and bits(disk, encryption()) == DAMAGED | BAD_SNAPSHOT
@@ -997,7 +997,7 @@ def test_the_key_is_not_on_disk(part, disk) -> None:
 
 def test_a_record_too_large_encrypted_is_refused_before_anything_is_written() -> None:
     disk, body = SimulatedDisk(), bytes(1000)
-    payload = encode_payload(disk._clock, [("event", pack(body))])
+    payload = encode_payload(disk._clock, [("event", body)])
     with (
         mock.patch.object(_cipher, "PAYLOAD_SIZE_MAX", len(payload) + 52),
         EventLog.open("log", files=disk, encryption=encryption()) as log,
@@ -1030,7 +1030,7 @@ def test_what_is_in_a_payload_adds_as_much_as_the_page_says(disk) -> None:
     page = (Path(__file__).parents[2] / "docs" / "encryption.md").read_text()
     said = re.search(r"(\d+) bytes and the length of the key id", page)
     first = frames(content(disk))[0]
-    plain = encode_payload(disk._clock, [(f"kind-{SECRET}", b"")])
+    plain = encode_payload(disk._clock, [(f"kind-{SECRET}", Packed(b""))])
     with EventLog.read("log", files=disk, encryption=encryption()) as reader:
         packed = next(reader.records()).packed
     added = first.size - len(plain) - len(packed)

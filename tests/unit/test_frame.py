@@ -6,6 +6,8 @@ import zlib
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eventlog import UnsupportedFormatError, _frame
 from eventlog._frame import (
@@ -20,6 +22,7 @@ from eventlog._frame import (
     encode_trailer,
     frame_at,
     frames_ahead,
+    holds,
     padded,
     payload_of,
 )
@@ -144,3 +147,11 @@ def test_a_segment_that_begins_before_the_oldest_record_of_its_log_is_none(oldes
     """Its records would not count from the next roll on; fuzzing found it."""
     assert decode_segment_header(HEADER.encode()) == HEADER
     assert decode_segment_header(replace(HEADER, oldest_lsn=oldest).encode()) is None
+
+
+@given(st.binary(max_size=20), st.binary(min_size=4, max_size=4), st.binary(max_size=20))
+def test_a_salt_is_found_wherever_it_is(before: bytes, salt: bytes, after: bytes) -> None:
+    assert holds(before + salt + after, salt)
+    assert holds(before + after, salt) == (salt in before + after)
+    mixed = bytes(salt[i % 4] for i in before)  # all of its bytes, in another order
+    assert holds(mixed, salt) == (salt in mixed)

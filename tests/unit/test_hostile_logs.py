@@ -67,7 +67,7 @@ def frames(*payloads: tuple[int, bytes], first: int = 1) -> bytes:
 
 
 def record(body: bytes, kind: str = "event") -> tuple[int, bytes]:
-    return RECORDS, encode_payload(1, [(kind, body)])
+    return RECORDS, encode_payload(1, [(kind, Packed(body))])
 
 
 def snapshot(body: bytes) -> tuple[int, bytes]:

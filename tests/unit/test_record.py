@@ -149,7 +149,7 @@ def payload_frame(payload: bytes, count: int = 1, kind: int = RECORDS) -> Frame:
 
 
 def test_records_of_a_batch_have_lsns_in_order() -> None:
-    payload = encode_payload(99, [("a", pack(1)), ("b", pack([2]))])
+    payload = encode_payload(99, [("a", 1), ("b", Packed(pack([2])))])
     records = decode_payload(payload_frame(payload, 2), payload)
     assert records is not None
     assert [(r.lsn, r.kind, r.time_ns, r.body) for r in records] == [
@@ -158,6 +158,38 @@ def test_records_of_a_batch_have_lsns_in_order() -> None:
     ]
     assert repr(records[0]) == "Record(lsn=5, kind='a', 1 bytes)"
     assert records[0] == records[0] and records[0] != records[1] and len(set(records)) == 2
+
+
+def test_whoever_packs_may_be_interrupted_by_whoever_packs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A finalizer, or another thread: the packer that is at work is not theirs."""
+    packer, inner = msgpack.Packer(strict_types=True), list[bytes]()
+
+    def interrupted(value: Any) -> bytes:
+        inner.append(encode_payload(1, [("a", "inner")]))
+        return bytes(packer.pack(value))
+
+    monkeypatch.setattr(_record, "_packers", [(interrupted, msgpack.Packer().pack)])
+    assert encode_payload(2, [("a", "outer")]) == msgpack.packb([2, "a", b"\xa5outer"])
+    assert inner == [msgpack.packb([1, "a", b"\xa5inner"])]
+
+
+def test_packers_that_refused_something_or_have_grown_are_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packers: list[Any] = []
+    monkeypatch.setattr(_record, "_packers", packers)
+    encode_payload(1, [("a", 1)])
+    kept = list(packers)
+    assert len(kept) == 1
+    with pytest.raises(RefusedValueError, match="body"):
+        encode_payload(1, [("a", [1, {2}])])
+    assert packers == []
+    assert encode_payload(1, [("a", 1)]) == msgpack.packb([1, "a", b"\x01"])
+    assert len(packers) == 1 and packers != kept
+    encode_payload(1, [("a", b"x" * (1 << 20))])
+    assert packers == []
 
 
 @pytest.mark.parametrize(
