@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from ._bench import Bench, Chart
 from ._result import Aim, Result, found
-from ._worker import Subject, in_turns, results
+from ._worker import Subject, Worker, in_turns, results, size_of
 
 TITLE = "Saving a checkpoint, of which little is new"
 ABOUT = """\
@@ -47,8 +49,23 @@ def run(bench: Bench) -> list[Result]:
         case = {"size": size, "messages": messages, "says": says, "real_time": True}
         rounds = bench.times(ROUNDS, 2)
         measured = in_turns(subjects, bench.place(), case, turn=turn, rounds=rounds)
-        made += results(name, measured, YARDSTICK, 1000)
+        made += [
+            replace(one, size=_size(bench, subject, case))
+            for one, subject in zip(results(name, measured, YARDSTICK, 1000), subjects, strict=True)
+        ]
     return made
+
+
+def _size(bench: Bench, subject: Subject, case: Mapping[str, Any]) -> float:
+    """Bytes on disk for each save behind the first ones, one of which writes everything."""
+    few, many = 5, 25
+    sizes = []
+    for count in (few, many):
+        place = bench.place()
+        with Worker(subject, place, {**case, "real_time": False}) as worker:
+            worker.ask("turn", count=count)
+        sizes.append(size_of(place))
+    return (sizes[1] - sizes[0]) / (many - few)
 
 
 def aims(results: Sequence[Result]) -> list[Aim]:
