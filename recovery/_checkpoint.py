@@ -15,16 +15,15 @@ from recovery._errors import RecoveryError
 from recovery._events import CallFailed, CallIntended, CallResolved, CallReturned, decode
 from recovery._history import History, RunRecords, load
 from recovery._keys import step_of
-from recovery._messages import Messages, digest_of_all, message_digests
+from recovery._messages import Messages, digests_of
 from recovery._snapshots import (
     BrokenCheckpointError,
     Checkpointed,
     Restored,
     SnapshotWriter,
-    checksum,
-    pack_state,
     restore,
 )
+from recovery._state import checksum, pack_state
 from recovery._stored import StoredCheckpoint, Validity, stored_checkpoints
 from recovery._values import digest, pack, unpack
 from recovery.stores.file import FileStore
@@ -120,7 +119,7 @@ class Checkpoint:
 
     def compute_checksum(self) -> str:
         """The checksum of the content as it is now; RefusedValueError if it cannot be carried."""
-        messages = digest_of_all(message_digests(self.messages))
+        _, messages = digests_of(self.messages)
         results = b""
         if not isinstance(self.tool_results, RecordedOutcomes):
             results = digest(pack(self.tool_results, "tool_results"))
@@ -151,6 +150,14 @@ def _check_forgotten(history: History, checkpoint: Checkpoint) -> None:
             )
 
 
+def _common(a: list[bytes], b: list[bytes]) -> int:
+    """How many are the same in both, from the beginning."""
+    length = min(len(a), len(b))
+    if a[:length] == b[:length]:
+        return length
+    return sum(1 for _ in takewhile(bool, map(bytes.__eq__, a, b)))
+
+
 class CheckpointStore:
     """Saves checkpoints and loads those that verify. Under an agent, or on its own.
 
@@ -178,11 +185,10 @@ class CheckpointStore:
         RecoveryError for a finished run or a checksum that does not fit; LogLockedError when
         another process has the run.
         """
-        given = message_digests(checkpoint.messages)
+        given, _ = digests_of(checkpoint.messages)
         saving = self._open(checkpoint.run_id)
         _check_forgotten(saving.history, checkpoint)
-        pairs = zip(saving.messages.message_digests, given, strict=False)
-        kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        kept = _common(saving.messages.message_digests, given)
         results = checkpoint.tool_results
         what = Checkpointed(
             checkpoint.run_id, checkpoint.step_number, checkpoint.timestamp,

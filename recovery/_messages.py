@@ -8,15 +8,52 @@ from typing import Any, SupportsIndex
 
 import xxhash
 
-from recovery._values import Conversation, Ref, digest, pack_message, unpack_frozen
+from recovery._values import (
+    Conversation,
+    Ref,
+    digest,
+    has_slipped,
+    may_slip,
+    pack_message,
+    packed_plain,
+    unpack_frozen,
+)
 
 # Called with (start, stop, packed new messages) before a change; where each is now in the log.
 Recorder = Callable[[int, int, list[bytes]], list[Ref | None]]
 
 
-def message_digests(messages: Iterable[Any]) -> list[bytes]:
-    """The digest of each message; RefusedValueError for one that cannot be carried."""
-    return [digest(pack_message(message, f"messages[{i}]")) for i, message in enumerate(messages)]
+# Messages are looked at in chunks. What is known of a chunk behind certain messages, by the digest
+# of those and its own: the digest of each of its messages, that of all up to there, and whether
+# its bytes could be those of other values, too. A conversation that is given again and again, each
+# time somewhat longer, is then packed by the chunk; what is in it is not looked at one by one.
+CHUNK = 64
+KNOWN_MAX = 1024  # chunks: of 4 MiB, with what is kept for each
+_known: dict[bytes, tuple[list[bytes], bytes, bool]] = {}
+
+
+def digests_of(messages: Iterable[Any]) -> tuple[list[bytes], bytes]:
+    """The digest of each message, and that of all; RefusedValueError for one that cannot be
+    carried."""
+    messages, found, before = list(messages), list[bytes](), b""
+    for start in range(0, len(messages), CHUNK):
+        chunk = messages[start : start + CHUNK]
+        packed = packed_plain(chunk)
+        key = b"" if packed is None else before + digest(packed)
+        known = _known.get(key)
+        # Invariant: equal bytes, with nothing in them that msgpack may have changed, are equal
+        # values of equal types, all of which were found fit to be carried the first time.
+        if known is None or (known[2] and has_slipped(chunk)):
+            digests = [digest(pack_message(one, f"messages[{start + i}]"))
+                       for i, one in enumerate(chunk)]  # fmt: skip
+            known = digests, digest_of_all(digests, before), bool(packed and may_slip(packed))
+            if packed is not None:
+                if len(_known) >= KNOWN_MAX:
+                    _known.clear()
+                _known[key] = known
+        found += known[0]
+        before = known[1]
+    return found, before
 
 
 def chained(before: bytes, message: bytes) -> bytes:
@@ -24,9 +61,8 @@ def chained(before: bytes, message: bytes) -> bytes:
     return bytes(xxhash.xxh3_128_digest(before + message))
 
 
-def digest_of_all(messages: Iterable[bytes]) -> bytes:
-    """The digest of messages, from the digest of each."""
-    before = b""
+def digest_of_all(messages: Iterable[bytes], before: bytes = b"") -> bytes:
+    """The digest of messages, from the digest of each, and of those before them."""
     for message in messages:
         before = chained(before, message)
     return before

@@ -20,7 +20,7 @@ from eventlog._dataclass import dataclass
 from eventlog._frame import PAYLOAD_SIZE_MAX
 from eventlog._record import Packed, Record
 from eventlog._record import unpack as unpack_undecoded
-from recovery._coded import BY_CODE, BY_TYPE, Codec
+from recovery._coded import BY_CODE, BY_TYPE, Codec, ExtType
 from recovery._values import EXT_PARTS, EXT_REF, Ref, digest, pack, split_list, unpack, unpack_map
 
 REF_SIZE_MIN = 32  # below this the value itself is as short as a reference
@@ -106,6 +106,9 @@ BY_TYPE[Parts] = BY_CODE[EXT_PARTS] = Codec(EXT_PARTS, _encode, _decode, atom=Tr
 
 def pack_stand_in(item: Ref | Parts) -> Packed:
     """What is recorded in place of a message."""
+    if isinstance(item, Ref):  # of a few bytes, and by the thousand
+        named = msgpack.packb((item.lsn, item.index))
+        return Packed(msgpack.packb(ExtType(EXT_REF, named)))
     return pack(item, "message")
 
 

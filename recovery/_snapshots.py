@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from dataclasses import field
 from typing import Any, Protocol
 
-import xxhash
-
 from eventlog import Packed, Record, RefusedValueError, Snapshot
 from eventlog._dataclass import dataclass
 from recovery._errors import RecoveryError, UnreadableValueError
 from recovery._messages import Messages, digest_of_all
 from recovery._parts import LostValueError, Values, pack_stand_in, resolve, stand_in_of
+from recovery._state import KeptState, checksum
 from recovery._values import Ref, digest, pack, pack_list, pack_map, split_list, unpack, unpack_map
 
 VERSION = 1
@@ -85,24 +84,6 @@ class Restored:
     borrowed: int = 0  # bytes of the messages that are elsewhere in the log (see _parts)
 
 
-def checksum(run_id: str, step: int, state: Mapping[str, bytes], rest: tuple[bytes, bytes]) -> str:
-    """The checksum of a checkpoint: 32 hex digits of xxh3-128.
-
-    ``state`` is the digest of each value by key; ``rest`` the digests of the messages and of the
-    tool results (empty when these are not in the checkpoint but in the log).
-    """
-    parts = [run_id, step, [[key, state[key]] for key in sorted(state)], *rest]
-    return str(xxhash.xxh3_128_hexdigest(pack(parts, "checkpoint")))
-
-
-def pack_state(state: Mapping[str, Any]) -> dict[str, Packed]:
-    """Each value of a state, packed; RefusedValueError with the path to what cannot be carried."""
-    for key in state:
-        if type(key) is not str:
-            raise RefusedValueError(f"state[{key!r}]", "keys of a state are str")
-    return {key: pack(value, f"state.{key}") for key, value in state.items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
     """What goes into a snapshot besides state and messages."""
@@ -124,7 +105,7 @@ class SnapshotWriter:
     def __init__(self, log: Sink, restored: Restored | None = None) -> None:
         self._log = log
         self._bases: list[Base] = restored.bases if restored else []
-        self._state_at = restored.state_at if restored else {}
+        self._state = KeptState(restored.state_at if restored else {})
 
     def messages_changed(self, start: int) -> None:
         """Messages from index ``start`` on are not what they were."""
@@ -133,16 +114,14 @@ class SnapshotWriter:
 
     def write(self, what: Checkpointed, state: Mapping[str, Any], messages: Messages) -> int:
         """Append the snapshot; its LSN. Durable with the next commit of the log."""
-        packed = pack_state(state)
-        digests = {key: digest(value) for key, value in packed.items()}
-        changed = {key for key, new in digests.items()
-                   if self._state_at.get(key, (b"", 0))[0] != new}  # fmt: skip
+        changed = self._state.news(state)
         index = self._bases[-1].index + 1 if self._bases else 1
         bases = [base for base in self._bases if base.index <= index & (index - 1)]
         base = bases[-1] if bases else Base(0, 0, 0)
         news = list(zip(messages.refs[base.keep :], messages[base.keep :], strict=True))
         results = None if what.tool_results is None else pack(what.tool_results, "tool_results")
         rest = messages.digest(), b"" if results is None else digest(results)
+        digests = self._state.digests(state, changed)
         found = checksum(what.run_id, what.step, digests, rest)
         if what.checksum not in ("", found):
             raise RecoveryError(
@@ -162,9 +141,7 @@ class SnapshotWriter:
             "keep": base.keep,
             "messages": pack_list([pack_stand_in(ref) if ref else pack(message, "messages")
                                    for ref, message in news]),
-            # [value] where it changed, else the LSN of the snapshot that holds it
-            "state": pack_map({key: pack_list([packed[key]]) if key in changed
-                               else self._state_at[key][1] for key in digests}),
+            "state": self._state.packed(state, changed),
             "tool_results": pack(None, "") if results is None else results,
             "checksum": found,
             "carried": dict(what.carried),
@@ -178,8 +155,7 @@ class SnapshotWriter:
         for i in range(base.keep, len(messages)):
             messages.refs[i] = messages.refs[i] or Ref(lsn, i - base.keep)
         self._bases = [*bases, Base(index, lsn, len(messages))]
-        kept = {key: self._state_at[key] for key in digests if key not in changed}
-        self._state_at = kept | {key: (digests[key], lsn) for key in changed}
+        self._state.keep(state, changed, lsn)
         return lsn
 
 

@@ -16,7 +16,7 @@ import xxhash
 
 from eventlog._dataclass import dataclass
 from eventlog._errors import RefusedValueError
-from eventlog._record import DEPTH_MAX, Packed, may_hold_timestamps
+from eventlog._record import DEPTH_MAX, Packed, check_extent, may_hold_timestamps
 from eventlog._record import decode as decode_document
 from recovery._coded import BY_CODE, BY_TYPE, Codec, ExtType, Layout, codec_of, holds, revive
 from recovery._errors import UnreadableValueError
@@ -28,7 +28,8 @@ EXT_REF, EXT_MESSAGES, EXT_UNKNOWN, EXT_REDACTED, EXT_PARTS = 1, 2, 3, 22, 23
 # have slipped in that msgpack takes and gives back as another type.
 _SLIPPERY = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
 _TAKEN = (bytearray, memoryview, ExtType, msgpack.Timestamp)
-_FLAT = frozenset({str, bytes, int, float, bool, type(None)})  # hold nothing, slippery or deep
+# Types of which a value holds nothing (slippery, or deep) and cannot be changed in place.
+UNCHANGING = frozenset({str, bytes, int, float, bool, type(None)})
 
 # Depth has a limit of our own, well below those of msgpack, which differ between its versions and
 # between writing and reading: what is written inside other values must be readable there. Most
@@ -195,12 +196,31 @@ def _pack(value: Any, path: str, default: Callable[[Any], Any], of_message: bool
         packed = msgpack.packb(value, strict_types=True, default=default)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return _laid_out(value, path, Layout(default, of_message))
-    if type(value) in _FLAT:
+    if type(value) in UNCHANGING:
         return Packed(packed)
     telling = packed.translate(None, _TAME)
     if (_SLIPPERY.search(telling) and holds(value, _TAKEN)) or _is_deep(packed, telling):
         return _laid_out(value, path, Layout(default, of_message))
     return Packed(packed)
+
+
+def packed_plain(values: list[Any]) -> bytes | None:
+    """The bytes of values that msgpack takes as they are, to tell whether they are the same as
+    before; None where others are among them. Not to be recorded: see ``may_slip``."""
+    try:
+        return bytes(msgpack.packb(values, strict_types=True))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+def may_slip(packed: bytes) -> bool:
+    """Whether these may be the bytes of a value that msgpack gives back as one of another type."""
+    return _SLIPPERY.search(packed.translate(None, _TAME)) is not None
+
+
+def has_slipped(value: Any) -> bool:
+    """Whether there is such a value in this one."""
+    return holds(value, _TAKEN)
 
 
 def _laid_out(value: Any, path: str, layout: Layout) -> Packed:
@@ -224,7 +244,7 @@ def _is_deep(packed: bytes, telling: bytes) -> bool:
     if len(telling) <= DEPTH_MAX or len(telling.translate(None, _NOT_NESTING)) <= DEPTH_MAX:
         return False
     try:
-        msgpack.unpackb(_AROUND + packed, strict_map_key=False)
+        check_extent(_AROUND + packed)
     except ValueError:
         return True
     return False

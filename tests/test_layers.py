@@ -43,6 +43,7 @@ PURE = {
     "eventlog._errors",
     "recovery._draft",
     "recovery._parts",
+    "recovery._state",
     "recovery._events",
     "recovery._replay",
     "recovery._retry",

@@ -9,7 +9,8 @@ CORE, AGENT, HISTORY = "recovery/_core.py", "recovery/_agent.py", "recovery/_his
 SNAPSHOTS, MESSAGES, CHECKPOINT = (
     "recovery/_snapshots.py", "recovery/_messages.py", "recovery/_checkpoint.py",
 )  # fmt: skip
-PARTS, STORED, DRAFT = "recovery/_parts.py", "recovery/_stored.py", "recovery/_draft.py"
+PARTS, STATE = "recovery/_parts.py", "recovery/_state.py"
+STORED, DRAFT = "recovery/_stored.py", "recovery/_draft.py"
 VALUES, ERRORS = "recovery/_values.py", "recovery/_errors.py"
 
 AGENTS = "unit/test_recovery_agent.py::"
@@ -350,13 +351,42 @@ MUTANTS = [
         "A checkpoint writes what was added and changed, not what was deleted: it comes back.",
         [
             Edit(
-                SNAPSHOTS,
-                "        digests = {key: digest(value) for key, value in packed.items()}\n",
-                "        digests = {key: at[0] for key, at in self._state_at.items()}\n"
-                "        digests |= {key: digest(value) for key, value in packed.items()}\n",
-            )
+                STATE,
+                "self._kept[key].digest for key in state}",
+                "self._kept[key].digest for key in self._kept | dict(state)}",
+            ),
+            Edit(
+                STATE,
+                "        items = [msgpack.Packer().pack_map_header(len(state))]\n",
+                "        state = self._kept | dict(state)\n"
+                "        items = [msgpack.Packer().pack_map_header(len(state))]\n",
+            ),
         ],
         [SNAPSHOT_TESTS + "test_any_changes_of_messages_and_state_are_restored"],
+    ),
+    Mutant(
+        "state-changed-in-place-unseen",
+        "A list that is the same object is taken for unchanged: what was added to it is lost.",
+        [
+            Edit(
+                STATE,
+                "self.value = value if type(value) in UNCHANGING else _CHANGING",
+                "self.value = value",
+            )
+        ],
+        [SNAPSHOT_TESTS + "test_a_value_that_was_changed_in_place_is_written_again"],
+    ),
+    Mutant(
+        "known-messages-wherever-they-stand",
+        "The digest of a conversation is taken from the same messages behind other ones.",
+        [Edit(MESSAGES, "before + digest(packed)\n", "digest(packed)\n")],
+        [MESSAGE_TESTS + "test_messages_that_were_seen_before_have_the_digests_that_they_have"],
+    ),
+    Mutant(
+        "known-messages-of-other-types",
+        "A bytearray in place of bytes is not refused, for its bytes were seen before.",
+        [Edit(MESSAGES, "(known[2] and has_slipped(chunk))", "has_slipped(())")],
+        [MESSAGE_TESTS + "test_messages_that_look_as_before_and_cannot_be_carried_are_refused"],
     ),
     Mutant(
         "base-is-the-one-before",

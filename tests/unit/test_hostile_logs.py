@@ -43,7 +43,7 @@ from eventlog._scan import Mark
 from eventlog._segment import encode_mark, segment_name, segment_number
 from eventlog.dump import to_json
 from recovery import CheckpointStore, DamagedRunError, RecoverableAgent
-from recovery import _snapshots as snapshots
+from recovery import _state as state
 from recovery._events import CallReturned, MessagesChanged, RunStarted, encode
 from recovery._snapshots import BrokenCheckpointError, restore
 from recovery._values import Ref, pack, unpack_frozen
@@ -344,7 +344,7 @@ def checkpoint(**changes: Any) -> bytes:
         "recoveries": 0, "prologue": [], "index": 1, "bases": [], "keep": 0, "messages": [],
         "state": {}, "tool_results": None, "carried": {},
     } | changes  # fmt: skip
-    body.setdefault("checksum", snapshots.checksum("run", 1, {}, (b"", b"")))
+    body.setdefault("checksum", state.checksum("run", 1, {}, (b"", b"")))
     return bytes(pack(body, "body"))
 
 

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventlog import RefusedValueError
+from recovery import _messages as messages_module
 from recovery._frozen import FrozenDict, FrozenList
-from recovery._messages import Messages
-from recovery._values import Ref, unpack
+from recovery._messages import Messages, digest_of_all, digests_of
+from recovery._values import Ref, digest, pack_message, unpack
 
 VALUES = st.integers(-3, 3) | st.sampled_from(["a", "b"]) | st.lists(st.integers(0, 2), max_size=2)
 INDEX = st.integers(-4, 4)
@@ -255,3 +256,53 @@ def test_a_message_of_500_levels_is_carried():
     assert messages == [deep]
     messages.append(messages[0])
     assert messages.message_digests[0] == messages.message_digests[1]
+
+
+# -- digests of a conversation that is given again and again
+
+PLAIN = st.lists(st.sampled_from(["a", 1, 1.0, True, None, {"x": [1]}, b"b", "\u0123"]), max_size=6)
+
+
+@given(st.lists(st.tuples(PLAIN, st.integers(0, 3)), max_size=6))
+def test_messages_that_were_seen_before_have_the_digests_that_they_have(given):
+    """In whatever order conversations come, and whatever they share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages_module, "CHUNK", 2)
+        patch.setattr(messages_module, "KNOWN_MAX", 5)
+        messages_module._known.clear()
+        for start, repeated in given:
+            conversation = start * (repeated + 1)
+            expected = [digest(pack_message(one, "")) for one in conversation]
+            assert digests_of(conversation) == (expected, digest_of_all(expected))
+            assert len(messages_module._known) <= 5
+
+
+def test_messages_that_look_as_before_and_cannot_be_carried_are_refused():
+    conversation = [{"n": i, "data": b"x" * 20} for i in range(100)]
+    assert digests_of(conversation) == digests_of(conversation)
+    conversation[70] = {"n": 70, "data": bytearray(b"x" * 20)}
+    with pytest.raises(RefusedValueError, match=r"messages\[70\]\.data"):
+        digests_of(conversation)
+    with pytest.raises(RefusedValueError, match=r"messages\[70\]\.data: object"):
+        digests_of([*conversation[:70], {"data": object()}])
+
+
+def test_messages_seen_before_are_not_looked_at_one_by_one(monkeypatch):
+    looked = list[Any]()
+
+    def counted(message: Any, path: str) -> Any:
+        looked.append(message)
+        return pack_message(message, path)
+
+    monkeypatch.setattr(messages_module, "pack_message", counted)
+    conversation = [f"message {i} of a conversation of its own" for i in range(2000)]
+    digests_of(conversation)
+    for i in range(100):
+        looked.clear()
+        conversation.append(f"and one more {i}")
+        digests_of(conversation)
+        assert len(looked) <= messages_module.CHUNK
+    looked.clear()
+    conversation[5] = "changed"
+    assert digests_of(conversation)[0][5] == digest(pack_message("changed", ""))
+    assert len(looked) == len(conversation)  # what stands behind it is behind another

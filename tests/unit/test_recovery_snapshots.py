@@ -10,6 +10,8 @@ import pytest
 
 from eventlog import EventLog, Record, RefusedValueError, Snapshot
 from eventlog._memory import MemoryFiles
+from recovery import _snapshots as snapshots_module
+from recovery import _state as state_module
 from recovery._messages import Messages
 from recovery._snapshots import (
     BrokenCheckpointError,
@@ -18,6 +20,7 @@ from recovery._snapshots import (
     SnapshotWriter,
     restore,
 )
+from recovery._state import pack_state
 from recovery._values import Ref, pack, unpack
 
 
@@ -105,6 +108,69 @@ def test_a_checkpoint_holds_only_the_state_that_changed(log):
     state["big"] = "x" * 5000  # as it once was: written again, and right
     writer.write(Checkpointed("run", 6, 0.0), state, messages)
     assert source.restored().state == state
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        ([1], lambda value: value.append(2)),
+        ({"a": [1]}, lambda value: value["a"].append(2)),
+        ([1], lambda value: value.__setitem__(0, 1.0)),
+        ([1], lambda value: value.__setitem__(0, True)),
+        (bytearray(b"a"), lambda value: value.append(1)),
+        (([1], "x"), lambda value: value[0].clear()),
+    ],
+)
+def test_a_value_that_was_changed_in_place_is_written_again(log, value, change):
+    writer, source = SnapshotWriter(log), Source(log)
+    state = {"x": value, "y": 1}
+    for step in range(3):
+        writer.write(Checkpointed("run", step, 0.0), state, Messages())
+        assert pack(source.restored().state, "") == pack(state, "")
+        if step == 1:
+            change(value)
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, True), (1, 1.0), (0.0, -0.0), ("1", b"1")])
+def test_a_value_that_equals_the_old_one_in_another_type_is_written_again(log, old, new):
+    writer, source = SnapshotWriter(log), Source(log)
+    for step, value in enumerate([old, old, new, new]):
+        writer.write(Checkpointed("run", step, 0.0), {"x": value}, Messages())
+        assert repr(source.restored().state) == repr({"x": value})
+
+
+def test_a_checkpoint_packs_what_may_have_changed(log, monkeypatch):
+    """Text and numbers that are the same objects are not packed again, nor are messages."""
+    packed = list[str]()
+
+    def counted(value: Any, path: str) -> Any:
+        packed.append(path)
+        return pack(value, path)
+
+    monkeypatch.setattr(state_module, "pack", counted)
+    monkeypatch.setattr(snapshots_module, "pack", counted)
+    writer = SnapshotWriter(log)
+    messages = recorded(log, writer)
+    state: dict[str, Any] = {f"k{i}": f"value {i}" * 100 for i in range(100)} | {"list": [1]}
+    counts = list[int]()
+    for step in range(1, 200):
+        messages.extend([{"role": "user", "content": f"{step}"}] * 10)
+        state[f"k{step % 100}"] = f"step {step}"
+        packed.clear()
+        writer.write(Checkpointed("run", step, 0.0), state, messages)
+        assert sum(path.startswith("state.") for path in packed) == (101 if step == 1 else 2)
+        counts.append(len(packed))
+    assert set(counts[1:]) == {counts[1]}
+
+
+@pytest.mark.parametrize("key", [1, b"x", "\ud800"])
+def test_a_key_that_is_no_text_is_refused(log, key):
+    writer = SnapshotWriter(log)
+    with pytest.raises(RefusedValueError, match="keys of a state are str"):
+        writer.write(Checkpointed("run", 1, 0.0), {"a": 1, key: 1}, Messages())
+    with pytest.raises(RefusedValueError, match="keys of a state are str"):
+        pack_state({key: 1})
+    writer.write(Checkpointed("run", 1, 0.0), {"a": 1}, Messages())
 
 
 def test_the_order_of_keys_is_kept(log):

@@ -1,0 +1,110 @@
+"""The state of a run, of which a checkpoint holds what changed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+import xxhash
+
+from eventlog._errors import RefusedValueError
+from eventlog._record import Packed
+from recovery._values import UNCHANGING, digest, pack, pack_list
+
+_CHANGING = object()  # in place of a value that may be another though it is the same object
+
+
+def pack_key(key: Any) -> bytes:
+    """A key of a state, packed; RefusedValueError for what is none."""
+    try:
+        if type(key) is str:
+            return bytes(msgpack.packb(key))
+    except UnicodeEncodeError:
+        pass
+    raise RefusedValueError(f"state[{key!r}]", "keys of a state are str, of what UTF-8 can hold")
+
+
+def pack_state(state: Mapping[str, Any]) -> dict[str, Packed]:
+    """Each value of a state, packed; RefusedValueError with the path to what cannot be carried."""
+    for key in state:
+        pack_key(key)
+    return {key: pack(value, f"state.{key}") for key, value in state.items()}
+
+
+def checksum(run_id: str, step: int, state: Mapping[str, bytes], rest: tuple[bytes, bytes]) -> str:
+    """The checksum of a checkpoint: 32 hex digits of xxh3-128.
+
+    ``state`` is the digest of each value by key; ``rest`` the digests of the messages and of the
+    tool results (empty when these are not in the checkpoint but in the log).
+    """
+    of_state = Packed(msgpack.packb([(key, state[key]) for key in sorted(state)]))
+    parts = (run_id, step, of_state, *rest)
+    packed = [part if type(part) is Packed else pack(part, "checkpoint") for part in parts]
+    return str(xxhash.xxh3_128_hexdigest(pack_list(packed)))
+
+
+class _Kept:
+    """A value as the newest checkpoint has it: its digest, the record that holds it, and what
+    stands for it in the next one (key and LSN, packed)."""
+
+    __slots__ = ("digest", "lsn", "place", "value")
+
+    def __init__(self, key: str, digest: bytes, lsn: int, value: Any) -> None:
+        self.digest, self.lsn = digest, lsn
+        self.place = pack_key(key) + msgpack.packb(lsn)
+        self.value = value if type(value) in UNCHANGING else _CHANGING
+
+
+class KeptState:
+    """What the newest checkpoint of a run has of its state, to tell what has changed since.
+
+    A value that nobody can change is the same if it is the same object; any other is packed, for
+    a list that was changed in place is the same object too.
+    """
+
+    def __init__(self, at: Mapping[str, tuple[bytes, int]]) -> None:
+        """``at``: of each value the digest, and the LSN of the checkpoint that holds it."""
+        self._kept = {key: _Kept(key, digest, lsn, _CHANGING) for key, (digest, lsn) in at.items()}
+
+    def news(self, state: Mapping[str, Any]) -> dict[str, tuple[Packed, bytes]]:
+        """The values that are new or changed, packed, with their digests."""
+        news: dict[str, tuple[Packed, bytes]] = {}
+        for key, value in state.items():
+            kept = self._kept.get(key)
+            if kept is None or type(key) is not str:
+                pack_key(key)
+            elif value is kept.value:
+                continue
+            packed = pack(value, f"state.{key}")
+            found = digest(packed)
+            if kept is None or found != kept.digest:
+                news[key] = packed, found
+            elif type(value) in UNCHANGING:
+                kept.value = value
+        return news
+
+    def digests(
+        self, state: Mapping[str, Any], news: Mapping[str, tuple[Packed, bytes]]
+    ) -> dict[str, bytes]:
+        """The digest of each value."""
+        return {key: news[key][1] if key in news else self._kept[key].digest for key in state}
+
+    def packed(self, state: Mapping[str, Any], news: Mapping[str, tuple[Packed, bytes]]) -> Packed:
+        """By each key [value] where it is new, else the LSN of the checkpoint that holds it."""
+        items = [msgpack.Packer().pack_map_header(len(state))]
+        for key in state:
+            if key in news:
+                items += (pack_key(key), b"\x91", news[key][0])
+            else:
+                items.append(self._kept[key].place)
+        return Packed(b"".join(items))
+
+    def keep(
+        self, state: Mapping[str, Any], news: Mapping[str, tuple[Packed, bytes]], lsn: int
+    ) -> None:
+        """A checkpoint at ``lsn`` has the state, and holds what is new."""
+        for key, (_, found) in news.items():
+            self._kept[key] = _Kept(key, found, lsn, state[key])
+        for key in self._kept.keys() - state.keys():
+            del self._kept[key]
