@@ -16,7 +16,7 @@ Segment header (64 bytes, little endian)      Frame (48 bytes, then the payload,
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 try:  # the same polynomial, 6 times as fast at 64 KiB; zlib's is always there
     from isal.isal_zlib import crc32
@@ -35,6 +35,8 @@ ALIGNMENT = 8
 RECORDS, SNAPSHOT, FOOTER = 1, 2, 3
 _KIND_MASK = 0xFF  # the rest of the field are flags
 ENCRYPTED = 1 << 8  # of records and snapshots: the payload is as in _encrypted
+
+KINDS = (RECORDS, SNAPSHOT, FOOTER, RECORDS | ENCRYPTED, SNAPSHOT | ENCRYPTED)
 
 _SEGMENT_ENCRYPTED = 1  # flag of a segment: all its records are
 
@@ -158,17 +160,19 @@ def encode_frame(
     return b"".join((head, checked, payload, _PADDING[size % ALIGNMENT]))
 
 
-def frame_at(buf: bytes, offset: int, salt: bytes) -> Frame | None:
-    """The frame whose header is sound at ``offset``, or None. The payload is not looked at."""
-    if offset + FRAME_SIZE > len(buf):
+def frame_at(buf: bytes, offset: int, salt: bytes, base: int = 0) -> Frame | None:
+    """The frame whose header is sound at ``offset``, or None. The payload is not looked at.
+
+    ``buf`` is what the segment holds from ``base`` on.
+    """
+    at = offset - base
+    if at + FRAME_SIZE > len(buf):
         return None
-    marker, header_crc, size, kind, lsn, durable, snapshot, count, crc = _FRAME.unpack_from(
-        buf, offset
-    )
+    marker, header_crc, size, kind, lsn, durable, snapshot, count, crc = _FRAME.unpack_from(buf, at)
     # A record takes more than a byte: a count beyond that would be lost records that never were.
     if marker != salt or size > PAYLOAD_SIZE_MAX or count > size or max(lsn, durable) > LSN_MAX:
         return None
-    if crc32(buf[offset + 8 : offset + FRAME_SIZE], _CRC.unpack(salt)[0]) != header_crc:
+    if crc32(buf[at + 8 : at + FRAME_SIZE], _CRC.unpack(salt)[0]) != header_crc:
         return None
     end = padded(offset + FRAME_SIZE + size)
     flags = kind & ~_KIND_MASK
@@ -177,11 +181,12 @@ def frame_at(buf: bytes, offset: int, salt: bytes) -> Frame | None:
     )
 
 
-def payload_of(buf: bytes, frame: Frame, salt: bytes) -> bytes | None:
+def payload_of(buf: bytes, frame: Frame, salt: bytes, base: int = 0) -> bytes | None:
     """The frame's payload when it is all there and its CRC holds, else None."""
-    if frame.payload_end > len(buf):  # looked at first: copying what is there could add up
+    start, end = frame.payload_offset - base, frame.payload_end - base
+    if end > len(buf):  # looked at first: copying what is there could add up
         return None
-    payload = buf[frame.payload_offset : frame.payload_end]
+    payload = buf[start:end]
     return payload if crc32(payload, _CRC.unpack(salt)[0]) == frame.crc else None
 
 
@@ -192,16 +197,54 @@ def holds(buf: bytes, salt: bytes) -> bool:
     return all(byte in buf for byte in sorted(salt, reverse=True)) and salt in buf
 
 
-def frames_ahead(buf: bytes, offset: int, salt: bytes) -> Iterator[Frame]:
+def sound_frames(
+    buf: bytes, base: int, start: tuple[int, int], limit: int, salt: bytes
+) -> Generator[tuple[Frame, bytes], None, tuple[int, int]]:
+    """Frames and payloads as long as all is as it was written: nothing wrong, nothing unknown.
+
+    From ``start``, an offset and the LSN there, to the LSN ``limit`` at most. The value of ``yield
+    from`` is where this ended, for a closer look. Each frame has passed every check that there
+    is: this is the loop in which a log is read, so they are not left to functions of their own.
+    """
+    offset, lsn = start
+    at, size_of_buf, seed = offset - base, len(buf), int.from_bytes(salt, "little")
+    unpack = _FRAME.unpack_from
+    while lsn < limit and at + FRAME_SIZE <= size_of_buf:
+        marker, header_crc, size, kind, found, durable, snapshot, count, crc = unpack(buf, at)
+        first = at + FRAME_SIZE
+        last = first + size
+        # As in frame_at.
+        if marker != salt or found != lsn or last > size_of_buf or size > PAYLOAD_SIZE_MAX:
+            break
+        if crc32(buf[at + 8 : first], seed) != header_crc or count > size:
+            break
+        if kind not in KINDS or lsn > LSN_MAX or durable > LSN_MAX:
+            break
+        payload = buf[first:last]
+        if crc32(payload, seed) != crc or not buf.startswith(_PADDING[last & 7], last):
+            break
+        end = last + (-last & 7)
+        yield (
+            Frame(
+                at + base, size, kind & _KIND_MASK, lsn, durable, snapshot, count, crc, end + base,
+                salt, kind & ~_KIND_MASK,
+            ),
+            payload,
+        )  # fmt: skip
+        at, lsn = end, lsn + count
+    return at + base, lsn
+
+
+def frames_ahead(buf: bytes, offset: int, salt: bytes, base: int = 0) -> Iterator[Frame]:
     """Every sound frame header at or after ``offset``, in order.
 
     Linear in the bytes whatever they hold: a candidate costs one header CRC, its length is not
     followed, and the salt keeps bytes from elsewhere from being candidates at all.
     """
-    at = buf.find(salt, offset)
+    at = buf.find(salt, offset - base)
     while at >= 0:
         if at % ALIGNMENT == 0:
-            frame = frame_at(buf, at, salt)
+            frame = frame_at(buf, at + base, salt, base)
             if frame is not None:
                 yield frame
         at = buf.find(salt, padded(at + 1))

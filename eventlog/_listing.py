@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 from eventlog._dataclass import dataclass
@@ -50,6 +51,8 @@ class Listing:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._headers: dict[int, SegmentHeader] = {}
+        self._names: list[str] = []
+        self._numbers: list[int] = []
 
     def last_epoch(self) -> int:
         """The highest epoch that a segment was written under; 0 when none can be read."""
@@ -95,8 +98,11 @@ class Listing:
 
     def numbers(self) -> list[int]:
         """The numbers of the segments that are there, in order."""
-        found = (segment_number(name) for name in self._directory.names())
-        return sorted(number for number in found if number is not None)
+        names = self._directory.names()
+        if names != self._names:
+            found = map(segment_number, names)
+            self._names, self._numbers = names, sorted(n for n in found if n is not None)
+        return self._numbers[:]
 
     def header(self, number: int) -> SegmentHeader | None:
         """The header of a segment; None when it is damaged."""
@@ -120,32 +126,106 @@ class Listing:
         return self._look_once(start)
 
     def _look_once(self, start: int) -> tuple[Mark, list[Place]]:
+        mark, back = self.back()
+        places: list[Place] = []
+        for place in back:
+            places.append(place)
+            if 0 < place.first_lsn <= start:
+                break
+        return mark, places[::-1]
+
+    def back(self) -> tuple[Mark, Iterator[Place]]:
+        """As ``look``, the newest segment first, each header read when the iteration gets to it.
+
+        The iterator raises FileNotFoundError for a segment that was removed since it was listed.
+        """
         found = read_mark(self._directory)
         numbers = self.numbers()
         if not numbers and self._directory.identity(LOCK_NAME) is None:
             raise UnsupportedFormatError(f"{self._directory.path} is not a log: it has no segments")
         log_id = self._log_id(found[0] if found else None, numbers)
-        places: list[Place] = []
+        exchanged = found is not None and found[0] != (log_id or found[0])
+        mark = found[2] if found is not None and not exchanged else Mark()
+        headers = (self._ours(number, log_id) for number in reversed(numbers))
+        last = next((header for header in headers if header is not None), None)
+        if found is not None and last is not None and found[1] < last.epoch:
+            # A mark of an older epoch than the last segment's was left, or written late, by a
+            # writer that had lost the log: its LSNs are not this log's.
+            mark = Mark()
+        return mark, self._back(numbers, log_id, exchanged)
+
+    def _back(self, numbers: list[int], log_id: bytes | None, exchanged: bool) -> Iterator[Place]:
         limit, oldest = None, self._oldest_lsn(log_id, numbers)
-        first = max(start, oldest) if oldest > 1 else start
+        overruled = False
         for number in reversed(numbers):
             place = self._place(number, limit, log_id, oldest)
-            if places and not places[-1].first_lsn:
-                place = replace(place, overruled=True)
-            places.append(place)
+            if exchanged:
+                place, exchanged = _exchanged(place), False
+            yield replace(place, overruled=True) if overruled else place
+            overruled = not place.first_lsn
             if place.first_lsn:
                 limit = min(place.first_lsn, limit or place.first_lsn)
-                if place.first_lsn <= first:
-                    break
-        last = next((place.header for place in places if place.header is not None), None)
-        if found is None:
-            return Mark(), places[::-1]
-        if found[0] != (log_id or found[0]):
-            places[0] = _exchanged(places[0])
-            return Mark(), places[::-1]
-        # A mark of an older epoch than the last segment's was left, or written late, by a writer
-        # that had lost the log: its LSNs are not this log's.
-        return found[2] if last is None or found[1] >= last.epoch else Mark(), places[::-1]
+                if place.first_lsn <= oldest and oldest > 1:
+                    return
+
+    def holding(self, lsns: set[int]) -> tuple[Mark, list[Place]]:
+        """As ``look``, only those segments that can hold one of these records.
+
+        The headers of a few segments are read, however many there are.
+        """
+        for _ in range(LOOKS_MAX):
+            with contextlib.suppress(FileNotFoundError):  # as in look
+                return self._holding_once(lsns)
+        return self._holding_once(lsns)
+
+    def _holding_once(self, lsns: set[int]) -> tuple[Mark, list[Place]]:
+        mark, places = self._look_once(1 << 63)
+        if not places or not places[0].first_lsn:
+            return mark, places
+        last, found = places[0], {place.number: place for place in places}
+        for lsn in lsns:
+            if last.oldest_lsn <= lsn < last.first_lsn:
+                place = self._search(lsn, last)
+                if place is None:
+                    return self._look_once(min(lsns))
+                found[place.number] = place
+        return mark, [found[number] for number in sorted(found)]
+
+    def _search(self, lsn: int, last: Place) -> Place | None:
+        """The segment that holds record ``lsn``, by halving; None when that is not certain.
+
+        It is the last of those that begin at or before ``lsn``. They begin in ascending order but
+        for one case. A new owner begins at or behind every segment that it has seen, and there is
+        at most one that it has not: the owner before it had looked at the lock, and made a segment
+        only then. That has the number before the new owner's first one. So LSNs step back from a
+        segment to the next only, and no later one begins before both of the next two.
+        """
+        numbers = [number for number in self.numbers() if number <= last.number]
+        log_id = last.header.log_id if last.header is not None else None
+        low, high = 0, len(numbers) - 1
+        while low < high:
+            middle = (low + high) // 2
+            header = self._ours(numbers[middle], log_id)
+            if header is None:
+                return None
+            if header.first_lsn <= lsn:
+                low = middle + 1
+            else:
+                high = middle
+        near = numbers[max(0, low - 1) : low + 2]
+        headers = [header for number in near if (header := self._ours(number, log_id)) is not None]
+        firsts = [header.first_lsn for header in headers]
+        consecutive = [number - near[0] for number in near] == list(range(len(headers)))
+        if not low or not consecutive or not firsts[0] <= lsn < min(firsts[1:]):
+            return None
+        return Place(near[0], firsts[0], min(firsts[1:]), headers[0], None, last.oldest_lsn)
+
+    def _ours(self, number: int, log_id: bytes | None) -> SegmentHeader | None:
+        """The header of a segment, when it is sound and of this log."""
+        header = self.header(number)
+        if header is not None and (header.number, header.log_id) == (number, log_id):
+            return header
+        return None
 
     def _log_id(self, marked: bytes | None, numbers: list[int]) -> bytes | None:
         """The id of this log, whatever segment or mark file of another one was copied into it."""
@@ -163,10 +243,10 @@ class Listing:
         return next((h.oldest_lsn for h in headers if h is not None and h.log_id == log_id), 1)
 
     def _place(self, number: int, limit: int | None, log_id: bytes | None, oldest: int) -> Place:
-        header = self.header(number)
+        header = self._ours(number, log_id)
         if header is not None:
-            if header.number == number and header.log_id == log_id:
-                return Place(number, header.first_lsn, limit, header, None, oldest)
+            return Place(number, header.first_lsn, limit, header, None, oldest)
+        if self.header(number) is not None:
             what = "a segment of another log, or under another number"
             return Place(number, 0, limit, None, Damage(number, 0, 0, 1, 0, what), oldest)
         # A segment gets its name after its header is durable: no crash leads here.

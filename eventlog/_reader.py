@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import field, replace
 from types import TracebackType
@@ -15,6 +14,7 @@ from eventlog._dataclass import dataclass
 from eventlog._errors import Damage, DamagedError
 from eventlog._files import Directory, Files
 from eventlog._frame import (
+    ALIGNMENT,
     FOOTER,
     FRAME_SIZE,
     HEADER_SIZE,
@@ -22,14 +22,13 @@ from eventlog._frame import (
     Frame,
     SegmentHeader,
     encode_frame,
-    frame_at,
 )
 from eventlog._listing import LOOKS_MAX, Listing, Place
 from eventlog._record import Record, Snapshot
 from eventlog._scan import End, Mark, Segment
+from eventlog._sealed import Sealed, Wanted, with_any_of
 from eventlog._segment import (
     INDEX_STEP,
-    Footer,
     digest_holds,
     identify,
     read_footer,
@@ -43,7 +42,6 @@ _logger = logging.getLogger("eventlog")
 POLL_S = 0.02  # how often a follower looks for more
 
 OnDamage = Callable[[Damage], None]
-Wanted = Callable[[Frame], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,30 +152,48 @@ class LogReader:
 
     def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
         """Verified snapshots, the newest first; a damaged one is passed over and reported."""
-        mark, places = self.listing.look(1)
-        for place in reversed(places):
-            if not place.first_lsn:
-                continue
-            try:
-                found = list(self._snapshots(place, mark))
-            except FileNotFoundError:  # removed meanwhile, and so is all before it
+        before = 1 << 64
+        for _ in range(LOOKS_MAX):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile: look again
+                for item in self._newest_first(before):
+                    if isinstance(item, Snapshot):
+                        before = item.lsn
+                        yield item
+                    else:
+                        before = item.first_lsn
+                        _logger.warning("%s: %s; an earlier one stands in", self.path, item)
+                        if on_damage is not None:
+                            on_damage(item)
                 return
-            for item in reversed(found):
-                if isinstance(item, Snapshot):
-                    yield item
-                else:
-                    _logger.warning("%s: %s; an earlier one stands in", self.path, item)
-                    if on_damage is not None:
-                        on_damage(item)
 
-    def _snapshots(self, place: Place, mark: Mark) -> Iterator[Snapshot | Damage]:
-        footer = self._footer(place)
-        if footer is not None and footer.snapshot < place.first_lsn:
-            return
+    def _newest_first(self, before: int) -> Iterator[Snapshot | Damage]:
+        """Snapshots before an LSN, from the end of the log; segments are read one by one."""
+        mark, places = self.listing.back()
+        for place in places:
+            if not 0 < place.first_lsn < before:
+                continue
+            sealed = Sealed.open(self._directory, place)
+            if sealed is not None:
+                newest, found = sealed.footer.snapshot, None
+                with sealed:
+                    if place.first_lsn <= newest < before:
+                        found = self._picked(sealed, place, mark, {newest})
+                if newest < place.first_lsn:
+                    continue
+                for snapshot in (found or {}).values():
+                    if isinstance(snapshot, Snapshot):
+                        before = newest
+                        yield snapshot
+            yield from self._scanned(place, mark, before)
+
+    def _scanned(self, place: Place, mark: Mark, before: int) -> Iterator[Snapshot | Damage]:
+        found: list[Snapshot | Damage] = []
         position = _Position(place.first_lsn)
         for item in self._decoded(place, mark, position, lambda f: f.kind == SNAPSHOT):
+            lsn = item.first_lsn if isinstance(item, Damage) else item.lsn
             if isinstance(item, Snapshot) or (isinstance(item, Damage) and item.snapshot):
-                yield item
+                found += [item] if lsn < before else []
+        yield from reversed(found)
 
     def latest_snapshot(self) -> Snapshot | None:
         """The newest snapshot that verifies, or None. Nothing is deleted because one did not."""
@@ -188,7 +204,7 @@ class LogReader:
         found: dict[int, Record] = {}
         if not lsns:
             return found
-        mark, places = self.listing.look(min(lsns))
+        mark, places = self.listing.holding(lsns)
         for place in places:
             limit = place.limit or 1 << 64
             wanted = {lsn for lsn in lsns if place.first_lsn <= lsn < limit}
@@ -198,15 +214,33 @@ class LogReader:
                 found.update(self._records_of(place, mark, wanted))
         return found
 
-    def _records_of(
-        self, place: Place, mark: Mark, wanted: set[int]
-    ) -> Iterator[tuple[int, Record]]:
+    def _records_of(self, place: Place, mark: Mark, wanted: set[int]) -> dict[int, Record]:
+        sealed = Sealed.open(self._directory, place)
+        if sealed is not None:
+            with sealed:
+                picked = self._picked(sealed, place, mark, wanted)
+            if picked is not None:
+                return picked
+        found: dict[int, Record] = {}
         last = max(wanted)
-        for item in self._decoded(place, mark, _Position(min(wanted)), _holds(wanted)):
+        for item in self._decoded(place, mark, _Position(min(wanted)), with_any_of(wanted)):
             if isinstance(item, Record) and item.lsn in wanted:
-                yield item.lsn, item
+                found[item.lsn] = item
                 if item.lsn == last:
-                    return
+                    break
+        return found
+
+    def _picked(
+        self, sealed: Sealed, place: Place, mark: Mark, lsns: set[int]
+    ) -> dict[int, Record] | None:
+        """The records, from where the index says they are; None when a scan has to find out."""
+        found: dict[int, Record] = {}
+        for item in sealed.frames(lsns, mark):
+            records = None if item is None else self.decoder.records(place, *item)
+            if not isinstance(records, list):
+                return None
+            found.update((record.lsn, record) for record in records if record.lsn in lsns)
+        return found
 
     def tail(self) -> Tail:
         """Verify the last segment and say where the log ends."""
@@ -232,7 +266,7 @@ class LogReader:
             )  # fmt: skip
         frames, end = [], End(HEADER_SIZE, place.first_lsn, 0, 0)
         unsure: list[tuple[Frame, bytes]] = []
-        for item in self._frames(place, mark, _Position(place.first_lsn)):
+        for item in self._frames(place, mark, _Position(place.first_lsn), loaded=segment):
             if isinstance(item, Damage):
                 damaged.append(item)
             elif isinstance(item, End):
@@ -252,21 +286,31 @@ class LogReader:
     def _raise(self, damage: Damage) -> None:
         raise DamagedError(self.path, damage)
 
-    def _load(self, place: Place, mark: Mark) -> Segment:
-        buf = read_segment(self._directory, place.number)
-        salt, _ = identify(buf) or (b"", 0)
-        segment = Segment(place.number, buf, salt, mark, place.limit)
+    def _load(self, place: Place, mark: Mark, offset: int = 0) -> Segment:
+        """The segment, or only what it holds from the frame at ``offset`` on."""
+        if offset <= HEADER_SIZE or offset % ALIGNMENT or place.header is None:
+            buf, base = read_segment(self._directory, place.number), 0
+            salt, _ = identify(buf) or (b"", 0)
+        else:
+            buf, base = read_segment(self._directory, place.number, offset), offset
+            salt = place.header.salt
+        segment = Segment(place.number, buf, salt, mark, place.limit, base)
         # What has a footer ends there, whoever has come after it.
-        segment.overruled = place.overruled and read_footer(buf, salt) is None
+        segment.overruled = place.overruled and read_footer(buf, salt, base) is None
         return segment
 
-    def _footer(self, place: Place) -> Footer | None:
-        segment = self._load(place, Mark())
-        return read_footer(segment.buf, segment.salt)
+    def _start(self, place: Place, lsn: int) -> tuple[int, int]:
+        """An LSN at or before ``lsn``, and the offset of its frame."""
+        found = None
+        if lsn > place.first_lsn and (sealed := Sealed.open(self._directory, place)):
+            with sealed:
+                found = sealed.start(lsn)
+        return found or (place.first_lsn, HEADER_SIZE)
 
     def _frames(
-        self, place: Place, mark: Mark, position: _Position, wanted: Wanted | None = None
-    ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
+        self, place: Place, mark: Mark, position: _Position, wanted: Wanted | None = None,
+        loaded: Segment | None = None,
+    ) -> Iterator[tuple[Frame, bytes] | Damage | End]:  # fmt: skip
         """The walk over a segment from ``position``, which is moved behind all that is yielded.
 
         A position without an offset is looked up.
@@ -276,10 +320,11 @@ class LogReader:
         to be durable before the bytes were read; else they are read again.
         """
         vouched = mark.durable if place.limit is None else place.limit - 1
+        if not position.offset:
+            position.lsn, position.offset = self._start(place, position.lsn)
         while True:
-            segment = self._load(place, mark)
-            if not position.offset:
-                position.lsn, position.offset = _start(segment, place, position.lsn)
+            segment = loaded or self._load(place, mark, position.offset)
+            loaded = None
             for item in segment.walk(position.offset, position.lsn, wanted):
                 if isinstance(item, End):
                     position.offset = item.offset
@@ -378,30 +423,6 @@ def _unreadable(mark: Mark, places: list[Place]) -> Damage | None:
         return None
     number, oldest = (places[-1].number, places[-1].oldest_lsn) if places else (0, 1)
     return Damage(number, 0, 0, oldest, mark.durable, "no segment is readable")
-
-
-def _start(segment: Segment, place: Place, lsn: int) -> tuple[int, int]:
-    """An LSN at or before ``lsn``, and the offset of its frame."""
-    footer = read_footer(segment.buf, segment.salt)
-    if footer is not None and lsn > place.first_lsn:
-        found = footer.offset_before(lsn)
-        frame = frame_at(segment.buf, found[1], segment.salt)
-        if frame is not None and frame.lsn == found[0] and place.first_lsn <= found[0] <= lsn:
-            return found
-    return place.first_lsn, HEADER_SIZE
-
-
-def _holds(lsns: set[int]) -> Wanted:
-    """Whether a frame holds one of these records."""
-    ordered = sorted(lsns)
-
-    def wanted(frame: Frame) -> bool:
-        if frame.count == 1:
-            return frame.lsn in lsns
-        at = bisect_left(ordered, frame.lsn)
-        return at < len(ordered) and ordered[at] < frame.lsn + frame.count
-
-    return wanted
 
 
 def _newest_snapshot(frames: list[Frame]) -> int:

@@ -25,6 +25,7 @@ DEPTH_MAX = 500
 # Smaller documents cannot say enough of what they do not hold to matter.
 _SMALL = 4096
 _TIMESTAMPS = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")  # how they begin
+_LOOKS_MAX = 16
 
 _SCALARS = (type(None), bool, int, float, str, bytes)
 
@@ -127,8 +128,8 @@ def decode(
     Raises what msgpack raises, by kind of garbage.
     """
     if len(packed) > _SMALL:
-        check_extent(packed)
         if may_hold_timestamps(packed):
+            check_extent(packed)
 
             def checked(pairs: list[tuple[Any, Any]]) -> Any:
                 # Hashes of str and bytes are random, so those of extension values, and those of
@@ -139,13 +140,27 @@ def decode(
                 return dict(pairs) if object_hook is None else object_hook(dict(pairs))
 
             return msgpack.unpackb(packed, strict_map_key=False, object_pairs_hook=checked, **hooks)
+        try:  # arrays as long as those of a small document need no look ahead
+            return msgpack.unpackb(
+                packed, strict_map_key=False, object_hook=object_hook, max_array_len=_SMALL, **hooks
+            )
+        except ValueError:
+            check_extent(packed)
     return msgpack.unpackb(packed, strict_map_key=False, object_hook=object_hook, **hooks)
 
 
 def may_hold_timestamps(packed: bytes) -> bool:
     """Whether msgpack may make a timestamp of some of these bytes; UTF-8 never looks like that."""
-    # The byte that they share first, which is the fastest to look for, and not in any text.
-    return packed.find(b"\xff") >= 0 and any(packed.find(start) >= 0 for start in _TIMESTAMPS)
+    # The byte that they share, which is the fastest to look for: it is not in any text, and where
+    # it is part of a length it is alone. Bytes with many of them are looked through as a whole.
+    at = packed.find(b"\xff")
+    for _ in range(_LOOKS_MAX):
+        if at < 0:
+            return False
+        if packed[max(0, at - 2) : at + 1].endswith(_TIMESTAMPS):
+            return True
+        at = packed.find(b"\xff", at + 1)
+    return any(packed.find(start) >= 0 for start in _TIMESTAMPS)
 
 
 def check_extent(packed: bytes) -> None:
@@ -250,12 +265,24 @@ def _too_large(payload: bytes) -> RefusedValueError:
 
 def decode_payload(frame: Frame, payload: bytes) -> list[Record] | None:
     """The records of a frame whose CRC holds; None when they are not what the header says."""
+    if frame.kind == SNAPSHOT:
+        return _decode_snapshot(frame, payload)
+    if frame.count != 1:
+        return _decode_batch(frame, payload)
     try:
-        flat = decode(payload)
+        time_ns, kind, body = msgpack.unpackb(payload, max_array_len=3, max_map_len=0)
     except Exception:  # whatever msgpack makes of it, it is not a payload of ours
         return None
-    if frame.kind == SNAPSHOT:
-        return _decode_snapshot(frame, flat)
+    if type(time_ns) is not int or type(kind) is not str or type(body) is not bytes:
+        return None
+    return [Record(frame.lsn, kind, time_ns, body)] if 0 < len(kind) <= KIND_SIZE_MAX else None
+
+
+def _decode_batch(frame: Frame, payload: bytes) -> list[Record] | None:
+    try:
+        flat = decode(payload)
+    except Exception:  # as above
+        return None
     if type(flat) is not list or len(flat) != 1 + 2 * frame.count or not frame.count:
         return None
     time_ns, kinds, bodies = flat[0], flat[1::2], flat[2::2]
@@ -269,10 +296,13 @@ def decode_payload(frame: Frame, payload: bytes) -> list[Record] | None:
     ]
 
 
-def _decode_snapshot(frame: Frame, flat: Any) -> list[Record] | None:
-    if type(flat) is not list or [type(part) for part in flat] != [int, str, bytes, bytes]:
+def _decode_snapshot(frame: Frame, payload: bytes) -> list[Record] | None:
+    try:
+        time_ns, kind, packed, digest = msgpack.unpackb(payload, max_array_len=4, max_map_len=0)
+    except Exception:  # as above
         return None
-    time_ns, kind, packed, digest = flat
+    if [type(part) for part in (time_ns, kind, packed, digest)] != [int, str, bytes, bytes]:
+        return None
     if frame.count != 1 or not 0 < len(kind) <= KIND_SIZE_MAX:
         return None
     if digest != xxhash.xxh3_128_digest(packed):

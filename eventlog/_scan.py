@@ -22,18 +22,16 @@ from collections.abc import Callable, Iterator
 from eventlog._dataclass import dataclass
 from eventlog._errors import Damage, UnsupportedFormatError
 from eventlog._frame import (
-    ENCRYPTED,
     FOOTER,
     HEADER_SIZE,
-    RECORDS,
+    KINDS,
     SNAPSHOT,
     Frame,
     frame_at,
     frames_ahead,
     payload_of,
+    sound_frames,
 )
-
-_KINDS = (RECORDS, SNAPSHOT, FOOTER, RECORDS | ENCRYPTED, SNAPSHOT | ENCRYPTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class End:
 
 
 class Segment:
-    """The bytes of one segment and what is known of it from outside.
+    """The bytes of one segment from ``base`` on, and what is known of it from outside.
 
     ``mark`` is what the outside knows: the highest durable LSN and the newest durable snapshot.
     ``limit`` is the first LSN that a later segment holds: frames from there on were written by a
@@ -68,8 +66,11 @@ class Segment:
     read, so nothing says where its records begin.
     """
 
-    def __init__(self, number: int, buf: bytes, salt: bytes, mark: Mark, limit: int | None) -> None:
-        self.number, self.buf, self.salt = number, buf, salt
+    def __init__(
+        self, number: int, buf: bytes, salt: bytes, mark: Mark, limit: int | None, base: int = 0
+    ) -> None:
+        self.number, self.buf, self.salt, self.base = number, buf, salt, base
+        self.end = base + len(buf)
         self.mark, self.limit, self.overruled = mark, limit, False
         self._ahead: list[Frame] | None = None
         self._order: list[Frame] | None = None
@@ -89,19 +90,28 @@ class Segment:
                 # A writer that had lost the log may have written what is here.
                 what = "what is from here on cannot be told from records that do not count"
                 last = max(lsn - 1, self._known_durable(offset))
-                yield self._damage(offset, len(self.buf), lsn, last, what)
-                offset, lsn = len(self.buf), last + 1
+                yield self._damage(offset, self.end, lsn, last, what)
+                offset, lsn = self.end, last + 1
                 break
-            frame = frame_at(self.buf, offset, self.salt)
+            if wanted is None and not self.overruled:
+                limit = 1 << 64 if self.limit is None else self.limit
+                offset, lsn = yield from sound_frames(
+                    self.buf, self.base, (offset, lsn), limit, self.salt
+                )
+                if lsn >= limit:
+                    break
+            frame = frame_at(self.buf, offset, self.salt, self.base)
             if frame is not None and frame.lsn != lsn:
                 frame = None
             passed_over = frame is not None and wanted is not None and not wanted(frame)
             if frame is not None and passed_over and self._is_passable(frame):
                 offset, lsn = frame.end, lsn + frame.count
                 continue
-            payload = payload_of(self.buf, frame, self.salt) if frame is not None else None
+            payload = None
+            if frame is not None:
+                payload = payload_of(self.buf, frame, self.salt, self.base)
             if frame is not None and payload is not None:
-                padding = any(self.buf[frame.payload_end : frame.end])
+                padding = any(self._bytes(frame.payload_end, frame.end))
                 # A crash may leave old bytes in the padding too: then the frame is a torn one.
                 if not padding or lsn <= self._known_durable(offset):
                     self._check_kind(frame)
@@ -126,16 +136,19 @@ class Segment:
         # One that was never durable may be torn, and then the log ends with it. No payload holds
         # the salt: if this one does, another frame was put over a part of it.
         durable = self.limit is not None or frame.lsn + frame.count - 1 <= self.mark.durable
-        inside = self.buf.find(self.salt, frame.payload_offset, frame.end)
-        return durable and inside < 0 and frame.end <= len(self.buf)
+        start, end = frame.payload_offset - self.base, frame.end - self.base
+        return durable and self.buf.find(self.salt, start, end) < 0 and frame.end <= self.end
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        return self.buf[start - self.base : end - self.base]
 
     def known_durable(self) -> int:
         """The highest LSN that any witness calls durable, as far as the walk has come."""
-        return self._known_durable(HEADER_SIZE)
+        return self._known_durable(self.base)
 
     def _check_kind(self, frame: Frame) -> None:
         kind = frame.kind | frame.flags
-        if kind not in _KINDS:
+        if kind not in KINDS:
             raise UnsupportedFormatError(
                 f"segment {self.number}, offset {frame.offset}: frame kind {kind:#x}; "
                 "the log is not damaged, it was written by a newer library"
@@ -145,7 +158,7 @@ class Segment:
         found = self._next_in_order(offset, lsn)
         # As in _is_passable.
         whole = found is None or frame is None or frame.end <= found.offset
-        if frame is not None and whole and frame.end <= len(self.buf):
+        if frame is not None and whole and frame.end <= self.end:
             # The header, which has a CRC of its own, is sound: the extent of the loss is known.
             last = lsn + frame.count - 1
             snapshot = frame.kind == SNAPSHOT
@@ -159,7 +172,7 @@ class Segment:
         snapshot = lsn == known == self.mark.snapshot
         what = "nothing sound from here on"
         # A segment may be cut short in the padding of its last sound frame.
-        return self._damage(min(offset, len(self.buf)), len(self.buf), lsn, known, what, snapshot)
+        return self._damage(min(offset, self.end), self.end, lsn, known, what, snapshot)
 
     def _next_in_order(self, offset: int, lsn: int) -> Frame | None:
         """The frame at or behind ``offset`` with which the log goes on, from ``lsn`` at least."""
@@ -191,7 +204,7 @@ class Segment:
     def _index(self, offset: int) -> int:
         # Collected once, at the first bad frame: a segment full of damage costs one search.
         if self._ahead is None:
-            self._ahead = list(frames_ahead(self.buf, offset, self.salt))
+            self._ahead = list(frames_ahead(self.buf, offset, self.salt, self.base))
             self._offsets = [frame.offset for frame in self._ahead]
             highest = 0
             for frame in reversed(self._ahead):
@@ -208,7 +221,7 @@ class Segment:
     def _end(self, offset: int, lsn: int) -> End:
         if self.limit is not None:
             return End(offset, lsn, 0, 0)
-        torn = len(self.buf[offset:].rstrip(b"\0"))
+        torn = len(self._bytes(offset, self.end).rstrip(b"\0"))
         frames = len(self._offsets) - self._index(offset) if torn else 0
         return End(offset, lsn, torn, frames)
 

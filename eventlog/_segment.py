@@ -77,18 +77,25 @@ class Footer:
     index: list[tuple[int, int]]
     digest: bytes
 
-    def offset_before(self, lsn: int) -> tuple[int, int]:
-        """The last indexed (LSN, offset) at or before record ``lsn``."""
-        return self.index[max(0, bisect_right(self.index, (lsn, 1 << 63)) - 1)]
+    def stretch(self, lsn: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The (LSN, offset) at which the indexed stretch with record ``lsn`` begins and ends."""
+        after = max(1, bisect_right(self.index, (lsn, 1 << 63)))
+        ends = [*self.index[after : after + 1], (self.next_lsn, self.offset)]
+        return self.index[after - 1], ends[0]
 
 
-def read_footer(buf: bytes, salt: bytes) -> Footer | None:
-    """The footer that the segment ends with; None when there is none that holds."""
+def read_footer(buf: bytes, salt: bytes, base: int = 0) -> Footer | None:
+    """The footer that the segment ends with; None when there is none that holds.
+
+    ``buf`` is what the segment holds from ``base`` on.
+    """
     offset = decode_trailer(buf, salt)
-    frame = frame_at(buf, offset, salt) if offset is not None and offset < len(buf) else None
-    if frame is None or frame.kind | frame.flags != FOOTER or frame.end != len(buf):
+    if offset is None or not base <= offset < base + len(buf):
         return None
-    payload = payload_of(buf, frame, salt)
+    frame = frame_at(buf, offset, salt, base)
+    if frame is None or frame.kind | frame.flags != FOOTER or frame.end != base + len(buf):
+        return None
+    payload = payload_of(buf, frame, salt, base)
     if payload is None:
         return None
     try:
@@ -102,7 +109,7 @@ def read_footer(buf: bytes, salt: bytes) -> Footer | None:
         return None
     if not 0 < index[0][0] <= index[-1][0] <= frame.lsn:
         return None
-    if index[0][1] < HEADER_SIZE or index[-1][1] > frame.offset:
+    if flat[1::2] != sorted(flat[1::2]) or index[0][1] < HEADER_SIZE or index[-1][1] > frame.offset:
         return None
     return Footer(frame.offset, frame.lsn, frame.snapshot, clean is True, index, digest)
 
@@ -227,8 +234,8 @@ def read_first_frame(directory: Directory, number: int) -> tuple[Frame | None, b
         file.close()
 
 
-def read_segment(directory: Directory, number: int) -> bytes:
-    """The bytes of a segment that can hold frames.
+def read_segment(directory: Directory, number: int, start: int = 0) -> bytes:
+    """The bytes of a segment that can hold frames, from ``start`` on.
 
     Somebody may have put any file here, and a sparse one of terabytes costs nothing: of zeros at
     the end only so many are read as a frame can have, and nothing beyond what a segment can be.
@@ -238,7 +245,7 @@ def read_segment(directory: Directory, number: int) -> bytes:
         size = file.size()
         if size > PAYLOAD_SIZE_MAX:
             size = min(size, _used(file, size) + padded(FRAME_SIZE + PAYLOAD_SIZE_MAX))
-        return file.pread(size, 0)
+        return file.pread(max(0, size - start), start)
     finally:
         file.close()
 

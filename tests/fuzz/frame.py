@@ -51,6 +51,7 @@ def _whole(buf: bytes, salt: bytes) -> None:
     if footer is not None:
         assert footer.offset == offset and footer.offset < len(buf)
         for lsn in (0, footer.next_lsn, 1 << 64):
-            assert HEADER_SIZE <= footer.offset_before(lsn)[1] <= footer.offset
+            (_, begin), (_, end) = footer.stretch(lsn)
+            assert HEADER_SIZE <= begin <= end <= footer.offset
     start = start_of(buf)
     assert start is None or start[0] == buf[HEADER_SIZE : HEADER_SIZE + 4]

@@ -21,8 +21,8 @@ MUTANTS = [
             Edit(FRAME, "crc32(checked, seed)", "crc32(checked[:8] + checked[16:], seed)"),
             Edit(
                 FRAME,
-                "crc32(buf[offset + 8 : offset + FRAME_SIZE], ",
-                "crc32(buf[offset + 8 : offset + 16] + buf[offset + 24 : offset + FRAME_SIZE], ",
+                "crc32(buf[at + 8 : at + FRAME_SIZE], ",
+                "crc32(buf[at + 8 : at + 16] + buf[at + 24 : at + FRAME_SIZE], ",
             ),
         ],
         [HEADER_BITS],
@@ -32,7 +32,7 @@ MUTANTS = [
         "The header's CRC leaves out the length: a flipped bit there passes for a torn tail.",
         [
             Edit(FRAME, "crc32(checked, seed)", "crc32(checked[4:], seed)"),
-            Edit(FRAME, "buf[offset + 8 : offset + FRAME_SIZE]", "buf[offset + 12 : offset + 48]"),
+            Edit(FRAME, "buf[at + 8 : at + FRAME_SIZE]", "buf[at + 12 : at + 48]"),
         ],
         [HEADER_BITS],
     ),
@@ -72,7 +72,9 @@ MUTANTS = [
         [
             Edit(FRAME, "if marker != salt or size", "if marker not in (salt, bytes(4)) or size"),
             Edit(
-                FRAME, "    if crc32(buf[offset + 8", "    if header_crc and crc32(buf[offset + 8"
+                FRAME,
+                "    if crc32(buf[at + 8 : at + FRAME_SIZE]",
+                "    if header_crc and crc32(buf[at + 8 : at + FRAME_SIZE]",
             ),
         ],
         ["unit/test_frame.py::test_zeros_and_ones_are_no_frame"],
@@ -181,7 +183,7 @@ MUTANTS = [
     Mutant(
         "padding-not-checked",
         "Bytes between payload and next frame may be anything: flipped ones go unnoticed.",
-        [Edit(SCAN, "padding = any(self.buf[frame.payload_end : frame.end])", "padding = False")],
+        [Edit(SCAN, "padding = any(self._bytes(frame.payload_end, frame.end))", "padding = False")],
         ["unit/test_scan.py::test_padding_that_is_not_zero_is_damage_if_durable_and_torn_if_not"],
     ),
     Mutant(
@@ -316,10 +318,43 @@ MUTANTS = [
         [
             Edit(
                 SCAN,
-                "return durable and inside < 0 and frame.end",
-                "return inside < 0 and frame.end",
+                "return durable and self.buf",
+                "return self.buf",
             )
         ],
         ["unit/test_seeded_bugs.py::test_nothing_behind_a_torn_frame_is_fetched"],
+    ),
+    *(
+        Mutant(
+            f"reading-does-not-look-at-the-{what}",
+            f"The loop that reads a log takes frames without a look at their {what}.",
+            [Edit(FRAME, old, new)],
+            [
+                "unit/test_scan.py::test_the_loop_of_sound_frames_takes_nothing_that_a_closer_"
+                "look_does_not"
+            ],
+        )
+        for what, old, new in (
+            ("payload", "if crc32(payload, seed) != crc or not", "if not"),
+            ("header", "if crc32(buf[at + 8 : first], seed) != header_crc or count", "if count"),
+            ("LSN", "marker != salt or found != lsn or last", "marker != salt or last"),
+            ("padding", " or not buf.startswith(_PADDING[last & 7], last)", ""),
+            ("kind", "if kind not in KINDS or lsn", "if lsn"),
+            ("count", "header_crc or count > size:", "header_crc:"),
+            ("marks", " or durable > LSN_MAX:", ":"),
+        )
+    ),
+    Mutant(
+        "room-for-what-a-document-says",
+        "An array gets its room before it is known to be there: half a gigabyte for a small one.",
+        [Edit(RECORD, "object_hook=object_hook, max_array_len=_SMALL, **hooks", "**hooks")],
+        ["unit/test_record.py::test_of_what_says_more_than_it_holds_little_is_made"],
+    ),
+    Mutant(
+        "timestamps-behind-a-lone-byte-overlooked",
+        "The search for timestamps ends at the first byte that looks like one: keys that collide "
+        "on purpose get through.",
+        [Edit(RECORD, '        at = packed.find(b"\\xff", at + 1)\n', "        return False\n")],
+        ["unit/test_record.py::test_no_beginning_of_a_timestamp_is_overlooked"],
     ),
 ]

@@ -12,6 +12,7 @@ CRASHES = "property/test_log_properties.py::test_a_crash_at_every_call[small]"
 RECOVERIES = "property/test_log_properties.py::test_a_crash_in_recovery_and_in_the_recovery_of_that"
 DAMAGE = "property/test_damage.py::"
 SEEDED = "unit/test_seeded_bugs.py::"
+COSTS = "unit/test_reading_costs.py::"
 
 MUTANTS = [
     Mutant(
@@ -98,8 +99,8 @@ MUTANTS = [
         [
             Edit(
                 SEGMENT,
-                "max(0, bisect_right(self.index, (lsn, 1 << 63)) - 1)",
-                "min(len(self.index) - 1, bisect_right(self.index, (lsn, 1 << 63)))",
+                "        return self.index[after - 1], ends[0]\n",
+                "        return self.index[min(after, len(self.index) - 1)], ends[0]\n",
             )
         ],
         ["unit/test_segment.py::test_the_index_leads_near_every_record"],
@@ -135,9 +136,8 @@ MUTANTS = [
         [
             Edit(
                 LISTING,
-                "return found[2] if last is None or found[1] >= last.epoch else Mark(), "
-                "places[::-1]",
-                "return found[2], places[::-1]",
+                "last is not None and found[1] < last.epoch:",
+                "last is not None and found[1] < 0:",
             )
         ],
         [
@@ -204,8 +204,8 @@ MUTANTS = [
         [
             Edit(
                 LISTING,
-                "if header.number == number and header.log_id == log_id:",
-                "if header.number == number:",
+                "header is not None and (header.number, header.log_id) == (number, log_id):\n",
+                "header is not None and header.number == number:\n",
             )
         ],
         ["crash/test_processes.py::test_a_wrong_segment_is_reported_with_the_lsns_lost"],
@@ -216,11 +216,11 @@ MUTANTS = [
         [
             Edit(
                 READER,
-                "                    if on_damage is not None:\n"
-                "                        on_damage(item)\n",
-                "                    if on_damage is not None:\n"
-                "                        on_damage(item)\n"
-                "                    return\n",
+                "                        if on_damage is not None:\n"
+                "                            on_damage(item)\n",
+                "                        if on_damage is not None:\n"
+                "                            on_damage(item)\n"
+                "                        return\n",
             )
         ],
         [
@@ -231,7 +231,7 @@ MUTANTS = [
     Mutant(
         "oldest-snapshot-first",
         "Snapshots of a segment come in the order of the log: a run goes back to an old one.",
-        [Edit(READER, "for item in reversed(found):", "for item in found:")],
+        [Edit(READER, "yield from reversed(found)", "yield from found")],
         [SEEDED + "test_the_newest_of_the_snapshots_in_a_segment_comes_first"],
     ),
     Mutant(
@@ -299,7 +299,75 @@ MUTANTS = [
     Mutant(
         "mark-of-another-log-not-reported",
         "A mark file of another log is dropped in silence: damage that ours covered goes unsaid.",
-        [Edit(LISTING, "            places[0] = _exchanged(places[0])\n", "")],
+        [
+            Edit(
+                LISTING,
+                "                place, exchanged = _exchanged(place), False\n",
+                "                pass\n",
+            )
+        ],
         [DAMAGE + "test_a_mark_of_another_log_says_so_and_loses_nothing"],
+    ),
+    Mutant(
+        "late-segment-decides",
+        "Halving looks at the next segment only: records of an owner that had lost the log are "
+        "read in the place of those that count.",
+        [
+            Edit(
+                LISTING,
+                "        near = numbers[max(0, low - 1) : low + 2]\n",
+                "        near = numbers[max(0, low - 1) : low + 1]\n",
+            )
+        ],
+        [COSTS + "test_halving_finds_the_segment_that_walking_back_finds"],
+    ),
+    Mutant(
+        "damaged-footer-loses-records",
+        "What the index does not lead to is not looked for: a flipped bit in it loses records.",
+        [
+            Edit(
+                READER,
+                "            if picked is not None:\n                return picked\n",
+                "            return picked or {}\n",
+            )
+        ],
+        [COSTS + "test_where_the_index_does_not_lead_a_scan_does"],
+    ),
+    Mutant(
+        "newest-snapshot-by-way-of-all-segments",
+        "The header of each segment is read before the newest snapshot is looked for.",
+        [
+            Edit(
+                READER,
+                "        mark, places = self.listing.back()\n",
+                "        mark, found = self.listing.look(1)\n        places = iter(found[::-1])\n",
+            )
+        ],
+        [COSTS + "test_to_resume_costs_the_tail_whatever_the_history"],
+    ),
+    Mutant(
+        "records-by-way-of-all-segments",
+        "The header of each segment behind a record is read before it is looked for.",
+        [
+            Edit(
+                READER,
+                "        mark, places = self.listing.holding(lsns)\n",
+                "        mark, places = self.listing.look(min(lsns))\n",
+            )
+        ],
+        [COSTS + "test_to_resume_costs_the_tail_whatever_the_history"],
+    ),
+    Mutant(
+        "older-snapshots-of-a-segment-forgotten",
+        "Only the snapshot that a footer names is found: without it a run begins anew.",
+        [
+            Edit(
+                READER,
+                "            yield from self._scanned(place, mark, before)\n",
+                "            if sealed is None:\n"
+                "                yield from self._scanned(place, mark, before)\n",
+            )
+        ],
+        [COSTS + "test_of_a_large_segment_only_a_stretch_is_read"],
     ),
 ]

@@ -114,14 +114,14 @@ def test_a_page_that_is_read_too_early_is_not_damage(monkeypatch: pytest.MonkeyP
     offsets = frames(disk)
     readings = itertools.count()
 
-    def torn_reading(directory: Directory, number: int) -> bytes:
+    def torn_reading(directory: Directory, number: int, start: int = 0) -> bytes:
         """The writer is at work: each reading sees two frames more, and misses the one between."""
         content = bytearray(read_segment(directory, number))
         newest = 2 * next(readings) + 2
         for n in (newest - 1, *range(newest + 1, 6)):
             end = offsets[n + 1] if n < 5 else len(content)
             content[offsets[n] : end] = bytes(end - offsets[n])
-        return bytes(content) if newest < 6 else read_segment(directory, number)
+        return bytes(content[start:]) if newest < 6 else read_segment(directory, number, start)
 
     with EventLog.read("log", files=disk) as reader:
         monkeypatch.setattr(reader_module, "read_segment", torn_reading)

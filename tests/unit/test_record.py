@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import enum
 import math
+import tracemalloc
 from typing import Any
 
 import msgpack
@@ -14,7 +15,14 @@ from hypothesis import strategies as st
 
 from eventlog import EventLog, Packed, RefusedValueError, Snapshot, _frame, _record
 from eventlog._frame import FRAME_SIZE, RECORDS, SNAPSHOT, Frame, padded
-from eventlog._record import decode_payload, encode_payload, encode_snapshot, pack, unpack
+from eventlog._record import (
+    decode_payload,
+    encode_payload,
+    encode_snapshot,
+    may_hold_timestamps,
+    pack,
+    unpack,
+)
 from eventlog.testing import SimulatedDisk
 
 scalars = (
@@ -201,7 +209,8 @@ def test_packers_that_refused_something_or_have_grown_are_let_go(
 )  # fmt: skip
 def test_a_payload_that_is_not_what_its_header_says_has_no_records(flat: Any) -> None:
     payload = msgpack.packb(flat)
-    assert decode_payload(payload_frame(payload), payload) is None
+    for count in (0, 1, 3):
+        assert decode_payload(payload_frame(payload, count=count), payload) is None
     assert decode_payload(payload_frame(payload, kind=SNAPSHOT), payload) is None
     assert decode_payload(payload_frame(b"\xc1"), b"\xc1") is None
     assert decode_payload(payload_frame(b"\x91\x01", count=0), b"\x91\x01") is None
@@ -215,3 +224,29 @@ def test_a_snapshot_whose_digest_is_wrong_is_none() -> None:
     flat = msgpack.unpackb(payload)
     for wrong in ([*flat[:2], pack({"a": 2}), flat[3]], [*flat[:3], bytes(16)]):
         assert decode_payload(frame, msgpack.packb(wrong)) is None
+
+
+pieces = st.sampled_from([b"\xff", b"\xd6", b"\xd7", b"\xc7", b"\x0c", b"a", b"\xff" * 20])
+
+
+@given(st.lists(pieces, max_size=40).map(b"".join))
+def test_no_beginning_of_a_timestamp_is_overlooked(packed: bytes) -> None:
+    there = any(start in packed for start in (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff"))
+    assert may_hold_timestamps(packed) is there
+
+
+@pytest.mark.parametrize("length", [4096, 4097, 70_000])
+def test_long_arrays_are_read_as_short_ones_are(length: int) -> None:
+    value = [{"inside": list(range(length))}, "x" * 5000]
+    assert unpack(pack(value)) == value
+
+
+def test_of_what_says_more_than_it_holds_little_is_made() -> None:
+    """Arrays nested a thousand times, each as long as the whole: half a gigabyte of room."""
+    packed = (b"\xdd" + (70_000).to_bytes(4, "big")) * 900 + bytes(80_000)
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="not a msgpack document"):
+        unpack(packed)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20

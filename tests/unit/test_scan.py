@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 
 import pytest
 
 from eventlog import Damage, EventLog, UnsupportedFormatError, _frame, _scan
-from eventlog._frame import FRAME_SIZE, HEADER_SIZE, RECORDS, SNAPSHOT, Frame, encode_frame
+from eventlog._frame import (
+    ENCRYPTED,
+    FOOTER,
+    FRAME_SIZE,
+    HEADER_SIZE,
+    LSN_MAX,
+    PAYLOAD_SIZE_MAX,
+    RECORDS,
+    SNAPSHOT,
+    Frame,
+    encode_frame,
+)
 from eventlog._scan import End, Mark, Segment, start_of
 from eventlog.testing import SimulatedDisk
 
@@ -44,6 +56,63 @@ def broken(whole: bytes, at: int) -> bytes:
 def test_sound_frames_are_all_there_is() -> None:
     body = frame(1) + frame(2, count=3) + frame(5)
     assert walk(body) == ([1, 2, 5], [], End(HEADER_SIZE + len(body), 6, 0, 0))
+
+
+def strange() -> Iterator[bytes]:
+    """Frames whose CRCs hold, and which are not what a writer of ours leaves there."""
+    yield from (frame(2, payload=b"p" * size) for size in range(17))
+    yield from (frame(2, kind=kind, count=0) for kind in (FOOTER, RECORDS))
+    yield from (frame(2, kind=kind) for kind in (SNAPSHOT | ENCRYPTED, FOOTER | ENCRYPTED, 9))
+    yield from (frame(lsn) for lsn in (1, 3, LSN_MAX, LSN_MAX + 1))
+    yield from (frame(2, durable=durable) for durable in (1, 2, LSN_MAX, LSN_MAX + 1))
+    yield from (frame(2, count=count) for count in (8, 9, 1 << 31))
+    yield frame(2, payload=b"p") + bytes(8)
+    head = struct.pack("<IIQQQII", PAYLOAD_SIZE_MAX + 1, RECORDS, 2, 0, 0, 1, 0)
+    yield SALT + struct.pack("<I", zlib.crc32(head, struct.unpack("<I", SALT)[0])) + head
+
+
+def judged(body: bytes, limit: int | None, base: int, careful: bool) -> list[object]:
+    """All that a walk yields from ``base`` on, where LSN 1 is; without the loop of sound frames
+    when it is to be ``careful``."""
+    segment = Segment(1, body, SALT, Mark(2), limit, base)
+    items: list[object] = []
+    try:
+        items += segment.walk(base, 1, (lambda frame: True) if careful else None)
+    except UnsupportedFormatError as exc:
+        items.append(str(exc))
+    return items
+
+
+@pytest.mark.parametrize("base", [0, HEADER_SIZE, 1 << 20])
+@pytest.mark.parametrize("limit", [None, 1, 3, 4])
+def test_the_loop_of_sound_frames_takes_nothing_that_a_closer_look_does_not(
+    limit: int | None, base: int
+) -> None:
+    for odd in strange():
+        body = frame(1) + odd + frame(3, durable=2, payload=b"123") + bytes(24)
+        assert judged(body, limit, base, False) == judged(body, limit, base, True)
+    body = frame(1, payload=b"p" * 5) + frame(2, payload=b"") + frame(3, durable=1)
+    for bit in range(8 * len(body)):
+        flipped = bytearray(body)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert judged(bytes(flipped), limit, base, False) == judged(
+            bytes(flipped), limit, base, True
+        )
+    for cut in range(len(body)):
+        assert judged(body[:cut], limit, base, False) == judged(body[:cut], limit, base, True)
+
+
+def test_a_walk_from_the_middle_says_what_one_from_the_beginning_says() -> None:
+    frames = [frame(1), frame(2, payload=b"abc"), broken(frame(3), 50), frame(4, durable=3)]
+    whole = bytes(HEADER_SIZE) + b"".join(frames) + b"torn"
+    base, first = HEADER_SIZE + len(frames[0]), len(frames[0]) + HEADER_SIZE
+    all_of_it = list(Segment(1, whole, SALT, Mark(1), None).walk(HEADER_SIZE, 1))
+    behind = list(Segment(1, whole[base:], SALT, Mark(1), None, base).walk(first, 2))
+    assert all_of_it[1:] == behind
+    damage, end = behind[1], behind[-1]
+    assert isinstance(damage, Damage) and isinstance(end, End)
+    assert damage.offset == HEADER_SIZE + len(frames[0]) + len(frames[1])
+    assert end.offset == len(whole) - 4 and end.torn_size == 4
 
 
 def test_zeros_behind_the_end_are_not_a_torn_tail() -> None:
@@ -168,14 +237,14 @@ def test_the_search_ahead_is_linear_in_adversarial_bytes(
         cost["bytes"] += len(data)
         return zlib.crc32(data, seed)
 
-    def counted_at(buf: bytes, offset: int, salt: bytes) -> Frame | None:
+    def counted_at(buf: bytes, offset: int, salt: bytes, base: int = 0) -> Frame | None:
         cost["looks"] += 1
-        return at(buf, offset, salt)
+        return at(buf, offset, salt, base)
 
-    def counted_of(buf: bytes, found: Frame, salt: bytes) -> bytes | None:
+    def counted_of(buf: bytes, found: Frame, salt: bytes, base: int = 0) -> bytes | None:
         if found.payload_end <= len(buf):
             cost["bytes"] += found.size
-        return of(buf, found, salt)
+        return of(buf, found, salt, base)
 
     monkeypatch.setattr(_frame, "crc32", counted_crc)
     monkeypatch.setattr(_frame, "frame_at", counted_at)
@@ -195,10 +264,10 @@ def test_eight_mebibytes_of_forged_frames_are_walked(monkeypatch: pytest.MonkeyP
     looks = 0
     at = _frame.frame_at
 
-    def counted(buf: bytes, offset: int, salt: bytes) -> Frame | None:
+    def counted(buf: bytes, offset: int, salt: bytes, base: int = 0) -> Frame | None:
         nonlocal looks
         looks += 1
-        return at(buf, offset, salt)
+        return at(buf, offset, salt, base)
 
     monkeypatch.setattr(_frame, "frame_at", counted)
     walk(frame(1) + forged(8 << 20, "headers"), Mark(1 << 40))

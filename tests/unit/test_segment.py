@@ -74,8 +74,8 @@ def test_the_index_leads_near_every_record() -> None:
     footer = footer_of(content)
     assert footer is not None and len(footer.index) == 5
     for lsn in (1, 2, 150, 299, 301):
-        at, offset = footer.offset_before(lsn)
-        assert at <= lsn and offset <= footer.offset
+        (first, offset), (behind, end) = footer.stretch(lsn)
+        assert first <= lsn < max(behind, 302) and offset < end <= footer.offset
     with EventLog.read("log", files=disk) as reader:
         for start in (1, 2, 64, 65, 66, 150, 300, 301):
             assert [r.lsn for r in reader.records(start)] == list(range(start, 302))
