@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from . import append, checkpoint, encryption, growth, resume, scan, unsynced
+from . import append, checkpoint, encryption, growth, imports, resume, scan, unsynced
 from ._bench import Bench, Benchmark
 from ._chart import draw
 from ._environment import environment, journalled, mount_of
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "checkpoint": checkpoint,
     "growth": growth,
     "scan": scan,
+    "import": imports,
     "encryption": encryption,
 }
 

@@ -62,7 +62,7 @@ class Worker:
         self._process = subprocess.Popen(
             [*command, str(directory), json.dumps(dict(case))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env=_environment(),
         )  # fmt: skip
         self._answer()
 
@@ -95,6 +95,12 @@ class Worker:
         if exc is not None:
             self._process.kill()
         self._process.communicate()
+
+
+def _environment() -> dict[str, str]:
+    # What is imported was compiled before, as what pip has installed is.
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": str(ROOT)}
 
 
 def in_turns(
