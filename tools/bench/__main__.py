@@ -10,7 +10,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from . import append, checkpoint, encryption, growth, imports, resume, scan, unsynced
+from . import (
+    append,
+    checkpoint,
+    concurrency,
+    encryption,
+    growth,
+    imports,
+    resume,
+    scan,
+    step,
+    unsynced,
+)
 from ._bench import Bench, Benchmark
 from ._chart import draw
 from ._environment import environment, journalled, mount_of
@@ -19,6 +30,8 @@ from ._table import table
 BENCHMARKS: dict[str, Benchmark] = {
     "append": append,
     "unsynced": unsynced,
+    "concurrency": concurrency,
+    "step": step,
     "resume": resume,
     "checkpoint": checkpoint,
     "growth": growth,

@@ -64,7 +64,12 @@ class Worker:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=_environment(),
         )  # fmt: skip
-        self._answer()
+        try:
+            self._answer()
+        except BaseException:
+            self._process.kill()
+            self._process.communicate()
+            raise
 
     def ask(self, call: str, **args: Any) -> Any:
         """What the method of the subject returns (as JSON has it)."""

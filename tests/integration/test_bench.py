@@ -1,0 +1,110 @@
+"""Each benchmark, with as few steps as it can do. No figure is judged, for no machine is quiet."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="benchmarks draw with the extra [bench]")
+pytest.importorskip("tabulate", reason="as above")
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))  # behind what is installed
+from bench import __main__ as bench
+from bench import _peers, _worker, report, resume
+from bench._result import Result, found
+from bench.subjects.paced import Paced
+
+SLOW = {"append", "unsynced", "step", "resume"}
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+         for name in bench.BENCHMARKS]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other packages, for which the network would be needed; and nothing is mounted."""
+
+    def refuse() -> str:
+        raise AssertionError("a benchmark asked for other packages")
+
+    monkeypatch.setattr(_peers, "python", refuse)
+    monkeypatch.setattr(bench, "journalled", lambda directory: nullcontext(None))
+    monkeypatch.setattr(resume, "STEPS", resume.STEPS[:2])  # all lengths are the same to it
+
+
+def figures_of(name: str, out: Path, directory: Path) -> list[Result]:
+    args = ["--no-peers", "--scale", "0.001", "--dir", str(directory), "--out", str(out)]
+    assert bench.main([name, *args]) == 0
+    return [Result(**one) for one in json.loads((out / f"{name}.json").read_text())["results"]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_gives_figures_a_picture_and_a_section(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, out, work = bench.BENCHMARKS[name], tmp_path / "out", tmp_path / "work"
+    work.mkdir()
+    results = figures_of(name, out, work)
+    assert list(work.iterdir()) == [], "what was measured on is left behind"
+    assert any(one.subject.startswith("agent-eventlog") for one in results)
+    assert all(math.isfinite(one.median) and one.median > 0 for one in results)
+    assert ElementTree.parse(out / f"{name}.svg").getroot().tag.endswith("svg")
+    printed = capsys.readouterr().out
+    page = report.page(out)
+    for one in results:
+        assert one.subject in printed and one.subject in page
+        assert one.case in printed and one.case in page
+    assert f"## {module.TITLE}\n" in page and f"(benchmarks/{name}.svg)" in page
+    for aim in json.loads((out / f"{name}.json").read_text())["aims"]:
+        assert aim["what"] in page
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="flushes are counted with strace")
+def test_a_side_effect_takes_one_flush(tmp_path: Path) -> None:
+    counted = _worker.flushes(
+        _worker.Subject("ours", "agents:Plain"), tmp_path, {"size": 2048, "read": False}
+    )
+    assert counted is not None and round(counted) == 1
+    yardstick = _worker.Subject("yardstick", "raw:Durable")
+    assert _worker.flushes(yardstick, tmp_path / "yardstick", {"size": 200}) == 1
+
+
+def test_a_subject_that_fails_says_why(tmp_path: Path) -> None:
+    with pytest.raises(_worker.SubjectError, match=r"(?s)broken: .*KeyError: 'size'"):
+        _worker.Worker(_worker.Subject("broken", "raw:Durable"), tmp_path, {})
+
+
+def test_a_loop_that_ends_by_itself_is_an_error() -> None:
+    def loop(go: Callable[[], bool]) -> None:
+        raise ValueError("no step at all")
+
+    with pytest.raises(ValueError, match="no step at all"):
+        Paced(loop).turn(1)
+    with pytest.raises(RuntimeError, match="has ended"):
+        Paced(lambda go: go()).turn(2)
+
+
+def test_pauses_between_turns_are_no_part_of_a_step() -> None:
+    made: list[int] = []
+
+    def loop(go: Callable[[], bool]) -> None:
+        while go():
+            made.append(1)
+
+    paced = Paced(loop)
+    assert [len(paced.turn(count)) for count in (3, 1, 5)] == [3, 1, 5]
+    assert len(made) == 9, "it went on without a turn"
+    paced.close()
+    assert len(made) == 9
+
+
+def test_found_names_what_was_not_measured() -> None:
+    with pytest.raises(KeyError, match="them, 2 KiB"):
+        found([Result("2 KiB", "us", 1.0)], "2 KiB", "them")
