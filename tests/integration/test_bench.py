@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -18,11 +19,11 @@ pytest.importorskip("tabulate", reason="as above")
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))  # behind what is installed
 from bench import __main__ as bench
-from bench import _peers, _worker, report, resume
+from bench import _peers, _worker, checkpoint, report, resume
 from bench._result import Result, found
-from bench.subjects.paced import Paced
+from bench.subjects.paced import Paced, Watch
 
-SLOW = {"append", "unsynced", "step", "resume"}
+SLOW = {"append", "checkpoint", "resume", "scan", "step", "unsynced"}
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
          for name in bench.BENCHMARKS]  # fmt: skip
 
@@ -36,7 +37,11 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(_peers, "python", refuse)
     monkeypatch.setattr(bench, "journalled", lambda directory: nullcontext(None))
-    monkeypatch.setattr(resume, "STEPS", resume.STEPS[:2])  # all lengths are the same to it
+    # What takes so long whatever the scale is.
+    monkeypatch.setattr(resume, "STEPS", resume.STEPS[:2])
+    small = [(name, min(size, 10_000), min(messages, 100), says, 1)
+             for name, size, messages, says, _ in checkpoint.CASES]  # fmt: skip
+    monkeypatch.setattr(checkpoint, "CASES", small)
 
 
 def figures_of(name: str, out: Path, directory: Path) -> list[Result]:
@@ -103,6 +108,27 @@ def test_pauses_between_turns_are_no_part_of_a_step() -> None:
     assert len(made) == 9, "it went on without a turn"
     paced.close()
     assert len(made) == 9
+
+
+def test_runs_at_once_begin_with_their_steps_together() -> None:
+    watch, began, ends = Watch(2), threading.Event(), []
+
+    def one() -> None:
+        began.set()
+        ends.append(watch.meet())
+
+    thread = threading.Thread(target=one)
+    thread.start()
+    began.wait()
+    assert not ends, "it did not wait for the other one"
+    ends.append(watch.meet())
+    thread.join()
+    ends[0] += [10.0, 11.0, 12.0]
+    ends[1] += [10.5, 11.0, 16.5]
+    summary = watch.summary()
+    del summary["begun"]
+    assert summary == {"seconds": 6.5, "steps": 4, "p50": 1.0, "p99": 5.5, "longest": 5.5,
+                     "fastest_run": 2.0, "slowest_run": 6.0}  # fmt: skip
 
 
 def test_found_names_what_was_not_measured() -> None:
