@@ -1,4 +1,4 @@
-"""One thread that makes records durable behind the agents' backs, for all logs of a process."""
+"""A thread that makes records durable behind the agents' backs, for all logs of a process."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from typing import Protocol
 # A record that nobody waits for is flushed within this time, together with all that came since:
 # short against a model call, long against a flush (0.1 to 10 ms).
 DELAY_S = 0.01
+
+# A disk flushes several files in little more time than one. Up to so many threads at once, the
+# first for so many logs, and one more for as many again: to start one costs as much as a commit.
+THREADS, LOGS_PER_THREAD = 8, 8
 
 
 class Committable(Protocol):
@@ -49,8 +53,31 @@ class Committer:
             time.sleep(DELAY_S)
             with self._wake:
                 waiting, self._waiting = self._waiting, set()
-            while waiting:  # emptied, so that this thread keeps no log alive while it sleeps
-                waiting.pop().commit_now()
+            commit_all(waiting)
+
+
+def commit_all(logs: set[Committable]) -> None:
+    """Commit the logs, several at once when they are many. Leaves the set empty."""
+    threads = []
+    for _ in range(min(len(logs) // LOGS_PER_THREAD, THREADS - 1)):
+        thread = threading.Thread(target=_commit, args=(logs,), name="eventlog", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # there can be no more threads: those that there are do it
+            break
+        threads.append(thread)
+    _commit(logs)
+    for thread in threads:
+        thread.join()
+
+
+def _commit(logs: set[Committable]) -> None:
+    while True:  # until it is empty, so that no thread keeps a log alive while it sleeps
+        try:
+            log = logs.pop()
+        except KeyError:
+            return
+        log.commit_now()
 
 
 committer = Committer()

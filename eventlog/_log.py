@@ -229,7 +229,7 @@ class EventLog:
         self._appender.commit(self.last_lsn)
 
     def commit_behind(self) -> None:
-        """Have everything appended so far committed soon, by a thread that all logs share.
+        """Have everything appended so far committed soon, by threads that all logs share.
 
         Returns at once. A failure reaches the next ``append`` or ``commit``.
         """
@@ -237,7 +237,9 @@ class EventLog:
             committer.request(self)
 
     def commit_now(self) -> None:
-        """Not for users: what the committer's thread does."""
+        """Not for users: what the committer's threads do."""
+        if self.durable_lsn == self.last_lsn:
+            return  # somebody has waited for it; nobody waits for this
         try:
             self._appender.commit(self.last_lsn)
         except WriterFailedError:

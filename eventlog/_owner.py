@@ -40,6 +40,8 @@ class Owner:
     ) -> None:
         self._directory, self._file, self._content = directory, file, content
         self.epoch, self.contested = epoch, contested
+        # For as long as it is open: no other file gets its number before it is closed.
+        self._identity = file.identity()
 
     def check(self) -> None:
         """Raise FencedError when a newer owner has the log. Two system calls, about 2 us."""
@@ -50,7 +52,7 @@ class Owner:
                 f"{found.get('host')} (epoch {found.get('epoch')}, ours {self.epoch}). What was "
                 "committed before is kept; what was appended since does not count."
             )
-        if self._directory.identity(LOCK_NAME) != self._file.identity():
+        if self._directory.identity(LOCK_NAME) != self._identity:
             raise FencedError(
                 f"{self._directory.path}/{LOCK_NAME} was removed or replaced under its owner; "
                 "another process may have the log. What was committed before is kept."

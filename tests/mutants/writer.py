@@ -258,13 +258,23 @@ MUTANTS = [
         [
             Edit(
                 COMMITTER,
-                "            while waiting:  # emptied, so that this thread keeps no log alive "
-                "while it sleeps\n"
-                "                waiting.pop().commit_now()\n",
+                "            commit_all(waiting)\n",
                 "            for log in waiting:\n                log.commit_now()\n",
             )
         ],
         ["unit/test_log.py::test_the_committer_keeps_no_log_alive"],
+    ),
+    Mutant(
+        "committer-serves-one-after-another",
+        "One slow disk at a time: of a hundred logs the last waits for a hundred flushes.",
+        [Edit(COMMITTER, "min(len(logs) // LOGS_PER_THREAD, THREADS - 1)", "0")],
+        ["unit/test_log.py::test_many_logs_are_committed_several_at_once"],
+    ),
+    Mutant(
+        "committer-takes-all-with-it",
+        "No more threads: the committer dies of it, and nothing is flushed behind any more.",
+        [Edit(COMMITTER, "except RuntimeError:", "except KeyError:")],
+        ["unit/test_log.py::test_logs_are_committed_though_there_can_be_no_more_threads"],
     ),
     Mutant(
         "committer-sleeps-through-a-request",
@@ -367,7 +377,7 @@ MUTANTS = [
         [
             Edit(
                 OWNER,
-                "if self._directory.identity(LOCK_NAME) != self._file.identity():",
+                "if self._directory.identity(LOCK_NAME) != self._identity:",
                 "if False:",
             )
         ],

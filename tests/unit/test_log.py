@@ -12,7 +12,7 @@ import pytest
 
 from eventlog import EventLog, LogError, Record, Snapshot, WriterFailedError
 from eventlog._appender import BUFFER_SIZE
-from eventlog._committer import Committer
+from eventlog._committer import Committable, Committer, commit_all
 from eventlog.testing import SimulatedDisk
 
 
@@ -302,6 +302,53 @@ def test_a_failure_behind_that_nobody_saw_is_raised_by_close() -> None:
         log.close()
     log.close()
     EventLog.open("log", files=disk).close()
+
+
+def test_many_logs_are_committed_several_at_once() -> None:
+    """Each once; a disk that takes its time for one does not keep the others waiting."""
+    meeting, done = threading.Barrier(4), list[int]()
+
+    class Log:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def commit_now(self) -> None:
+            meeting.wait(30)  # until four are at it
+            done.append(self.number)
+
+    logs: set[Committable] = {Log(number) for number in range(32)}
+    commit_all(logs)
+    assert sorted(done) == list(range(32)) and not logs
+
+
+def test_logs_are_committed_though_there_can_be_no_more_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = []
+
+    class Log:
+        def commit_now(self) -> None:
+            done.append(self)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    commit_all({Log() for _ in range(32)})
+    assert len(done) == 32
+
+
+def test_what_was_flushed_meanwhile_is_not_flushed_behind() -> None:
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk) as log:
+        log.append("event", 1)
+        log.commit()
+        calls, reads = len(disk.calls), disk.reads
+        log.commit_now()
+        assert len(disk.calls) == calls and disk.reads == reads
+        log.append("event", 2)
+        log.commit_now()
+        assert log.durable_lsn == 2
 
 
 def test_the_committer_keeps_no_log_alive() -> None:

@@ -86,16 +86,32 @@ def test_space_ahead_is_zeros_and_is_trimmed_at_close() -> None:
     disk = SimulatedDisk()
     content = bytearray()
     with EventLog.open("log", files=disk) as log:
-        sizes = set()
+        sizes, ahead = {4096}, 0
         for _ in range(400):
             log.append("event", "x" * 8000)
             content = disk.directories["log"][segment_name(1)].content
+            ahead = max(ahead, len(content) - max(sizes))
             sizes.add(len(content))
             assert len(content) % 4096 == 0
-        assert len(sizes) < 15, "the size changes seldom"
+        assert len(sizes) < 20, "the size changes seldom"
+        assert ahead < PREALLOCATE_MAX + 3 * 4096, "and nobody waits for much of it"
         assert max(sizes) < 400 * 8100 + PREALLOCATE_MAX
         log.commit()
     assert len(content) < 400 * 8100
+
+
+def test_a_commit_costs_one_flush_and_two_writes() -> None:
+    """The record and the mark; the lock file is read, and looked up by its name."""
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk) as log:
+        log.append("event", 1)
+        log.commit()
+        calls, reads = len(disk.calls), disk.reads
+        for n in range(10):
+            log.append("event", n)
+            log.commit()
+        assert disk.calls[calls:] == ["write", "sync", "write"] * 10
+        assert disk.reads - reads == 10
 
 
 def test_a_short_log_is_short() -> None:
