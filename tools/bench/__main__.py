@@ -15,6 +15,7 @@ from . import (
     checkpoint,
     concurrency,
     encryption,
+    footprint,
     growth,
     imports,
     resume,
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "checkpoint": checkpoint,
     "growth": growth,
     "scan": scan,
+    "memory": footprint,
     "import": imports,
     "encryption": encryption,
 }

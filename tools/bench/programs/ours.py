@@ -1,4 +1,4 @@
-"""The agent, on recovery."""
+"""The agent, on recovery. With ``memory`` it prints what Linux says of it, instead of the time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from recovery import CheckpointStore, RecoverableAgent, tool
@@ -21,7 +22,8 @@ def work(number: int) -> str:
     if number > STEPS:
         if MODE == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
-        print(time.monotonic(), flush=True)
+        status = Path("/proc/self/status")
+        print(status.read_text() if MODE == "memory" else time.monotonic(), flush=True)
         os._exit(0)
     return f"result {number} ".ljust(SIZE, ".")
 

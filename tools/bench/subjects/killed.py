@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .memory import PEAK, field
+
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
@@ -49,10 +51,7 @@ class Killed:
         for _ in range(count):
             self._put_back()
             began = time.monotonic()
-            done = self._start("resume")
-            if done.returncode:
-                raise RuntimeError(f"{self.program} was to resume, and did not:\n{done.stderr}")
-            times.append(float(done.stdout) - began)
+            times.append(float(self._resume("resume")) - began)
         return times
 
     def files(self) -> list[Path]:
@@ -61,6 +60,12 @@ class Killed:
     def changing(self) -> list[Path]:
         """The files in which a resumption changes something; all, where they are small."""
         return self.files()
+
+    def _resume(self, mode: str) -> str:
+        done = self._start(mode)
+        if done.returncode:
+            raise RuntimeError(f"{self.program} was to resume, and did not:\n{done.stderr}")
+        return done.stdout
 
     def _start(self, mode: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(PROGRAMS / self.program), mode, str(self._run)]
@@ -86,6 +91,11 @@ class Ours(Killed):
     """A run of recovery."""
 
     program = "ours.py"
+
+    def memory(self) -> int:
+        """Bytes that a process which resumes it has at its peak, until it makes the call."""
+        self._put_back()
+        return field(self._resume("memory"), PEAK)
 
     def changing(self) -> list[Path]:
         files = self.files()

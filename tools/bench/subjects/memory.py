@@ -5,18 +5,19 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+PEAK = "VmHWM"
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def resident() -> int:
     """Now, without garbage."""
     gc.collect()
-    return _field("VmRSS")
+    return field(_STATUS.read_text(), "VmRSS")
 
 
 def peak() -> int:
     """The most since ``forget_peak``. (ru_maxrss also has what this process was forked from.)"""
-    return _field("VmHWM")
+    return field(_STATUS.read_text(), PEAK)
 
 
 def forget_peak() -> int:
@@ -26,8 +27,9 @@ def forget_peak() -> int:
     return now
 
 
-def _field(name: str) -> int:
-    for line in _STATUS.read_text().splitlines():
+def field(status: str, name: str) -> int:
+    """What /proc/PID/status says, in bytes; KeyError when it does not."""
+    for line in status.splitlines():
         key, _, value = line.partition(":")
         if key == name:
             return int(value.split()[0]) << 10
