@@ -12,6 +12,7 @@ from typing import Any
 
 from recovery import CheckpointStore, RecoverableAgent, tool
 
+AGAIN = 3
 MODE, DIRECTORY, STEPS = sys.argv[1], sys.argv[2], int(sys.argv[3])
 SIZE = int(sys.argv[4]) if len(sys.argv) > 4 else 2048
 
@@ -25,6 +26,8 @@ def work(number: int) -> str:
         status = Path("/proc/self/status")
         print(status.read_text() if MODE == "memory" else time.monotonic(), flush=True)
         os._exit(0)
+    if MODE != "crash":
+        os._exit(AGAIN)
     return f"result {number} ".ljust(SIZE, ".")
 
 

@@ -13,6 +13,7 @@ from dbos import DBOS, SetWorkflowID
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+AGAIN = 3
 MODE, DIRECTORY, STEPS = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
 if MODE == "crash":  # the record is the same, and is made sooner
@@ -30,6 +31,8 @@ def work(number: int) -> str:
             os.kill(os.getpid(), signal.SIGKILL)
         print(time.monotonic(), flush=True)
         os._exit(0)
+    if MODE != "crash":
+        os._exit(AGAIN)
     return f"result {number} ".ljust(2048, ".")
 
 

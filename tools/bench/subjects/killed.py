@@ -64,7 +64,8 @@ class Killed:
     def _resume(self, mode: str) -> str:
         done = self._start(mode)
         if done.returncode:
-            raise RuntimeError(f"{self.program} was to resume, and did not:\n{done.stderr}")
+            how = f"and ended with {done.returncode}"
+            raise RuntimeError(f"{self.program} was to resume, {how}:\n{done.stderr}")
         return done.stdout
 
     def _start(self, mode: str) -> subprocess.CompletedProcess[str]:
