@@ -10,6 +10,7 @@ from typing import Any
 
 import msgpack
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -166,6 +167,16 @@ def test_records_of_a_batch_have_lsns_in_order() -> None:
     ]
     assert repr(records[0]) == "Record(lsn=5, kind='a', 1 bytes)"
     assert records[0] == records[0] and records[0] != records[1] and len(set(records)) == 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 40])
+@pytest.mark.parametrize("size", [0, 255, 256, 16_380, 16_390, 65_530, 65_535, 65_536, 300_000])
+def test_a_payload_is_one_msgpack_document_whatever_its_size(size: int, count: int) -> None:
+    items = [(f"kind {n}", b"x" * (size if n == count - 1 else n)) for n in range(count)]
+    flat = [part for kind, body in items for part in (kind, msgpack.packb(body))]
+    assert encode_payload(1 << 60, items) == msgpack.packb([1 << 60, *flat])
+    digest = xxhash.xxh3_128_digest(items[-1][1])
+    assert encode_snapshot(5, "s", items[-1][1]) == msgpack.packb([5, "s", items[-1][1], digest])
 
 
 def test_whoever_packs_may_be_interrupted_by_whoever_packs(
