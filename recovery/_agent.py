@@ -38,9 +38,10 @@ from recovery._failure import failure, message_of
 from recovery._herald import Herald, record
 from recovery._history import Ended, History, load
 from recovery._outside import cancel_children
-from recovery._run import Run, SyncRun, flushers, live_runs
+from recovery._run import Run, SyncRun, live_runs
 from recovery._settings import Options, Settings
 from recovery._stopping import Life, Lives
+from recovery._together import flushers
 from recovery._tool import current_scope, is_async
 from recovery._usage import Usage
 from recovery._values import pack

@@ -8,7 +8,7 @@ import inspect
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
@@ -37,12 +37,12 @@ from recovery._waiting import SLEEP, WAIT_FOR, sleep_arguments, wait_for_argumen
 
 if TYPE_CHECKING:
     from recovery._stream import Stream, SyncStream
+from recovery._together import commit_together
 
 R = TypeVar("R")
 
 LEAVE_S = 0.1  # for an agent function to end by itself when its run was stopped
-live_runs: set[RunCore] = set()  # async runs of this process
-flushers = ThreadPoolExecutor(8, thread_name_prefix="recovery-commit")
+live_runs: set[Run] = set()  # async runs of this process
 
 
 class _Drivers(RunCore):
@@ -113,11 +113,12 @@ class _Drivers(RunCore):
                 del self.interruptible[task]
 
     async def _commit(self) -> None:
-        # Alone, a flush is shorter than the way to a thread and back.
-        if len(live_runs) <= 1 and self.in_flight <= 1:
+        # Alone, a flush is shorter than the way to a thread and back. Those who are about to make
+        # calls may share it.
+        if len(live_runs) <= 1 and self.in_flight <= 1 and self._turns().at_rest():
             self.commit()
         else:
-            await asyncio.get_running_loop().run_in_executor(flushers, self.commit)
+            await commit_together(self.commit)
 
     # -- from plain code
 
@@ -296,10 +297,11 @@ class Run(_Drivers):
 
     def _other_tasks(self) -> Iterator[Scope]:
         """Where the agent started its tasks that have not ended, but for the present one."""
-        present = asyncio.current_task()
-        for task, scope in tasks_of(self, asyncio.get_running_loop()):
-            if task is not present:
-                yield scope
+        # Those in which other runs are at work are none of them, and may be many.
+        others = {run._root for run in tuple(live_runs)} - {self._root}
+        others.add(asyncio.current_task())
+        for _, scope in tasks_of(self, asyncio.get_running_loop(), others):
+            yield scope
 
     async def call(
         self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any

@@ -8,7 +8,17 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    ParamSpec,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from eventlog import RefusedValueError
 from eventlog._dataclass import dataclass
@@ -199,6 +209,7 @@ class Scope:
 
 
 current_scope: ContextVar[Scope | None] = ContextVar("recovery_scope", default=None)
+NOWHERE = Scope(cast(Any, None), "")  # of the library's own code that is at work for many runs
 
 
 def current_call() -> Call | None:

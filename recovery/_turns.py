@@ -50,9 +50,11 @@ GRACE_S = 0.1  # a thread that was woken may not have noticed yet
 _OWN_THREADS = ("eventlog", "recovery-commit")
 
 
-def tasks_of(run: RunCore, loop: asyncio.AbstractEventLoop) -> Iterator[tuple[Any, Scope]]:
+def tasks_of(
+    run: RunCore, loop: asyncio.AbstractEventLoop, without: Collection[object] = ()
+) -> Iterator[tuple[Any, Scope]]:
     """The tasks of an agent that have not ended, and where in the run each was started."""
-    for task in asyncio.all_tasks(loop):
+    for task in asyncio.all_tasks(loop).difference(without):
         scope = context_of(task).get(current_scope)
         if scope is not None and scope.run is run:
             yield task, scope
@@ -94,7 +96,7 @@ class Turns:
             self._moves.pop(task, None)
         if self._in_order or self._new:
             self._pump_soon()
-        if wait.ready() and (not wait.turn or self._at_rest() or self._run.alone()):
+        if wait.ready() and (not wait.turn or self.at_rest() or self._run.alone()):
             return True
         waiter = _Waiter(wait, self._loop.create_future(), thread_of)
         waiting = self._in_order if wait.turn else self._new
@@ -117,10 +119,18 @@ class Turns:
         waiting.cancel()
         return wait.ready()
 
-    def _at_rest(self) -> bool:
-        """Whether nothing is ready to run in this loop but what asks; False where nobody knows."""
+    def at_rest(self) -> bool:
+        """Whether nothing is ready to run in this loop but what asks, and other runs; False where
+        nobody knows."""
         ready = getattr(self._loop, "_ready", None)
-        return ready is not None and not ready
+        # Copied, for other threads add to it.
+        return ready is not None and not any(map(self._may_be_ours, tuple(ready)))
+
+    def _may_be_ours(self, handle: Any) -> bool:
+        # What a run sets going has its context. Without one it may be for anybody.
+        context = getattr(handle, "_context", None)
+        scope = None if context is None else context.get(current_scope)
+        return scope is None or scope.run is self._run
 
     def _pump_soon(self) -> None:
         if self._timer is not None:
@@ -138,7 +148,7 @@ class Turns:
             if waiter.wait.ready():
                 waiter.wake()
         self._turns += 1
-        if self._at_rest() or self._turns > TURNS_MAX:
+        if self.at_rest() or self._turns > TURNS_MAX:
             self._hand_on()
             pause = 0 if self._idle < 2 else min(0.001 * (self._idle - 1), PAUSE_MAX_S)
             self._idle += 1

@@ -16,6 +16,7 @@ REPLAYS = "unit/test_recovery_replay.py::"
 PROPERTIES = "property/test_agent_properties.py::"
 RARE = PROPERTIES + "test_rare_programs_that_crash_at_every_call_of_the_disk"
 SEEDED = "unit/test_seeded_bugs.py::"
+TOGETHER = "unit/test_recovery_together.py::"
 TURN_TESTS = "unit/test_recovery_turns.py::"
 DIFFERENCE = "unit/test_recovery_difference.py::"
 CONCURRENCY = "property/test_concurrency.py::"
@@ -480,11 +481,65 @@ MUTANTS = [
         [
             Edit(
                 TURNS,
-                "if wait.ready() and (not wait.turn or self._at_rest() or self._run.alone()):",
+                "if wait.ready() and (not wait.turn or self.at_rest() or self._run.alone()):",
                 "if wait.ready():",
             )
         ],
         [TURN_TESTS + "test_an_outcome_is_handed_on_when_the_one_before_has_come_to_rest"],
+    ),
+    Mutant(
+        "other-runs-keep-a-run-from-its-rest",
+        "What is ready to run for other runs counts: each run looks at the tasks of all others.",
+        [Edit(TURNS, "return scope is None or scope.run is self._run", "return True")],
+        [TOGETHER + "test_what_other_runs_have_to_do_keeps_nobody_waiting"],
+    ),
+    Mutant(
+        "what-has-no-context-is-for-nobody",
+        "What other code of the process has set going is passed over: an outcome is handed on "
+        "before the agent has come to rest.",
+        [
+            Edit(
+                TURNS,
+                "return scope is None or scope.run is self._run",
+                "return scope is not None and scope.run is self._run",
+            )
+        ],
+        [TOGETHER + "test_what_other_runs_have_to_do_keeps_nobody_waiting"],
+    ),
+    Mutant(
+        "commit-that-began-earlier-is-shared",
+        "Whoever comes while a commit is under way is told when it ends: its intent may not be "
+        "durable when the side effect starts.",
+        [
+            Edit(
+                "recovery/_together.py",
+                "taken = {one: self._waiting.pop(one) for",
+                "taken = {one: self._waiting[one] for",
+            ),
+            Edit(
+                "recovery/_together.py",
+                "            self._threads += 1\n",
+                "            self._threads += 9\n",
+            ),
+            Edit(
+                "recovery/_together.py",
+                "        self._threads -= 1\n",
+                "        self._threads -= 9\n        self._waiting = {}\n",
+            ),
+        ],
+        [TOGETHER + "test_who_comes_when_a_commit_has_begun_waits_for_the_next_one"],
+    ),
+    Mutant(
+        "whoever-is-quick-gets-ahead",
+        "A thread takes those who came last: with many runs some wait for seconds.",
+        [
+            Edit(
+                "recovery/_together.py",
+                "list(islice(self._waiting, share))",
+                "list(self._waiting)[-share:]",
+            )
+        ],
+        [TOGETHER + "test_nobody_is_passed_over_and_the_loop_is_told_once_for_a_share"],
     ),
     Mutant(
         "sleepers-given-up-after-a-minute",

@@ -1,0 +1,93 @@
+"""Commits that several runs wait for, made together by a few threads.
+
+A thread that comes back from a flush has to wait until the event loop lets go of the interpreter,
+and then the loop for it: to be told of each flush alone costs many times what the flush does. So
+what waits when the loop has gone round is flushed together, and the loop is told once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
+from weakref import WeakKeyDictionary
+
+from recovery._tool import NOWHERE, current_scope
+
+THREADS = 4  # of each event loop; a disk flushes some files at once, and Python runs one thread
+SHARE_MAX = 8  # of one thread at once: those whose flushes are done wait for the others of these
+# Two, so that no commit waits behind the runs that begin and end.
+flushers = ThreadPoolExecutor(8, thread_name_prefix="recovery-commit")
+_committers = ThreadPoolExecutor(
+    THREADS, "recovery-commit-together", partial(current_scope.set, NOWHERE)
+)
+
+_Waiting = dict[Callable[[], None], list[asyncio.Future[None]]]
+_Ended = tuple[asyncio.Future[None], BaseException | None]
+
+
+class Together:
+    """The commits that coroutines of one event loop wait for. Not thread-safe: for that loop."""
+
+    def __init__(self) -> None:
+        # In the order in which they came, so that nobody is passed over.
+        self._waiting: _Waiting = {}
+        self._threads = 0  # at work
+        self._is_due = False
+        # What is ready to run in this one is for no run: nobody waits until it has come to rest.
+        self._context = contextvars.copy_context()
+        self._context.run(current_scope.set, NOWHERE)
+
+    async def commit(self, commit: Callable[[], None]) -> None:
+        """Have ``commit`` called, in a thread, after now: once for all who wait for it."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        self._waiting.setdefault(commit, []).append(done)
+        if not self._is_due:
+            self._is_due = True
+            loop.call_soon(self._hand_out, loop, context=self._context)
+        await done
+
+    def _hand_out(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Give what waits to the threads that have nothing to do, to each as much."""
+        self._is_due = False
+        while self._waiting and self._threads < THREADS:
+            share = min(SHARE_MAX, -(-len(self._waiting) // (THREADS - self._threads)))
+            taken = {one: self._waiting.pop(one) for one in list(islice(self._waiting, share))}
+            self._threads += 1
+            work = loop.run_in_executor(_committers, _commit_all, taken)
+            work.add_done_callback(self._ended, context=self._context)
+
+    def _ended(self, work: asyncio.Future[list[_Ended]]) -> None:
+        self._threads -= 1
+        self._hand_out(work.get_loop())
+        for done, error in [] if work.cancelled() else work.result():
+            if done.done():  # cancelled
+                continue
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+
+def _commit_all(taken: _Waiting) -> list[_Ended]:
+    ended: list[_Ended] = []
+    for commit, waiting in taken.items():
+        error = None
+        try:
+            commit()
+        except BaseException as exc:  # for those who wait for it
+            error = exc
+        ended += [(done, error) for done in waiting]
+    return ended
+
+
+_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDictionary()
+
+
+async def commit_together(commit: Callable[[], None]) -> None:
+    """Have ``commit`` called in a thread, together with those of other runs in this event loop."""
+    await _of_loops.setdefault(asyncio.get_running_loop(), Together()).commit(commit)
