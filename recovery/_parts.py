@@ -106,10 +106,10 @@ BY_TYPE[Parts] = BY_CODE[EXT_PARTS] = Codec(EXT_PARTS, _encode, _decode, atom=Tr
 
 def pack_stand_in(item: Ref | Parts) -> Packed:
     """What is recorded in place of a message."""
-    if isinstance(item, Ref):  # of a few bytes, and by the thousand
-        named = msgpack.packb((item.lsn, item.index))
-        return Packed(msgpack.packb(ExtType(EXT_REF, named)))
-    return pack(item, "message")
+    # Not by way of ``pack``, which has to look at what it is given: these come by the thousand.
+    if isinstance(item, Ref):
+        return Packed(msgpack.packb(ExtType(EXT_REF, msgpack.packb((item.lsn, item.index)))))
+    return Packed(msgpack.packb(ExtType(EXT_PARTS, _encode(item))))
 
 
 def stand_in_of(packed: bytes) -> Ref | Parts | None:

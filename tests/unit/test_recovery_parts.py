@@ -26,7 +26,7 @@ from recovery import (
 from recovery import _parts as parts
 from recovery._events import CallReturned, MessagesChanged, encode
 from recovery._frozen import FrozenDict, FrozenList
-from recovery._parts import Outcomes, Parts, Values, resolve, stand_in_of
+from recovery._parts import Outcomes, Parts, Values, pack_stand_in, resolve, stand_in_of
 from recovery._values import EXT_PARTS, Ref, pack, pack_message, unpack
 from recovery.stores.memory import MemoryStore
 from recovery.stores.protocol import LogStore
@@ -66,7 +66,8 @@ def there_and_back(message: Any, *values: Any) -> Parts | Ref | None:
     packed = pack_message(message, "")
     found = remembering(*values).stand_in(packed)
     if found is not None:
-        recorded = pack(found, "")
+        recorded = pack_stand_in(found)
+        assert recorded == pack(found, "")
         assert stand_in_of(recorded) == unpack(recorded) == found
         assert resolve(Values(Records(*values).fetch), [recorded])[0] == [packed]
     return found
