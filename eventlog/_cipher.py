@@ -61,6 +61,7 @@ class Decoder:
         self._path, self._listing, self.encryption = path, listing, encryption
         # Up to which segment it is known which is the first encrypted one (0: none).
         self._looked_up_to = self._first_encrypted = 0
+        self._in_clear: Place | None = None  # what is in clear in this segment is the log's
 
     def encrypter(self, random_bytes: Callable[[int], bytes]) -> Encrypter | None:
         """What a writer of this log encrypts with; None when it writes in clear.
@@ -110,12 +111,14 @@ class Decoder:
         if frame.flags & ENCRYPTED:
             plain = self._decrypt(place, frame, payload)
             return plain if isinstance(plain, str) else _decoded(frame, plain)
-        if self.encryption is not None or (place.header and place.header.encrypted):
-            wrong = self._forged_in_clear(place)
-            if wrong:
-                return wrong
-            if self.encryption is not None and not self.encryption.accept_clear:
-                raise NotEncryptedError(self._path)
+        if place is not self._in_clear:
+            if self.encryption is not None or (place.header and place.header.encrypted):
+                wrong = self._forged_in_clear(place)
+                if wrong:
+                    return wrong
+                if self.encryption is not None and not self.encryption.accept_clear:
+                    raise NotEncryptedError(self._path)
+            self._in_clear = place
         return _decoded(frame, payload)
 
     def examine(self, place: Place, frame: Frame, payload: bytes) -> list[Record] | Envelope | str:
@@ -124,7 +127,12 @@ class Decoder:
             return self.records(place, frame, payload)
         if frame.flags & ENCRYPTED:
             return self._envelope(place, payload)
-        return self._forged_in_clear(place) or _decoded(frame, payload)
+        if place is not self._in_clear:
+            wrong = self._forged_in_clear(place)
+            if wrong:
+                return wrong
+            self._in_clear = place
+        return _decoded(frame, payload)
 
     def _forged_in_clear(self, place: Place) -> str:
         """Why a record in clear cannot be this log's; "" when it can."""

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from eventlog._dataclass import dataclass
 from eventlog._encrypted import Envelope
 from eventlog._errors import Damage, UnsupportedFormatError
-from eventlog._frame import FOOTER, HEADER_SIZE, SNAPSHOT, Frame, decode_trailer, frame_at
+from eventlog._frame import (
+    FOOTER,
+    HEADER_SIZE,
+    SNAPSHOT,
+    Frame,
+    decode_trailer,
+    frame_at,
+)
 from eventlog._json import Json
 from eventlog._listing import Place
 from eventlog._reader import LogReader
@@ -70,14 +77,16 @@ class Totals:
     encrypted: int = 0  # of the records, those that were not looked into for want of the key
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: see Frame
 class Found:
+    """The records of a frame."""
+
     segment: int
     offset: int
-    record: Record
+    records: list[Record]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hidden:
     """A frame of encrypted records, without the key."""
 
@@ -122,10 +131,9 @@ class _Examined:
         self.place, self.following = place, following
         self.offset, self.lsn = HEADER_SIZE, place.first_lsn
         self.segment: Segment | None = None
-        self.sealed = False  # the last frame seen is a footer
+        self.kind = 0  # of the last frame seen
         self.damaged = place.damage is not None
         self.snapshot = 0  # the newest in this segment
-        self.starts: set[tuple[int, int]] = set()  # (LSN, offset) of frames, for the index
 
 
 def _examine_segment(
@@ -133,14 +141,7 @@ def _examine_segment(
 ) -> Iterator[Found | Hidden | Finding]:
     number = examined.place.number
     for item in _looks(reader, examined, mark):
-        if isinstance(item, Damage):
-            examined.damaged = True
-            yield _finding(examined, item)
-        elif isinstance(item, End):
-            if item.torn_size:
-                yield Finding(TORN, number, item.offset, item.torn_size, 1, 0, _torn_text(item))
-            yield from _check_end(examined, item)
-        else:
+        if isinstance(item, tuple):  # first, as nearly all are
             frame, payload = item
             if frame.durable >= frame.lsn:
                 yield _damage(examined, frame, (1, 0), "durable mark is ahead of its own frame")
@@ -156,7 +157,14 @@ def _examine_segment(
                 totals.encrypted += frame.count
                 yield Hidden(number, frame, found.key_id)
             else:
-                yield from (Found(number, frame.offset, record) for record in found)
+                yield Found(number, frame.offset, found)
+        elif isinstance(item, Damage):
+            examined.damaged = True
+            yield _finding(examined, item)
+        else:
+            if item.torn_size:
+                yield Finding(TORN, number, item.offset, item.torn_size, 1, 0, _torn_text(item))
+            yield from _check_end(examined, item)
 
 
 def _looks(
@@ -167,6 +175,14 @@ def _looks(
     while True:
         examined.segment = segment = reader._load(place, mark)
         for item in segment.walk(examined.offset, examined.lsn):
+            if isinstance(item, tuple):
+                frame = item[0]
+                examined.offset, examined.lsn = frame.end, frame.lsn + frame.count
+                examined.kind = frame.kind
+                if frame.kind == SNAPSHOT:
+                    examined.snapshot = frame.lsn
+                yield item
+                continue
             again = place.limit is None and _doubtful(item) and looks < LOOKS_MAX
             if again and examined.offset != doubtful:
                 looks, doubtful = looks + 1, examined.offset
@@ -174,26 +190,19 @@ def _looks(
                 break
             if isinstance(item, End):
                 examined.offset, examined.lsn = item.offset, item.next_lsn
-            elif isinstance(item, Damage):
+            else:
                 examined.offset = max(examined.offset, item.offset + item.size)
                 examined.lsn = max(examined.lsn, item.last_lsn + 1)
-            else:
-                frame = item[0]
-                examined.offset, examined.lsn = frame.end, frame.lsn + frame.count
-                examined.sealed = frame.kind == FOOTER
-                examined.starts.add((frame.lsn, frame.offset))
-                if frame.kind == SNAPSHOT:
-                    examined.snapshot = frame.lsn
             yield item
         else:
             return
 
 
-def _doubtful(item: tuple[Frame, bytes] | Damage | End) -> bool:
+def _doubtful(item: Damage | End) -> bool:
     """Whether a write that was under way when the segment was read may look like this."""
     if isinstance(item, Damage):
         return item.lost > 0
-    return isinstance(item, End) and item.torn_size > 0
+    return item.torn_size > 0
 
 
 # -- findings
@@ -206,7 +215,7 @@ def _finding(examined: _Examined, damage: Damage) -> Finding:
     what = damage.what
     if damage.snapshot:
         bit = BAD_SNAPSHOT
-    elif damage.lost and not damage.size and examined.sealed:
+    elif damage.lost and not damage.size and examined.kind == FOOTER:
         # Nothing is wrong in this segment: what comes after it is not there.
         after = damage.segment + 1
         if following is None or following.number != after:
@@ -309,7 +318,7 @@ def _check_end(examined: _Examined, end: End) -> Iterator[Finding]:
     buf, salt = segment.buf, segment.salt
     footer = read_footer(buf, salt)
     if footer is not None:
-        wrong = _footer_wrong(examined, footer, end, buf)
+        wrong = _footer_wrong(examined, footer, end, segment)
         if wrong:
             yield Finding(DAMAGED, place.number, footer.offset, len(buf) - footer.offset, 1, 0,
                           f"{wrong}: no record lost")  # fmt: skip
@@ -341,17 +350,20 @@ def _was_sealed(examined: _Examined, end: End) -> bool:
     return place.header.epoch == following.header.epoch
 
 
-def _footer_wrong(examined: _Examined, footer: Footer, end: End, buf: bytes) -> str:
+def _footer_wrong(examined: _Examined, footer: Footer, end: End, segment: Segment) -> str:
     """What a footer whose CRC holds says wrongly; "" when it is right."""
     if examined.damaged:
         return ""  # which is what the digest would say
+    buf, salt = segment.buf, segment.salt
     if not digest_holds(buf, footer):
         return "bytes were changed that no frame holds: the segment does not match its digest"
     if footer.next_lsn != end.next_lsn:
         return ""  # a fenced writer's: what it sealed goes beyond what counts
-    starts = examined.starts | {(examined.place.first_lsn, HEADER_SIZE)}
-    if not starts.issuperset(footer.index):
-        return "the footer's index points at no frame"
+    for lsn, offset in footer.index:
+        frame = frame_at(buf, offset, salt)
+        first = (lsn, offset) == (examined.place.first_lsn, HEADER_SIZE)  # of none, it may be
+        if not first and (frame is None or frame.lsn != lsn):
+            return "the footer's index points at no frame"
     if examined.snapshot and footer.snapshot != examined.snapshot:
         found = examined.snapshot
         return f"the footer calls LSN {footer.snapshot} the newest snapshot, not LSN {found}"

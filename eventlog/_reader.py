@@ -111,10 +111,10 @@ class LogReader:
         """
         report = on_damage or self._raise
         for item in self.arrivals(start):
-            if isinstance(item, Damage):
-                report(item)
-            elif item is not None:
+            if isinstance(item, Record):
                 yield item
+            elif item is not None:
+                report(item)
             elif follow:
                 time.sleep(POLL_S)
             else:
@@ -129,10 +129,10 @@ class LogReader:
         position = _Position(start)
         while True:
             for item in self._pass(position):
-                if isinstance(item, Damage):
-                    if item.last_lsn >= start or not item.lost:
+                if isinstance(item, Record):
+                    if item.lsn >= start:
                         yield item
-                elif item.lsn >= start:
+                elif item.last_lsn >= start or not item.lost:
                     yield item
             yield None
             while not self._grown(position):
@@ -326,18 +326,18 @@ class LogReader:
             segment = loaded or self._load(place, mark, position.offset)
             loaded = None
             for item in segment.walk(position.offset, position.lsn, wanted):
-                if isinstance(item, End):
+                if isinstance(item, tuple):  # first, as nearly all are
+                    position.offset = item[0].end
+                    position.lsn = item[0].lsn + item[0].count
+                elif isinstance(item, End):
                     position.offset = item.offset
-                elif isinstance(item, Damage):
+                else:
                     # Damage before the position is padding, of a frame that was read whole.
                     if item.offset >= position.offset and item.first_lsn > vouched:
                         vouched = max(segment.known_durable(), item.first_lsn)
                         break
                     position.offset = item.offset + item.size
                     position.lsn = max(position.lsn, item.last_lsn + 1)
-                else:
-                    position.offset = item[0].end
-                    position.lsn = item[0].lsn + item[0].count
                 yield item
             else:
                 return
@@ -346,18 +346,21 @@ class LogReader:
         self, place: Place, mark: Mark, position: _Position, wanted: Wanted | None = None
     ) -> Iterator[Record | Damage]:
         """The walk as records."""
+        records_of = self.decoder.records
         for item in self._frames(place, mark, position, wanted):
-            if isinstance(item, Damage):
-                yield item
-            elif not isinstance(item, End) and item[0].kind != FOOTER:
+            if isinstance(item, tuple):
                 frame, payload = item
-                records = self.decoder.records(place, frame, payload)
+                if frame.kind == FOOTER:
+                    continue
+                records = records_of(place, frame, payload)
                 if isinstance(records, str):
                     last = frame.lsn + frame.count - 1
                     yield Damage(place.number, frame.offset, frame.end - frame.offset, frame.lsn,
                                  last, records, frame.kind == SNAPSHOT)  # fmt: skip
                 else:
                     yield from records
+            elif isinstance(item, Damage):
+                yield item
 
     def _pass(self, position: _Position) -> Iterator[Record | Damage]:
         """All that there is now from ``position`` on, which moves along."""

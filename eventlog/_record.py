@@ -69,9 +69,10 @@ class Record:
     @property
     def body(self) -> Any:
         """The body; raises ValueError when it is not a msgpack document (see DamagedError)."""
-        if self._body is _UNDECODED:
-            self._body = unpack(self.packed)
-        return self._body
+        body = self._body
+        if body is _UNDECODED:
+            body = self._body = unpack(self.packed)
+        return body
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Record) and (
@@ -118,6 +119,8 @@ def _refused(value: Any, path: str, exc: Exception) -> RefusedValueError:
 def unpack(packed: bytes) -> Any:
     """The value of one msgpack document; ValueError when it is not one. Runs no code from it."""
     try:
+        if len(packed) <= _SMALL:  # as in decode
+            return msgpack.unpackb(packed, strict_map_key=False)
         return decode(packed)
     except Exception as exc:  # msgpack raises ValueError, TypeError and its own, by kind of garbage
         raise ValueError(f"not a msgpack document: {type(exc).__name__}: {exc}") from None

@@ -32,7 +32,7 @@ from eventlog._examine import (
 from eventlog._frame import SNAPSHOT
 from eventlog._json import Json, from_json, to_json
 from eventlog._reader import LogReader
-from eventlog._record import Snapshot
+from eventlog._record import Record, Snapshot, unpack
 
 __all__ = [
     "BAD_SNAPSHOT",
@@ -64,7 +64,7 @@ def dump(reader: LogReader) -> Iterator[dict[str, Json]]:
         if isinstance(item, Finding):
             yield item.as_json()
         elif isinstance(item, Found):
-            yield _record_as_json(item)
+            yield from (_record_as_json(item, record) for record in item.records)
         else:
             yield from _hidden_as_json(item)
 
@@ -80,20 +80,19 @@ def verify(reader: LogReader) -> Generator[Finding, None, Totals]:
     totals = Totals()
     for item in examine(reader, totals):
         if isinstance(item, Found):
-            finding = _check_body(item)
-            if finding is None:
-                continue
-        elif isinstance(item, Hidden):
-            continue
-        else:
-            finding = item
-        totals.exit_code |= finding.bit
-        yield finding
+            try:
+                for record in item.records:
+                    unpack(record.packed)
+            except ValueError:
+                totals.exit_code |= DAMAGED
+                yield from _undecodable(item)
+        elif isinstance(item, Finding):
+            totals.exit_code |= item.bit
+            yield item
     return totals
 
 
-def _record_as_json(found: Found) -> dict[str, Json]:
-    record = found.record
+def _record_as_json(found: Found, record: Record) -> dict[str, Json]:
     return {
         "type": "snapshot" if isinstance(record, Snapshot) else "record",
         "segment": found.segment, "offset": found.offset, "lsn": record.lsn, "kind": record.kind,
@@ -120,12 +119,12 @@ def _utc(time_ns: int) -> str:
         return f"{time_ns} ns"
 
 
-def _check_body(found: Found) -> Finding | None:
-    try:
-        _ = found.record.body
-    except ValueError as exc:
-        lsn = found.record.lsn
-        return Finding(DAMAGED, found.segment, found.offset, 0, lsn, lsn,
-                       f"the body of LSN {lsn} is {exc}; its frame is sound, so it was written so "
-                       "and reading it raises")  # fmt: skip
-    return None
+def _undecodable(found: Found) -> Iterator[Finding]:
+    for record in found.records:
+        try:
+            unpack(record.packed)
+        except ValueError as exc:
+            lsn = record.lsn
+            yield Finding(DAMAGED, found.segment, found.offset, 0, lsn, lsn,
+                          f"the body of LSN {lsn} is {exc}; its frame is sound, so it was written "
+                          "so and reading it raises")  # fmt: skip
