@@ -21,7 +21,6 @@ from eventlog._frame import (
     holds,
 )
 from eventlog._owner import Owner
-from eventlog._reader import Tail
 from eventlog._scan import Mark
 from eventlog._segment import (
     MARK_NAME,
@@ -31,6 +30,7 @@ from eventlog._segment import (
     read_first_frame,
     segment_name,
 )
+from eventlog._tail import Tail
 
 BUFFER_SIZE = 64 << 10  # durability="none" writes in pieces of this size
 

@@ -18,8 +18,9 @@ from eventlog._errors import Damage, LogError, UnsupportedFormatError, WriterFai
 from eventlog._files import Directory, Files, OSFiles, check_file_system
 from eventlog._frame import HEADER_SIZE, RECORDS, SEGMENT_SIZE_MAX, SNAPSHOT
 from eventlog._owner import LOCK_NAME, claim
-from eventlog._reader import LogReader, OnDamage, Tail
+from eventlog._reader import LogReader, OnDamage
 from eventlog._record import Record, Snapshot, encode_payload, encode_snapshot, pack
+from eventlog._tail import Tail
 from eventlog.encryption import Encryption
 
 _logger = logging.getLogger("eventlog")

@@ -6,11 +6,10 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
+from dataclasses import replace
 from types import TracebackType
 
 from eventlog._cipher import Decoder
-from eventlog._dataclass import dataclass
 from eventlog._errors import Damage, DamagedError
 from eventlog._files import Directory, Files
 from eventlog._frame import (
@@ -20,21 +19,19 @@ from eventlog._frame import (
     HEADER_SIZE,
     SNAPSHOT,
     Frame,
-    SegmentHeader,
-    encode_frame,
 )
 from eventlog._listing import LOOKS_MAX, Listing, Place
 from eventlog._record import Record, Snapshot
 from eventlog._scan import End, Mark, Segment
 from eventlog._sealed import Sealed, Wanted, with_any_of
 from eventlog._segment import (
-    INDEX_STEP,
     digest_holds,
     identify,
     read_footer,
     read_segment,
     segment_name,
 )
+from eventlog._tail import Tail, encoded, index_of, newest_snapshot
 from eventlog.encryption import Encryption
 
 _logger = logging.getLogger("eventlog")
@@ -42,31 +39,6 @@ _logger = logging.getLogger("eventlog")
 POLL_S = 0.02  # how often a follower looks for more
 
 OnDamage = Callable[[Damage], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """Where a log ends. ``number`` is the highest of a segment, 0 for a log without any.
-
-    ``place`` is the segment with the end in it: an earlier one when the last cannot be read.
-    """
-
-    number: int
-    place: int
-    next_lsn: int
-    oldest_lsn: int = 1
-    header: SegmentHeader | None = None
-    offset: int = 0
-    snapshot: int = 0
-    records: int = 0
-    size: int = 0
-    clean: bool = False
-    torn_size: int = 0
-    torn_frames: int = 0
-    damaged: tuple[Damage, ...] = ()
-    index: list[tuple[int, int]] = field(default_factory=list)
-    sealed: bool = False  # whether it ends with a footer
-    unsure: tuple[tuple[int, bytes], ...] = ()  # offset and bytes of frames not known durable
 
 
 class LogReader:
@@ -277,10 +249,10 @@ class LogReader:
                     unsure.append(item)
         return Tail(
             number, place.number, end.next_lsn, place.oldest_lsn, place.header,
-            offset=end.offset, snapshot=_newest_snapshot(frames),
+            offset=end.offset, snapshot=newest_snapshot(frames),
             records=sum(frame.count for frame in frames), size=size,
             torn_size=end.torn_size, torn_frames=end.torn_frames, damaged=tuple(damaged),
-            index=_index(place, frames), unsure=tuple(_unsure(frames, unsure, segment.salt)),
+            index=index_of(place, frames), unsure=tuple(encoded(frames, unsure, segment.salt)),
         )  # fmt: skip
 
     def _raise(self, damage: Damage) -> None:
@@ -426,29 +398,3 @@ def _unreadable(mark: Mark, places: list[Place]) -> Damage | None:
         return None
     number, oldest = (places[-1].number, places[-1].oldest_lsn) if places else (0, 1)
     return Damage(number, 0, 0, oldest, mark.durable, "no segment is readable")
-
-
-def _newest_snapshot(frames: list[Frame]) -> int:
-    if not frames:
-        return 0
-    return frames[-1].lsn if frames[-1].kind == SNAPSHOT else frames[-1].snapshot
-
-
-def _index(place: Place, frames: list[Frame]) -> list[tuple[int, int]]:
-    index = [(place.first_lsn, HEADER_SIZE)]
-    for frame in frames:
-        if frame.offset - index[-1][1] >= INDEX_STEP:
-            index.append((frame.lsn, frame.offset))
-    return index
-
-
-def _unsure(
-    frames: list[Frame], unsure: list[tuple[Frame, bytes]], salt: bytes
-) -> Iterator[tuple[int, bytes]]:
-    """The frames that no later one calls durable, as they were verified: not read again."""
-    known = max((frame.durable for frame in frames), default=0)
-    for frame, payload in unsure:
-        if frame.lsn > known:
-            marks = (frame.lsn, frame.durable, frame.snapshot)
-            kind = frame.kind | frame.flags
-            yield frame.offset, encode_frame(salt, kind, frame.count, payload, marks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants._mutant import Edit, Mutant
 
 ENCRYPTED, CIPHER, XAES = "eventlog/_encrypted.py", "eventlog/_cipher.py", "eventlog/_xaes.py"
-API, APPENDER, READER = "eventlog/encryption.py", "eventlog/_appender.py", "eventlog/_reader.py"
+API, APPENDER, TAIL = "eventlog/encryption.py", "eventlog/_appender.py", "eventlog/_tail.py"
 LOG, FRAME, STORE = "eventlog/_log.py", "eventlog/_frame.py", "recovery/stores/protocol.py"
 
 UNIT = "unit/test_encryption.py::"
@@ -254,7 +254,7 @@ MUTANTS = [
     Mutant(
         "flag-lost-in-recovery",
         "Recovery writes frames again without their flag: what was not durable becomes damage.",
-        [Edit(READER, "kind = frame.kind | frame.flags", "kind = frame.kind")],
+        [Edit(TAIL, "kind = frame.kind | frame.flags", "kind = frame.kind")],
         [UNIT + "test_recovery_writes_the_same_bytes_again_and_encrypts_nothing_anew"],
     ),
     Mutant(
