@@ -292,6 +292,24 @@ def test_a_checkpoint_is_durable_when_save_returns():
         store.close()
 
 
+def test_a_save_is_one_write_one_flush_and_the_mark_of_what_changed():
+    disk = SimulatedDisk()
+    with CheckpointStore(LogStore("home", disk, "power")) as store:
+        state = {f"k{i}": "x" * 1000 for i in range(100)}
+        messages: list[Any] = [{"role": "user", "content": f"{i} " * 100} for i in range(1000)]
+        store.save(checkpoint(1, state=state, messages=messages))
+        for step in range(2, 33):
+            state[f"k{step}"], messages = f"step {step}", [*messages, {"n": step}]
+            before = len(disk.calls)
+            store.save(checkpoint(step, state=state, messages=messages))
+            assert disk.calls[before:] == ["write", "sync", "write"]
+        sizes = [one.size for one in store.checkpoints("run")][:-1]
+        # Some name all messages again, a few bytes for each; there are log2(steps) of those.
+        few = [size for size in sizes if size < 2200]
+        assert len(few) >= len(sizes) - 5
+        assert max(sizes) < 13 * len(messages) + 2200
+
+
 def test_after_a_failed_save_the_store_goes_on(again):
     disk = SimulatedDisk()
     with CheckpointStore(LogStore("home", disk, "power")) as store:
