@@ -1237,9 +1237,12 @@ def verdicts(disk: SimulatedDisk) -> dict[str, Resolution]:
     found: dict[str, Resolution] = {}
     for _, event in events(disk):
         if isinstance(event, CallResolved) and (args := calls[event.call].args):
-            found.pop(args[0][0], None)  # the last word counts: it may have been tried again
+            given = args[0][0]
+            if not isinstance(given, str):
+                continue  # a list, or what run.now() gave: the oracle's is not the same
+            found.pop(given, None)  # the last word counts: it may have been tried again
             if event.why == BY_HAND:
-                found[args[0][0]] = Resolution(event.how, event.value)  # type: ignore[arg-type]
+                found[given] = Resolution(event.how, event.value)  # type: ignore[arg-type]
     return found
 
 
