@@ -430,7 +430,7 @@ def _report(
     )
     return RecoveryReport(
         history.run_id, history.recoveries, history.step,
-        history.restored.lsn if history.restored else 0, len(history.entries), 0, 0, tuple(doubt),
+        history.restored.lsn if history.restored else 0, history.replayed, 0, 0, tuple(doubt),
         log.report.torn_size, tuple(dict.fromkeys((*log.report.damaged, *history.damage))),
         history.broken, time.perf_counter() - began + log.report.time_s,
         history.tallies.progress.usage(),

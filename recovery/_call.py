@@ -98,7 +98,8 @@ def _life(
             failed = recorded.failed if recorded is not None else 0
             settled = yield from _made(run, spec, (call, true), failed)
         if recorded is not None:
-            recorded.last = settled.event  # which covers what it had recorded inside
+            recorded.last = settled.event
+            run.replay.over(recorded)
     finally:
         run.leave(scope)
     # What was recorded is served before what is new, as it was the first time.

@@ -70,6 +70,8 @@ class Conversation:
             same = (stop - start, packed) == (change.stop - change.start, known)
             if same and (start == change.start or not alone):
                 run.replay.take_change(recorded)
+                if not run.replay.changes:
+                    self._history.forget_values()
                 self._outcomes.borrowed += sum(item.borrowed for item in change.new
                                                if isinstance(item, Parts))  # fmt: skip
                 return [item if isinstance(item, Ref) else Ref(recorded.lsn, i)

@@ -89,6 +89,7 @@ class RunCore(ABC):
         self.store, self.settings = store, settings
         self.tallies = history.tallies
         self.children = Children(self, history.entries)
+        history.entries = []  # what was recorded is not kept for as long as the run lives
         self._checkpointed = history.step
         self._entered = self._closed = False
         self._stopped: Exception | None = None
@@ -230,6 +231,7 @@ class RunCore(ABC):
         self._messages.restore(restored.messages, restored.refs)
         self._messages.on_change = self._snapshots.messages_changed
         self.step = restored.step
+        restored.forget()
 
     def _checkpoint_if_due(self) -> None:
         # Not while tasks started in a step are at work (resuming behind it would lose them), and

@@ -75,16 +75,20 @@ class History:
     origin: ForkedFrom | None = None
     herald: Herald | None = None
     size: int = 0  # of what is recorded behind the checkpoint: what a recovery has to read
-    _outcomes: dict[int, Any] = field(init=False)
+    replayed: int = field(init=False)
     _values: Values = field(init=False)
 
     def __post_init__(self) -> None:
-        self._outcomes = {
+        self.replayed = len(self.entries)
+        self._values = Values(self.log.fetch, {
             lsn: event.value
-            for lsn, _, event in self.entries
+            for lsn, _, event in self.entries if self.replay.changes
             if isinstance(event, CallReturned | CallResolved)
-        }
-        self._values = Values(self.log.fetch, self._outcomes)
+        })  # fmt: skip
+
+    def forget_values(self) -> None:
+        """No recorded message is left that the code may still come to."""
+        self._values = Values(self.log.fetch)
 
     @property
     def uid(self) -> str:

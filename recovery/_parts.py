@@ -10,7 +10,7 @@ digest. What they are joined of is not looked at for references in turn.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard, cast
 
@@ -134,8 +134,9 @@ class Outcomes:
 
     def __init__(self, borrowed: int) -> None:
         self.borrowed = borrowed  # by the messages; those that were removed count, till a recovery
-        self._whole: OrderedDict[bytes, int] = OrderedDict()
-        self._inner: OrderedDict[bytes, Span] = OrderedDict()
+        # In the order of coming. (An OrderedDict takes four times as much, in each run.)
+        self._whole: dict[bytes, int] = {}
+        self._inner: dict[bytes, Span] = {}
         self._fresh: list[tuple[bytes, int]] = []
         self._fresh_size = 0
 
@@ -204,7 +205,7 @@ class Outcomes:
         self._fresh, self._fresh_size = [], 0
         for known, limit in ((self._whole, WHOLE_MAX), (self._inner, INNER_MAX)):
             while len(known) > limit:
-                known.popitem(last=False)
+                del known[next(iter(known))]
 
 
 def _walk(packed: bytes, take: Callable[[int, int], bool]) -> None:

@@ -131,6 +131,7 @@ class Replay:
     optional: int = 0
     _calls: dict[CallKey, RecordedCall] = field(default_factory=dict)
     _by_lsn: dict[int, RecordedCall] = field(default_factory=dict)
+    _foreign: dict[int, str] = field(default_factory=dict)  # idempotency keys, by LSN
     _values: dict[tuple[str, str, int], tuple[int, ValueRecorded]] = field(default_factory=dict)
     _steps: dict[int, int] = field(default_factory=dict)
     _step_ns: int = 0
@@ -139,9 +140,8 @@ class Replay:
     # out of that order, the LSNs stand in _claimed until their turn comes.
     _open: deque[tuple[int, str]] = field(default_factory=deque)
     _claimed: set[int] = field(default_factory=set)
-    _left: deque[RecordedCall] = field(
-        default_factory=deque
-    )  # calls among which some are unclaimed
+    # Calls among which those are that are unclaimed.
+    _left: deque[RecordedCall] = field(default_factory=deque)
 
     @classmethod
     def of(cls, events: Iterable[tuple[int, int, Event]], optional: int = 0) -> Replay:
@@ -150,6 +150,8 @@ class Replay:
         known = list(events)
         dropped = dropped_by(event for _, _, event in known)
         replay._dropped = dropped
+        replay._foreign = {lsn: event.key for lsn, _, event in known
+                           if isinstance(event, CallIntended) and event.key}  # fmt: skip
         for lsn, time_ns, event in known:
             if not (lsn in dropped and isinstance(event, RECORDED_ANEW)):
                 replay._add(lsn, time_ns, event)
@@ -212,7 +214,16 @@ class Replay:
         call = self._calls.pop(key, None)
         if call is not None:
             self.done_again(call.lsn)
+            while self._left and self._left[0].key not in self._calls:
+                self._left.popleft()
+            if call.done:
+                self.over(call)
         return call
+
+    def over(self, call: RecordedCall) -> None:
+        """The call has its outcome, which covers what was recorded inside it, and was claimed: it
+        is not kept for as long as the run lives."""
+        self._by_lsn.pop(call.lsn, None)
 
     def take_value(self, scope: str, name: str, occurrence: int) -> ValueRecorded | None:
         """The recorded answer of the outside world."""
@@ -235,7 +246,10 @@ class Replay:
         """The code has done what this record says; for an outcome: it has been served."""
         if lsn:
             self.claims += 1
-            self._claimed.add(lsn)
+            # Invariant: what stands here is still to be passed over in _open, which is in the order
+            # of the log. (An outcome in its turn is not: all up to it was let go of.)
+            if self._open and self._open[0][0] <= lsn:
+                self._claimed.add(lsn)
 
     # -- whose turn it is
 
@@ -324,8 +338,7 @@ class Replay:
 
     def foreign_key(self, lsn: int) -> str:
         """The idempotency key that the call of this LSN had in the run that it was forked from."""
-        call = self._by_lsn.get(lsn)
-        return call.intent.key if call is not None else ""
+        return self._foreign.get(lsn, "")
 
     def _is_unclaimed(self, call: RecordedCall) -> bool:
         return not (call.key not in self._calls or self._is_optional(call)

@@ -81,6 +81,11 @@ class Restored:
     carried: dict[str, Any] = field(default_factory=dict)
     state_at: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     bases: list[Base] = field(default_factory=list)
+
+    def forget(self) -> None:
+        """State and messages are the run's now, and change: what they were need not be kept."""
+        self.state, self.messages, self.refs = {}, [], []
+
     borrowed: int = 0  # bytes of the messages that are elsewhere in the log (see _parts)
 
 

@@ -21,6 +21,7 @@ from tests.mutants import (
     segments,
     undo,
     values,
+    weight,
     writer,
 )
 from tests.mutants._mutant import Edit, Mutant
@@ -42,4 +43,5 @@ LAYERS: dict[str, list[Mutant]] = {
     "children": children.MUTANTS,
     "undo": undo.MUTANTS,
     "values": values.MUTANTS,
+    "weight": weight.MUTANTS,
 }
