@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from eventlog import EventLog
-from recovery import CheckpointStore, RecoverableAgent, Run, _turns, tool
+from eventlog._files import OSFile
+from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, _turns, tool
 from recovery._liveness import context_of
 from recovery._together import SHARE_MAX, THREADS, Together, commit_together
 from recovery._tool import current_scope
@@ -253,3 +254,50 @@ def test_a_run_does_not_look_at_the_tasks_of_all_others_at_each_step(monkeypatch
     asyncio.run(main())
     # For a checkpoint: at the task that started all of them.
     assert ended[-1] <= runs * steps
+
+
+@tool
+def plain_effect(number: int) -> bytes:
+    return b"x" * 2048
+
+
+@tool(after_crash="retry")
+def look(number: int) -> bytes:
+    return b"x" * 2048
+
+
+@pytest.mark.parametrize(("function", "waited_for"), [(plain_effect, 1), (look, 0)])
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_step_waits_for_one_flush_if_it_has_a_side_effect(
+    function, waited_for, plain, monkeypatch, tmp_path
+):
+    flushes: list[int] = []
+    sync = OSFile.sync
+    monkeypatch.setattr("eventlog._log.committer.request", lambda log: None)  # behind the agent
+
+    def counted(file: OSFile) -> None:
+        flushes.append(1)
+        sync(file)
+
+    monkeypatch.setattr(OSFile, "sync", counted)
+    per_step: list[int] = []
+
+    async def agent(run: Run) -> None:
+        async for step in run.steps():
+            before = len(flushes)
+            run.messages.append(await run.call(function, step))
+            per_step.append(len(flushes) - before)
+            if step == 10:
+                return
+
+    def plain_agent(run: SyncRun) -> None:
+        for step in run.steps():
+            before = len(flushes)
+            run.messages.append(run.call(function, step))
+            per_step.append(len(flushes) - before)
+            if step == 10:
+                return
+
+    of = RecoverableAgent(plain_agent if plain else agent, CheckpointStore(tmp_path))
+    of.run_with_recovery_sync("t", "r")
+    assert per_step == [waited_for] * 10
