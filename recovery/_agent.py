@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import time
@@ -318,7 +319,8 @@ class RecoverableAgent:
 
 async def _off_loop(act: Callable[[], Any]) -> Any:
     """Do it in a thread, and to its end also when nobody waits for it any more."""
-    work = asyncio.get_running_loop().run_in_executor(flushers, act)
+    # In no scope, for it may call code of the user's.
+    work = asyncio.get_running_loop().run_in_executor(flushers, contextvars.Context().run, act)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:

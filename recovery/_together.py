@@ -19,11 +19,11 @@ from recovery._tool import NOWHERE, current_scope
 
 THREADS = 4  # of each event loop; a disk flushes some files at once, and Python runs one thread
 SHARE_MAX = 8  # of one thread at once: those whose flushes are done wait for the others of these
+# What these threads tell the loop is for no run: nobody waits until it has come to rest.
+_apart = partial(current_scope.set, NOWHERE)
 # Two, so that no commit waits behind the runs that begin and end.
-flushers = ThreadPoolExecutor(8, thread_name_prefix="recovery-commit")
-_committers = ThreadPoolExecutor(
-    THREADS, "recovery-commit-together", partial(current_scope.set, NOWHERE)
-)
+flushers = ThreadPoolExecutor(8, "recovery-commit", _apart)
+_committers = ThreadPoolExecutor(THREADS, "recovery-commit-together", _apart)
 
 _Waiting = dict[Callable[[], None], list[asyncio.Future[None]]]
 _Ended = tuple[asyncio.Future[None], BaseException | None]
@@ -37,7 +37,6 @@ class Together:
         self._waiting: _Waiting = {}
         self._threads = 0  # at work
         self._is_due = False
-        # What is ready to run in this one is for no run: nobody waits until it has come to rest.
         self._context = contextvars.copy_context()
         self._context.run(current_scope.set, NOWHERE)
 

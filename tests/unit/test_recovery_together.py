@@ -14,9 +14,10 @@ import pytest
 from eventlog import EventLog
 from eventlog._files import OSFile
 from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, _turns, tool
+from recovery._agent import _off_loop
 from recovery._liveness import context_of
 from recovery._together import SHARE_MAX, THREADS, Together, commit_together
-from recovery._tool import current_scope
+from recovery._tool import NOWHERE, current_scope
 
 
 class Disk:
@@ -301,3 +302,25 @@ def test_a_step_waits_for_one_flush_if_it_has_a_side_effect(
     of = RecoverableAgent(plain_agent if plain else agent, CheckpointStore(tmp_path))
     of.run_with_recovery_sync("t", "r")
     assert per_step == [waited_for] * 10
+
+
+def test_what_threads_tell_the_loop_is_for_no_run_and_what_they_do_is_in_no_scope():
+    scopes: list[Any] = []
+
+    class Loop(CountingLoop):
+        def call_soon_threadsafe(  # type: ignore[override]
+            self, callback: Any, *args: Any, context: Any = None
+        ) -> asyncio.Handle:
+            scopes.append((context or contextvars.copy_context()).get(current_scope))
+            return super().call_soon_threadsafe(callback, *args, context=context)
+
+    async def main() -> Any:
+        await commit_together(lambda: None)
+        return await _off_loop(current_scope.get)
+
+    loop = Loop()
+    try:
+        assert loop.run_until_complete(main()) is None
+    finally:
+        loop.close()
+    assert len(scopes) == 2 and set(scopes) == {NOWHERE}
