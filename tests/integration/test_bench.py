@@ -23,7 +23,7 @@ from bench import _peers, _worker, checkpoint, report, resume
 from bench._result import Result, found
 from bench.subjects.paced import Paced, Watch
 
-SLOW = {"append", "checkpoint", "resume", "scan", "step", "unsynced"}
+SLOW = {"append", "checkpoint", "import", "memory", "resume", "scan", "step", "unsynced"}
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
          for name in bench.BENCHMARKS]  # fmt: skip
 

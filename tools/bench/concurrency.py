@@ -16,7 +16,8 @@ So many runs begin, and when all have, each makes its steps: a side effect whose
 of text and does nothing else, recorded durably before and after. Ours are async agents in one event
 loop. DBOS has a thread for each workflow, which is its default; durabl is used in a thread for each
 run, with a connection for each, for its Runtime belongs to one thread. Both keep all runs in one
-SQLite database. Those with NORMAL are not safe against power loss. With 1,000 runs neither gets
+SQLite database. Those with NORMAL are not safe against power loss; ours is not with
+`durability="process"`. With 1,000 runs neither gets
 anywhere within minutes.
 
 A step is what one run sees of it, so it takes the longer the more runs there are; where the slowest
@@ -26,7 +27,7 @@ UNIT = "steps/s"
 YARDSTICK = "DBOS (default)"
 CHART = Chart("lines", across="runs at once")
 
-OURS = "agent-eventlog"
+OURS, PROCESS = "agent-eventlog", "agent-eventlog, process"
 PEERS = (
     (YARDSTICK, "dbos:Dbos"),
     ("DBOS, WAL FULL", "dbos:Wal"),
@@ -47,7 +48,10 @@ def run(bench: Bench) -> list[Result]:
     for runs, (ours, theirs) in STEPS.items():
         if runs > bench.times(1000):
             continue
-        subjects = [(Subject(OURS, "agents:Together"), ours)]
+        subjects = [
+            (Subject(OURS, "agents:Together"), ours),
+            (Subject(PROCESS, "agents:TogetherProcess"), ours),
+        ]
         if theirs:
             subjects += [(one, theirs) for one in bench.subjects([], PEERS)]
         took: dict[str, list[dict[str, float]]] = {one.name: [] for one, _ in subjects}

@@ -22,7 +22,8 @@ The others do what their documentation shows, with the same tool, and none keeps
 before a side effect; DBOS and LangGraph record the outcome alone, so that a crash repeats the
 effect. LangGraph has `durability="sync"`. call4agents knows effects and, for calls that may be
 repeated, `recorded`. DBOS has no option for a write-ahead log: a hook of SQLAlchemy sets it. Those
-with NORMAL are not safe against power loss, for SQLite does not flush its commits then.
+with NORMAL are not safe against power loss, for SQLite does not flush its commits then; ours is not
+with `durability="process"`.
 
 What a call that only reads has recorded is flushed behind, by another thread and for all runs of
 the process together: the flushes that are counted here for it are those, and no step waits for one.
@@ -32,6 +33,7 @@ YARDSTICK = "write + fdatasync"
 CHART = Chart("bars")
 
 OURS, PLAIN = "agent-eventlog", "agent-eventlog, plain agent"
+PROCESS = "agent-eventlog, process"
 CASES = (("read-only call", True), ("side effect", False))
 PEERS = (
     ("durabl, FULL", "durabl:Full"),
@@ -49,7 +51,8 @@ READ_CPU_MS, FLUSHES, TIMES_FASTER = 0.1, 1, 5
 def run(bench: Bench) -> list[Result]:
     """Both kinds of call, and what ours cost in CPU."""
     ours = [Subject(OURS, "agents:Async"), Subject(PLAIN, "agents:Plain")]
-    subjects = bench.subjects([*ours, Subject(YARDSTICK, "raw:Durable")], PEERS)
+    process = Subject(PROCESS, "agents:AsyncProcess")
+    subjects = bench.subjects([*ours, process, Subject(YARDSTICK, "raw:Durable")], PEERS)
     turn, rounds = bench.times(TURN, least=5), bench.times(ROUNDS, least=2)
     made = []
     for name, read in CASES:

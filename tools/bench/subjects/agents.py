@@ -9,16 +9,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from eventlog._log import Durability
 from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, tool
+from recovery.stores.file import FileStore
 
 from .paced import Paced, Watch, result_of
+
+
+def _store(directory: Path, durability: Durability) -> CheckpointStore:
+    return CheckpointStore(FileStore(directory / "runs", durability))
 
 
 class Plain:
     """A plain agent, in the default settings. The tool is a side effect, or (``read``) not."""
 
+    DURABILITY: Durability = "power"
+
     def __init__(self, directory: Path, case: dict[str, Any]) -> None:
-        size, self._store = case["size"], CheckpointStore(directory / "runs")
+        size, self._store = case["size"], _store(directory, self.DURABILITY)
 
         def work(number: int) -> str:
             return result_of(number, size)
@@ -59,11 +67,19 @@ class Async(Plain):
         RecoverableAgent(agent, self._store).run_with_recovery_sync(None, "run")
 
 
+class AsyncProcess(Async):
+    """The same, safe against the death of the process and not against power loss."""
+
+    DURABILITY = "process"
+
+
 class Together:
-    """Many runs in one event loop."""
+    """Many runs in one event loop, in the default settings."""
+
+    DURABILITY: Durability = "power"
 
     def __init__(self, directory: Path, case: dict[str, Any]) -> None:
-        self._size, self._store = case["size"], CheckpointStore(directory / "runs")
+        self._size, self._store = case["size"], _store(directory, self.DURABILITY)
         self._made = 0
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a run has three files open
@@ -97,3 +113,9 @@ class Together:
         names = [f"{self._made}-{number}" for number in range(runs)]
         await asyncio.gather(*(of.run_with_recovery(None, name) for name in names))
         return watch.summary()
+
+
+class TogetherProcess(Together):
+    """The same, safe against the death of the process and not against power loss."""
+
+    DURABILITY = "process"
