@@ -79,6 +79,12 @@ MUTANTS = [
         [PROPERTIES + "test_a_short_write_is_completed"],
     ),
     Mutant(
+        "short-write-of-a-mark-ignored",
+        "Of what is no record, what write() says is not looked at: half a mark, half a header.",
+        [Edit(FILES, "    while written < need:\n", "    while written < 0:\n")],
+        ["unit/test_files.py::test_a_write_that_comes_to_nothing_is_an_error"],
+    ),
+    Mutant(
         "batch-split-over-frames",
         "A batch is appended record by record: a crash leaves the first half of it.",
         [
