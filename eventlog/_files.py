@@ -131,14 +131,13 @@ class OSFile:
         self._fd = fd
 
     def pread(self, size: int, offset: int) -> bytes:
-        parts = []
-        while size > 0:
-            part = os.pread(self._fd, size, offset)
+        data = os.pread(self._fd, size, offset)
+        while 0 < len(data) < size:  # the end, or more than the system reads at once (2 GiB)
+            part = os.pread(self._fd, size - len(data), offset + len(data))
             if not part:
                 break
-            parts.append(part)
-            size, offset = size - len(part), offset + len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            data += part
+        return data
 
     def pwrite(self, data: bytes, offset: int) -> int:
         return os.pwrite(self._fd, data, offset)

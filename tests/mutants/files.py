@@ -95,8 +95,8 @@ MUTANTS = [
         [
             Edit(
                 FILES,
-                "            parts.append(part)\n",
-                "            parts.append(part)\n            break\n",
+                "            data += part\n",
+                "            break\n",
             )
         ],
         [SEEDED + "test_a_short_read_of_the_kernel_is_gone_on_with"],
