@@ -183,12 +183,13 @@ class Listing:
         if not places or not places[0].first_lsn:
             return mark, places
         last, found = places[0], {place.number: place for place in places}
-        for lsn in lsns:
-            if last.oldest_lsn <= lsn < last.first_lsn:
+        behind = last.oldest_lsn
+        for lsn in sorted(lsns):
+            if behind <= lsn < last.first_lsn:  # else in a segment that was found
                 place = self._search(lsn, last)
                 if place is None:
                     return self._look_once(min(lsns))
-                found[place.number] = place
+                found[place.number], behind = place, place.limit or last.first_lsn
         return mark, [found[number] for number in sorted(found)]
 
     def _search(self, lsn: int, last: Place) -> Place | None:

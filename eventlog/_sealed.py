@@ -70,7 +70,8 @@ class Sealed:
         left = sorted(lsns)
         while left:
             (first, offset), (behind, end) = self.footer.stretch(left[0])
-            here = {lsn for lsn in left if lsn < behind}
+            count = bisect_left(left, behind)
+            here = set(left[:count])
             if not here or not self._place.first_lsn <= first <= left[0] or offset % ALIGNMENT:
                 yield None
                 return
@@ -84,7 +85,7 @@ class Sealed:
                 here = {lsn for lsn in here if lsn >= item[0].lsn + item[0].count}
                 if not here:
                     break
-            left = [lsn for lsn in left if lsn >= behind]
+            left = left[count:]
 
 
 def with_any_of(lsns: set[int]) -> Wanted:

@@ -271,7 +271,7 @@ class Values:
 
     def read(self, lsns: Iterable[int]) -> None:
         """Read these records, all at once."""
-        missing = {*lsns} - self._read.keys() - self._known.keys()
+        missing = {lsn for lsn in lsns if lsn not in self._read and lsn not in self._known}
         if not missing:
             return
         found = self._fetch(missing)
@@ -288,7 +288,8 @@ class Values:
         if lsn in self._known:
             value = self._known[lsn]
             return value if type(value) is Packed else pack(value, "outcome")
-        self.read([lsn])
+        if lsn not in self._read:
+            self.read([lsn])
         values = self._read[lsn]
         if not 0 <= index < len(values):
             raise LostValueError(lsn, f"LSN {lsn} has no value {index}")

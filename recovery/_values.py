@@ -272,7 +272,9 @@ def unpack_map(packed: bytes) -> dict[str, Packed]:
         for _ in range(reader.read_map_header()):
             at = reader.tell()
             reader.skip()  # before anything is made of it: nothing is as large as it says it is
-            name, at = unpack(packed[at : reader.tell()]), reader.tell()
+            key, at = packed[at : reader.tell()], reader.tell()
+            short = key[0] & 0xE0 == 0xA0  # a str of up to 31 bytes, as names are
+            name = key[1:].decode() if short else unpack(key)
             if type(name) is not str:
                 raise ValueError(f"a key of type {type(name).__name__}")
             reader.skip()

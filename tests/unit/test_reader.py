@@ -265,3 +265,27 @@ def test_a_follower_sees_the_records_of_the_owner_that_took_over(
         assert [(r.lsn, r.kind) for r in itertools.islice(found, 2)] == [(4, "new"), (5, "new")]
         new.close()
     old._release()
+
+
+def test_records_of_one_segment_are_looked_for_once(tmp_path, monkeypatch):
+    """However many are fetched, the directory is listed once for each segment that holds some."""
+    listed = list[int]()
+    numbers = Listing.numbers
+
+    def counted(listing: Listing) -> list[int]:
+        listed.append(1)
+        return numbers(listing)
+
+    with EventLog.open(tmp_path / "log", "process", segment_size=20_000) as log:
+        for i in range(500):
+            log.append("event", f"{i} " * 50)
+    monkeypatch.setattr(Listing, "numbers", counted)
+    with EventLog.read(tmp_path / "log") as reader:
+        listed.clear()
+        found = reader.fetch(set(range(1, 501, 2)))
+    assert {lsn: one.body for lsn, one in found.items()} == {
+        lsn: f"{lsn - 1} " * 50 for lsn in range(1, 501, 2)
+    }
+    segments = len(list((tmp_path / "log").glob("*.seg")))
+    assert 3 < segments < 20
+    assert len(listed) <= segments + 2
