@@ -245,6 +245,7 @@ class World:
     boundaries: dict[int, Any] = field(default_factory=dict)
     restores: set[int] = field(default_factory=set)  # checkpoints found sound: LSNs
     budget: Budget | None = None  # of this life
+    spared: set[int] = field(default_factory=set)  # bookings that an undo leaves alone: LSNs
     told: list[RunEvent] = field(default_factory=list)  # in this life
     final: Any = None
     problems: list[str] = field(default_factory=list)  # that an agent would take for a tool's
@@ -735,12 +736,21 @@ def parts(result: dict[str, Any]) -> list[Any]:
     return [[key, value] for key, value in result.items()]
 
 
+UNDOABLE = ("booking", "sync_booking")
+
+
+def undoable(event: Any) -> bool:
+    return isinstance(event, CallIntended) and event.tool in UNDOABLE
+
+
 def make_undoable_tools(world: World) -> dict[str, Callable[..., Any]]:
     """Tools with compensations, one of which may be repeated."""
 
     def undoing(policy: str, **options: Any) -> Callable[..., Any]:
         @tool(**options)
         def unbook(call: Any, outcome: Any) -> Any:
+            if call.lsn in world.spared:
+                return None
             world.enter(policy)
             result = ["undone", call.tool, timeless(outcome)]
             world.effect(f"undo-{call.tool} {shown(call.args[0])}", policy, result)
@@ -1044,11 +1054,15 @@ class Interpreter:
             self.world.problems.append(f"{chunks} are the chunks of {stream.result}")
         return stream.result
 
-    async def undo(self) -> None:
-        undone = self.run.undo(tools=[self.tools["booking"], self.tools["sync_booking"]])
+    async def undo(self, spared: int = 0) -> None:
+        """Undo all; in oracles of forks, do as if the first ``spared`` bookings were not to be."""
+        booked = [lsn for lsn, event in events(self.world.disk) if undoable(event)]
+        self.world.spared = set(booked[:spared])
+        undone = self.run.undo(tools=[self.tools[name] for name in UNDOABLE])
         if not self.program.plain:
             undone = await undone
-        self.run.state["undone"] = [[one["tool"], one["result"]] for one in undone]
+        self.run.state["undone"] = [[one["tool"], one["result"]] for one in undone
+                                    if one["call"] not in self.world.spared]  # fmt: skip
 
     async def patience(self, do: Do) -> None:
         """Give a call up after a second."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from eventlog.testing import SimulatedDisk
 from recovery import RecoveryError, fork
 from recovery._events import CallIntended, CallResolved, StepStarted
-from recovery._keys import outer_call
+from recovery._keys import UNDO_CALL, outer_call
 from tests.property.agent_programs import (
     distinct,
     example_settings,
@@ -24,11 +24,14 @@ from tests.property.agent_programs import (
 )
 from tests.property.agents import (
     RUN,
+    UNDOABLE,
     Clock,
+    Do,
     Everything,
     Plan,
     Program,
     Store,
+    Trial,
     World,
     check_log,
     die_and_return,
@@ -40,6 +43,7 @@ from tests.property.agents import (
     outcomes,
     records,
     trial,
+    undoable,
     virtual_time,
 )
 
@@ -110,19 +114,74 @@ def last_of_step(disk: SimulatedDisk, step: int | None) -> int | None:
     return min(later) - 1 if later else None
 
 
+def own_undos(program: Program, booked: int, undone: int) -> Program:
+    """What a fork does that begins with so many bookings and undos behind it.
+
+    The bookings are those of the run that it comes from, which may undo them: they are not undone
+    twice. So the fork ends as the program does if its own undos leave them alone.
+    """
+    left = undone
+
+    def block(ops: tuple[Any, ...]) -> tuple[Any, ...]:
+        nonlocal left
+        made = []
+        for op in ops:
+            is_own = op[0] == "undo" and left == 0
+            left -= op[0] == "undo" and left > 0
+            made.append(("undo", booked) if is_own else op)
+        return tuple(made)
+
+    prologue = block(program.prologue)  # first, for they are counted
+    return replace(program, prologue=prologue, steps=tuple(map(block, program.steps)))
+
+
+def as_forked(program: Program, step: int | None) -> Program:
+    """The program as a fork of its run at the end of this step does it."""
+    blocks = (program.prologue, *program.steps)
+    ops = [op for block in blocks[: None if step is None else step + 1] for op in block]
+    booked = sum(op[0] == "call" and op[1].tool in UNDOABLE for op in ops)
+    return own_undos(program, booked, sum(op[0] == "undo" for op in ops))
+
+
+def as_recorded(program: Program, disk: SimulatedDisk) -> Program | None:
+    """The same of a fork of all that is in the run's log; None while an undo is under way."""
+    calls = {lsn: event for lsn, event in events(disk) if isinstance(event, CallIntended)}
+    done = {call for _, call, _ in outcomes(disk)}
+    undos = {lsn for lsn, event in calls.items() if event.tool == UNDO_CALL}
+    booked = sum(undoable(event) for lsn, event in calls.items() if lsn in done)
+    return own_undos(program, booked, len(undos)) if undos <= done else None
+
+
 @dataclass
 class Account:
     """What a run and its forks have done outside, by idempotency key."""
 
+    one: Trial  # of the program as the run did it
     whats: dict[str, str]
     total: Counter[str]  # of a whole run
     before: set[str] = field(default_factory=set)  # what the fork began with, at this step
     step: int = 0
+    program: Program = field(init=False)  # as the last fork does it
+
+    def __post_init__(self) -> None:
+        self.program = self.one.program
 
     @classmethod
-    def of(cls, world: World) -> Account:
+    def of(cls, one: Trial, world: World) -> Account:
         whats = {effect.key: effect.what for effect in world.effects}
-        return cls(whats, Counter(whats.values()))
+        return cls(one, whats, Counter(whats.values()))
+
+    def forked(self, step: int | None) -> tuple[Any, Counter[str]]:
+        """How a fork at this step ends, and what is done outside up to there, as the log has it."""
+        later = step is None or step >= self.step
+        self.program = as_forked(self.program if later else self.one.program, step)
+        if self.program == self.one.program:
+            return self.one.result, self.total
+        expected = trial(self.one.oracle.clock, self.program)
+        total = Counter(self.total)
+        total.subtract(effects_of(self.one.oracle))
+        total.update(effects_of(expected.oracle))
+        return expected.result, total
 
     def keys(self, world: World, calls: set[int]) -> set[str]:
         """The keys of these calls of the world's run that did something."""
@@ -133,17 +192,21 @@ class Account:
         }
 
 
-def check_fork(
-    world: World, program: Program, step: int | None, result: Any, account: Account
-) -> World:
+def effects_of(world: World) -> Counter[str]:
+    return Counter({effect.key: effect.what for effect in world.effects}.values())
+
+
+def check_fork(world: World, program: Program, step: int | None, account: Account) -> World:
     """The fork ends like its parent, and executes what comes after the step, no more and no less.
 
-    That it is no less is not checked of a fork's fork at an earlier step.
+    But it undoes only what it has done itself. That it is no less is not checked of a fork's fork
+    at an earlier step.
     """
     old = known(world.disk, last_of_step(world.disk, step))
     done = {call for _, call, _ in outcomes(world.disk)}
     recorded = account.keys(world, old & done)
     open_keys = account.keys(world, old - done)
+    result, total = account.forked(step)
     other = forked(world, at_step=step)
     end = lives(other, program, Plan(()))
     assert outcome_of(other, end) == result
@@ -154,7 +217,7 @@ def check_fork(
     account.whats |= new
     recorded |= account.before
     if "may-cancel" not in repr(program) and (step is None or step >= account.step):
-        expected = account.total - Counter(account.whats[key] for key in recorded)
+        expected = total - Counter(account.whats[key] for key in recorded)
         assert Counter(new.values()) == expected
     account.before, account.step = recorded, 1 << 30 if step is None else step
     return other
@@ -168,11 +231,11 @@ def at_every_step(clock: Clock, program: Program, rng: random.Random, crashes: i
         assert outcome_of(world, lives(world, program, plan)) == one.result
         for step in [*ended_steps(world.disk), None]:
             again = rng.choice([*ended_steps(world.disk), None])
-            account = Account.of(world)
+            account = Account.of(one, world)
             with noted(f"fork at step {step}, and that at step {again}"):
-                other = check_fork(world, program, step, one.result, account)
+                other = check_fork(world, program, step, account)
                 try:
-                    check_fork(other, program, again, one.result, account)
+                    check_fork(other, program, again, account)
                 except RecoveryError as exc:
                     assert "is not in its log" in str(exc), exc  # the fork began with a later one
 
@@ -184,6 +247,23 @@ def test_a_fork_at_any_step_ends_like_its_parent_and_repeats_nothing(clock: Cloc
         at_every_step(clock, program, random.Random(number), crashes)
 
     check()
+
+
+@pytest.mark.parametrize("step, own", [(0, [2, 1]), (1, [2]), (2, [])])
+def test_a_fork_leaves_alone_what_it_began_with(clock: Clock, step: int, own: list[int]) -> None:
+    """Its undos find less to undo than those of the run that it comes from, and say so."""
+    book = [("call", Do("booking", f"{number}")) for number in range(3)]
+    program = Program((book[0],), ((book[1],), (book[2],), (("undo",),)))
+    at_every_step(clock, program, random.Random(1), 0)
+    one = trial(clock, program)
+    whole = [effect.what for effect in one.oracle.effects[3:]]
+    assert whole == [f"undo-booking {number}" for number in (2, 1, 0)]
+    child = forked(one.oracle, at_step=step)
+    end = lives(child, program, Plan(()))
+    undone = [effect.what for effect in child.effects if effect.what.startswith("undo-")]
+    assert undone == [f"undo-booking {number}" for number in own]
+    (_, result, _), (_, expected, _) = outcome_of(child, end), one.result
+    assert result["state"]["undone"] == expected["state"]["undone"][: len(own)]
 
 
 def test_a_run_that_was_cut_short_goes_on_in_its_fork(clock: Clock) -> None:
@@ -207,9 +287,15 @@ def test_a_run_that_was_cut_short_goes_on_in_its_fork(clock: Clock) -> None:
                 return
             for step in [*ended_steps(world.disk), None]:
                 with noted(f"fork at step {step}"):
+                    as_fork = (as_recorded(program, world.disk) if step is None
+                               else as_forked(program, step))  # fmt: skip
+                    if as_fork is None:
+                        with pytest.raises(RecoveryError, match="has an undo under way"):
+                            forked(world, at_step=step)
+                        continue
                     other = forked(world, at_step=step)
                     end = lives(other, program, Plan(()))
-                    assert outcome_of(other, end) == one.result
+                    assert outcome_of(other, end) == trial(clock, as_fork).result
                     check_log(other.disk, other.said)
                     check_once(world, other, step)
 
@@ -232,7 +318,7 @@ def test_changed_code_behind_the_step_runs_and_executes_its_own(clock: Clock) ->
         changed = replace(program, steps=(*program.steps[:at], *other.steps))
         if program.plain != other.plain or crosses(program, at):
             return
-        one, expected = trial(clock, program), trial(clock, changed)
+        one, expected = trial(clock, program), trial(clock, as_forked(changed, at))
         world = one.world()
         lives(world, program, Plan(()))
         old = known(world.disk, last_of_step(world.disk, at))
@@ -275,7 +361,7 @@ def test_state_and_messages_can_be_changed_at_any_step(clock: Clock) -> None:
         given = {"messages": ["changed", {"n": 1}, "long " * 200]} if messages else {}
         steps = list(program.steps)
         steps[at] = (("become", state, given.get("messages")), *steps[at])
-        expected = trial(clock, replace(program, steps=tuple(steps)))
+        expected = trial(clock, as_forked(replace(program, steps=tuple(steps)), at))
         child = forked(world, at_step=at, state=state, **given)
         end = lives(child, program, Plan(()))
         assert outcome_of(child, end) == expected.result
