@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import xxhash
+
 from eventlog._dataclass import dataclass
 from eventlog._encrypted import Envelope
 from eventlog._errors import Damage, UnsupportedFormatError
@@ -18,9 +20,11 @@ from eventlog._frame import (
 )
 from eventlog._json import Json
 from eventlog._listing import Place
+from eventlog._pieces import sound_in_pieces
 from eventlog._reader import LogReader
 from eventlog._record import Record
 from eventlog._scan import End, Mark, Segment
+from eventlog._sealed import Sealed
 from eventlog._segment import (
     MARK_NAME,
     Footer,
@@ -132,8 +136,16 @@ class _Examined:
         self.offset, self.lsn = HEADER_SIZE, place.first_lsn
         self.segment: Segment | None = None
         self.kind = 0  # of the last frame seen
+        self.base = 0  # what is before this was sound
+        self.digest = xxhash.xxh3_128()  # of all that is before ``base``
         self.damaged = place.damage is not None
         self.snapshot = 0  # the newest in this segment
+
+    def saw(self, frame: Frame) -> None:
+        self.offset, self.lsn = frame.end, frame.lsn + frame.count
+        self.kind = frame.kind
+        if frame.kind == SNAPSHOT:
+            self.snapshot = frame.lsn
 
 
 def _examine_segment(
@@ -164,7 +176,7 @@ def _examine_segment(
         else:
             if item.torn_size:
                 yield Finding(TORN, number, item.offset, item.torn_size, 1, 0, _torn_text(item))
-            yield from _check_end(examined, item)
+            yield from _check_end(reader, examined, item)
 
 
 def _looks(
@@ -172,15 +184,16 @@ def _looks(
 ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
     """The walk over a segment; its doubtful places are looked at again when it is the last one."""
     place, looks, doubtful = examined.place, 0, -1
+    start = examined.offset, examined.lsn
+    for found in sound_in_pieces(reader._directory, place, start, examined.digest.update):
+        examined.saw(found[0])
+        yield found
+    examined.base = examined.offset
     while True:
-        examined.segment = segment = reader._load(place, mark)
+        examined.segment = segment = reader._load(place, mark, examined.base)
         for item in segment.walk(examined.offset, examined.lsn):
             if isinstance(item, tuple):
-                frame = item[0]
-                examined.offset, examined.lsn = frame.end, frame.lsn + frame.count
-                examined.kind = frame.kind
-                if frame.kind == SNAPSHOT:
-                    examined.snapshot = frame.lsn
+                examined.saw(item[0])
                 yield item
                 continue
             again = place.limit is None and _doubtful(item) and looks < LOOKS_MAX
@@ -224,7 +237,7 @@ def _finding(examined: _Examined, damage: Damage) -> Finding:
             bit, what = GAP, "gap in LSNs before the next segment"
         else:
             what = f"what comes next is in {segment_name(after)}, which cannot be read"
-    elif damage.lost and not damage.size and damage.offset < len(segment.buf):
+    elif damage.lost and not damage.size and damage.offset < segment.end:
         bit = GAP
     text = f"{what}: {_loss(damage.first_lsn, damage.last_lsn)}"
     if bit == BAD_SNAPSHOT:
@@ -311,21 +324,20 @@ def _mark_is_torn(reader: LogReader) -> bool:
     return not empty and read_mark(reader._directory) is None
 
 
-def _check_end(examined: _Examined, end: End) -> Iterator[Finding]:
+def _check_end(reader: LogReader, examined: _Examined, end: End) -> Iterator[Finding]:
     """The footer, and what lies behind the records that count."""
     place, segment = examined.place, examined.segment
     assert segment is not None
-    buf, salt = segment.buf, segment.salt
-    footer = read_footer(buf, salt)
+    footer = read_footer(segment.buf, segment.salt, segment.base)
     if footer is not None:
-        wrong = _footer_wrong(examined, footer, end, segment)
+        wrong = _footer_wrong(reader, examined, footer, end)
         if wrong:
-            yield Finding(DAMAGED, place.number, footer.offset, len(buf) - footer.offset, 1, 0,
+            yield Finding(DAMAGED, place.number, footer.offset, segment.end - footer.offset, 1, 0,
                           f"{wrong}: no record lost")  # fmt: skip
     if place.limit is None:
         return
-    stop = len(buf) if footer is None else footer.offset
-    rest = len(buf[end.offset : stop].rstrip(b"\0"))
+    stop = segment.end if footer is None else footer.offset
+    rest = len(segment.between(end.offset, stop).rstrip(b"\0"))
     if footer is None and _was_sealed(examined, end):
         yield Finding(DAMAGED, place.number, end.offset, rest, 1, 0,
                       "the footer is damaged: no record lost, a scan rebuilds it")  # fmt: skip
@@ -340,7 +352,7 @@ def _was_sealed(examined: _Examined, end: End) -> bool:
     """Whether a segment without a readable footer must have had one."""
     place, following, segment = examined.place, examined.following, examined.segment
     assert segment is not None
-    frame = frame_at(segment.buf, end.offset, segment.salt)
+    frame = frame_at(segment.buf, end.offset, segment.salt, segment.base)
     if decode_trailer(segment.buf, segment.salt) or (frame is not None and frame.kind == FOOTER):
         return True
     # A writer seals a segment before it makes the next one. After a crash, damage or a takeover
@@ -350,20 +362,24 @@ def _was_sealed(examined: _Examined, end: End) -> bool:
     return place.header.epoch == following.header.epoch
 
 
-def _footer_wrong(examined: _Examined, footer: Footer, end: End, segment: Segment) -> str:
+def _footer_wrong(reader: LogReader, examined: _Examined, footer: Footer, end: End) -> str:
     """What a footer whose CRC holds says wrongly; "" when it is right."""
     if examined.damaged:
         return ""  # which is what the digest would say
-    buf, salt = segment.buf, segment.salt
-    if not digest_holds(buf, footer):
+    place, segment = examined.place, examined.segment
+    assert segment is not None
+    before = examined.digest if segment.base else None
+    if not digest_holds(segment.buf, footer, segment.base, before):
         return "bytes were changed that no frame holds: the segment does not match its digest"
     if footer.next_lsn != end.next_lsn:
         return ""  # a fenced writer's: what it sealed goes beyond what counts
-    for lsn, offset in footer.index:
-        frame = frame_at(buf, offset, salt)
-        first = (lsn, offset) == (examined.place.first_lsn, HEADER_SIZE)  # of none, it may be
-        if not first and (frame is None or frame.lsn != lsn):
-            return "the footer's index points at no frame"
+    sealed = Sealed.open(reader._directory, place)
+    if sealed is not None:
+        with sealed:
+            # The first entry may be that of no frame.
+            entries = set(footer.index) - {(place.first_lsn, HEADER_SIZE)}
+            if not all(sealed.has_frame(*entry) for entry in entries):
+                return "the footer's index points at no frame"
     if examined.snapshot and footer.snapshot != examined.snapshot:
         found = examined.snapshot
         return f"the footer calls LSN {footer.snapshot} the newest snapshot, not LSN {found}"

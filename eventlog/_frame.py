@@ -198,7 +198,12 @@ def holds(buf: bytes, salt: bytes) -> bool:
 
 
 def sound_frames(
-    buf: bytes, base: int, start: tuple[int, int], limit: int, salt: bytes
+    buf: bytes,
+    base: int,
+    start: tuple[int, int],
+    limit: int,
+    salt: bytes,
+    kinds: tuple[int, ...] = KINDS,
 ) -> Generator[tuple[Frame, bytes], None, tuple[int, int]]:
     """Frames and payloads as long as all is as it was written: nothing wrong, nothing unknown.
 
@@ -218,7 +223,7 @@ def sound_frames(
             break
         if crc32(buf[at + 8 : first], seed) != header_crc or count > size:
             break
-        if kind not in KINDS or lsn > LSN_MAX or durable > LSN_MAX:
+        if kind not in kinds or lsn > LSN_MAX or durable > LSN_MAX:
             break
         payload = buf[first:last]
         if crc32(payload, seed) != crc or not buf.startswith(_PADDING[last & 7], last):

@@ -21,6 +21,7 @@ from eventlog._frame import (
     Frame,
 )
 from eventlog._listing import LOOKS_MAX, Listing, Place
+from eventlog._pieces import sound_in_pieces
 from eventlog._record import Record, Snapshot
 from eventlog._scan import End, Mark, Segment
 from eventlog._sealed import Sealed, Wanted, with_any_of
@@ -294,6 +295,11 @@ class LogReader:
         vouched = mark.durable if place.limit is None else place.limit - 1
         if not position.offset:
             position.lsn, position.offset = self._start(place, position.lsn)
+        if wanted is None and loaded is None:
+            start = position.offset, position.lsn
+            for frame, payload in sound_in_pieces(self._directory, place, start):
+                position.offset, position.lsn = frame.end, frame.lsn + frame.count
+                yield frame, payload
         while True:
             segment = loaded or self._load(place, mark, position.offset)
             loaded = None

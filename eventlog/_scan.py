@@ -111,7 +111,7 @@ class Segment:
             if frame is not None:
                 payload = payload_of(self.buf, frame, self.salt, self.base)
             if frame is not None and payload is not None:
-                padding = any(self._bytes(frame.payload_end, frame.end))
+                padding = any(self.between(frame.payload_end, frame.end))
                 # A crash may leave old bytes in the padding too: then the frame is a torn one.
                 if not padding or lsn <= self._known_durable(offset):
                     self._check_kind(frame)
@@ -139,7 +139,7 @@ class Segment:
         start, end = frame.payload_offset - self.base, frame.end - self.base
         return durable and self.buf.find(self.salt, start, end) < 0 and frame.end <= self.end
 
-    def _bytes(self, start: int, end: int) -> bytes:
+    def between(self, start: int, end: int) -> bytes:
         return self.buf[start - self.base : end - self.base]
 
     def known_durable(self) -> int:
@@ -221,7 +221,7 @@ class Segment:
     def _end(self, offset: int, lsn: int) -> End:
         if self.limit is not None:
             return End(offset, lsn, 0, 0)
-        torn = len(self._bytes(offset, self.end).rstrip(b"\0"))
+        torn = len(self.between(offset, self.end).rstrip(b"\0"))
         frames = len(self._offsets) - self._index(offset) if torn else 0
         return End(offset, lsn, torn, frames)
 

@@ -60,9 +60,13 @@ class Sealed:
     def start(self, lsn: int) -> tuple[int, int] | None:
         """An LSN at or before ``lsn`` and the offset of its frame."""
         (first, offset), _ = self.footer.stretch(lsn)
+        sound = self.has_frame(first, offset) and self._place.first_lsn <= first <= lsn
+        return (first, offset) if sound and offset % ALIGNMENT == 0 else None
+
+    def has_frame(self, lsn: int, offset: int) -> bool:
+        """Whether a frame with this LSN begins there."""
         frame = frame_at(self._file.pread(FRAME_SIZE, offset), offset, self._salt, offset)
-        sound = frame is not None and frame.lsn == first and offset % ALIGNMENT == 0
-        return (first, offset) if sound and self._place.first_lsn <= first <= lsn else None
+        return frame is not None and frame.lsn == lsn
 
     def frames(self, lsns: set[int], mark: Mark) -> Iterator[tuple[Frame, bytes] | None]:
         """The frames with these records and their payloads, in order; None, and no more, when one

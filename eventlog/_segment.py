@@ -116,9 +116,16 @@ def read_footer(buf: bytes, salt: bytes, base: int = 0) -> Footer | None:
     return Footer(frame.offset, frame.lsn, frame.snapshot, clean is True, index, digest)
 
 
-def digest_holds(buf: bytes, footer: Footer) -> bool:
-    """Whether every byte before the footer is as it was when the segment was sealed."""
-    return bool(xxhash.xxh3_128_digest(memoryview(buf)[: footer.offset]) == footer.digest)
+def digest_holds(
+    buf: bytes, footer: Footer, base: int = 0, before: xxhash.xxh3_128 | None = None
+) -> bool:
+    """Whether every byte before the footer is as it was when the segment was sealed.
+
+    ``buf`` is what the segment holds from ``base`` on, ``before`` what has seen all before that.
+    """
+    digest = xxhash.xxh3_128() if before is None else before.copy()
+    digest.update(memoryview(buf)[: footer.offset - base])
+    return bool(digest.digest() == footer.digest)
 
 
 class SegmentWriter:

@@ -183,7 +183,7 @@ MUTANTS = [
     Mutant(
         "padding-not-checked",
         "Bytes between payload and next frame may be anything: flipped ones go unnoticed.",
-        [Edit(SCAN, "padding = any(self._bytes(frame.payload_end, frame.end))", "padding = False")],
+        [Edit(SCAN, "padding = any(self.between(", "padding = bool(0 and self.between(")],
         ["unit/test_scan.py::test_padding_that_is_not_zero_is_damage_if_durable_and_torn_if_not"],
     ),
     Mutant(
@@ -339,7 +339,7 @@ MUTANTS = [
             ("header", "if crc32(buf[at + 8 : first], seed) != header_crc or count", "if count"),
             ("LSN", "marker != salt or found != lsn or last", "marker != salt or last"),
             ("padding", " or not buf.startswith(_PADDING[last & 7], last)", ""),
-            ("kind", "if kind not in KINDS or lsn", "if lsn"),
+            ("kind", "if kind not in kinds or lsn", "if lsn"),
             ("count", "header_crc or count > size:", "header_crc:"),
             ("marks", " or durable > LSN_MAX:", ":"),
         )

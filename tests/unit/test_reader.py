@@ -125,6 +125,7 @@ def test_a_page_that_is_read_too_early_is_not_damage(monkeypatch: pytest.MonkeyP
 
     with EventLog.read("log", files=disk) as reader:
         monkeypatch.setattr(reader_module, "read_segment", torn_reading)
+        monkeypatch.setattr(reader_module, "sound_in_pieces", lambda *args: iter(()))
         assert [r.lsn for r in reader.records()] == list(range(1, 7))
         readings = itertools.count()
         assert reader.tail().damaged == ()
