@@ -11,6 +11,7 @@ SEGMENT, READER, LISTING = (
 CRASHES = "property/test_log_properties.py::test_a_crash_at_every_call[small]"
 RECOVERIES = "property/test_log_properties.py::test_a_crash_in_recovery_and_in_the_recovery_of_that"
 DAMAGE = "property/test_damage.py::"
+PIECES = "eventlog/_pieces.py"
 SEEDED = "unit/test_seeded_bugs.py::"
 COSTS = "unit/test_reading_costs.py::"
 
@@ -368,5 +369,25 @@ MUTANTS = [
             )
         ],
         [COSTS + "test_of_a_large_segment_only_a_stretch_is_read"],
+    ),
+    Mutant(
+        "last-segment-in-pieces",
+        "The last segment is read while its reader goes on: what an owner that has lost the log "
+        "writes late is read as if it counted.",
+        [
+            Edit(
+                PIECES,
+                "place.header is None or place.limit is None or",
+                "place.header is None or",
+            ),
+            Edit(PIECES, "(offset, lsn), place.limit,", "(offset, lsn), place.limit or 1 << 64,"),
+        ],
+        [COSTS + "test_what_a_lost_owner_writes_while_a_reader_is_at_it_is_not_read"],
+    ),
+    Mutant(
+        "digest-of-a-part",
+        "What was read in pieces is left out of the digest: sound segments are called changed.",
+        [Edit(PIECES, "            passed(buf[: offset - begin])\n", "")],
+        ["unit/test_dump.py::test_sound_log_has_no_findings"],
     ),
 ]

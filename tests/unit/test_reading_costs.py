@@ -8,11 +8,12 @@ from random import Random
 
 import pytest
 
-from eventlog import EventLog
+from eventlog import EventLog, _pieces
 from eventlog._frame import SegmentHeader
 from eventlog._listing import Listing, Place
 from eventlog._memory import MemoryDirectory
 from eventlog._segment import INDEX_STEP, segment_name
+from eventlog.dump import verify
 from eventlog.testing import SimulatedDisk
 
 LOG_ID = bytes(range(16))
@@ -24,10 +25,12 @@ class CountingDisk(SimulatedDisk):
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
         self.cost: Counter[str] = Counter()
+        self.largest = 0  # bytes of one read
 
     def read(self, data: bytes) -> bytes:
         self.cost["reads"] += 1
         self.cost["bytes"] += len(data)
+        self.largest = max(self.largest, len(data))
         return super().read(data)
 
     def open_directory(self, path: str) -> MemoryDirectory:
@@ -203,3 +206,41 @@ def test_halving_finds_the_segment_that_walking_back_finds(rng: Random) -> None:
             walked = [place for place in places if holds(place, lsn)]
             found = [place for place in listing.holding({lsn})[1] if holds(place, lsn)]
             assert found == walked, (lsn, made)
+
+
+def test_sealed_segments_are_read_once_and_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_pieces, "PIECE_SIZE", 4096)
+    disk = CountingDisk()
+    with EventLog.open("log", files=disk, segment_size=64 << 10) as log:
+        for n in range(400):
+            log.append("event", bytes(n))  # and one that no piece holds, near the end of a segment
+            if n == 100:
+                log.append("event", bytes(5000))
+    size = sum(len(file.content) for file in disk.directories["log"].values())
+    with EventLog.read("log", files=disk) as reader:
+        for read in (lambda: list(reader.records()), lambda: list(verify(reader))):
+            disk.largest = 0
+            disk.cost.clear()
+            read()
+            assert disk.cost["bytes"] < 1.6 * size
+            assert disk.largest < 64 << 10
+        assert [record.lsn for record in reader.records()] == list(range(1, 402))
+
+
+def test_what_a_lost_owner_writes_while_a_reader_is_at_it_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reader has begun with the last segment; then the log is taken over."""
+    monkeypatch.setattr(_pieces, "PIECE_SIZE", 200)
+    disk = SimulatedDisk()
+    old = EventLog.open("log", files=disk)
+    for n in range(1, 4):
+        old.append("old", n)
+    with EventLog.read("log", files=disk) as reader:
+        found = reader.records()
+        assert next(found).lsn == 1
+        new = EventLog.open("log", files=disk, takeover=True)
+        old.append("late", 4)
+        assert [record.kind for record in found] == ["old", "old"]
+        new.close()
+    old._release()
