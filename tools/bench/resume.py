@@ -19,10 +19,11 @@ A run is killed (SIGKILL) inside a call, 37 steps behind a multiple of a hundred
 resumes it. What is measured is the time from the start of that process until the agent makes the
 call that it was killed in: imports, opening, verifying and cutting the log, the checkpoint, replay
 of what is behind it. A step is a call that returns 2 KiB; the agent's state does not grow, and
-there is a checkpoint every hundred steps. Each time the same crash is resumed. The yardstick only
-imports what any such program must: msgpack, xxhash, asyncio. DBOS runs each workflow from its
-beginning and asks its database for each step; LangGraph loads its newest checkpoint. They are
-measured at the sizes that they reach within minutes."""
+there is a checkpoint every hundred steps. The last segment, of up to 8 MiB, is verified whole, and
+how much of it there is differs from length to length. Each time the same crash is resumed. The
+yardstick only imports what any such program must: msgpack, xxhash, asyncio. DBOS runs each workflow
+from its beginning and asks its database for each step; LangGraph loads its newest checkpoint. They
+are measured at the sizes that they reach within minutes."""
 UNIT = "ms"
 YARDSTICK = "imports alone"
 CHART = Chart("lines", across="steps before the crash")
