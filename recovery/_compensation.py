@@ -80,6 +80,7 @@ class Undoing:
     begins: int = 0  # the LSN at which step ``since`` began
     again: dict[int, int] = field(default_factory=dict)  # failed tries that were decided to repeat
     forked: int = 0  # up to this LSN the records are those of the run that it was forked from
+    base: int = 0  # the LSN of the checkpoint that the fork began with
     _made: dict[int, Made] = field(default_factory=dict)
 
     def add(self, lsn: int, time_ns: int, event: Event) -> None:
@@ -109,7 +110,14 @@ class Undoing:
     @property
     def begins_in_the_log(self) -> bool:
         """Whether the log still has all that there may be to undo."""
-        return self.begins > 0 if self.since else self.first_lsn == 1
+        return self._start > 0 if self.since else self.first_lsn == 1
+
+    @property
+    def _start(self) -> int:
+        """The LSN behind which it undoes; 0 if step ``since`` is not in the log."""
+        # A fork's log does not have the steps up to the checkpoint that it began with: as long as
+        # that is there, so is all that the fork itself has done.
+        return self.begins or (self.base if self.first_lsn <= self.base else 0)
 
     def todo(self) -> list[Made]:
         """The calls to undo, newest outcome first."""
@@ -134,9 +142,10 @@ class Undoing:
         return (one for one in self._made.values() if one.lsn < self.bound)
 
     def _concerned(self) -> Iterator[Made]:
+        start = self._start if self.since else 0
         for one in self._before():
             is_ours = one.state != "happened" or one.outcome_lsn > self.forked
-            is_meant = one.intent.undo and one.lsn > self.begins and is_ours
+            is_meant = one.intent.undo and one.lsn > start and is_ours
             if is_meant and not self._is_covered(one):
                 yield one
 

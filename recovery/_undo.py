@@ -130,7 +130,7 @@ def read_plan(run: RunCore, plan: Undoing, known: dict[str, ToolSpec]) -> list[M
     plan.first_lsn = next((record.lsn for record in run.records.records(1)), 0)
     for entry in decoded(run.records, 1, [], lost):
         if isinstance(entry[2], RunStarted) and (origin := ForkedFrom.of(entry[2])):
-            plan.forked = origin.until
+            plan.forked, plan.base = origin.until, origin.base
         plan.add(*entry)
     if lost:
         raise DamagedRunError(run.run_id, lost)

@@ -240,6 +240,30 @@ MUTANTS = [
         [TESTS + "test_a_fork_undoes_what_it_has_done_itself"],
     ),
     Mutant(
+        "fork-demands-steps-of-the-other-run",
+        "run.undo(since=) stops a fork because a step of the other run is not in its log.",
+        [
+            Edit(
+                "recovery/_compensation.py",
+                "self.base if self.first_lsn <= self.base else 0",
+                "0",
+            )
+        ],
+        [TESTS + "test_a_fork_undoes_since_a_step_that_its_own_log_does_not_have"],
+    ),
+    Mutant(
+        "fork-undoes-half-of-what-it-did",
+        "A fork of which records were removed is undone as if all were there.",
+        [
+            Edit(
+                "recovery/_compensation.py",
+                "self.base if self.first_lsn <= self.base else 0",
+                "self.base",
+            )
+        ],
+        [TESTS + "test_a_fork_without_the_beginning_of_its_log_is_not_undone_from_before_that"],
+    ),
+    Mutant(
         "fork-shares-a-child",
         "A child at work belongs to two runs.",
         [Edit(FORK, "if call.child or call.tool == UNDO_CALL:", "if call.tool == UNDO_CALL:")],

@@ -39,6 +39,7 @@ from recovery import (
     tool,
     undo,
 )
+from recovery._compensation import Undoing
 from recovery._history import load
 from recovery._lineage import started_of
 from recovery.stores.memory import MemoryStore
@@ -632,6 +633,36 @@ def test_a_fork_undoes_what_it_has_done_itself(store):
     assert undone == []
     undo(store, "whole", tools=[pay])
     assert undone == []
+
+
+@pytest.mark.parametrize("at_step, own", [(1, [5, 4, 3]), (2, [5, 4, 3]), (3, [5, 4]), (4, [5])])
+def test_a_fork_undoes_since_a_step_that_its_own_log_does_not_have(store, at_step, own):
+    """The steps up to its checkpoint are another run's: all that it has done itself is there."""
+    undone: list[int] = []
+
+    @tool(undo=lambda call, outcome: undone.append(int(call.args[0])))
+    def pay(what: str) -> str:
+        return f"paid {what}"
+
+    def paying(run: SyncRun) -> Any:
+        for step in run.steps():
+            run.call(pay, f"{step}")
+            if step == 5:
+                return len(run.undo(since=3))
+
+    run(store, "parent", fn=paying)
+    assert undone == [5, 4, 3]
+    undone.clear()
+    fork(store, "parent", "child", at_step=at_step)
+    assert run(store, "child", fn=paying) == len(own)
+    assert undone == own
+
+
+def test_a_fork_without_the_beginning_of_its_log_is_not_undone_from_before_that():
+    plan = Undoing(bound=90, since=3, first_lsn=40, forked=20, base=15)
+    assert not plan.begins_in_the_log
+    assert Undoing(bound=90, since=3, first_lsn=1, forked=20, base=15).begins_in_the_log
+    assert not Undoing(bound=90, since=3, first_lsn=1, forked=20).begins_in_the_log
 
 
 def test_a_run_that_is_being_undone_is_forked_before_that(store):
