@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from weakref import ref
 
 from eventlog import EventLog, RefusedValueError
 from recovery._budget import admit
@@ -99,6 +100,7 @@ class RunCore(ABC):
         self.under_way: dict[int, tuple[int, ...]] = {}
         self.leaving: set[int] = set()
         self.scope = Scope(self, step_scope(0))  # of the agent's own code: its present step
+        self.steps_held: list[ref[Scope]] = []  # scopes of former steps that somebody has still
         self._prologue = dict.fromkeys(history.prologue)
         self._pending: list[tuple[Event, bool]] = []
         self._cut: list[tuple[Call, bool, bool]] = []  # cancelled: begun, and in doubt by it
@@ -200,6 +202,7 @@ class RunCore(ABC):
             if not self._entered:
                 self._enter()
             else:
+                self._leave_step()
                 self._checkpoint_if_due()
             self.step += 1
             self.scope = Scope(self, step_scope(self.step))
@@ -208,6 +211,13 @@ class RunCore(ABC):
                 admit(self, "step")
                 self.emit(StepStarted(self.step))
             return self.step
+
+    def _leave_step(self) -> None:
+        # A task that was started in the step has its scope: where nobody has it, there is none.
+        self.steps_held.append(ref(self.scope))
+        self.scope = Scope(self, self.scope.path)
+        current_scope.set(self.scope)
+        self.steps_held = [one for one in self.steps_held if one() is not None]
 
     def claim_steps(self) -> None:
         """There is one loop of steps in a run, for a checkpoint must know where to go on."""

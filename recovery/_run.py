@@ -292,8 +292,11 @@ class Run(_Drivers):
 
     def outlived(self) -> bool:
         # One that has made no call yet counts too, for it may be about to. One that was started
-        # before the first step does not: the code that resumes starts it again.
-        return any(scope.call is None and step_of(scope.path) for scope in self._other_tasks())
+        # before the first step does not: the code that resumes starts it again. To look at the
+        # tasks takes as long as there are tasks of all runs.
+        return bool(self.steps_held) and any(
+            scope.call is None and step_of(scope.path) for scope in self._other_tasks()
+        )
 
     def _other_tasks(self) -> Iterator[Scope]:
         """Where the agent started its tasks that have not ended, but for the present one."""

@@ -187,7 +187,7 @@ class Scope:
     ``calls``: the LSNs of the calls in which it is, the innermost last.
     """
 
-    __slots__ = ("_counts", "call", "calls", "metered", "path", "run", "stopped")
+    __slots__ = ("__weakref__", "_counts", "call", "calls", "metered", "path", "run", "stopped")
 
     def __init__(
         self, run: RunCore, path: str, call: Call | None = None, calls: tuple[int, ...] = ()

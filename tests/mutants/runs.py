@@ -198,6 +198,21 @@ MUTANTS = [
         [AGENTS + "test_a_task_that_outlives_its_step_is_not_lost"],
     ),
     Mutant(
+        "scopes-of-former-steps-forgotten",
+        "Only the step that ends just now is asked for tasks that it has left over.",
+        [
+            Edit(
+                CORE,
+                "        self.steps_held.append(ref(self.scope))\n",
+                "        self.steps_held = [ref(self.scope)]\n",
+            )
+        ],
+        [
+            "unit/test_recovery_together.py::"
+            "test_a_checkpoint_looks_for_tasks_of_former_steps_where_there_may_be_some[True]"
+        ],
+    ),
+    Mutant(
         "code-before-the-steps-forgotten",
         "A checkpoint does not name the calls before the first step: they are made again.",
         [Edit(CORE, "prologue=tuple(self._prologue),", "prologue=(),")],

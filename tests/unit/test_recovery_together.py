@@ -257,6 +257,39 @@ def test_a_run_does_not_look_at_the_tasks_of_all_others_at_each_step(monkeypatch
     assert ended[-1] <= runs * steps
 
 
+@pytest.mark.parametrize("left_over", [False, True])
+def test_a_checkpoint_looks_for_tasks_of_former_steps_where_there_may_be_some(
+    monkeypatch, left_over
+):
+    """A task that was started in a step keeps the step's scope alive, and is then looked for."""
+    looks: list[bool] = []
+    other_tasks = Run._other_tasks
+
+    def looked(run: Run) -> Any:
+        looks.append(True)
+        return other_tasks(run)
+
+    checkpoints: list[int] = []
+
+    async def agent(run: Run) -> None:
+        monkeypatch.setattr(Run, "_other_tasks", looked)
+        ended = asyncio.Event()
+        async for step in run.steps():
+            checkpoints.append(run._checkpointed)
+            if step == 2 and left_over:
+                task = asyncio.create_task(ended.wait())
+            if step == 6:
+                break
+        ended.set()
+        if left_over:
+            await task
+
+    of = RecoverableAgent(agent, CheckpointStore(), checkpoint_every_n=1)
+    asyncio.run(of.run_with_recovery("t", "r"))
+    assert bool(looks) is left_over
+    assert checkpoints == ([0, 1, 1, 1, 1, 1] if left_over else [0, 1, 2, 3, 4, 5])
+
+
 @tool
 def plain_effect(number: int) -> bytes:
     return b"x" * 2048
