@@ -34,7 +34,7 @@ class Tail:
     damaged: tuple[Damage, ...] = ()
     index: list[tuple[int, int]] = field(default_factory=list)
     sealed: bool = False  # whether it ends with a footer
-    unsure: tuple[tuple[int, bytes], ...] = ()  # offset and bytes of frames not known durable
+    unsure: tuple[tuple[int, bytes], ...] = ()  # offset and bytes of what is not known durable
 
 
 def newest_snapshot(frames: list[Frame]) -> int:
@@ -56,10 +56,22 @@ def index_of(place: Place, frames: list[Frame]) -> list[tuple[int, int]]:
 def encoded(
     frames: list[Frame], unsure: list[tuple[Frame, bytes]], salt: bytes
 ) -> Iterator[tuple[int, bytes]]:
-    """The frames that no later one calls durable, as they were verified: not read again."""
+    """The frames that no later one calls durable, as they were verified: not read again.
+
+    Those that follow one another come as one, for to write each takes as long as to write all.
+    """
     known = max((frame.durable for frame in frames), default=0)
+    parts: list[bytes] = []
+    start = end = 0
     for frame, payload in unsure:
-        if frame.lsn > known:
-            marks = (frame.lsn, frame.durable, frame.snapshot)
-            kind = frame.kind | frame.flags
-            yield frame.offset, encode_frame(salt, kind, frame.count, payload, marks)
+        if frame.lsn <= known:
+            continue
+        if frame.offset != end and parts:
+            yield start, b"".join(parts)
+            parts = []
+        start, end = start if parts else frame.offset, frame.end
+        marks = (frame.lsn, frame.durable, frame.snapshot)
+        kind = frame.kind | frame.flags
+        parts.append(encode_frame(salt, kind, frame.count, payload, marks))
+    if parts:
+        yield start, b"".join(parts)

@@ -476,3 +476,15 @@ def test_a_footer_whose_flush_failed_is_renewed_before_the_log_goes_on() -> None
         for seed in range(40):
             with EventLog.open("log", files=same.after_power_loss(seed)) as after:
                 assert after.report.damaged == () and after.last_lsn == 2
+
+
+def test_what_was_not_known_durable_is_renewed_together() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    for n in range(300):
+        log.append("event", n)
+    after = disk.after_process_death()
+    log.close()
+    with EventLog.open("log", files=after) as log:
+        assert log.last_lsn == 300
+        assert after.calls.count("write") == 4  # LOCK, all records, the footer, MARK
