@@ -51,10 +51,13 @@ class Durabl:
         """So many new runs of so many steps each; each in a thread, with a connection of its own,
         for a Runtime belongs to one thread."""
         watch = Watch(runs)
+        begins = threading.Semaphore(1)  # one after another: at once, some find the database locked
+        failed: list[BaseException] = []
         self._made += 1
 
         @workflow(name=f"agent-{self._made}")
         def agent(ctx: Any) -> Iterator[Any]:
+            begins.release()
             ends = watch.meet()
             ends.append(time.perf_counter())
             for number in range(steps):
@@ -62,14 +65,22 @@ class Durabl:
                 ends.append(time.perf_counter())
 
         def one() -> None:
-            with self._runtime() as runtime:
-                runtime.start(agent)
+            begins.acquire()
+            try:
+                with self._runtime() as runtime:
+                    runtime.start(agent)
+            except BaseException as exc:
+                failed.append(exc)
+                begins.release()
+                watch.abort()
 
         threads = [threading.Thread(target=one) for _ in range(runs)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        if failed:
+            raise failed[0]
         return watch.summary()
 
     def close(self) -> None:

@@ -100,6 +100,10 @@ class Watch:
         self._barrier.wait()
         return ends
 
+    def abort(self) -> None:
+        """One of them failed: nobody is to wait for it."""
+        self._barrier.abort()
+
     def summary(self) -> dict[str, float]:
         """Seconds: of all steps together, of one, and of the fastest and the slowest run."""
         steps = sorted(b - a for ends in self._ends for a, b in pairwise(ends))
