@@ -46,14 +46,18 @@ class Committer:
                 self._wake.notify()
 
     def _run(self) -> None:
-        while True:
+        try:
+            while True:
+                with self._wake:
+                    while not self._waiting:
+                        self._wake.wait()
+                time.sleep(DELAY_S)
+                with self._wake:
+                    waiting, self._waiting = self._waiting, set()
+                commit_all(waiting)
+        finally:  # something has ended this thread: who asks next gets another
             with self._wake:
-                while not self._waiting:
-                    self._wake.wait()
-            time.sleep(DELAY_S)
-            with self._wake:
-                waiting, self._waiting = self._waiting, set()
-            commit_all(waiting)
+                self._thread, self._waiting = None, set()
 
 
 def commit_all(logs: set[Committable]) -> None:

@@ -264,11 +264,23 @@ MUTANTS = [
         [
             Edit(
                 COMMITTER,
-                "            commit_all(waiting)\n",
-                "            for log in waiting:\n                log.commit_now()\n",
+                "                commit_all(waiting)\n",
+                "                for log in waiting:\n                    log.commit_now()\n",
             )
         ],
         ["unit/test_log.py::test_the_committer_keeps_no_log_alive"],
+    ),
+    Mutant(
+        "committer-ends-for-ever",
+        "Whatever ends the committer's thread ends it for all logs of the process.",
+        [
+            Edit(
+                COMMITTER,
+                "                self._thread, self._waiting = None, set()\n",
+                "                pass\n",
+            )
+        ],
+        ["unit/test_log.py::test_the_committer_outlives_what_ends_its_thread"],
     ),
     Mutant(
         "committer-serves-one-after-another",

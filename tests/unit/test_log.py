@@ -374,6 +374,27 @@ def test_the_committer_keeps_no_log_alive() -> None:
     assert gone() is None
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_committer_outlives_what_ends_its_thread() -> None:
+    class Log:
+        def __init__(self, error: type[BaseException] | None) -> None:
+            self.error, self.done = error, threading.Event()
+
+        def commit_now(self) -> None:
+            self.done.set()
+            if self.error is not None:
+                raise self.error
+
+    committer = Committer()
+    fatal, other = Log(SystemExit), Log(None)
+    committer.request(fatal)
+    assert fatal.done.wait(10)
+    deadline = time.monotonic() + 10
+    while not other.done.wait(0.05) and time.monotonic() < deadline:
+        committer.request(other)  # as each record does that comes
+    assert other.done.is_set()
+
+
 @pytest.mark.parametrize("call", ["append", "commit", "close", "roll"])
 def test_ctrl_c_at_any_call_of_the_operating_system(call: str) -> None:
     for at in range(30):
