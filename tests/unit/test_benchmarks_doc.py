@@ -1,0 +1,50 @@
+"""docs/benchmarks.md, and what else is said of speed, is what was measured."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT))  # the last: what is installed comes first
+report = importlib.import_module("tools.bench.report")  # noqa: TID251 - not installed
+FIGURES = ROOT / "docs" / "benchmarks"
+
+
+def test_the_page_is_made_of_the_figures() -> None:
+    assert report.PAGE.read_text() == report.page(FIGURES), "renew it: make bench-report"
+
+
+def test_everything_was_measured() -> None:
+    for name in report.BENCHMARKS:
+        assert (FIGURES / f"{name}.json").exists(), f"make bench NAMES={name}"
+        assert (FIGURES / f"{name}.svg").exists()
+        assert f"(benchmarks/{name}.svg)" in report.PAGE.read_text()
+
+
+def median(name: str, case: str, subject: str) -> float:
+    figures = json.loads((FIGURES / f"{name}.json").read_text())
+    return next(
+        float(one["median"])
+        for one in figures["results"]
+        if (one["case"], one["subject"]) == (case, subject)
+    )
+
+
+def test_what_the_readme_says_of_speed() -> None:
+    ours = "agent-eventlog"
+    short, long = (median("resume", f"{steps:,} steps", ours) for steps in (1_000, 1_000_000))
+    news = median("growth", "100 steps", "what is new") / 1000
+    early, late = (median("growth", f"{steps:,} steps", ours) / 1000 for steps in (100, 10_000))
+    said = (
+        f"a step waits for one flush if it has a side effect, else for none; a run of a million "
+        f"steps goes on {long:.0f} ms after its new process was started, one of a thousand after "
+        f"{short:.0f}; a step with {news:.1f} KB of news leaves {early:.1f} KB on disk, and "
+        f"{late:.1f} after 10,000 steps"
+    )
+    assert said in (ROOT / "README.md").read_text()
+    flushes = json.loads((FIGURES / "step.json").read_text())["results"]
+    found = {one["case"]: one["flushes"] for one in flushes if one["subject"] == ours}
+    assert round(found["side effect"]) == 1 and round(found["read-only call"]) == 0
