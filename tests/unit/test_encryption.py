@@ -533,7 +533,7 @@ def test_recovery_writes_the_same_bytes_again_and_encrypts_nothing_anew() -> Non
         again = EventLog.open("log", files=after, encryption=encryption())
         again._release()
     there = [bytes(content(after)[f.offset : f.end]) for f in frames(content(after))]
-    assert [data for data in writes if len(data) > 100] == there and len(there) == 2
+    assert [data for data in writes if len(data) > 100] == [b"".join(there)] and len(there) == 2
     assert bytes(content(after)).startswith(before)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -13,9 +12,9 @@ import pytest
 from eventlog import EventLog
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT))  # the last: what is installed comes first
-_judge = importlib.import_module("tools.bench.soak._judge")  # noqa: TID251 - not installed
-judge, unsettled = _judge.judge, _judge.unsettled
+sys.path.append(str(ROOT / "tools"))  # behind what is installed
+
+from bench.soak._judge import judge, unsettled  # noqa: E402
 
 
 def samples(**curves):
