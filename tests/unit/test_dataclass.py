@@ -66,7 +66,8 @@ def test_same_as_the_standard_library(options: dict[str, bool]) -> None:
         return [
             repr(one), repr(other), one == base(name="a"), one == base(name="b"), one == other,
             other == below(name="a", parts=[1], hidden=9, more=2), one != other,
-            answer(lambda: hash(below(name="a", parts=(), more=2)) == hash(below("a", (), 1, 2))),
+            # Both at once: a hash by place may be that of an object which is there no more.
+            answer(lambda: len({*map(hash, [below(name="a", parts=(), more=2) for _ in "12"])})),
             answer(lambda: hash(below(name="a", parts=(), more=2)) is not None),
             answer(lambda: {base(name="a", parts=()): 1}[base(name="a", parts=())]),
             answer(lambda: base("a")), answer(base), answer(lambda: base(name="a", no=1)),
