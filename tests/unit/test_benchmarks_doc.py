@@ -20,10 +20,17 @@ def test_the_page_is_made_of_the_figures() -> None:
 
 
 def test_everything_was_measured() -> None:
-    for name in bench.BENCHMARKS:
+    for name in (*bench.BENCHMARKS, report.SOAK):
         assert (FIGURES / f"{name}.json").exists(), f"make bench NAMES={name}"
         assert (FIGURES / f"{name}.svg").exists()
         assert f"(benchmarks/{name}.svg)" in report.PAGE.read_text()
+
+
+def test_the_soak_was_long_and_sound() -> None:
+    figures = json.loads((FIGURES / "soak.json").read_text())
+    assert figures["minutes"] >= 60 and figures["agents"] >= 200
+    assert figures["wrong"] == [] and figures["leaks"] == []
+    assert figures["totals"]["kills"] > 50
 
 
 def median(name: str, case: str, subject: str) -> float:
