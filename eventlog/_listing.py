@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from eventlog._dataclass import dataclass
 from eventlog._errors import Damage, UnsupportedFormatError
@@ -21,6 +22,8 @@ from eventlog._segment import (
     read_segment,
     segment_number,
 )
+
+T = TypeVar("T")
 
 # How often to look again when a segment is gone between listing and opening (truncate_before).
 # Each time one is removed, so this is more than there can be; and no directory makes us look for
@@ -120,10 +123,7 @@ class Listing:
         the cost is in the tail, not in the history. The mark is read before the listing, and both
         before any bytes: then what it vouches for is in these files, whatever a writer does.
         """
-        for _ in range(LOOKS_MAX):
-            with contextlib.suppress(FileNotFoundError):  # removed since it was listed, on purpose
-                return self._look_once(start)
-        return self._look_once(start)
+        return _looked(lambda: self._look_once(start))
 
     def _look_once(self, start: int) -> tuple[Mark, list[Place]]:
         mark, back = self.back()
@@ -173,10 +173,7 @@ class Listing:
 
         The headers of a few segments are read, however many there are.
         """
-        for _ in range(LOOKS_MAX):
-            with contextlib.suppress(FileNotFoundError):  # as in look
-                return self._holding_once(lsns)
-        return self._holding_once(lsns)
+        return _looked(lambda: self._holding_once(lsns))
 
     def _holding_once(self, lsns: set[int]) -> tuple[Mark, list[Place]]:
         mark, places = self._look_once(1 << 63)
@@ -260,3 +257,11 @@ class Listing:
 def _exchanged(place: Place) -> Place:
     what = "MARK is of another log than the segments: one or the other was put here"
     return replace(place, damage=place.damage or Damage(place.number, 0, 0, 1, 0, what))
+
+
+def _looked(look: Callable[[], T]) -> T:
+    """What ``look`` finds, as soon as nothing is removed meanwhile."""
+    for _ in range(LOOKS_MAX):
+        with contextlib.suppress(FileNotFoundError):  # removed since it was listed, on purpose
+            return look()
+    return look()

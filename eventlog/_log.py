@@ -242,8 +242,7 @@ class EventLog:
         if self.durable_lsn == self.last_lsn:
             return  # somebody has waited for it; nobody waits for this
         try:
-            if self.durable_lsn < self.last_lsn:  # else somebody has committed it meanwhile
-                self._appender.commit(self.last_lsn)
+            self._appender.commit(self.last_lsn)
         except WriterFailedError:
             pass  # an earlier failure, which reached somebody, or is kept already
         except Exception as exc:  # kept by the appender, for the next call or for close

@@ -29,6 +29,7 @@ from eventlog._frame import (
     Frame,
     frame_at,
     frames_ahead,
+    holds,
     payload_of,
     sound_frames,
 )
@@ -136,8 +137,8 @@ class Segment:
         # One that was never durable may be torn, and then the log ends with it. No payload holds
         # the salt: if this one does, another frame was put over a part of it.
         durable = self.limit is not None or frame.lsn + frame.count - 1 <= self.mark.durable
-        start, end = frame.payload_offset - self.base, frame.end - self.base
-        return durable and self.buf.find(self.salt, start, end) < 0 and frame.end <= self.end
+        inside = self.between(frame.payload_offset, frame.end)
+        return durable and frame.end <= self.end and not holds(inside, self.salt)
 
     def between(self, start: int, end: int) -> bytes:
         return self.buf[start - self.base : end - self.base]

@@ -145,7 +145,6 @@ class SegmentWriter:
     ) -> None:
         self.file, self.header, self.end, self.index = file, header, end, index
         self.salt, self.rare = header.salt, max(header.salt)  # see _frame.holds
-        self._indexed = index[-1][1]
         self.dirty = False  # whether it lacks a footer behind what is in it
         self._allocated = end
         self._preallocate = preallocate
@@ -183,14 +182,11 @@ class SegmentWriter:
         if end > self._allocated and self._preallocate:
             ahead = min(max(end, PREALLOCATE_MIN), PREALLOCATE_MAX)
             data = frame + _ZEROS[: -(-(end + ahead) // 4096) * 4096 - end]
-        written = self.file.pwrite(data, start)
-        if written < size:
-            written += write_all(self.file, data[written:], start + written, size - written)
+        written = write_all(self.file, data, start, size)
         if data is not frame:
             self._allocated = start + written
-        if start - self._indexed >= INDEX_STEP:
+        if start - self.index[-1][1] >= INDEX_STEP:
             self.index.append((lsn, start))
-            self._indexed = start
 
     def seal(self, mark: Mark, clean: bool) -> None:
         """End the segment with a footer, trimmed and durable when this returns.

@@ -23,6 +23,7 @@ from recovery._effects import Attend, Commit, Effect, Invoke, Nap, TimedOutError
 from recovery._history import History
 from recovery._keys import step_of
 from recovery._settings import ChildOptions, Settings
+from recovery._together import commit_together
 from recovery._tool import (
     Arguments,
     Scope,
@@ -37,7 +38,6 @@ from recovery._waiting import SLEEP, WAIT_FOR, sleep_arguments, wait_for_argumen
 
 if TYPE_CHECKING:
     from recovery._stream import Stream, SyncStream
-from recovery._together import commit_together
 
 R = TypeVar("R")
 

@@ -82,11 +82,11 @@ class Restored:
     state_at: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     bases: list[Base] = field(default_factory=list)
 
+    borrowed: int = 0  # bytes of the messages that are elsewhere in the log (see _parts)
+
     def forget(self) -> None:
         """State and messages are the run's now, and change: what they were need not be kept."""
         self.state, self.messages, self.refs = {}, [], []
-
-    borrowed: int = 0  # bytes of the messages that are elsewhere in the log (see _parts)
 
 
 @dataclass(frozen=True, slots=True)

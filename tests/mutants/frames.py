@@ -318,8 +318,8 @@ MUTANTS = [
         [
             Edit(
                 SCAN,
-                "return durable and self.buf",
-                "return self.buf",
+                "return durable and frame.end",
+                "return frame.end",
             )
         ],
         ["unit/test_seeded_bugs.py::test_nothing_behind_a_torn_frame_is_fetched"],

@@ -75,7 +75,13 @@ MUTANTS = [
     Mutant(
         "short-write-ignored",
         "What write() says it has written is not looked at: half a record is acknowledged.",
-        [Edit(SEGMENT, "        if written < size:\n", "        if written < 0:\n")],
+        [
+            Edit(
+                SEGMENT,
+                "written = write_all(self.file, data, start, size)",
+                "written = self.file.pwrite(data, start)",
+            )
+        ],
         [PROPERTIES + "test_a_short_write_is_completed"],
     ),
     Mutant(
