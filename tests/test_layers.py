@@ -25,6 +25,7 @@ OPTIONAL = {"eventlog._frame": "isal", "recovery._numpy": "numpy"}
 # What an extra brings, for the modules that belong to that extra.
 EXTRAS = {
     "recovery.cli": {"typer", "rich"},
+    "logdump": {"rich", "shtab"},
     "recovery.testing._proxy": {"h11"},
     "eventlog._xaes": {"cryptography"},
 }

@@ -8,13 +8,14 @@ from contextlib import redirect_stderr, redirect_stdout
 from unittest import mock
 
 import logdump.__main__ as command
+from logdump._exit import IO_ERROR, NO_INPUT, USAGE
 
 from eventlog import EventLog, LogReader, UnsupportedFormatError
 from eventlog import _examine as library
 from tests.fuzz._choices import Choices
 from tests.fuzz._logs import Log, drawn
 
-MISUSED = (command.USAGE, command.NO_INPUT, command.IO_ERROR)
+MISUSED = (USAGE, NO_INPUT, IO_ERROR)
 
 
 def logdump(data: bytes) -> None:

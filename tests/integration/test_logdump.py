@@ -42,7 +42,7 @@ def log(tmp_path: Path) -> Path:
             log.append("tool_result", {"call": i, "text": NASTY})
         log.append(f"kind{NASTY}", b"\x1b[0m")
         log.append_snapshot({"state": "x" * 300, NASTY: NASTY})
-        log.append("ext", Packed(msgpack.packb([msgpack.ExtType(5, b"\x1b[0m"), {1: 2.5}])))
+        log.append("ext", Packed(msgpack.packb([msgpack.ExtType(99, b"\x1b[0m"), {1: 2.5}])))
     return path
 
 
@@ -73,7 +73,7 @@ def test_dump_is_aligned_and_one_line_per_record(log: Path) -> None:
             assert line[head.index("KIND") - 2 : head.index("KIND")] == "  "
             assert int(line[: head.index("VALUE")].split()[-1]) > 0
     assert all(len(line) <= 160 for line in lines)
-    assert "ext 5" in lines[-1] and "2.5" in lines[-1]
+    assert "ext 99" in lines[-1] and "2.5" in lines[-1]
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])

@@ -1,0 +1,89 @@
+"""Text for people's eyes: nothing that a terminal might act upon, numbers at a glance."""
+
+from __future__ import annotations
+
+from unicodedata import east_asian_width
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+def printable(text: str) -> str:
+    """``text`` with everything escaped that a terminal might act upon.
+
+    Control characters (C0, C1, escape sequences), line ends, marks that reverse the direction of
+    text, surrogates: all that Unicode calls not printable.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same of a text whose line ends are to stay."""
+    return "\n".join(printable(line) for line in text.splitlines())
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal ``text`` takes: East Asian characters take two."""
+    return len(text) if text.isascii() else len(text) + sum(map(_is_wide, text))
+
+
+def cut(text: str, width: int) -> str:
+    """``text``, cut short with dots when it takes more than ``width`` columns."""
+    if columns(text) <= width:
+        return text
+    text = text[: max(0, width - 3)]
+    while columns(text) > max(0, width - 3):
+        text = text[:-1]
+    return f"{text}..."[: max(0, width)]
+
+
+def _is_wide(char: str) -> bool:
+    return east_asian_width(char) in "WF"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 record``, ``2,000 records``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def size(number: int) -> str:
+    """Bytes: ``312 B``, ``1.2 KB``, ``8.0 MB`` (of 1,000)."""
+    if number < 1000:
+        return f"{number} B"
+    value = float(number)
+    for unit in ("KB", "MB", "GB"):
+        value /= 1000
+        if value < 999.95:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """How long something took: ``3.1 ms``, ``12.0 s``, ``3 min 5 s``, ``2 h 1 min``, ``3 d``."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < MINUTE:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < HOUR:
+        return f"{whole // MINUTE} min {whole % MINUTE} s"
+    if whole < DAY:
+        return f"{whole // HOUR} h {whole % HOUR // MINUTE} min"
+    return f"{whole // DAY} d {whole % DAY // HOUR} h"
+
+
+def age(seconds: float) -> str:
+    """How long ago, by the largest unit: ``5 s``, ``3 min``, ``2 h``, ``4 d``; never below 0."""
+    seconds = max(0.0, seconds)  # clocks of two machines
+    for limit, unit, word in ((MINUTE, 1, "s"), (HOUR, MINUTE, "min"), (2 * DAY, HOUR, "h")):
+        if seconds < limit:
+            return f"{int(seconds // unit)} {word}"
+    return f"{int(seconds // DAY)} d"
