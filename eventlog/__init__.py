@@ -19,6 +19,7 @@ from eventlog._errors import (
     WrongKeyError,
 )
 from eventlog._log import EventLog, OpenReport
+from eventlog._owner import LogOwner
 from eventlog._reader import LogReader
 from eventlog._record import Packed, Record, Snapshot
 
@@ -30,6 +31,7 @@ __all__ = [
     "FencedError",
     "LogError",
     "LogLockedError",
+    "LogOwner",
     "LogReader",
     "NotEncryptedError",
     "OpenReport",

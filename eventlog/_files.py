@@ -48,8 +48,11 @@ class File(Protocol):
     def lock(self, slot: int) -> bool:
         """Try to hold ``slot`` for this open file alone; False when another has it."""
 
-    def held(self, slots: int) -> bool:
-        """Whether another open file holds any of the slots below ``slots``."""
+    def held(self, slots: int, first: int = 0) -> bool:
+        """Whether another open file holds any of the slots from ``first`` to below ``slots``.
+
+        False where there is no way to find out but to try.
+        """
 
     def identity(self) -> object:
         """Equal for two openings of the same file, also under another name."""
@@ -166,10 +169,11 @@ class OSFile:
             raise
         return True
 
-    def held(self, slots: int) -> bool:
-        if _F_OFD_SETLK is None or slots < 1:
+    def held(self, slots: int, first: int = 0) -> bool:
+        if _F_OFD_SETLK is None or slots <= first:
             return False
-        found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _flock(_LOCK_BYTES, slots))
+        asked = _flock(_LOCK_BYTES + first, slots - first)
+        found = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, asked)
         return bool(struct.unpack_from("h", found)[0] != fcntl.F_UNLCK)
 
     def identity(self) -> object:

@@ -45,9 +45,9 @@ class OpenMemoryFile:
     def lock(self, slot: int) -> bool:
         return self._inode.locks.setdefault(slot, self) is self
 
-    def held(self, slots: int) -> bool:
+    def held(self, slots: int, first: int = 0) -> bool:
         locks = self._inode.locks.items()
-        return any(slot < slots and holder is not self for slot, holder in locks)
+        return any(first <= slot < slots and holder is not self for slot, holder in locks)
 
     def identity(self) -> object:
         return self._inode

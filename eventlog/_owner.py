@@ -20,12 +20,33 @@ import json
 import time
 from typing import Any
 
+from eventlog._dataclass import dataclass
 from eventlog._errors import FencedError, LogError, LogLockedError
 from eventlog._files import Directory, File, Files, write_all
 from eventlog._frame import EPOCH_MAX
 
 LOCK_NAME = "LOCK"
 _CONTENT_SIZE = 512  # within one page, so that it is read as it was written
+
+
+@dataclass(frozen=True, slots=True)
+class LogOwner:
+    """Who has a log, or had it last, as its lock file says.
+
+    ``since``: UTC, as in "2026-11-21T20:15:00Z". ``alive``: whether the log is held now. Where it
+    is held by a machine that does not share its locks with this one, or on a platform without
+    Linux' locks, that is not known, and False.
+    """
+
+    epoch: int
+    pid: int | None
+    host: str | None
+    since: str | None
+    alive: bool
+
+    def __str__(self) -> str:
+        who = f"process {self.pid} on {self.host}" if self.pid is not None else "a process"
+        return f"{who}, since {self.since}"
 
 
 class Owner:
@@ -61,6 +82,23 @@ class Owner:
     def close(self) -> None:
         """Let go of the log."""
         self._file.close()
+
+
+def owner_of(directory: Directory) -> LogOwner | None:
+    """The present or last owner; None when nothing says that there was one. Takes no lock."""
+    try:
+        file = directory.open(LOCK_NAME)
+    except FileNotFoundError:
+        return None
+    try:
+        epoch = _read_epoch(file)
+        found = _parse(file.pread(_CONTENT_SIZE, 0))
+        alive = file.held(epoch + 1, first=epoch)
+    finally:
+        file.close()
+    if not epoch:
+        return None
+    return LogOwner(epoch, found.get("pid"), found.get("host"), found.get("since"), alive)
 
 
 def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -> Owner:

@@ -21,6 +21,7 @@ from eventlog._frame import (
     Frame,
 )
 from eventlog._listing import LOOKS_MAX, Listing, Place
+from eventlog._owner import LogOwner, owner_of
 from eventlog._pieces import sound_in_pieces
 from eventlog._record import Record, Snapshot
 from eventlog._scan import End, Mark, Segment
@@ -122,6 +123,10 @@ class LogReader:
             return mark.durable
         place = places[-1]  # what is before a segment was made durable before it was made
         return max(place.first_lsn - 1, self._load(place, mark).known_durable())
+
+    def owner(self) -> LogOwner | None:
+        """Who has the log, or had it last; None when nothing says so. Takes no lock."""
+        return owner_of(self._directory)
 
     def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
         """Verified snapshots, the newest first; a damaged one is passed over and reported."""

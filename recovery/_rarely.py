@@ -8,6 +8,7 @@ from recovery._fork import fork
 from recovery._register import register
 from recovery._resolve import accept, resolve
 from recovery._run_event import RunEvent
+from recovery._status import OpenCall, RunStatus, runs, status
 from recovery._stream import Stream, SyncStream
 from recovery._undo_outside import undo
 
@@ -15,8 +16,10 @@ __all__ = [
     "ComparedRun",
     "Comparison",
     "Difference",
+    "OpenCall",
     "RunEvent",
     "RunEvents",
+    "RunStatus",
     "Stream",
     "SyncStream",
     "accept",
@@ -25,5 +28,7 @@ __all__ = [
     "fork",
     "register",
     "resolve",
+    "runs",
+    "status",
     "undo",
 ]

@@ -1,0 +1,349 @@
+"""How it stands with a run, for whoever has to decide: read from its log, live or dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import field
+from typing import Any, Literal
+
+from eventlog import Damage, EncryptedLogError, LogError, LogOwner, LogReader, Packed, Record
+from eventlog._dataclass import dataclass
+from recovery._checkpoint import CheckpointStore
+from recovery._errors import RecoveryError
+from recovery._events import (
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    RunUndone,
+    skim,
+)
+from recovery._existing import backend_of, reader_of
+from recovery._history import Ended, Entry, ended_by, reaches_behind
+from recovery._keys import idempotency_key, step_of
+from recovery._lineage import ForkedFrom
+from recovery._progress import Progress, ProgressTally
+from recovery._replay import RecordedCall, Replay
+from recovery._run_event import carried_by
+from recovery._snapshots import BrokenCheckpointError, checked_body
+from recovery._values import unpack
+from recovery.stores.protocol import RunStore
+
+State = Literal[
+    "running", "interrupted", "in doubt", "waiting", "parked",
+    "finished", "failed", "cancelled", "undone", "empty", "unreadable",
+]  # fmt: skip
+CallState = Literal["in doubt", "under way", "asks", "waits", "to be made again"]
+
+# What a recovery does with a call in doubt, by what its tool says of crashes.
+_THEN = {
+    "park": "parks the run until somebody resolves it",
+    "retry": "makes it again: its tool may be repeated",
+    "report": "tells the agent that its outcome is unknown",
+    "reconcile": "asks the tool's reconcile function what became of it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A call of a run of which nothing says how it ended.
+
+    ``lsn``: the record of its intent, by which ``resolve`` and ``approve`` know it. ``state``: "in
+    doubt" (begun, and its process has died), "under way" (its process is alive), "asks" (for
+    approval), "waits" (for a time or a signal), "to be made again" (it failed or was not begun).
+    ``then``: what a recovery does with it, in words. ``step``: None for a call made inside another.
+    ``since``: when it was first intended, in seconds since 1970. ``size``: bytes of its arguments.
+    ``child``: the run that it started, if it did.
+    """
+
+    lsn: int
+    tool: str
+    call_id: str
+    step: int | None
+    state: CallState
+    then: str
+    after_crash: str
+    attempt: int
+    since: float
+    idempotency_key: str
+    size: int
+    child: str = ""
+    packed: Packed | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Tool and LSN, as in ``charge#88``."""
+        return f"{self.tool}#{self.lsn}"
+
+    @property
+    def arguments(self) -> Any:
+        """[positional, by name]; None when they were too large to be recorded whole.
+
+        UnreadableValueError when a type in them is not registered here.
+        """
+        return None if self.packed is None else unpack(self.packed)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """How it stands with a run.
+
+    ``state``: "running" (a process has it), "interrupted" (none has it, and it can go on: run it
+    again), "in doubt" (parked until calls are resolved), "waiting" (parked for a time, a signal or
+    an approval), "parked" (for what ``why`` says), "finished", "failed", "cancelled", "undone",
+    "empty" (no agent has begun it), "unreadable" (damaged or encrypted so that nothing can be
+    said). ``why`` says more, in a line, where there is more to say.
+
+    ``progress``: steps, calls, tokens, cost (see Progress). ``owner``: who has it, or had it last.
+    ``started`` and ``last``: its first and last record, in seconds since 1970, 0.0 if not known.
+    ``wake_at``: when a waiting run can go on by itself. ``checkpoint`` and ``checkpoint_step``: LSN
+    and step of the checkpoint that a recovery begins with, 0 if none; ``replayed``: the records
+    behind it. ``damage``: what is lost of these, or of the end of the log. ``last_lsn``: where it
+    ends, with ``torn`` bytes of a torn tail behind.
+    """
+
+    run_id: str
+    state: State
+    why: str = ""
+    progress: Progress = ProgressTally().progress()
+    recoveries: int = 0
+    calls: tuple[OpenCall, ...] = ()
+    owner: LogOwner | None = None
+    started: float = 0.0
+    last: float = 0.0
+    wake_at: float | None = None
+    checkpoint: int = 0
+    checkpoint_step: int = 0
+    replayed: int = 0
+    last_lsn: int = 0
+    torn: int = 0
+    damage: tuple[Damage, ...] = ()
+    packed_task: Packed | None = field(default=None, repr=False)
+
+    @property
+    def in_doubt(self) -> tuple[OpenCall, ...]:
+        """The calls that were begun and of which nothing says how they ended."""
+        return tuple(call for call in self.calls if call.state == "in doubt")
+
+    @property
+    def task(self) -> Any:
+        """What the agent was given; UnreadableValueError when its type is not registered here."""
+        return None if self.packed_task is None else unpack(self.packed_task)
+
+
+def status(store: CheckpointStore | RunStore, run_id: str) -> RunStatus:
+    """How it stands with a run: its state, the calls in doubt, and what a recovery would do.
+
+    Reads from the newest checkpoint on, so the cost does not grow with the run. Takes no lock and
+    writes nothing; the run may be live, dead or damaged, and no type need be registered. Raises
+    RecoveryError when there is no such run.
+    """
+    with reader_of(store, run_id) as reader:
+        return status_of(reader, run_id)
+
+
+def runs(store: CheckpointStore | RunStore) -> Iterator[RunStatus]:
+    """How it stands with each run of a store, in the order of their ids; see ``status``."""
+    backend = backend_of(store)
+    for run_id in backend.run_ids():
+        try:
+            reader = backend.read(run_id)
+            if reader is not None:  # else just being made, or no run at all
+                with reader:
+                    yield status_of(reader, run_id)
+        except (LogError, OSError, RecoveryError) as exc:
+            yield RunStatus(run_id, "unreadable", str(exc))
+
+
+def status_of(reader: LogReader, run_id: str) -> RunStatus:
+    """The same of an open log."""
+    tail, owner = reader.tail(), reader.owner()
+    known: dict[str, Any] = {
+        "owner": owner, "last_lsn": tail.next_lsn - 1, "torn": tail.torn_size,
+        "damage": tail.damaged,
+    }  # fmt: skip
+    try:
+        read = _read(reader)
+    except (EncryptedLogError, RecoveryError, ValueError) as exc:
+        return RunStatus(run_id, "unreadable", str(exc), **known)
+    read.damage = list(dict.fromkeys((*tail.damaged, *read.damage)))
+    known["damage"] = tuple(read.damage)
+    alive = owner is not None and owner.alive
+    calls = tuple(read.open_calls(run_id, alive))
+    state, why = _state(read, calls, alive)
+    parked = read.parked
+    return RunStatus(
+        run_id, state, why, read.tally.progress(), read.recoveries, calls,
+        started=read.started_ns / 1e9, last=read.last_ns / 1e9,
+        wake_at=parked.wake_at if state == "waiting" and parked is not None else None,
+        checkpoint=read.checkpoint, checkpoint_step=read.step, replayed=read.replayed,
+        packed_task=_packed(read.started.task) if read.started else None, **known,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Read:
+    """What the newest checkpoint and the records behind it say, values unread."""
+
+    tally: ProgressTally
+    replay: Replay
+    started: RunStarted | None
+    ended: Ended | None
+    parked: RunParked | None
+    damage: list[Damage]
+    checkpoint: int
+    step: int
+    recoveries: int
+    replayed: int
+    started_ns: int
+    last_ns: int
+
+    def open_calls(self, run_id: str, alive: bool) -> Iterator[OpenCall]:
+        """The calls without an outcome, in the order of the log."""
+        if self.ended is not None and not isinstance(self.ended, RunCancelled | RunUndone):
+            return
+        doubt = {call.lsn for call in self.replay.in_doubt()}
+        asking = {call.lsn for call in self.replay.undecided()}
+        for call in self.replay.unclaimed():
+            if call.done or call.cancelled:
+                continue
+            state: CallState = "to be made again"
+            if call.intent.after_crash == "wait":
+                state = "waits"
+            elif call.lsn in asking:
+                state = "asks"
+            elif call.lsn in doubt:
+                state = "under way" if alive else "in doubt"
+            yield self._open_call(call, state)
+
+    def _open_call(self, call: RecordedCall, state: CallState) -> OpenCall:
+        intent = call.intent
+        uid = self.started.uid if self.started is not None else ""
+        then = {
+            "in doubt": _THEN.get(intent.after_crash, intent.after_crash),
+            "under way": "nothing, while its process is alive",
+            "asks": "waits until somebody approves or denies it",
+            "waits": "goes on waiting",
+            "to be made again": "makes it again",
+        }[state]
+        return OpenCall(
+            call.lsn, intent.tool, intent.call_id, step_of(intent.scope), state, then,
+            intent.after_crash, call.attempts, call.time_ns / 1e9,
+            self.replay.foreign_key(call.lsn) or idempotency_key(uid, call.key), intent.size,
+            intent.child, _packed(intent.args),
+        )  # fmt: skip
+
+
+def _packed(value: Any) -> Packed | None:
+    return value if type(value) is Packed and value != b"\xc0" else None
+
+
+def _read(reader: LogReader) -> _Read:
+    damage: list[Damage] = []
+    for point in _points(reader, damage):
+        lost: list[Damage] = []
+        tail = list(_entries(reader.records(point.lsn + 1, on_damage=lost.append), lost))
+        if not reaches_behind(tail, point.step):  # as for a recovery, see _history.load
+            break
+    entries = [*_entries(point.prologue, lost), *tail]
+    tally = ProgressTally()
+    if point.carried is not None:
+        tally.restore(point.carried)
+    for entry in tail:
+        tally.observe(*entry)
+    events = [event for *_, event in entries]
+    started = next((event for event in events if isinstance(event, RunStarted)), None)
+    origin = ForkedFrom.of(started)
+    return _Read(
+        tally, Replay.of(entries, origin.optional if origin else 0), started, ended_by(entries),
+        next((event for event in reversed(events) if isinstance(event, RunParked)), None),
+        [*damage, *lost], point.lsn, point.step,
+        point.recoveries + sum(isinstance(event, RunResumed) for event in events), len(tail),
+        entries[0][1] if entries else point.time_ns, tail[-1][1] if tail else point.time_ns,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Point:
+    """Where reading may begin: behind a checkpoint, or at the beginning of the log."""
+
+    lsn: int = 0
+    time_ns: int = 0
+    step: int = 0
+    recoveries: int = 0
+    carried: Any = None
+    prologue: list[Record] = field(default_factory=list)
+
+
+def _points(reader: LogReader, damage: list[Damage]) -> Iterator[_Point]:
+    for snapshot in reader.snapshots(damage.append):
+        try:
+            body = checked_body(snapshot)
+        except BrokenCheckpointError:
+            continue
+        found = reader.fetch(set(body["prologue"]))
+        if len(found) == len(body["prologue"]):
+            prologue = [found[lsn] for lsn in sorted(found)]
+            yield _Point(snapshot.lsn, snapshot.time_ns, body["step"], body["recoveries"],
+                         carried_by(snapshot)[0], prologue)  # fmt: skip
+    yield _Point()
+
+
+def _entries(records: Iterable[Record], lost: list[Damage]) -> Iterator[Entry]:
+    for record in records:
+        try:
+            event = skim(record)
+        except ValueError as exc:
+            lost.append(Damage(0, 0, len(record.packed), record.lsn, record.lsn, str(exc)))
+            continue
+        if event is not None:
+            yield record.lsn, record.time_ns, event
+
+
+def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State, str]:
+    if read.ended is not None and not (
+        isinstance(read.ended, RunUndone) and read.tally.status != "undone"
+    ):
+        return _ended(read.ended)
+    if alive:
+        return "running", ""
+    if read.ended is not None:
+        return "interrupted", "its undo was not finished"
+    if read.started is None:
+        return ("unreadable", str(read.damage[0])) if read.damage else ("empty", "")
+    if read.parked is None or read.tally.status != "parked":
+        return "interrupted", ""
+    return _parked(read.parked, calls)
+
+
+def _ended(ended: Ended) -> tuple[State, str]:
+    match ended:
+        case RunFinished():
+            return "finished", ""
+        case RunFailed(type=kind, message=message, call=call):
+            settled = f" (call {call} can be resolved, and the run goes on)" if call else ""
+            return "failed", f"{kind.removeprefix('builtins.')}: {message}{settled}"
+        case RunCancelled():
+            return "cancelled", _said(ended.who, ended.why)
+        case RunUndone():
+            return "undone", _said(ended.who, ended.why)
+
+
+def _parked(parked: RunParked, calls: tuple[OpenCall, ...]) -> tuple[State, str]:
+    """Why a run stands still: for its calls, while these are open, or for what it says."""
+    left = [call for call in calls if call.lsn in parked.calls
+            and (call.child or call.state != "to be made again")]  # fmt: skip
+    if any(call.state == "in doubt" for call in left):
+        return "in doubt", ", ".join(call.name for call in left)
+    if left and (parked.why or parked.wake_at is not None):
+        return "waiting", parked.why
+    if parked.calls and not left:
+        return "interrupted", "what it was parked for is settled: it goes on when it is run"
+    children = [f"child run {call.child}" for call in left if call.child]
+    return "parked", parked.why or ", ".join(children or (call.name for call in left))
+
+
+def _said(who: str, why: str) -> str:
+    return ": ".join(part for part in (who, why) if part)
