@@ -35,10 +35,11 @@ exit codes:
 
 \b
 examples:
-  recovery crashtest myagent:agent --task '"write to Ann"' --tool myagent:send_mail
+  recovery crashtest myagent:agent --task '"write to Ann"' --tool mail:send
   recovery crashtest --tool smtplib:SMTP.send_message -- python agent.py
-  recovery crashtest --proxy 8080=127.0.0.1:9000 -- ./agent --pay http://127.0.0.1:8080
-  recovery crashtest --proxy 0=https://api.example.com -- sh -c './agent --api $CRASHTEST_PROXY'
+  recovery crashtest --proxy 8080=127.0.0.1:9000 -- ./pay localhost:8080
+  recovery crashtest --proxy 0=https://api.example.com -- \\
+      sh -c './agent --api $CRASHTEST_PROXY'
 
 \b
 docs/crashtest.md says more, also what such a test cannot see.

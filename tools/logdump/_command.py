@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,6 +83,15 @@ class Context:
     def print(self, line: str) -> None:
         """Write a line, which must be printable already."""
         print(line, file=self.out)
+
+    def tell(self, line: str) -> None:
+        """Write a line of prose, which must be printable already; folded on a terminal."""
+        lines = (
+            [line]
+            if not self.out.isatty()
+            else textwrap.wrap(line, self.width, subsequent_indent="  ")
+        )
+        self.print("\n".join(lines))
 
     @cached_property
     def console(self) -> Console:

@@ -51,7 +51,12 @@ def _run(context: Context) -> int:
         for item in dump(reader):
             if as_json and context.args.redact and "body" in item:
                 item["body"] = redaction.shown(readable_json(item["body"]), str(item["kind"]))
-            context.print(as_line(item) if as_json else record_line(item, width, redaction))
+            if as_json:
+                context.print(as_line(item))
+            elif "lsn" in item:
+                context.print(record_line(item, width, redaction))
+            else:
+                context.tell(record_line(item, width, redaction))
             if item["type"] == "damage":
                 bits |= int(str(item["bit"]))
     return bits

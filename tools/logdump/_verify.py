@@ -52,11 +52,14 @@ def _run(context: Context) -> int:
                 except StopIteration as end:
                     totals: Totals = end.value
                     break
-                context.print(as_line(finding.as_json()) if as_json else finding_line(finding))
+                if as_json:
+                    context.print(as_line(finding.as_json()))
+                else:
+                    context.tell(finding_line(finding))
             if as_json:
                 context.print(as_line({"type": "totals", **asdict(totals)}))
             else:
-                context.print(summary_line(reader.path, totals))
+                context.tell(summary_line(reader.path, totals))
             return totals.exit_code
     except (LogError, NotADirectoryError) as exc:
         if as_json:

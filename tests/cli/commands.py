@@ -1,0 +1,83 @@
+"""How each command is called on the golden runs. What is registered and not here is called with
+the run alone, so that a new command is tested from the beginning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from logdump._commands import COMMANDS
+
+from tests.cli.harness import RUNS
+
+LOGS = tuple(sorted(path.name for path in RUNS.iterdir())) if RUNS.exists() else ()
+MISSING = "nowhere"
+
+
+@dataclass(frozen=True)
+class How:
+    """How a command is called: the words behind its name, with "{run}" for a run's id (of logdump
+    its path, which is the same in the directory of the store).
+
+    ``runs``: on which golden runs. ``variants``: other words, and on which runs those.
+    ``missing``: the exit code for a run that is not there. ``elsewhere``: it has tests of its own,
+    and only its help is looked at here. ``live``: it draws anew on a terminal.
+    """
+
+    words: str = "{run}"
+    runs: tuple[str, ...] = LOGS
+    variants: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    missing: int = 66
+    elsewhere: bool = False
+    live: bool = False
+    writes: bool = False
+
+    def args(self, run: str, words: str | None = None) -> list[str]:
+        """The words for one run."""
+        return [word.replace("{run}", run) for word in (words or self.words).split()]
+
+
+# One of each kind that logs come in.
+KINDS = (
+    "finished", "torn", "damaged_frame", "damaged_header", "damaged_payload", "damaged_snapshot",
+    "missing_segment", "foreign", "unsupported", "encrypted",
+)  # fmt: skip
+
+HOW: dict[str, How] = {
+    "logdump dump": How(
+        runs=KINDS,
+        variants={
+            "{run} --json": ("finished", "damaged_frame", "encrypted", "foreign"),
+            "{run} --redact *": ("finished",),
+        },
+    ),
+    "logdump verify": How(variants={"{run} --json": LOGS}),
+    "recovery crashtest": How(elsewhere=True),
+}
+
+
+def registered() -> list[str]:
+    """All commands of both tools, with the names of the families that they are in."""
+    found = [f"logdump {command.name}" for command in COMMANDS]
+    try:
+        import typer.main
+
+        from recovery.cli._app import app
+    except ModuleNotFoundError:  # without the extra
+        return found
+
+    def walk(name: str, command: Any) -> None:
+        inside = getattr(command, "commands", None)
+        if inside is None:
+            found.append(name)
+        for part, one in (inside or {}).items():
+            walk(f"{name} {part}", one)
+
+    walk("recovery", typer.main.get_command(app))
+    return found
+
+
+def how(command: str) -> How:
+    """How to call it."""
+    default = How("--store . {run}", missing=1) if command.startswith("recovery") else How()
+    return HOW.get(command, default)
