@@ -26,6 +26,7 @@ NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", 
 
 _F_FULLFSYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync alone leaves the drive's cache
 _F_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", None)  # Linux 3.15 and later
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOCK_BYTES = 1 << 32  # slots lie beyond the lock file's content, which must stay readable
 
 
@@ -65,6 +66,9 @@ class Directory(Protocol):
 
     path: str
 
+    def in_place(self) -> bool:
+        """Whether its path still leads to it: it may have been renamed, removed or replaced."""
+
     def names(self) -> list[str]: ...
 
     def open(self, name: str, *, write: bool = False, create: bool = False) -> File:
@@ -94,6 +98,16 @@ class Files(Protocol):
 
     def list_directories(self, path: str) -> list[str]:
         """Names of the directories in ``path``; none when it is not there."""
+
+    def move(self, path: str, new: str) -> None:
+        """Give a directory another name where it is, durably. Raises FileNotFoundError; OSError
+        when the new name is taken."""
+
+    def delete(self, path: str) -> None:
+        """Delete a directory with all that is in it: links themselves, never what they lead to.
+
+        What is gone already is no error. Not durable: a crash may leave any part of it.
+        """
 
     def file_system(self, directory: Directory) -> str:
         """The kind of file system, "" when unknown."""
@@ -257,6 +271,13 @@ class OSDirectory:
             return None
         return found.st_dev, found.st_ino
 
+    def in_place(self) -> bool:
+        try:
+            found = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(found, os.fstat(self._fd))
+
     def device(self) -> int:
         return os.fstat(self._fd).st_dev
 
@@ -285,6 +306,24 @@ class OSDirectory:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _empty(fd: int) -> None:
+    """Delete all that is in a directory. By descriptors, so that a name that is exchanged for a
+    link meanwhile leads nowhere else."""
+    with os.scandir(fd) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_directory in found:
+        with contextlib.suppress(FileNotFoundError):  # somebody else deletes it as well
+            if not is_directory:
+                os.unlink(name, dir_fd=fd)
+                continue
+            inside = os.open(name, _DIRECTORY, dir_fd=fd)
+            try:
+                _empty(inside)
+            finally:
+                os.close(inside)
+            os.rmdir(name, dir_fd=fd)
 
 
 class OSFiles:
@@ -332,6 +371,19 @@ class OSFiles:
                 return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
         except FileNotFoundError:
             return []
+
+    def move(self, path: str, new: str) -> None:
+        os.rename(path, new)
+        self._sync_directory(os.path.dirname(os.path.abspath(new)))
+
+    def delete(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            fd = os.open(path, _DIRECTORY)
+            try:
+                _empty(fd)
+            finally:
+                os.close(fd)
+            os.rmdir(path)
 
     def file_system(self, directory: Directory) -> str:
         assert isinstance(directory, OSDirectory)

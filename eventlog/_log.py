@@ -17,7 +17,7 @@ from eventlog._dataclass import dataclass
 from eventlog._errors import Damage, LogError, UnsupportedFormatError, WriterFailedError
 from eventlog._files import Directory, Files, OSFiles, check_file_system
 from eventlog._frame import HEADER_SIZE, RECORDS, SEGMENT_SIZE_MAX, SNAPSHOT
-from eventlog._owner import LOCK_NAME, claim
+from eventlog._owner import LOCK_NAME, claim_in_place
 from eventlog._reader import LogReader, OnDamage
 from eventlog._record import Record, Snapshot, encode_payload, encode_snapshot, pack
 from eventlog._tail import Tail
@@ -104,8 +104,9 @@ class EventLog:
 
         Raises LogLockedError (held by another), UnsupportedFormatError (not a log, or of a newer
         version), EncryptedLogError, WrongKeyError and NotEncryptedError (before anything is
-        written), LogError (a file system that cannot give ``durability``), OSError. Damage is not
-        raised here but reported, and raised where it is read; appending goes on behind it.
+        written), LogError (a file system that cannot give ``durability``; a log that was removed
+        or moved away just now), OSError. Damage is not raised here but reported, and raised where
+        it is read; appending goes on behind it.
         """
         if durability not in ("power", "process", "none"):
             raise ValueError(f'durability is "power", "process" or "none", not {durability!r}')
@@ -118,7 +119,7 @@ class EventLog:
             _check_directory(files, directory, durability)
             reader = LogReader(files, directory, encryption)
             encrypter = reader.decoder.encrypter(files.random_bytes)
-            owner = claim(files, directory, reader.listing.last_epoch(), takeover)
+            owner = claim_in_place(files, directory, reader.listing.last_epoch(), takeover)
             log_id = reader.listing.log_id() or files.random_bytes(16)
             appender = Appender(files, directory, owner, log_id)
             try:

@@ -61,8 +61,11 @@ class OpenMemoryFile:
 class MemoryDirectory:
     """A directory in memory."""
 
-    def __init__(self, path: str, entries: dict[str, MemoryFile]) -> None:
-        self.path, self.entries = path, entries
+    def __init__(self, files: MemoryFiles, path: str) -> None:
+        self.path, self.entries, self._files = path, files.directories[path], files
+
+    def in_place(self) -> bool:
+        return self._files.directories.get(self.path) is self.entries
 
     def names(self) -> list[str]:
         return list(self.entries)
@@ -99,17 +102,34 @@ class MemoryFiles:
         self.directories: dict[str, dict[str, MemoryFile]] = {}
 
     def make_directory(self, path: str) -> MemoryDirectory:
-        return MemoryDirectory(path, self.directories.setdefault(path, {}))
+        self.directories.setdefault(path, {})
+        return MemoryDirectory(self, path)
 
     def open_directory(self, path: str) -> MemoryDirectory:
         if path not in self.directories:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return MemoryDirectory(path, self.directories[path])
+        return MemoryDirectory(self, path)
 
     def list_directories(self, path: str) -> list[str]:
         inside = path.rstrip("/") + "/"
         return sorted(p[len(inside) :] for p in self.directories
                       if p.startswith(inside) and "/" not in p[len(inside) :])  # fmt: skip
+
+    def move(self, path: str, new: str) -> None:
+        if path not in self.directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if new in self.directories:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), new)
+        for one in self._within(path):
+            self.directories[new + one[len(path) :]] = self.directories.pop(one)
+
+    def delete(self, path: str) -> None:
+        for one in self._within(path):
+            self.directories.pop(one).clear()
+
+    def _within(self, path: str) -> list[str]:
+        """The directory and those in it, the innermost first."""
+        return sorted((p for p in self.directories if f"{p}/".startswith(f"{path}/")), reverse=True)
 
     def file_system(self, directory: object) -> str:
         return "memory"

@@ -139,6 +139,30 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
     return Owner(directory, file, epoch + 1, content, contested)
 
 
+def claim_in_place(files: Files, directory: Directory, last_epoch: int, takeover: bool) -> Owner:
+    """``claim`` for a log that is still where it was opened.
+
+    Whoever removes a log holds it while he renames its directory (see _removal). So either he
+    finds it held by us, or we find, now that we hold it, that it is not there any more: nobody
+    writes into a log that is about to be deleted.
+    """
+    try:
+        owner = claim(files, directory, last_epoch, takeover)
+    except FileNotFoundError:  # the directory is deleted already, so nothing can be made in it
+        raise _gone(directory) from None
+    if directory.in_place():
+        return owner
+    owner.close()
+    raise _gone(directory)
+
+
+def _gone(directory: Directory) -> LogError:
+    return LogError(
+        f"{directory.path} was removed or moved away while it was being opened. Nothing was "
+        "written. Open it again: if it is still gone, that begins a new log."
+    )
+
+
 def _content(files: Files, epoch: int) -> bytes:
     pid, host = files.process()
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(files.time_ns() // 1_000_000_000))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -89,8 +89,9 @@ class _OpenFile(OpenMemoryFile):
 
 class _Directory(MemoryDirectory):
     def __init__(self, disk: SimulatedDisk, path: str) -> None:
-        super().__init__(path, disk.directories[path])
+        super().__init__(disk, path)
         self._disk, self._changes = disk, disk.changes[path]
+        self._durable = disk.durable_names[path]
 
     def open(self, name: str, *, write: bool = False, create: bool = False) -> OpenMemoryFile:
         if create and name not in self.entries:
@@ -113,7 +114,8 @@ class _Directory(MemoryDirectory):
     def sync(self) -> None:
         self._disk.step("sync directory")
         self._changes.clear()
-        self._disk.durable_names[self.path] = dict(self.entries)
+        self._durable.clear()
+        self._durable.update(self.entries)
 
     def _set(self, name: str, inode: _Inode) -> None:
         self.entries[name] = inode
@@ -129,7 +131,8 @@ class SimulatedDisk(MemoryFiles):
     """Files that crash and fail on command. Time and randomness come from ``seed``.
 
     Calls that change something are counted in ``calls``, by their verbs: "create", "write",
-    "truncate", "sync", "publish", "remove", "sync directory". ``reads`` counts reads.
+    "truncate", "sync", "publish", "remove", "sync directory"; of whole directories "rename" and
+    "remove directory". ``reads`` counts reads.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -140,6 +143,9 @@ class SimulatedDisk(MemoryFiles):
         # By directory: what its last sync made durable, and the changes since, name by name.
         self.durable_names: dict[str, dict[str, MemoryFile]] = {}
         self.changes: dict[str, list[tuple[str, _Inode | None]]] = {}
+        # Directories renamed (path, new path) and deleted (path, "") that no sync has made durable.
+        # They reach the disk in this order, as journals have it.
+        self.moves: list[tuple[str, str]] = []
         self._random = random.Random(seed)
         self._clock = 1_700_000_000_000_000_000
         self._crash_at: int | None = None
@@ -178,9 +184,10 @@ class SimulatedDisk(MemoryFiles):
         """The disk for the next process: every write is there, every lock is gone."""
         after = self._next()
         copies = {id(inode): inode.copy() for inode in self._inodes()}
+        after.moves = list(self.moves)
         for path, entries in self.directories.items():
             after.directories[path] = {n: copies[id(inode)] for n, inode in entries.items()}
-            durable = self.durable_names[path]
+        for path, durable in self.durable_names.items():
             after.durable_names[path] = {n: copies[id(inode)] for n, inode in durable.items()}
             after.changes[path] = [(n, copies[id(i)] if i else None) for n, i in self.changes[path]]
         return after
@@ -194,8 +201,8 @@ class SimulatedDisk(MemoryFiles):
         contents = {
             id(i): chosen(i.durable, i.writes, bytes(i.ghost), choose) for i in self._inodes()
         }
-        names = {path: choose.choice(self._names(path)) for path in self.directories}
-        return self._lost(names, contents)
+        names = {path: choose.choice(self._names(path)) for path in self.durable_names}
+        return self._lost(self._placed(names, choose.randint(0, len(self.moves))), contents)
 
     def power_losses(
         self, torn: bool = True, wanted: Callable[[bytes], bool] = lambda image: True
@@ -208,29 +215,22 @@ class SimulatedDisk(MemoryFiles):
         """
         inodes = self._inodes()
         names = [
-            dict(zip(self.directories, choice, strict=True))
-            for choice in product(*(self._names(path) for path in self.directories))
+            self._placed(dict(zip(self.durable_names, choice, strict=True)), moved)
+            for choice in product(*(self._names(path) for path in self.durable_names))
+            for moved in range(len(self.moves) + 1)
         ]
         seen: set[bytes] = set()
         for contents in _contents(inodes, torn):
             held = {id(inode): pair for inode, pair in zip(inodes, contents, strict=True)}
             for choice in names:
-                image = _image(
-                    (path, name, held[id(file)][1])
-                    for path, entries in choice.items()
-                    for name, file in entries.items()
-                )
+                image = _image(choice, lambda file: held[id(file)][1])  # noqa: B023 - called here
                 if image not in seen and wanted(image):
                     seen.add(image)
                     yield self._lost(choice, {key: pair[0] for key, pair in held.items()})
 
     def image(self) -> bytes:
         """A digest of all names and contents: equal for equal disks."""
-        return _image(
-            (path, name, _digest(bytes(file.content)))
-            for path, entries in self.directories.items()
-            for name, file in entries.items()
-        )
+        return _image(self.directories, lambda file: _digest(bytes(file.content)))
 
     # -- what the engine does
 
@@ -265,6 +265,8 @@ class SimulatedDisk(MemoryFiles):
         return self._newest
 
     def make_directory(self, path: str) -> MemoryDirectory:
+        if path not in self.directories:
+            self._settle()  # the name is made durable, and with it those beside it
         for names in (self.directories, self.durable_names):
             names.setdefault(path, {})
         self.changes.setdefault(path, [])
@@ -273,6 +275,27 @@ class SimulatedDisk(MemoryFiles):
     def open_directory(self, path: str) -> MemoryDirectory:
         super().open_directory(path)
         return _Directory(self, path)
+
+    def move(self, path: str, new: str) -> None:
+        self.step("rename")
+        super().move(path, new)
+        for one in [p for p in self.durable_names if f"{p}/".startswith(f"{path}/")]:
+            there = new + one[len(path) :]
+            self.durable_names[there] = self.durable_names.pop(one)
+            self.changes[there] = self.changes.pop(one)
+        self.moves.append((path, new))
+        self.step("sync directory")
+        self._settle()
+
+    def delete(self, path: str) -> None:
+        for one in self._within(path):
+            for name in sorted(self.directories[one]):
+                self.step("remove")
+                del self.directories[one][name]
+                self.changes[one].append((name, None))
+            self.step("remove directory")
+            del self.directories[one]
+            self.moves.append((one, ""))
 
     def time_ns(self) -> int:
         self._clock += 1_000_000
@@ -297,8 +320,9 @@ class SimulatedDisk(MemoryFiles):
     def _inodes(self) -> list[_Inode]:
         """All files that have a name, may have had one, or may still have it after a power loss."""
         found: dict[int, _Inode] = {}
-        for path in self.directories:
-            named = [*self.directories[path].values(), *self.durable_names[path].values()]
+        for path in self.durable_names:
+            present = self.directories.get(path, {})
+            named = [*present.values(), *self.durable_names[path].values()]
             for file in [*named, *(inode for _, inode in self.changes[path] if inode)]:
                 found.setdefault(id(file), _inode(file))
         return list(found.values())
@@ -314,6 +338,23 @@ class SimulatedDisk(MemoryFiles):
                 if names not in found:
                     found.append(names)
         return found
+
+    def _settle(self) -> None:
+        """The names of directories are durable, and those that were deleted are gone for good."""
+        for path, new in self.moves:
+            if not new and path not in self.directories:
+                del self.durable_names[path], self.changes[path]
+        self.moves.clear()
+
+    def _placed(
+        self, names: dict[str, dict[str, MemoryFile]], moved: int
+    ) -> dict[str, dict[str, MemoryFile]]:
+        """The same when only the first so many of ``moves`` have reached the disk."""
+        placed = {path: n for path, n in names.items() if (path, "") not in self.moves[:moved]}
+        for old, new in reversed(self.moves[moved:]):
+            for path in [path for path in placed if new and f"{path}/".startswith(f"{new}/")]:
+                placed[old + path[len(new) :]] = placed.pop(path)
+        return placed
 
     def _lost(
         self, names: dict[str, dict[str, MemoryFile]], contents: dict[int, bytes]
@@ -359,7 +400,14 @@ def _digest(content: bytes) -> bytes:
     return xxhash.xxh3_128_digest(content)
 
 
-def _image(files: Iterable[tuple[str, str, bytes]]) -> bytes:
+def _image(
+    directories: dict[str, dict[str, MemoryFile]], digest_of: Callable[[MemoryFile], bytes]
+) -> bytes:
     """A digest of directories, names and digests of contents, in any order."""
-    lines = sorted(f"{path}/{name}\0".encode() + digest for path, name, digest in files)
-    return _digest(b"".join(lines))
+    lines = [f"{path}/\0".encode() for path in directories]
+    lines += [
+        f"{path}/{name}\0".encode() + digest_of(file)
+        for path, entries in directories.items()
+        for name, file in entries.items()
+    ]
+    return _digest(b"".join(sorted(lines)))

@@ -18,7 +18,9 @@ from eventlog import (
 )
 from eventlog._files import Files
 from eventlog._log import Durability
+from eventlog._removal import finish, remove, removed_from
 from eventlog.encryption import Encryption
+from recovery._errors import RecoveryError
 from recovery._values import pack, pack_map, unpack
 
 # Becomes the name of a directory, on case-insensitive file systems too: no separators, no dots in
@@ -56,6 +58,16 @@ class RunStore(Protocol):
 
     def inbox(self, run_id: str) -> LogReader | None:
         """A reader of what was posted to the run; None when nothing ever was."""
+
+    def remove(self, run_id: str, at: int | None = None) -> None:
+        """Delete the run and its inbox; gone for good when this returns, whatever happens.
+
+        ``at``: only if that is still the LSN of its newest record. Else LogError, and nothing was
+        removed; FileNotFoundError when there is no such run, LogLockedError when a process has it.
+        """
+
+    def sweep(self) -> int:
+        """Delete what removals that a crash interrupted have left; of how many runs."""
 
 
 def check_run_id(run_id: str) -> str:
@@ -129,6 +141,7 @@ class LogStore:
                 if 0 < lsn <= reader.durable_lsn():
                     return lsn
         with self._open_inbox(run_id) as log:
+            self._check_there(run_id)
             lsn = _posted(log.records(), (kind, packed), key) if key else 0
             if lsn:
                 return lsn
@@ -147,6 +160,20 @@ class LogStore:
         except (FileNotFoundError, UnsupportedFormatError):  # or just being made
             return None
 
+    def remove(self, run_id: str, at: int | None = None) -> None:
+        """See RunStore.remove."""
+        remove(self._files, self._path(run_id), at, also=frozenset({INBOX}))
+
+    def sweep(self) -> int:
+        """See RunStore.sweep."""
+        return finish(self._files, self.root)
+
+    def unswept(self) -> list[str]:
+        """The runs (by id) of which an interrupted removal has left something."""
+        return [
+            of for name in self._files.list_directories(self.root) if (of := removed_from(name))
+        ]
+
     def _open_inbox(self, run_id: str) -> EventLog:
         deadline = time.monotonic() + POST_WAIT_S
         while True:
@@ -159,6 +186,15 @@ class LogStore:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(POST_PAUSE_S)
+
+    def _check_there(self, run_id: str) -> None:
+        """That the inbox that was just opened is a run's. If the run was removed a moment ago,
+        opening it has made a directory that no run could be begun in."""
+        reader = self.read(run_id)
+        if reader is not None:
+            return reader.close()
+        self._files.delete(f"{self._path(run_id)}/{INBOX}")
+        raise RecoveryError(f"run {run_id!r} was removed meanwhile. Nothing was sent.")
 
     def _path(self, run_id: str) -> str:
         return f"{self.root}/{check_run_id(run_id)}"

@@ -135,3 +135,38 @@ def test_the_file_system_of_a_directory_has_a_name(tmp_path: Path) -> None:
 def test_what_ctrl_c_has_kept_from_being_opened_closes_in_silence() -> None:
     for half_made in (OSFile.__new__(OSFile), OSDirectory.__new__(OSDirectory)):
         half_made.close()
+
+
+def test_directories_are_moved_and_deleted(files: Files, path: str) -> None:
+    directory, root = files.make_directory(path), path.removesuffix("/log")
+    directory.open("f", write=True, create=True).pwrite(b"data", 0)
+    files.make_directory(f"{path}/inside").open("g", write=True, create=True).close()
+    files.make_directory(f"{path}-2").open("h", write=True, create=True).close()
+    assert directory.in_place()
+    files.move(path, f"{root}/other")
+    assert not directory.in_place()
+    assert files.list_directories(root) == ["log-2", "other"]
+    assert files.list_directories(f"{root}/other") == ["inside"]
+    assert files.open_directory(f"{root}/other").open("f").pread(9, 0) == b"data"
+    with pytest.raises(FileNotFoundError):
+        files.move(path, f"{root}/third")
+    with pytest.raises(OSError, match="not empty"):
+        files.move(f"{root}/other", f"{root}/log-2")
+    assert not directory.in_place()
+    assert not files.make_directory(path).identity("f")
+    assert not directory.in_place(), "another directory has its path"
+    files.delete(f"{root}/other")
+    files.delete(f"{root}/other")
+    assert files.list_directories(root) == ["log", "log-2"]
+    directory.close()
+
+
+def test_a_moved_directory_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(OSDirectory, "sync", lambda directory: synced.append(directory.path))
+    (tmp_path / "a").mkdir()
+    OSFiles().move(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert synced == [str(tmp_path)]
+    monkeypatch.chdir(tmp_path)
+    OSFiles().move("b", "c")
+    assert synced == [str(tmp_path), str(tmp_path)]

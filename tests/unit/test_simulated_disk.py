@@ -303,3 +303,58 @@ def test_locks_go_with_the_process() -> None:
     assert disk.after_process_death().make_directory("d").open("f").lock(1)
     first.close()
     assert second.lock(1)
+
+
+def directories_after(disk: SimulatedDisk) -> set[tuple[tuple[str, tuple[str, ...]], ...]]:
+    every = [*disk.power_losses(), *map(disk.after_power_loss, range(30))]
+    return {
+        tuple((path, tuple(sorted(names))) for path, names in sorted(one.directories.items()))
+        for one in every
+    }
+
+
+def held() -> SimulatedDisk:
+    disk = SimulatedDisk()
+    directory = disk.make_directory("d/a")
+    for name in ("f", "g"):
+        directory.open(name, create=True)
+    directory.sync()
+    return disk
+
+
+def test_a_renamed_directory_may_have_either_name_until_it_is_synced() -> None:
+    disk = held()
+    disk.crash_at(1)
+    with pytest.raises(Crash):
+        disk.move("d/a", "d/b")
+    assert directories_after(disk) == {(("d/a", ("f", "g")),), (("d/b", ("f", "g")),)}
+    assert disk.after_process_death().list_directories("d") == ["b"]
+    assert directories_after(disk.after_process_death()) == directories_after(disk)
+    disk = held()
+    disk.move("d/a", "d/b")
+    assert directories_after(disk) == {(("d/b", ("f", "g")),)}
+
+
+def test_of_a_deleted_directory_any_part_may_be_left() -> None:
+    disk = held()
+    disk.delete("d/a")
+    parts = {(("d/a", part),) for part in ((), ("f",), ("g",), ("f", "g"))}
+    assert directories_after(disk) == {(), *parts}
+    assert disk.after_process_death().list_directories("d") == []
+    assert directories_after(disk.after_process_death()) == {(), *parts}
+    disk.make_directory("d/c")
+    assert directories_after(disk) == {(("d/c", ()),)}, "its name was made durable"
+    assert disk.make_directory("d/a").names() == []
+
+
+def test_a_directory_that_was_renamed_and_deleted_may_be_back_under_its_old_name() -> None:
+    disk = held()
+    disk.crash_at(1)
+    with pytest.raises(Crash):
+        disk.move("d/a", "d/b")
+    after = disk.after_process_death()
+    after.delete("d/b")
+    parts = ((), ("f",), ("g",), ("f", "g"))
+    assert directories_after(after) == {
+        (), *((("d/a", part),) for part in parts), *((("d/b", part),) for part in parts)
+    }  # fmt: skip
