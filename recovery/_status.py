@@ -10,6 +10,7 @@ from eventlog import Damage, EncryptedLogError, LogError, LogOwner, LogReader, P
 from eventlog._dataclass import dataclass
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
+from recovery._event_text import text_of
 from recovery._events import (
     RunCancelled,
     RunFailed,
@@ -26,14 +27,14 @@ from recovery._keys import idempotency_key, step_of
 from recovery._lineage import ForkedFrom
 from recovery._progress import Progress, ProgressTally
 from recovery._replay import RecordedCall, Replay
-from recovery._run_event import carried_by
+from recovery._run_event import Teller, carried_by
 from recovery._snapshots import BrokenCheckpointError, checked_body
 from recovery._values import unpack
 from recovery.stores.protocol import RunStore
 
 State = Literal[
     "running", "interrupted", "in doubt", "waiting", "parked",
-    "finished", "failed", "cancelled", "undone", "empty", "unreadable",
+    "finished", "failed", "cancelled", "undone", "empty", "damaged", "unreadable",
 ]  # fmt: skip
 CallState = Literal["in doubt", "under way", "asks", "waits", "to be made again"]
 
@@ -93,11 +94,13 @@ class RunStatus:
     ``state``: "running" (a process has it), "interrupted" (none has it, and it can go on: run it
     again), "in doubt" (parked until calls are resolved), "waiting" (parked for a time, a signal or
     an approval), "parked" (for what ``why`` says), "finished", "failed", "cancelled", "undone",
-    "empty" (no agent has begun it), "unreadable" (damaged or encrypted so that nothing can be
-    said). ``why`` says more, in a line, where there is more to say.
+    "empty" (no agent has begun it), "damaged" (records that a recovery needs are lost, so that it
+    refuses), "unreadable" (nothing can be said: no log, or encrypted, or all of it is lost).
+    ``why`` says more, in a line, where there is more to say.
 
     ``progress``: steps, calls, tokens, cost (see Progress). ``owner``: who has it, or had it last.
-    ``started`` and ``last``: its first and last record, in seconds since 1970, 0.0 if not known.
+    ``started`` and ``last``: its first and last record, in seconds since 1970, 0.0 if not known;
+    ``last_event``: what the last one says, in a line.
     ``wake_at``: when a waiting run can go on by itself. ``checkpoint`` and ``checkpoint_step``: LSN
     and step of the checkpoint that a recovery begins with, 0 if none; ``replayed``: the records
     behind it. ``damage``: what is lost of these, or of the end of the log. ``last_lsn``: where it
@@ -113,6 +116,7 @@ class RunStatus:
     owner: LogOwner | None = None
     started: float = 0.0
     last: float = 0.0
+    last_event: str = ""
     wake_at: float | None = None
     checkpoint: int = 0
     checkpoint_step: int = 0
@@ -177,6 +181,7 @@ def status_of(reader: LogReader, run_id: str) -> RunStatus:
     return RunStatus(
         run_id, state, why, read.tally.progress(), read.recoveries, calls,
         started=read.started_ns / 1e9, last=read.last_ns / 1e9,
+        last_event=_told(reader, run_id, read),
         wake_at=parked.wake_at if state == "waiting" and parked is not None else None,
         checkpoint=read.checkpoint, checkpoint_step=read.step, replayed=read.replayed,
         packed_task=_packed(read.started.task) if read.started else None, **known,
@@ -193,12 +198,14 @@ class _Read:
     ended: Ended | None
     parked: RunParked | None
     damage: list[Damage]
+    lost: list[Damage]  # of it: what a recovery cannot do without
     checkpoint: int
     step: int
     recoveries: int
     replayed: int
     started_ns: int
     last_ns: int
+    last_entry: Entry | None
 
     def open_calls(self, run_id: str, alive: bool) -> Iterator[OpenCall]:
         """The calls without an outcome, in the order of the log."""
@@ -236,6 +243,12 @@ class _Read:
         )  # fmt: skip
 
 
+def _told(reader: LogReader, run_id: str, read: _Read) -> str:
+    if read.last_entry is None:
+        return f"checkpoint at the end of step {read.step}" if read.checkpoint else ""
+    return text_of(Teller(run_id, read.tally, reader.fetch).tell(*read.last_entry))
+
+
 def _packed(value: Any) -> Packed | None:
     return value if type(value) is Packed and value != b"\xc0" else None
 
@@ -259,9 +272,11 @@ def _read(reader: LogReader) -> _Read:
     return _Read(
         tally, Replay.of(entries, origin.optional if origin else 0), started, ended_by(entries),
         next((event for event in reversed(events) if isinstance(event, RunParked)), None),
-        [*damage, *lost], point.lsn, point.step,
+        [*damage, *lost], [one for one in lost if one.lost and not one.snapshot],
+        point.lsn, point.step,
         point.recoveries + sum(isinstance(event, RunResumed) for event in events), len(tail),
         entries[0][1] if entries else point.time_ns, tail[-1][1] if tail else point.time_ns,
+        tail[-1] if tail else None,
     )  # fmt: skip
 
 
@@ -313,6 +328,8 @@ def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State
         return "interrupted", "its undo was not finished"
     if read.started is None:
         return ("unreadable", str(read.damage[0])) if read.damage else ("empty", "")
+    if read.lost:
+        return "damaged", f"{read.lost[0]}. A recovery refuses; see `logdump repair`"
     if read.parked is None or read.tally.status != "parked":
         return "interrupted", ""
     return _parked(read.parked, calls)

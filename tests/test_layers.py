@@ -74,6 +74,8 @@ IMPURE_METHODS = {"utcnow", "today", "uuid1", "uuid4"}  # datetime and uuid are 
 
 CODE_FROM_DATA = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 CODE_FROM_DATA_CALLS = {"eval", "exec", "compile", "__import__"}
+IMPORTERS = {"importlib.import_module", "pkgutil.resolve_name"}
+NAMED_BY_USER = {"recovery.cli._store", "recovery.testing._child"}  # on the command line
 
 
 def imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, ast.AST]]:
@@ -119,7 +121,7 @@ def problems(module: str, source: str, is_package: bool = False) -> list[str]:
     found = []
     for name, node in imports(tree, module, is_package):
         top = name.partition(".")[0]
-        if top in CODE_FROM_DATA or name == "importlib.import_module":
+        if top in CODE_FROM_DATA or (name in IMPORTERS and module not in NAMED_BY_USER):
             found.append(f"code from data: {name}")
         if top in SOURCES:
             found += first_party_problems(module, name)
@@ -128,7 +130,9 @@ def problems(module: str, source: str, is_package: bool = False) -> list[str]:
         if module in PURE and top in IMPURE:
             found.append(f"impure: {name}")
     for called, owner in calls(tree):
-        if (not owner and called in CODE_FROM_DATA_CALLS) or called == "import_module":
+        if (not owner and called in CODE_FROM_DATA_CALLS) or (
+            called in ("import_module", "resolve_name") and module not in NAMED_BY_USER
+        ):
             found.append(f"code from data: {called}()")
         if module in PURE and (
             (not owner and called in IMPURE_CALLS)
@@ -210,6 +214,7 @@ def test_every_pure_module_exists() -> None:
         ("recovery._run", "__import__('x')", "code from data: __import__()"),
         ("recovery._run", "import importlib\nimportlib.import_module('x')", "import_module()"),
         ("recovery._run", "from importlib import import_module as f", "importlib.import_module"),
+        ("recovery._run", "import pkgutil\npkgutil.resolve_name('x')", "resolve_name()"),
     ],
 )
 def test_checker_catches(module: str, source: str, problem: str) -> None:

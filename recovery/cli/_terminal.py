@@ -1,22 +1,31 @@
-"""What all commands share: where they write, and how they end early."""
+"""What all commands share: where they write, how they ask, and how they end early."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import typer
 from rich.console import Console
 
-from recovery.cli._exit import CLOSED_PIPE, INTERRUPTED
+from eventlog import LogError
+from recovery import RecoveryError
+from recovery.cli._exit import CLOSED_PIPE, FOUND, INTERRUPTED, USAGE
+from recovery.cli._keys import KeyFileError
+from recovery.cli._text import printable_lines
+
+PIPE_WIDTH = 160
 
 
 @contextmanager
 def ends_politely() -> Iterator[None]:
-    """No traceback for a closed pipe and for Ctrl-C; SIGTERM and SIGHUP end the same way."""
+    """No traceback for a closed pipe, for Ctrl-C (SIGTERM and SIGHUP end the same way), and for
+    what a user can do something about."""
     with ExitStack() as stack:
         for signum in (signal.SIGTERM, signal.SIGHUP):
             with suppress(ValueError):  # only the main thread may
@@ -29,6 +38,13 @@ def ends_politely() -> Iterator[None]:
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(CLOSED_PIPE) from None
+        except (KeyFileError, ValueError) as exc:
+            raise complain(str(exc), USAGE) from None
+        except (RecoveryError, LogError) as exc:
+            raise complain(str(exc), FOUND) from None
+        except OSError as exc:
+            where = f"{exc.filename}: " if exc.filename else ""
+            raise complain(f"{where}{exc.strerror or exc}", FOUND) from None
         except KeyboardInterrupt:
             progress().print("interrupted", style="bold")
             raise typer.Exit(INTERRUPTED) from None
@@ -36,6 +52,38 @@ def ends_politely() -> Iterator[None]:
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def complain(text: str, code: int) -> typer.Exit:
+    """Say on standard error what is wrong; the exception that ends the command with ``code``."""
+    typer.echo(f"recovery: {printable_lines(text)}", err=True)
+    return typer.Exit(code)
+
+
+def say(text: str) -> None:
+    """Print a line, or lines, of the result."""
+    typer.echo(printable_lines(text))
+
+
+def show_json(value: Any) -> None:
+    """Print a value as one line of JSON: ASCII, without control characters."""
+    typer.echo(json.dumps(value, allow_nan=False))
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Go on if the user agrees; without a terminal to ask at, only with ``--yes``."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise complain(f"{question} There is nobody to ask: say --yes to go on.", USAGE)
+    if not typer.confirm(printable_lines(question), err=True):
+        raise complain("nothing was changed", FOUND)
+
+
+def output() -> Console:
+    """For tables on standard output. Heeds NO_COLOR; in a pipe lines are not folded."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def progress() -> Console:

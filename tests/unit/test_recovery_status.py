@@ -254,7 +254,7 @@ def test_damage_is_told_and_what_is_left_is_read() -> None:
     content[-200] ^= 1  # in the intent of the call
     found = status(store, RUN)
     assert found.damage or found.torn
-    assert found.state in ("interrupted", "unreadable")
+    assert found.state in ("interrupted", "damaged")
 
 
 def test_runs_tells_of_each_and_of_those_that_cannot_be_read(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,10 +15,11 @@ from typing import NoReturn, TextIO
 
 from eventlog import EncryptedLogError, LogError
 from eventlog.dump import NOT_A_LOG
-from logdump._command import Context, KeyFileError, UsageError
+from logdump._command import Context, UsageError
 from logdump._commands import COMMANDS, DEFAULT
 from logdump._exit import CLOSED_PIPE, INTERRUPTED, IO_ERROR, NO_INPUT, NO_KEY, USAGE
 from recovery import RecoveryError
+from recovery.cli._keys import KeyFileError
 from recovery.cli._text import printable
 
 _RAW = argparse.RawDescriptionHelpFormatter
@@ -40,6 +42,7 @@ logdump COMMAND --help says more."""
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; its exit code."""
+    logging.getLogger("eventlog").addHandler(logging.NullHandler())  # it is shown in its place
     try:
         args = _parser().parse_args(_with_command(sys.argv[1:] if argv is None else argv))
         with _output() as out:
@@ -76,11 +79,11 @@ def _run(args: argparse.Namespace, out: TextIO) -> int:
 
 def _with_command(argv: Sequence[str]) -> list[str]:
     """``logdump PATH`` is ``logdump status PATH``."""
-    names = {command.name for command in COMMANDS}
-    first = next((i for i, word in enumerate(argv) if not word.startswith("-")), None)
-    if first != 0 or argv[0] in names or DEFAULT not in names:
-        return list(argv)
-    return [DEFAULT, *argv]
+    words = [word for word in argv if not word.startswith("-")]
+    first, names = "".join(argv[:1]), {command.name for command in COMMANDS}
+    # Of several words the first is a command, be it one that is not there.
+    is_path = first in words and (len(words) == 1 or Path(first).exists())
+    return [DEFAULT, *argv] if is_path and first not in names else list(argv)
 
 
 def _complain(code: int, text: str) -> int:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from eventlog import EventLog, LogReader
-from eventlog.encryption import Encryption, parse_keys
+from eventlog.encryption import Encryption
+from recovery.cli._keys import encryption_from
 from recovery.cli._values import Redaction
 
 if TYPE_CHECKING:
@@ -23,10 +22,6 @@ if TYPE_CHECKING:
 
 class UsageError(Exception):
     """The user asked for what cannot be done; says what to do instead."""
-
-
-class KeyFileError(Exception):
-    """There are no keys where they were said to be."""
 
 
 @dataclass(frozen=True)
@@ -59,26 +54,12 @@ class Context:
     @cached_property
     def encryption(self) -> Encryption | None:
         """The keys that were given, if any: in a file, or in the environment."""
-        where, text = "$EVENTLOG_KEY", os.environ.get("EVENTLOG_KEY")
-        path = self.args.key_file
-        if path is None and text is None:
-            path = os.environ.get("EVENTLOG_KEY_FILE")
-        try:
-            if path is not None:
-                where = path
-                text = Path(path).read_text("utf-8")
-            # It is for reading: what a log holds in clear is shown as well.
-            return None if text is None else Encryption(parse_keys(text), accept_clear=True)
-        except (OSError, ValueError) as exc:
-            reason = exc.strerror if isinstance(exc, OSError) else exc
-            if isinstance(exc, UnicodeDecodeError):  # which would show a part of it
-                reason = "not text"
-            raise KeyFileError(f"no key in {where}: {reason}") from None
+        return encryption_from(self.args.key_file, reading=True)
 
     @property
     def width(self) -> int:
-        """Columns for a line: those of the terminal, or many in a pipe."""
-        return shutil.get_terminal_size().columns if self.out.isatty() else 160
+        """Columns for a line: those of the terminal (or $COLUMNS), or many in a pipe."""
+        return shutil.get_terminal_size((160, 24)).columns
 
     def print(self, line: str) -> None:
         """Write a line, which must be printable already."""
@@ -106,8 +87,7 @@ class Context:
                 f"{self.args.command} needs rich, which is not installed: "
                 "pip install 'agent-eventlog[cli]' (dump and verify do without)"
             ) from None
-        width = None if self.out.isatty() else self.width
-        return Console(file=self.out, width=width, highlight=False, markup=False, emoji=False)
+        return Console(file=self.out, width=self.width, highlight=False, markup=False, emoji=False)
 
     def now(self) -> float:
         """Seconds since 1970."""

@@ -1,7 +1,7 @@
 """The commands, in the order in which the help has them."""
 
-from logdump import _dump, _verify
+from logdump import _dump, _status, _verify
 from logdump._command import Command
 
-COMMANDS: tuple[Command, ...] = (_dump.COMMAND, _verify.COMMAND)
+COMMANDS: tuple[Command, ...] = (_status.COMMAND, _dump.COMMAND, _verify.COMMAND)
 DEFAULT = "status"

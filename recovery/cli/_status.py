@@ -1,0 +1,175 @@
+"""How it stands with a run, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from recovery import OpenCall, RunStatus
+from recovery.cli._text import age, count, duration, printable
+from recovery.cli._values import HIDDEN, Redaction, readable, short
+
+# Of states and calls, by the name of a style of Rich.
+STYLES = {
+    "running": "green", "finished": "green", "interrupted": "yellow", "in doubt": "bold red",
+    "waiting": "cyan", "asks": "cyan", "parked": "yellow", "failed": "red",
+    "damaged": "bold red", "unreadable": "bold red",
+}  # fmt: skip
+VALUE_MAX = 400  # characters of a value
+
+Row = tuple[str, str, str]  # label, text, style
+
+
+def when(seconds: float) -> str:
+    """A time, UTC, as text."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # one that no clock of ours has given
+        return f"{seconds:g} s"
+
+
+def is_due(one: RunStatus, now: float) -> bool:
+    """Whether running it again would get it on."""
+    if one.state == "waiting":
+        return one.wake_at is not None and one.wake_at <= now
+    return one.state == "interrupted"
+
+
+def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
+    """What there is to say of a run: the most important first."""
+    why = redaction.text(one.why, "why") if one.why else ""
+    yield "run", one.run_id, "bold"
+    yield "state", f"{one.state}{why and ': '}{why}", STYLES.get(one.state, "")
+    yield "owner", _owner(one), ""
+    if one.packed_task is not None:
+        yield "task", short(redaction.shown(readable(one.packed_task), "task"), VALUE_MAX), ""
+    if one.last:
+        said = redaction.text(one.last_event, "last")
+        ago = f"{when(one.last)}, {age(now - one.last)} ago"
+        yield "last", f"LSN {one.last_lsn}, {ago}{said and ': '}{said}", ""
+    if one.progress.step or one.checkpoint:
+        yield "step", _step(one), ""
+    yield "used", _used(one), ""
+    if one.wake_at is not None:
+        left = one.wake_at - now
+        due = f"in {duration(left)}" if left > 0 else f"due since {age(-left)}: run it again"
+        yield "wakes", f"{when(one.wake_at)}, {due}", "cyan"
+    yield from _tail(one)
+    for call in one.calls:
+        yield from _call(one, call, now, redaction)
+
+
+def _owner(one: RunStatus) -> str:
+    if one.owner is None:
+        return "nobody has had it"
+    if one.owner.alive:
+        return f"{one.owner}, has it"
+    return f"nobody has it; last {one.owner}"
+
+
+def _step(one: RunStatus) -> str:
+    behind = f"{count(one.replayed, 'record')} to replay"
+    if one.checkpoint:
+        point = f"checkpoint at the end of step {one.checkpoint_step} (LSN {one.checkpoint})"
+    else:
+        point = "no checkpoint"
+    return f"{one.progress.step}; {point}, {behind}"
+
+
+def _used(one: RunStatus) -> str:
+    used = one.progress.usage
+    parts = [count(used.steps, "step"), count(used.calls, "call")]
+    if one.progress.failed:
+        parts[-1] += f" ({one.progress.failed} failed)"
+    if used.input_tokens or used.output_tokens:
+        parts.append(f"{used.input_tokens:,} + {used.output_tokens:,} tokens")
+    if used.cost:
+        parts.append(f"cost {used.cost:,.6g}")
+    parts.append(f"{duration(used.seconds)} at work")
+    if one.recoveries:
+        parts.append(f"recovered {one.recoveries}x")
+    return ", ".join(parts)
+
+
+def _tail(one: RunStatus) -> Iterator[Row]:
+    if one.damage:
+        for damage in one.damage:
+            yield "DAMAGE", str(damage), "bold red"
+    if one.torn:
+        text = f"torn: {one.torn} bytes behind LSN {one.last_lsn} that were never acknowledged"
+        yield "tail", f"{text}; the next opening cuts them off", "yellow"
+    elif not one.damage:
+        yield "tail", f"sound, up to LSN {one.last_lsn}", ""
+
+
+def _call(one: RunStatus, call: OpenCall, now: float, redaction: Redaction) -> Iterator[Row]:
+    style = STYLES.get(call.state, "")
+    where = f"step {call.step}" if call.step is not None else "inside a call"
+    attempt = f", attempt {call.attempt}" if call.attempt > 1 else ""
+    named = f" id {call.call_id}" if call.call_id else ""
+    yield call.state, f"{call.name}{named}, {where}{attempt}, {age(now - call.since)} ago", style
+    yield "", arguments(call, redaction), ""
+    yield "", f"idempotency key {call.idempotency_key}", ""
+    yield "", f"recovery {call.then}", ""
+    if call.state == "in doubt" and call.after_crash == "park":
+        yield "", f"recovery resolve {one.run_id} {call.lsn} --outcome JSON | --retry | --fail", ""
+    if call.state == "asks":
+        yield "", f"recovery approve {one.run_id} {call.lsn}  (or deny)", ""
+
+
+def arguments(call: OpenCall, redaction: Redaction) -> str:
+    """What a call was made with, in a line."""
+    if call.packed is None:
+        return f"arguments of {call.size} bytes, recorded by digest"
+    match redaction.shown(readable(call.packed), call.tool):
+        case [list(args), dict(kwargs)]:
+            parts = [short(arg, VALUE_MAX) for arg in args]
+            parts += [f"{printable(name)}={short(arg, VALUE_MAX)}" for name, arg in kwargs.items()]
+            return f"({', '.join(parts)})"
+        case other:
+            return short(other, VALUE_MAX)
+
+
+def grid(found: Iterable[Row]) -> Table:
+    """Rows as a table that folds its texts into the width there is."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text, style in found:
+        table.add_row(label, Text(printable(text), style))
+    return table
+
+
+def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
+    """All of it as one JSON object."""
+    used = one.progress.usage
+    owner = one.owner
+    return {
+        "run_id": one.run_id, "state": one.state, "why": redaction.text(one.why, "why"),
+        "step": one.progress.step, "calls": used.calls, "failed": one.progress.failed,
+        "input_tokens": used.input_tokens, "output_tokens": used.output_tokens,
+        "cost": used.cost, "seconds": used.seconds, "recoveries": one.recoveries,
+        "started": one.started, "last": one.last, "wake_at": one.wake_at,
+        "last_lsn": one.last_lsn, "checkpoint": one.checkpoint,
+        "checkpoint_step": one.checkpoint_step, "replayed": one.replayed,
+        "torn": one.torn, "damage": [str(found) for found in one.damage],
+        "owner": None if owner is None else {
+            "pid": owner.pid, "host": owner.host, "since": owner.since, "alive": owner.alive,
+            "epoch": owner.epoch,
+        },
+        "open_calls": [_call_json(call, redaction) for call in one.calls],
+    }  # fmt: skip
+
+
+def _call_json(call: OpenCall, redaction: Redaction) -> dict[str, Any]:
+    shown = None if call.packed is None else redaction.shown(readable(call.packed), call.tool)
+    return {
+        "call": call.lsn, "tool": call.tool, "call_id": call.call_id, "step": call.step,
+        "state": call.state, "then": call.then, "after_crash": call.after_crash,
+        "attempt": call.attempt, "since": call.since, "idempotency_key": call.idempotency_key,
+        "arguments": shown if shown != HIDDEN else HIDDEN, "size": call.size, "child": call.child,
+    }  # fmt: skip
