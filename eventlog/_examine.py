@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import xxhash
 
@@ -47,7 +48,8 @@ class Finding:
     """A problem, or with ``bit`` 0 something worth knowing that is no problem.
 
     ``offset`` and ``size`` are bytes in ``segment`` (0: the log as a whole). ``first_lsn`` to
-    ``last_lsn`` are the records lost; none when ``last_lsn < first_lsn``.
+    ``last_lsn`` are the records lost; none when ``last_lsn < first_lsn``. ``next_frame``: where the
+    first sound frame behind it begins, in the same segment; 0 when there is none.
     """
 
     bit: int
@@ -57,6 +59,7 @@ class Finding:
     first_lsn: int
     last_lsn: int
     text: str
+    next_frame: int = 0
 
     def as_json(self) -> dict[str, Json]:
         """The finding as ``dump`` gives it."""
@@ -64,7 +67,7 @@ class Finding:
         return {
             "type": kind, "bit": self.bit, "segment": self.segment, "offset": self.offset,
             "size": self.size, "first_lsn": self.first_lsn, "last_lsn": self.last_lsn,
-            "text": self.text,
+            "next_frame": self.next_frame or None, "text": self.text,
         }  # fmt: skip
 
 
@@ -99,17 +102,25 @@ class Hidden:
     key_id: str
 
 
-def examine(reader: LogReader, totals: Totals) -> Iterator[Found | Hidden | Finding]:
-    """Records and problems in the order in which they are in the log."""
+def examine(
+    reader: LogReader, totals: Totals, segment: int = 0
+) -> Iterator[Found | Hidden | Finding]:
+    """Records and problems in the order in which they are in the log; of one segment, if given."""
     try:
         mark, places = reader.listing.look(0)
     except UnsupportedFormatError as exc:
         yield _foreign(reader, exc)
         return
-    totals.segments = len(places)
-    yield from _check_mark(reader, mark, places)
     expected = previous = 0
+    if segment:
+        places = [place for place in places if segment <= place.number <= segment + 1]
+        expected, previous = places[0].first_lsn if places else 0, segment - 1
+    else:
+        yield from _check_mark(reader, mark, places)
     for i, place in enumerate(places):
+        if segment and place.number != segment:
+            break
+        totals.segments += 1
         yield from _check_start(reader, place, previous, expected)
         previous = place.number
         if not place.first_lsn:
@@ -151,17 +162,20 @@ class _Examined:
 def _examine_segment(
     reader: LogReader, examined: _Examined, mark: Mark, totals: Totals
 ) -> Iterator[Found | Hidden | Finding]:
-    number = examined.place.number
+    number, held = examined.place.number, list[Finding]()  # until the next sound frame is known
     for item in _looks(reader, examined, mark):
         if isinstance(item, tuple):  # first, as nearly all are
             frame, payload = item
+            if held:
+                yield from _settled(held, frame.offset)
             if frame.durable >= frame.lsn:
-                yield _damage(examined, frame, (1, 0), "durable mark is ahead of its own frame")
+                held.append(_damage(examined, frame, (1, 0), "durable mark is ahead of its frame"))
             if frame.kind == FOOTER:
                 continue
             found = reader.decoder.examine(examined.place, frame, payload)
             if isinstance(found, str):
-                yield _damage(examined, frame, (frame.lsn, frame.lsn + frame.count - 1), found)
+                lsns = frame.lsn, frame.lsn + frame.count - 1
+                held.append(_damage(examined, frame, lsns, found))
                 continue
             totals.records += frame.count
             totals.snapshots += frame.kind == SNAPSHOT
@@ -172,11 +186,17 @@ def _examine_segment(
                 yield Found(number, frame.offset, found)
         elif isinstance(item, Damage):
             examined.damaged = True
-            yield _finding(examined, item)
+            held.append(_finding(examined, item))
         else:
+            yield from _settled(held, 0)
             if item.torn_size:
                 yield Finding(TORN, number, item.offset, item.torn_size, 1, 0, _torn_text(item))
             yield from _check_end(reader, examined, item)
+
+
+def _settled(held: list[Finding], next_frame: int) -> Iterator[Finding]:
+    yield from (replace(finding, next_frame=next_frame) for finding in held)
+    held.clear()
 
 
 def _looks(

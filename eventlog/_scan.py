@@ -223,8 +223,17 @@ class Segment:
         if self.limit is not None:
             return End(offset, lsn, 0, 0)
         torn = len(self.between(offset, self.end).rstrip(b"\0"))
-        frames = len(self._offsets) - self._index(offset) if torn else 0
-        return End(offset, lsn, torn, frames)
+        return End(offset, lsn, torn, self._whole_frames(offset) if torn else 0)
+
+    def _whole_frames(self, offset: int) -> int:
+        """How many frames from ``offset`` on are there with their payloads."""
+        ahead = [*self._frames_ahead(offset)]
+        ends = [*(frame.offset for frame in ahead[1:]), self.end]
+        # Over what another frame begins in, none is looked at: else forged ones cost a square.
+        return sum(
+            frame.end <= end and payload_of(self.buf, frame, self.salt, self.base) is not None
+            for frame, end in zip(ahead, ends, strict=False)
+        )
 
 
 def _in_order(frames: list[Frame], lsn: int) -> list[Frame]:

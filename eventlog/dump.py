@@ -69,16 +69,17 @@ def dump(reader: LogReader) -> Iterator[dict[str, Json]]:
             yield from _hidden_as_json(item)
 
 
-def verify(reader: LogReader) -> Generator[Finding, None, Totals]:
+def verify(reader: LogReader, segment: int = 0) -> Generator[Finding, None, Totals]:
     """Check every byte of the log that counts; what is wrong with it, in order.
 
     Frames and their CRCs, padding, headers, footers and their digests, LSN continuity, snapshot
     digests, and that bodies can be decoded. Without the key of an encrypted log all but the last
-    two, and what only the key can tell: that records were written with it. Returns totals (the
-    value of ``yield from``). Raises WrongKeyError with another key.
+    two, and what only the key can tell: that records were written with it. ``segment``: of this one
+    alone, whatever else is there. Returns totals (the value of ``yield from``). Raises
+    WrongKeyError with another key.
     """
     totals = Totals()
-    for item in examine(reader, totals):
+    for item in examine(reader, totals, segment):
         if isinstance(item, Found):
             try:
                 for record in item.records:
