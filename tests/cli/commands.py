@@ -21,7 +21,8 @@ class How:
 
     ``runs``: on which golden runs. ``variants``: other words, and on which runs those.
     ``missing``: the exit code for a run that is not there. ``elsewhere``: it has tests of its own,
-    and only its help is looked at here. ``live``: it draws anew on a terminal.
+    and only its help is looked at here. ``live``: it draws anew on a terminal. ``writes``: it may
+    change the run. ``of_store``: it is about no one run, but about all.
     """
 
     words: str = "{run}"
@@ -31,6 +32,7 @@ class How:
     elsewhere: bool = False
     live: bool = False
     writes: bool = False
+    of_store: bool = False
 
     def args(self, run: str, words: str | None = None) -> list[str]:
         """The words for one run."""
@@ -53,6 +55,8 @@ HOW: dict[str, How] = {
     ),
     "logdump verify": How(variants={"{run} --json": LOGS}),
     "recovery crashtest": How(elsewhere=True),
+    "recovery runs": How("--store .", runs=("all",), missing=0, of_store=True),
+    "recovery show": How("--store . {run}", missing=1),
 }
 
 

@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import IO
 from unicodedata import east_asian_width
@@ -41,6 +42,7 @@ HERE = Path(__file__).parent
 RUNS = HERE.parent / "data" / "runs"
 GOLDEN = HERE / "golden"
 NOW = 1_777_885_200.0 + 2 * 3600  # two hours after the golden runs began
+DIFF_LINES_MAX = 60
 PATIENCE_S = 60.0  # for a process that hangs
 MAINS: dict[str, Callable[[list[str]], int]] = {
     "logdump": logdump.__main__.main,
@@ -109,7 +111,7 @@ def golden(name: str, found: str) -> None:
             wanted.splitlines(), found.splitlines(), f"golden/{name}.txt", "now", lineterm="", n=2
         )
         raise AssertionError(
-            "\n".join(lines) + "\nIf that is as it should be: python -m tests.cli.golden"
+            "\n".join(islice(lines, DIFF_LINES_MAX)) + "\nIf that is as it should be: python -m tests.cli.golden"
         )
 
 
