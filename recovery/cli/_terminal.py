@@ -11,10 +11,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from eventlog import LogError
 from recovery import RecoveryError
+from recovery.cli._console import Terminal
 from recovery.cli._exit import CLOSED_PIPE, FOUND, INTERRUPTED, USAGE
 from recovery.cli._keys import KeyFileError
 from recovery.cli._text import printable_lines
@@ -80,12 +80,12 @@ def confirm(question: str, yes: bool) -> None:
         raise complain("nothing was changed", FOUND)
 
 
-def output() -> Console:
+def output() -> Terminal:
     """For tables on standard output. Heeds NO_COLOR; in a pipe lines are not folded."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    return Terminal(width=width, highlight=False, markup=False, emoji=False)
 
 
-def progress() -> Console:
+def progress() -> Terminal:
     """For what is not the result of a command. Heeds NO_COLOR, and knows what is no terminal."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Terminal(stderr=True, highlight=False, soft_wrap=True)

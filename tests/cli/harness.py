@@ -111,7 +111,8 @@ def golden(name: str, found: str) -> None:
             wanted.splitlines(), found.splitlines(), f"golden/{name}.txt", "now", lineterm="", n=2
         )
         raise AssertionError(
-            "\n".join(islice(lines, DIFF_LINES_MAX)) + "\nIf that is as it should be: python -m tests.cli.golden"
+            "\n".join(islice(lines, DIFF_LINES_MAX))
+            + "\nIf that is as it should be: python -m tests.cli.golden"
         )
 
 

@@ -81,13 +81,13 @@ class Context:
         UsageError where Rich is not installed.
         """
         try:
-            from rich.console import Console  # noqa: PLC0415 - an extra
+            from recovery.cli._console import Terminal  # noqa: PLC0415 - an extra
         except ImportError:
             raise UsageError(
                 f"{self.args.command} needs rich, which is not installed: "
                 "pip install 'agent-eventlog[cli]' (dump and verify do without)"
             ) from None
-        return Console(file=self.out, width=self.width, highlight=False, markup=False, emoji=False)
+        return Terminal(file=self.out, width=self.width, highlight=False, markup=False, emoji=False)
 
     def now(self) -> float:
         """Seconds since 1970."""
