@@ -127,6 +127,18 @@ class Appender:
         _, payload = read_first_frame(self._directory, tail.place)
         return tail.header.encrypted and payload.startswith(self.encrypter.head)
 
+    def begin_at(self, lsn: int) -> None:
+        """Have a log that is empty begin at ``lsn``: what was before it went on purpose."""
+        with self._sync_lock, self._lock:
+            self.check()
+            try:
+                self.next_lsn = self.oldest_lsn = lsn
+                self.durable = Mark(lsn - 1)
+                self._writer = self._new_segment(b"")
+            except BaseException as exc:
+                self.fail(exc)
+                raise
+
     # -- appending
 
     def append(self, kind: int, count: int, payload: bytes) -> int:

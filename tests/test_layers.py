@@ -40,6 +40,8 @@ PURE = {
     "eventlog._frame",
     "eventlog._scan",
     "eventlog._record",
+    "eventlog._json",
+    "eventlog._lines",
     "eventlog._encrypted",
     "eventlog._errors",
     "recovery._draft",

@@ -1,0 +1,353 @@
+"""A log as lines of JSON, and a log from such lines: to move it, keep it, or use other tools.
+
+    with EventLog.read(path) as reader:
+        for line in export(reader): ...            # text, without line ends
+    with open("export.jsonl", "rb") as file:
+        import_(file, new_path)
+
+Nothing is lost on the way but what is no record: segments, offsets, epochs. An export of what was
+imported has the same bytes. The lines are described in docs/format.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol
+
+from eventlog._dataclass import dataclass
+from eventlog._errors import EncryptedLogError, LogError, RefusedValueError, UnsupportedFormatError
+from eventlog._examine import NOT_A_LOG, Finding, Found, Hidden, Totals, examine
+from eventlog._files import Files, OSFiles
+from eventlog._frame import PAYLOAD_SIZE_MAX, RECORDS, SNAPSHOT
+from eventlog._lines import (
+    LINE_SIZE_MAX,
+    BadExportError,
+    Line,
+    as_text,
+    check_head,
+    end_line,
+    head,
+    integer,
+    log_line,
+    lost_line,
+    parse,
+    parse_log,
+    parse_record,
+    record_line,
+)
+from eventlog._log import SEGMENT_SIZE, EventLog
+from eventlog._reader import LogReader
+from eventlog._record import Packed, Record, Snapshot, encode_payload, encode_snapshot
+from eventlog.encryption import Encryption
+
+__all__ = ["BadExportError", "Imported", "export", "import_"]
+
+OnFinding = Callable[[Finding], None]
+
+
+class Lines(Protocol):
+    """A file that was opened for reading bytes."""
+
+    def readline(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What ``import_`` made: ``records`` in all its logs, and of these ``lost``, which stand for
+    what the export says was lost."""
+
+    records: int
+    lost: int
+
+
+def export(
+    reader: LogReader,
+    inside: Iterable[tuple[str, LogReader]] = (),
+    on_finding: OnFinding | None = None,
+) -> Iterator[str]:
+    """The log as lines of JSON, without their ends; at last a line with a digest of the others.
+
+    ``inside``: logs in directories within the log's own, with their names; asked for when all of
+    the log was read, so that they have all that it refers to.
+    Reads as ``eventlog.dump`` does: takes no lock, one segment at a time, also a live log.
+    Records that are lost are a line in their place; all that is wrong goes to ``on_finding``. A
+    torn tail was never acknowledged, and is in no line.
+
+    Raises EncryptedLogError for records whose key was not given (an export is in clear),
+    UnsupportedFormatError for what is no log, LogError when it was truncated meanwhile.
+    """
+    digest, records, lost = sha256(), 0, 0
+    yield _counted(digest, as_text(head()))
+    for name, log in chain([("", reader)], inside):
+        for line in _Exported(log, on_finding or _ignore).lines(name):
+            records += line["type"] in ("record", "snapshot")
+            lost += line["type"] == "lost" and line["last_lsn"] - line["first_lsn"] + 1
+            yield _counted(digest, as_text(line))
+    yield as_text(end_line(records, lost, digest.hexdigest()))
+
+
+def _counted(digest: Any, text: str) -> str:
+    digest.update(text.encode("ascii") + b"\n")
+    return text
+
+
+def _ignore(finding: Finding) -> None:
+    pass
+
+
+class _Exported:
+    """One log on its way out. ``expected`` is the LSN of the record that comes next."""
+
+    def __init__(self, reader: LogReader, on_finding: OnFinding) -> None:
+        self._reader, self._on_finding = reader, on_finding
+        self.expected = 0  # not known yet
+        self._lost_lsn = 0  # up to where problems since the last record say that something is lost
+        self._texts: list[str] = []
+
+    def lines(self, name: str) -> Iterator[dict[str, Any]]:
+        for item in examine(self._reader, Totals()):
+            if isinstance(item, Finding):
+                self._note(item)
+                continue
+            if isinstance(item, Hidden):
+                raise EncryptedLogError(self._reader.path, item.key_id)
+            first = item.records[0].lsn
+            yield from self._begin(name, first)
+            yield from self._lost(first - 1)
+            yield from _lines_of(item)
+            self.expected = item.records[-1].lsn + 1
+        yield from self._begin(name, 0)
+        yield from self._lost(self._lost_lsn)
+
+    def _begin(self, name: str, first: int) -> Iterator[dict[str, Any]]:
+        if not self.expected:
+            # What was removed on purpose since the reader looked may have been read all the same.
+            oldest = self._reader.listing.oldest_lsn()
+            self.expected = min(oldest, first or oldest)
+            yield log_line(name, self.expected)
+
+    def _note(self, finding: Finding) -> None:
+        if finding.bit & NOT_A_LOG:
+            raise UnsupportedFormatError(f"{self._reader.path}: {finding.text}")
+        self._on_finding(finding)
+        if finding.first_lsn <= finding.last_lsn:
+            self._lost_lsn = max(self._lost_lsn, finding.last_lsn)
+            self._texts.append(finding.text)
+
+    def _lost(self, last: int) -> Iterator[dict[str, Any]]:
+        """A line for what is missing up to ``last``."""
+        if self.expected <= last:
+            if self._reader.listing.oldest_lsn() > self.expected:
+                raise LogError(
+                    f"{self._reader.path}: old records were removed while it was exported. Nothing "
+                    "is wrong with it: export it again."
+                )
+            yield lost_line(self.expected, last, "; ".join(self._texts) or "missing")
+            self.expected = last + 1
+        self._texts.clear()
+
+
+def _lines_of(found: Found) -> Iterator[dict[str, Any]]:
+    batch = found.records[0].lsn, found.records[-1].lsn
+    for record in found.records:
+        yield record_line(_as_line(record, batch))
+
+
+def _as_line(record: Record, batch: tuple[int, int]) -> Line:
+    return Line(record.lsn, batch, record.time_ns, record.kind, Packed(record.packed),
+                isinstance(record, Snapshot))  # fmt: skip
+
+
+def import_(
+    file: Lines,
+    path: str | os.PathLike[str],
+    *,
+    encryption: Encryption | None = None,
+    segment_size: int = SEGMENT_SIZE,
+    files: Files | None = None,
+) -> Imported:
+    """Make the log of which ``file`` has the export, in directory ``path``.
+
+    The directory must not be there, or be empty. The log is made beside it under a name that begins
+    with a dot, read back and compared with the export, and has its name, durably, when this
+    returns: a crash leaves no half log under that name. ``encryption`` and ``segment_size``: as for
+    ``EventLog.open``.
+
+    Raises BadExportError for what is no whole, unchanged export, or one of a log that had lost
+    records; LogError when the directory is not empty, LogLockedError when somebody else is at
+    it, OSError. Nothing is left behind then.
+    """
+    files = files or OSFiles()
+    target = Path(path)
+    if target.name in ("", ".."):
+        raise LogError(f"{target} is no name for a new log. Nothing was written.")
+    _check_free(files, str(target))
+    # Nobody else's, whoever imports at the same time.
+    making = target.with_name(f".{target.name}.importing-{files.random_bytes(4).hex()}")
+
+    def open_log(name: str) -> EventLog:
+        # Flushed when a segment is full and at the end: nobody relies on it before.
+        return EventLog.open(making / name, "none", segment_size=segment_size, files=files,
+                             encryption=encryption)  # fmt: skip
+
+    def read_log(name: str) -> LogReader:
+        return EventLog.read(making / name, files=files, encryption=encryption)
+
+    imported = _Import(file, open_log)
+    try:
+        imported.read()
+        with ExitStack() as stack:
+            readers = {name: stack.enter_context(read_log(name)) for name in imported.logs}
+            imported.verify(readers)
+        _check_free(files, str(target))
+        files.move(str(making), str(target))
+    except BaseException:
+        imported.abandon()
+        with suppress(OSError):
+            files.delete(str(making))
+        raise
+    return Imported(imported.records, imported.lost)
+
+
+def _check_free(files: Files, path: str) -> None:
+    try:
+        directory = files.open_directory(path)
+    except FileNotFoundError:
+        return
+    try:
+        names = directory.names() or files.list_directories(path)
+    finally:
+        directory.close()
+    if names:
+        raise LogError(
+            f"{path} is there and holds {names[0]!r}: an import makes a log of its own and adds to "
+            "none. Nothing was written. Give the path of a directory that is not there yet."
+        )
+
+
+class _Import:
+    """One import: lines in, logs out."""
+
+    def __init__(self, file: Lines, open_log: Callable[[str], EventLog]) -> None:
+        self._file, self._open_log = file, open_log
+        self.logs: list[str] = []
+        self.records = self.lost = 0
+        self._number = 0  # of the line
+        self._digest = sha256()
+        self._log: EventLog | None = None
+        self._batch: list[Line] = []
+        self._batch_size = 0
+        self._end = b""
+
+    def read(self) -> None:
+        check_head(1, self._next())
+        while True:
+            line = self._next()
+            match line["type"]:
+                case "record" | "snapshot":
+                    self._record(parse_record(self._number, line))
+                case "log":
+                    self._begin(*parse_log(self._number, line))
+                case "lost":
+                    self._missing(line)
+                case "end":
+                    return self._finish(line)
+                case other:
+                    self._refuse(f"a line of type {other!r:.40} has no place in an export")
+
+    def _next(self) -> dict[str, Any]:
+        text = self._file.readline(LINE_SIZE_MAX + 1)
+        self._number += 1
+        line = parse(self._number, text)
+        if line["type"] == "end":
+            self._end = text
+        else:
+            self._digest.update(text)
+        return line
+
+    def _refuse(self, what: str) -> None:
+        raise BadExportError(self._number, what)
+
+    def _begin(self, name: str, oldest_lsn: int) -> None:
+        self._close()
+        if bool(name) != bool(self.logs) or name in self.logs:
+            self._refuse(f"the log {name!r} is out of place")
+        self.logs.append(name)
+        self._log = self._open_log(name)
+        if oldest_lsn > 1:
+            self._log._appender.begin_at(oldest_lsn)
+
+    def _record(self, line: Line) -> None:
+        log = self._log
+        if log is None:
+            raise BadExportError(self._number, "a record before the line of its log")
+        expected = log.last_lsn + 1 + len(self._batch)
+        if line.lsn != expected:
+            self._refuse(f"LSN {line.lsn} where {expected} comes next")
+        first = self._batch[0] if self._batch else line
+        if line.batch != first.batch or line.batch[0] != first.lsn:
+            self._refuse(f"LSN {line.lsn} is in no batch with the records before it")
+        if line.time_ns != first.time_ns or (line.snapshot and line.batch != (line.lsn, line.lsn)):
+            self._refuse(f"LSN {line.lsn} cannot be in a batch with the records before it")
+        self._batch.append(line)
+        self._batch_size += len(line.packed)
+        if self._batch_size > PAYLOAD_SIZE_MAX:
+            self._refuse(f"a batch of more than {PAYLOAD_SIZE_MAX} bytes")
+        if line.lsn == line.batch[1]:
+            self._append(log, line)
+
+    def _append(self, log: EventLog, last: Line) -> None:
+        batch, self._batch, self._batch_size = self._batch, [], 0
+        try:
+            payload = encode_payload(last.time_ns, [(line.kind, line.packed) for line in batch])
+            if last.snapshot:
+                payload = encode_snapshot(last.time_ns, last.kind, last.packed)
+            log._appender.append(SNAPSHOT if last.snapshot else RECORDS, len(batch), payload)
+        except RefusedValueError as exc:
+            self._refuse(str(exc))
+        self.records += len(batch)
+
+    def _missing(self, line: dict[str, Any]) -> None:
+        first = integer(self._number, line, "first_lsn", 1, 1 << 63)
+        last = integer(self._number, line, "last_lsn", first, 1 << 63)
+        self._refuse(
+            f"the log had lost LSN {first} to {last} when it was exported, and this program makes "
+            "no log with a hole in it. Run `logdump repair` on the damaged log, and export it then"
+        )
+
+    def _finish(self, line: dict[str, Any]) -> None:
+        self._close()
+        if not self.logs:
+            self._refuse("the export holds no log")
+        if line != end_line(self.records, 0, self._digest.hexdigest()):
+            self._refuse("its digest is not that of the lines before it: the export was changed")
+        if self._file.readline(1):
+            self._number += 1
+            self._refuse("something comes after the last line")
+
+    def _close(self) -> None:
+        if self._batch:
+            self._refuse(f"the batch of LSN {self._batch[0].lsn} is not whole")
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
+
+    def abandon(self) -> None:
+        """Let go of what is open."""
+        if self._log is not None:
+            with suppress(LogError, OSError):
+                self._log.close()
+
+    def verify(self, logs: dict[str, LogReader]) -> None:
+        """Raise unless an export of what was written is what was read."""
+        line = ""
+        for line in export(logs.pop(""), logs.items()):  # noqa: B007 - the last one is wanted
+            pass
+        if line.encode() + b"\n" != self._end:
+            self._refuse("what was written is not what the lines say, for they are not written as "
+                         "`logdump export` writes them")  # fmt: skip
