@@ -22,7 +22,8 @@ class How:
     ``runs``: on which golden runs. ``variants``: other words, and on which runs those.
     ``missing``: the exit code for a run that is not there. ``elsewhere``: it has tests of its own,
     and only its help is looked at here. ``live``: it draws anew on a terminal. ``writes``: it may
-    change the run. ``of_store``: it is about no one run, but about all.
+    change the run. ``of_store``: it is about no one run, but about all. ``wide``: its lines
+    are for programs, and as long as they are.
     """
 
     words: str = "{run}"
@@ -31,6 +32,7 @@ class How:
     missing: int = 66
     elsewhere: bool = False
     live: bool = False
+    wide: bool = False
     writes: bool = False
     of_store: bool = False
 
@@ -53,6 +55,19 @@ HOW: dict[str, How] = {
             "{run} --redact *": ("finished",),
         },
     ),
+    "logdump export": How(
+        runs=(
+            "waiting",
+            "torn",
+            "damaged_frame",
+            "damaged_snapshot",
+            "missing_segment",
+            "encrypted",
+            "unsupported",
+        ),
+        wide=True,
+    ),
+    "logdump import": How(elsewhere=True),  # tests/integration/test_logdump_export.py
     "logdump verify": How(variants={"{run} --json": LOGS}),
     "recovery crashtest": How(elsewhere=True),
     "recovery runs": How("--store .", runs=("all",), missing=0, of_store=True),

@@ -142,7 +142,7 @@ def test_on_a_terminal_lines_fit_80_columns(
     assert shown.code == call(tool, *args, cwd=store).code, shown.shown
     assert shown.shown and raw(shown.shown, live=about.live) == []
     wide = [line for line in shown.shown.splitlines() if columns(line) > 80]
-    assert wide == []
+    assert wide == [] or about.wide
 
 
 @pytest.mark.parametrize("command", DRIVEN)

@@ -19,6 +19,7 @@ from tests.mutants import (
     progress,
     runs,
     segments,
+    transfer,
     undo,
     values,
     weight,
@@ -44,4 +45,5 @@ LAYERS: dict[str, list[Mutant]] = {
     "undo": undo.MUTANTS,
     "values": values.MUTANTS,
     "weight": weight.MUTANTS,
+    "transfer": transfer.MUTANTS,
 }
