@@ -252,13 +252,13 @@ class CheckpointStore:
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         """The run's log, for an agent; lets go of it first if ``save`` held it."""
-        self._let_go(run_id)
+        self.let_go(run_id)
         return self.backend.claim(run_id, takeover)
 
     def close(self) -> None:
         """Let go of the runs to which something was saved."""
         for run_id in list(self._saving):
-            self._let_go(run_id)
+            self.let_go(run_id)
 
     def __enter__(self) -> Self:
         return self
@@ -268,7 +268,8 @@ class CheckpointStore:
     ) -> None:
         self.close()
 
-    def _let_go(self, run_id: str) -> None:
+    def let_go(self, run_id: str) -> None:
+        """Let go of a run to which something was saved. The next save takes it up again."""
         saving = self._saving.pop(run_id, None)
         if saving is not None:
             saving.log.close()

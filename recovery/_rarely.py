@@ -6,7 +6,9 @@ from recovery._compare import ComparedRun, Comparison, Difference, compare
 from recovery._following import RunEvents, events
 from recovery._fork import fork
 from recovery._register import register
+from recovery._removal import RemovedRun, remove
 from recovery._resolve import accept, resolve
+from recovery._retention import gc
 from recovery._run_event import RunEvent
 from recovery._status import OpenCall, RunStatus, runs, status
 from recovery._stream import Stream, SyncStream
@@ -17,6 +19,7 @@ __all__ = [
     "Comparison",
     "Difference",
     "OpenCall",
+    "RemovedRun",
     "RunEvent",
     "RunEvents",
     "RunStatus",
@@ -26,7 +29,9 @@ __all__ = [
     "compare",
     "events",
     "fork",
+    "gc",
     "register",
+    "remove",
     "resolve",
     "runs",
     "status",

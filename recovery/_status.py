@@ -22,6 +22,7 @@ from recovery._events import (
     skim,
 )
 from recovery._existing import backend_of, reader_of
+from recovery._family import ParentRun
 from recovery._history import Ended, Entry, ended_by, reaches_behind
 from recovery._keys import idempotency_key, step_of
 from recovery._lineage import ForkedFrom
@@ -104,7 +105,8 @@ class RunStatus:
     ``wake_at``: when a waiting run can go on by itself. ``checkpoint`` and ``checkpoint_step``: LSN
     and step of the checkpoint that a recovery begins with, 0 if none; ``replayed``: the records
     behind it. ``damage``: what is lost of these, or of the end of the log. ``last_lsn``: where it
-    ends, with ``torn`` bytes of a torn tail behind.
+    ends, with ``torn`` bytes of a torn tail behind. ``uid`` tells it from other runs of its name.
+    ``parent`` is the run that started it as its child, ``forked_from`` the one it was forked from.
     """
 
     run_id: str
@@ -124,6 +126,9 @@ class RunStatus:
     last_lsn: int = 0
     torn: int = 0
     damage: tuple[Damage, ...] = ()
+    uid: str = ""
+    parent: ParentRun | None = None
+    forked_from: ForkedFrom | None = None
     packed_task: Packed | None = field(default=None, repr=False)
 
     @property
@@ -184,7 +189,9 @@ def status_of(reader: LogReader, run_id: str) -> RunStatus:
         last_event=_told(reader, run_id, read),
         wake_at=parked.wake_at if state == "waiting" and parked is not None else None,
         checkpoint=read.checkpoint, checkpoint_step=read.step, replayed=read.replayed,
-        packed_task=_packed(read.started.task) if read.started else None, **known,
+        packed_task=_packed(read.started.task) if read.started else None,
+        uid=read.started.uid if read.started else "", parent=read.parent, forked_from=read.origin,
+        **known,
     )  # fmt: skip
 
 
@@ -195,6 +202,8 @@ class _Read:
     tally: ProgressTally
     replay: Replay
     started: RunStarted | None
+    parent: ParentRun | None
+    origin: ForkedFrom | None
     ended: Ended | None
     parked: RunParked | None
     damage: list[Damage]
@@ -270,7 +279,8 @@ def _read(reader: LogReader) -> _Read:
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     origin = ForkedFrom.of(started)
     return _Read(
-        tally, Replay.of(entries, origin.optional if origin else 0), started, ended_by(entries),
+        tally, Replay.of(entries, origin.optional if origin else 0), started,
+        ParentRun.of(started), origin, ended_by(entries),
         next((event for event in reversed(events) if isinstance(event, RunParked)), None),
         [*damage, *lost], [one for one in lost if one.lost and not one.snapshot],
         point.lsn, point.step,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from eventlog import (
@@ -65,6 +66,9 @@ class RunStore(Protocol):
         ``at``: only if that is still the LSN of its newest record. Else LogError, and nothing was
         removed; FileNotFoundError when there is no such run, LogLockedError when a process has it.
         """
+
+    def size(self, run_id: str) -> int:
+        """Bytes that the run takes, its inbox included; 0 when there is no such run."""
 
     def sweep(self) -> int:
         """Delete what removals that a crash interrupted have left; of how many runs."""
@@ -141,7 +145,6 @@ class LogStore:
                 if 0 < lsn <= reader.durable_lsn():
                     return lsn
         with self._open_inbox(run_id) as log:
-            self._check_there(run_id)
             lsn = _posted(log.records(), (kind, packed), key) if key else 0
             if lsn:
                 return lsn
@@ -164,6 +167,20 @@ class LogStore:
         """See RunStore.remove."""
         remove(self._files, self._path(run_id), at, also=frozenset({INBOX}))
 
+    def size(self, run_id: str) -> int:
+        """See RunStore.size."""
+        size = 0
+        for path in (self._path(run_id), f"{self._path(run_id)}/{INBOX}"):
+            with suppress(FileNotFoundError):  # no inbox, or the run is just being removed
+                directory = self._files.open_directory(path)
+                for name in directory.names():
+                    with suppress(FileNotFoundError, UnsupportedFormatError):
+                        file = directory.open(name)
+                        size += file.size()
+                        file.close()
+                directory.close()
+        return size
+
     def sweep(self) -> int:
         """See RunStore.sweep."""
         return finish(self._files, self.root)
@@ -179,21 +196,24 @@ class LogStore:
         while True:
             try:
                 path = f"{self._path(run_id)}/{INBOX}"
-                return EventLog.open(
+                inbox = EventLog.open(
                     path, self._durability, files=self._files, encryption=self._encryption
                 )
+                return self._check_there(run_id, inbox)
             except LogLockedError:  # of another sender; one that died holds nothing
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(POST_PAUSE_S)
 
-    def _check_there(self, run_id: str) -> None:
-        """That the inbox that was just opened is a run's. If the run was removed a moment ago,
-        opening it has made a directory that no run could be begun in."""
+    def _check_there(self, run_id: str, inbox: EventLog) -> EventLog:
+        """The inbox, if it is a run's. If the run was removed a moment ago, opening it has made a
+        directory that no run could be begun in."""
         reader = self.read(run_id)
         if reader is not None:
-            return reader.close()
-        self._files.delete(f"{self._path(run_id)}/{INBOX}")
+            reader.close()
+            return inbox
+        inbox.close()
+        self._files.delete(inbox.path)
         raise RecoveryError(f"run {run_id!r} was removed meanwhile. Nothing was sent.")
 
     def _path(self, run_id: str) -> str:

@@ -1,0 +1,154 @@
+"""Removing a run for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from eventlog import LogError, LogLockedError
+from eventlog._dataclass import dataclass
+from recovery._checkpoint import CheckpointStore
+from recovery._errors import RecoveryError
+from recovery._events import skim
+from recovery._existing import backend_of, reader_of
+from recovery._family import ChildRun, children_of
+from recovery._status import RunStatus, State, status
+from recovery.stores.protocol import RunStore
+
+# Nothing makes these go on. A failed run does, when somebody resolves the call that failed.
+OVER: tuple[State, ...] = ("finished", "cancelled", "undone")
+ENDED: tuple[State, ...] = (*OVER, "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedRun:
+    """A run that was removed.
+
+    ``state``: as in RunStatus. ``ended``: its last record, in seconds since 1970, 0.0 if not known.
+    ``records`` and ``size``: how many it had, and the bytes that it took. ``children``: child runs
+    of it that remain (of ``remove``; ``gc`` does not look for them).
+    """
+
+    run_id: str
+    state: State
+    ended: float
+    records: int
+    size: int
+    children: tuple[str, ...] = ()
+
+
+def remove(
+    store: CheckpointStore | RunStore,
+    run_id: str,
+    *,
+    force: bool = False,
+    children: bool = False,
+    dry_run: bool = False,
+) -> list[RemovedRun]:
+    """Delete a run for good, and with ``children`` the runs that it has started, and they others.
+
+    Nothing remembers a removed run: one that begins under its id executes everything anew. Of a run
+    that has not ended, or is damaged, this is refused without ``force``; of a child always, while
+    its parent may still need it.
+
+    Gone for good when this returns. After a crash each run is there, whole, or gone, a parent
+    before its children. ``dry_run`` removes nothing and returns what would be removed; the run
+    itself comes first. Raises RecoveryError when there is no such run or it is refused,
+    LogLockedError while a process has it, LogError when other things are in its directory.
+    """
+    found = status(store, run_id)
+    below = list(_below(store, found, {run_id}))
+    family = [found, *(below if children else [])]
+    for one in family:
+        _check(one, force)
+    if found.parent is not None:
+        _check_parent(store, found)
+    backend = backend_of(store)
+    removed = [
+        RemovedRun(one.run_id, one.state, one.last, one.last_lsn, backend.size(one.run_id))
+        for one in family
+    ]
+    if not children:
+        removed[0] = replace(removed[0], children=tuple(one.run_id for one in below))
+    if not dry_run:
+        for one in family:
+            if isinstance(store, CheckpointStore):
+                store.let_go(one.run_id)
+            try:
+                backend.remove(one.run_id, one.last_lsn)
+            except FileNotFoundError:
+                if one is found:
+                    raise RecoveryError(f"there is no run {run_id!r} any more") from None
+        backend.sweep()
+    return removed
+
+
+def _check(found: RunStatus, force: bool) -> None:
+    """Raise unless the run may be removed as far as it alone is asked."""
+    owner = found.owner
+    if owner is not None and owner.alive:
+        raise LogLockedError(f"run {found.run_id!r}", owner.pid, owner.host, owner.since)
+    if force or (found.state in ENDED and not found.damage):
+        return
+    why = f": {found.why}" if found.why else ""
+    if found.damage or found.state == "unreadable":
+        damage = "".join(f"; {one}" for one in found.damage)
+        raise RecoveryError(
+            f"run {found.run_id!r} is damaged or cannot be read{why}{damage}. So nothing says for "
+            "certain whether it has ended. Nothing was removed; `logdump verify` says more. To "
+            "remove it all the same: force=True."
+        )
+    raise RecoveryError(
+        f"run {found.run_id!r} has not ended: it is {found.state}{why}. Nothing was removed. Let "
+        "it end, or end it with recovery.cancel; to remove it all the same, and with it what is "
+        "known of its calls: force=True."
+    )
+
+
+def _check_parent(store: CheckpointStore | RunStore, found: RunStatus) -> None:
+    """Raise when the run that started this one may come back for its outcome."""
+    assert found.parent is not None
+    parent = found.parent.run_id
+    try:
+        above = status(store, parent)
+    except RecoveryError:
+        return  # it is gone
+    if above.uid not in ("", found.parent.uid) or (above.state in OVER and not above.damage):
+        return
+    known = {child.run_id: child.state for child in _begun(store, parent)}
+    if known.get(found.run_id) in ("finished", "cancelled") and not above.damage:
+        return  # the parent has what it needs of it in its own log
+    raise RecoveryError(
+        f"run {found.run_id!r} is a child of run {parent!r}, which is {above.state} and would need "
+        f"it to go on (LSN {found.parent.lsn} there). Nothing was removed. Remove {parent!r} "
+        "first, or together with it: children=True."
+    )
+
+
+def _below(
+    store: CheckpointStore | RunStore, above: RunStatus, seen: set[str]
+) -> Iterator[RunStatus]:
+    """The runs that are there of those that this one has started, and of those that they have."""
+    for child in _begun(store, above.run_id):
+        if child.run_id in seen:
+            continue
+        try:
+            found = status(store, child.run_id)
+        except RecoveryError:  # never begun, or gone
+            continue
+        seen.add(child.run_id)
+        link = found.parent
+        # What the log of a fork says of children may be about those of another run.
+        if link is not None and (link.run_id, link.uid) == (above.run_id, above.uid):
+            yield found
+            yield from _below(store, found, seen)
+
+
+def _begun(store: CheckpointStore | RunStore, run_id: str) -> list[ChildRun]:
+    """The child runs that a run's log tells of, as far as it can be read."""
+    try:
+        with reader_of(store, run_id) as reader:
+            read = reader.records(1, on_damage=lambda damage: None)
+            return children_of([(record.lsn, skim(record)) for record in read])
+    except (LogError, RecoveryError, ValueError):
+        return []
