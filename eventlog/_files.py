@@ -77,6 +77,10 @@ class Directory(Protocol):
     def publish(self, temporary: str, name: str) -> None:
         """Give a file its name, atomically; raises FileExistsError when the name is taken."""
 
+    def replace(self, temporary: str, name: str) -> None:
+        """Give a file the name that another one has, atomically: there is one of them or the other
+        under it, whenever the power fails."""
+
     def remove(self, name: str) -> None: ...
 
     def sync(self) -> None:
@@ -254,6 +258,9 @@ class OSDirectory:
             os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         else:
             os.unlink(temporary, dir_fd=self._fd)
+
+    def replace(self, temporary: str, name: str) -> None:
+        os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def remove(self, name: str) -> None:
         try:

@@ -12,12 +12,13 @@ from types import TracebackType
 from typing import Any, Literal
 
 from eventlog._appender import Appender
+from eventlog._cipher import Encrypter
 from eventlog._committer import committer
 from eventlog._dataclass import dataclass
 from eventlog._errors import Damage, LogError, UnsupportedFormatError, WriterFailedError
 from eventlog._files import Directory, Files, OSFiles, check_file_system
 from eventlog._frame import HEADER_SIZE, RECORDS, SEGMENT_SIZE_MAX, SNAPSHOT
-from eventlog._owner import LOCK_NAME, claim_in_place
+from eventlog._owner import LOCK_NAME, Owner, claim_in_place
 from eventlog._reader import LogReader, OnDamage
 from eventlog._record import Record, Snapshot, encode_payload, encode_snapshot, pack
 from eventlog._tail import Tail
@@ -112,7 +113,6 @@ class EventLog:
             raise ValueError(f'durability is "power", "process" or "none", not {durability!r}')
         if not HEADER_SIZE < segment_size <= SEGMENT_SIZE_MAX:
             raise ValueError(f"segment_size is {HEADER_SIZE + 1} to {SEGMENT_SIZE_MAX} bytes")
-        began = time.perf_counter()
         files = files or OSFiles()
         directory = files.make_directory(os.fspath(path))
         try:
@@ -120,16 +120,7 @@ class EventLog:
             reader = LogReader(files, directory, encryption)
             encrypter = reader.decoder.encrypter(files.random_bytes)
             owner = claim_in_place(files, directory, reader.listing.last_epoch(), takeover)
-            log_id = reader.listing.log_id() or files.random_bytes(16)
-            appender = Appender(files, directory, owner, log_id)
-            try:
-                appender.flushed, appender.buffered = durability == "power", durability == "none"
-                appender.segment_size, appender.encrypter = segment_size, encrypter
-                tail = reader.tail()
-                appender.settle(tail)
-            except BaseException:
-                appender.drop()
-                raise
+            return cls._owned(reader, directory, owner, encrypter, (durability, segment_size))
         except BaseException as exc:
             directory.close()
             if isinstance(exc, OSError):
@@ -137,6 +128,26 @@ class EventLog:
                     f"{directory.path}: the log could not be opened. Nothing acknowledged is lost. "
                     "Remove the cause (free space, check the disk) and open it again."
                 )
+            raise
+
+    @classmethod
+    def _owned(
+        cls, reader: LogReader, directory: Directory, owner: Owner, encrypter: Encrypter | None,
+        settings: tuple[Durability, int] = ("power", SEGMENT_SIZE),
+    ) -> EventLog:  # fmt: skip
+        """Recover the log of which we are the owner, and open it; ``owner`` is closed with it."""
+        began = time.perf_counter()
+        durability, segment_size = settings
+        files = reader.files
+        log_id = reader.listing.log_id() or files.random_bytes(16)
+        appender = Appender(files, directory, owner, log_id)
+        try:
+            appender.flushed, appender.buffered = durability == "power", durability == "none"
+            appender.segment_size, appender.encrypter = segment_size, encrypter
+            tail = reader.tail()
+            appender.settle(tail)
+        except BaseException:
+            appender.drop()
             raise
         log = cls(appender, reader, directory)
         log.durability = durability

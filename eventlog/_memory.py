@@ -82,6 +82,9 @@ class MemoryDirectory:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         self.entries[name] = self.entries.pop(temporary)
 
+    def replace(self, temporary: str, name: str) -> None:
+        self.entries[name] = self.entries.pop(temporary)
+
     def remove(self, name: str) -> None:
         del self.entries[name]
 
@@ -111,7 +114,7 @@ class MemoryFiles:
         return MemoryDirectory(self, path)
 
     def list_directories(self, path: str) -> list[str]:
-        inside = path.rstrip("/") + "/"
+        inside = "" if path == "." else path.rstrip("/") + "/"
         return sorted(p[len(inside) :] for p in self.directories
                       if p.startswith(inside) and "/" not in p[len(inside) :])  # fmt: skip
 

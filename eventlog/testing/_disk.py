@@ -106,6 +106,11 @@ class _Directory(MemoryDirectory):
         super().publish(temporary, name)
         self._changes += [(name, _inode(self.entries[name])), (temporary, None)]
 
+    def replace(self, temporary: str, name: str) -> None:
+        self._disk.step("replace")
+        super().replace(temporary, name)
+        self._changes += [(name, _inode(self.entries[name])), (temporary, None)]
+
     def remove(self, name: str) -> None:
         self._disk.step("remove")
         super().remove(name)
@@ -131,8 +136,8 @@ class SimulatedDisk(MemoryFiles):
     """Files that crash and fail on command. Time and randomness come from ``seed``.
 
     Calls that change something are counted in ``calls``, by their verbs: "create", "write",
-    "truncate", "sync", "publish", "remove", "sync directory"; of whole directories "rename" and
-    "remove directory". ``reads`` counts reads.
+    "truncate", "sync", "publish", "replace", "remove", "sync directory"; of whole
+    directories "rename" and "remove directory". ``reads`` counts reads.
     """
 
     def __init__(self, seed: int = 0) -> None:
