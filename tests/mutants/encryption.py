@@ -338,9 +338,9 @@ MUTANTS = [
             Edit(LOG, "            encrypter = reader.decoder.encrypter(files.random_bytes)\n", ""),
             Edit(
                 LOG,
-                "            log_id = reader.listing.log_id()",
+                "            return cls._owned(reader,",
                 "            encrypter = reader.decoder.encrypter(files.random_bytes)\n"
-                "            log_id = reader.listing.log_id()",
+                "            return cls._owned(reader,",
             ),
         ],
         [NO_KEY],

@@ -443,9 +443,8 @@ MUTANTS = [
         [
             Edit(
                 LOG,
-                "            except BaseException:\n                appender.drop()\n"
-                "                raise\n",
-                "            except BaseException:\n                raise\n",
+                "        except BaseException:\n            appender.drop()\n            raise\n",
+                "        except BaseException:\n            raise\n",
             )
         ],
         [SEEDED + "test_an_opening_that_fails_leaves_the_log_to_the_next"],

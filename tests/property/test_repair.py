@@ -12,14 +12,17 @@ import logging
 import random
 from collections.abc import Iterator
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventlog import Damage, EventLog, Record, UnsupportedFormatError
+from eventlog import Damage, EventLog, LogError, LogLockedError, Record, UnsupportedFormatError
+from eventlog._frame import SNAPSHOT
 from eventlog.dump import NOT_A_LOG, TORN, verify
 from eventlog.repair import LOST, REPAIRED, RepairPlan, plan, repair
 from eventlog.testing import Crash, SimulatedDisk
+from eventlog.testing._disk import _OpenFile
 from tests.property.histories import PROGRAM, SMALL, Action, History, actions
 from tests.property.test_damage import (
     LOGS,
@@ -203,6 +206,97 @@ def test_random_damage_to_random_logs_is_repaired(
     disk = history.disk.after_process_death()
     damage(disk, what)
     check_repaired(disk, oldest=max(history.oldest, history.truncating))
+
+
+# -- one by one
+
+
+def damaged(program: list[Action] = PROGRAM) -> tuple[Log, Files]:
+    """A log, and its files with the payload of its fifth record damaged."""
+    log = Log(closed(program))
+    name, frame = log.frames[5]
+    return log, flipped(log.files, name, frame.payload_offset + 5, 1)
+
+
+def test_a_damaged_snapshot_costs_itself() -> None:
+    log = Log(closed(PROGRAM))
+    for lsn in (lsn for lsn, (kind, _) in enumerate(log.history.flat(), 1) if kind == "snapshot"):
+        name, frame = log.frames[lsn]
+        done = check_repaired(log.disk(flipped(log.files, name, frame.payload_end - 1, 1)))
+        assert done is not None and [str(loss) for loss in done.lost] == [f"LSN {lsn} (a snapshot)"]
+    # One that is as its CRC says and not as its digest does, was written so; it is lost as well.
+    disk = SimulatedDisk(seed=1)
+    with EventLog.open("log", files=disk) as written:
+        written.append("event", 1)
+        written._appender.append(SNAPSHOT, 1, msgpack.packb([1, "snapshot", b"1", bytes(16)]))
+        written.append("event", 2)
+    done = check_repaired(disk)
+    assert done is not None and [(loss.first_lsn, loss.snapshot) for loss in done.lost] == [
+        (2, True)
+    ]
+
+
+def test_what_is_of_another_log_is_refused_and_not_touched() -> None:
+    log, other = Log(closed(PROGRAM)), Log(closed(SMALL))
+    other_disk = SimulatedDisk(seed=77)
+    with EventLog.open("log", files=other_disk) as written:
+        written.append("event", 1)
+    foreign = files_of(other_disk)
+    first, second, *_ = log.segment_names()
+    for files in (
+        {**log.files, first: foreign[first]},
+        {**log.files, "00000099.seg": foreign[first]},
+        {**log.files, second: log.files[first]},
+        {**log.files, "MARK": foreign["MARK"]},
+        {**log.files, first: b"\x89evlog\r\n" + bytes(56)},
+    ):
+        disk = log.disk(files)
+        if exit_code(disk) & NOT_A_LOG:
+            with pytest.raises(UnsupportedFormatError, match="not touched"):
+                repair("log", files=disk)
+            assert files_of(disk) == files
+    assert exit_code(log.disk({**log.files, first: foreign[first]})) & NOT_A_LOG
+    assert other.files
+
+
+def test_what_does_not_read_back_never_gets_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that garbles what is written to it: the damaged segment stays, and nothing is lost."""
+    log, files = damaged()
+    disk = durable(log.disk(files))
+    expected, _, _ = readable(disk)
+    pwrite, refused = _OpenFile.pwrite, 0
+    for nth in itertools.count():
+        copy = disk.after_process_death()
+        writes = itertools.count()
+
+        def garbled(self: _OpenFile, data: bytes, offset: int) -> int:
+            replaced = "replace" in self._disk.calls or "rename" not in self._disk.calls
+            if replaced or next(writes) != nth:  # noqa: B023
+                return pwrite(self, data, offset)
+            return pwrite(self, bytes((data[0] ^ 1,)) + data[1:], offset)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(_OpenFile, "pwrite", garbled)
+            try:
+                repair("log", files=copy)
+            except LogError as exc:
+                assert "does not read back" in str(exc)
+                refused += 1
+                assert without_lock(files_of(copy)) == without_lock(files)
+            else:
+                break
+        assert readable(copy)[0] == expected
+    assert refused > 3
+
+
+def test_a_log_that_somebody_has_is_not_repaired() -> None:
+    log, files = damaged()
+    disk = log.disk(files)
+    with EventLog.open("log", files=disk):
+        before = files_of(disk)
+        with pytest.raises(LogLockedError):
+            repair("log", files=disk)
+        assert files_of(disk) == before and list(disk.directories) == ["log"]
 
 
 # -- a crash in the middle
