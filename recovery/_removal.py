@@ -18,6 +18,7 @@ from recovery.stores.protocol import RunStore
 # Nothing makes these go on. A failed run does, when somebody resolves the call that failed.
 OVER: tuple[State, ...] = ("finished", "cancelled", "undone")
 ENDED: tuple[State, ...] = (*OVER, "failed")
+GOING_ON: tuple[State, ...] = ("interrupted", "in doubt", "waiting", "parked", "empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +91,18 @@ def _check(found: RunStatus, force: bool) -> None:
         raise LogLockedError(f"run {found.run_id!r}", owner.pid, owner.host, owner.since)
     if force or (found.state in ENDED and not found.damage):
         return
-    why = f": {found.why}" if found.why else ""
-    if found.damage or found.state == "unreadable":
-        damage = "".join(f"; {one}" for one in found.damage)
+    if found.damage or found.state not in GOING_ON:
+        what = found.why or "; ".join(map(str, found.damage))
         raise RecoveryError(
-            f"run {found.run_id!r} is damaged or cannot be read{why}{damage}. So nothing says for "
-            "certain whether it has ended. Nothing was removed; `logdump verify` says more. To "
-            "remove it all the same: force=True."
+            f"run {found.run_id!r} is damaged or cannot be read: {what.rstrip('.')}. So nothing "
+            "says for certain whether it has ended. Nothing was removed; `logdump verify` says "
+            "more. To remove it all the same: force=True."
         )
+    why = f": {found.why}" if found.why else ""
     raise RecoveryError(
         f"run {found.run_id!r} has not ended: it is {found.state}{why}. Nothing was removed. Let "
-        "it end, or end it with recovery.cancel; to remove it all the same, and with it what is "
-        "known of its calls: force=True."
+        "it end, or cancel it; to remove it all the same, and with it what is known of its calls: "
+        "force=True."
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, TextIO
 
 import typer
 
@@ -56,13 +58,22 @@ def _interrupt(*_: object) -> None:
 
 def complain(text: str, code: int) -> typer.Exit:
     """Say on standard error what is wrong; the exception that ends the command with ``code``."""
-    typer.echo(f"recovery: {printable_lines(text)}", err=True)
+    typer.echo(_folded(f"recovery: {printable_lines(text)}", sys.stderr), err=True)
     return typer.Exit(code)
 
 
 def say(text: str) -> None:
     """Print a line, or lines, of the result."""
-    typer.echo(printable_lines(text))
+    typer.echo(_folded(printable_lines(text), sys.stdout))
+
+
+def _folded(text: str, stream: TextIO) -> str:
+    """Lines that are too long for a terminal, at their blanks; in a pipe they stay as they are."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
+                     for line in text.splitlines())  # fmt: skip
 
 
 def show_json(value: Any) -> None:

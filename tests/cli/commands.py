@@ -70,6 +70,20 @@ HOW: dict[str, How] = {
     "logdump import": How(elsewhere=True),  # tests/integration/test_logdump_export.py
     "logdump verify": How(variants={"{run} --json": LOGS}),
     "recovery crashtest": How(elsewhere=True),
+    "recovery gc": How(
+        "--store . --older-than 1h --dry-run",
+        runs=("all",),
+        missing=0,
+        of_store=True,
+        variants={"--store . --keep 2 --state finished --dry-run --json": ("all",)},
+    ),
+    "recovery rm": How(
+        "--store . {run} --dry-run",
+        missing=1,
+        variants={
+            "--store . {run} --force --children --dry-run": LOGS,
+        },
+    ),
     "recovery runs": How("--store .", runs=("all",), missing=0, of_store=True),
     "recovery show": How("--store . {run}", missing=1),
 }
