@@ -39,6 +39,7 @@ from recovery._failure import failure, message_of
 from recovery._herald import Herald, record
 from recovery._history import Ended, History, load
 from recovery._outside import cancel_children
+from recovery._resuming import RECORDED, Resumption
 from recovery._run import Run, SyncRun, live_runs
 from recovery._settings import Options, Settings
 from recovery._stopping import Life, Lives
@@ -173,11 +174,27 @@ class RecoverableAgent:
     ) -> dict[str, Any]:
         """The same without an event loop, for plain agent functions (an async one gets a loop)."""
         if is_async(self.agent_fn):
-            if asyncio._get_running_loop() is not None:
-                raise RuntimeError("in async code, await run_with_recovery(...) instead")
+            _check_no_loop("run_with_recovery")
             return asyncio.run(self.run_with_recovery(task, run_id, takeover=takeover))
         with self._lives.one(Life(run_id), self.settings.stop_on) as life:
             return drive(self._recover(task, life, takeover, SyncRun), self._perform)
+
+    async def resume(self, run_id: str, *, takeover: bool = False) -> dict[str, Any]:
+        """Go on with run ``run_id`` from its id alone: its task is the one that it has recorded.
+
+        Else as ``run_with_recovery``. RecoveryError when there is no such run, or no agent has
+        begun it: it never begins one.
+        """
+        with self._lives.one(Resumption(run_id), self.settings.stop_on) as life:
+            return await self._live(RECORDED, life, takeover)
+
+    def resume_sync(self, run_id: str, *, takeover: bool = False) -> dict[str, Any]:
+        """``resume`` without an event loop."""
+        if is_async(self.agent_fn):
+            _check_no_loop("resume")
+            return asyncio.run(self.resume(run_id, takeover=takeover))
+        with self._lives.one(Resumption(run_id), self.settings.stop_on) as life:
+            return drive(self._recover(RECORDED, life, takeover, SyncRun), self._perform)
 
     def events(self, run_id: str, *, after: int = 0, until: Until = "ended") -> RunEvents:
         """What happens in a run, for ``async for`` and ``for``: see ``recovery.events``."""
@@ -264,7 +281,8 @@ class RecoverableAgent:
     ) -> Generator[_Effect, Any, dict[str, Any]]:
         """The life of a run in this process; yields what its driver is to do."""
         run_id = life.run_id
-        pack(task, "task")
+        if task is not RECORDED:
+            pack(task, "task")
         with ExitStack() as held:
             # Taking a run up and ending it take flushes, for which other runs do not wait.
             log = yield _Block(lambda: held.enter_context(life.claim(self.store, takeover)))
@@ -358,7 +376,7 @@ def _ended(history: History, run_id: str, task: Any) -> RunFinished | None:
             f"the log of {run_id!r} is that of run {started.run_id!r}: a copy, or a file system "
             "that does not tell the two names apart. Nothing was executed."
         )
-    if started is not None and not _is_same(started.task, task):
+    if started is not None and task is not RECORDED and not _is_same(started.task, task):
         raise TaskMismatchError(run_id, started.task, task)
     if isinstance(ended, RunCancelled):
         raise RunCancelledError(run_id, ended.who, ended.why, ended.calls)
@@ -375,6 +393,11 @@ def _is_same(recorded: Any, given: Any) -> bool:
         return pack(recorded, "") == pack(given, "") or bool(recorded == given)
     except Exception:  # arrays have no opinion on whether they are equal
         return False
+
+
+def _check_no_loop(name: str) -> None:
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError(f"in async code, await {name}(...) instead")
 
 
 def _new_uid() -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from recovery._core import RunCore
     from recovery._history import History
     from recovery._replay import RecordedCall
+    from recovery._skimmed import Skimmed
 
 _logger = logging.getLogger("recovery")
 
@@ -34,7 +35,11 @@ class Settled:
 
 
 def call_of(
-    run: RunCore | History, lsn: int, key: CallKey, given: Arguments, attempt: tuple[int, int]
+    run: RunCore | History | Skimmed,
+    lsn: int,
+    key: CallKey,
+    given: Arguments,
+    attempt: tuple[int, int],
 ) -> Call:
     """The call as its tool or an operator sees it; ``attempt`` is its number and when it began."""
     number, started_ns = attempt

@@ -15,6 +15,7 @@ from recovery._family import children_of
 from recovery._history import ended_by, load
 from recovery._inbox import CANCEL, DECISION, SIGNAL
 from recovery._relatives import is_child
+from recovery._skimmed import skim_run
 from recovery._tool import Call
 from recovery._values import pack
 from recovery.stores.protocol import RunStore, check_signal_name
@@ -62,7 +63,8 @@ def cancel(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why
     except LogLockedError:
         return  # whoever has it finds the message
     with log:
-        history = load(log, run_id)
+        history = skim_run(log, run_id)
+        history.check()
         if history.ended is None:
             in_doubt = [call.lsn for call in history.replay.in_doubt()]
             log.append(*encode(RunCancelled(who, why, in_doubt, asked)))
@@ -140,7 +142,7 @@ def deny(
 def _decide(
     store: CheckpointStore | RunStore, run_id: str, call: Call | int, said: dict[str, Any]
 ) -> None:
-    waiting = pending(store, run_id)
+    waiting = _asking(store, run_id)
     key = call.idempotency_key if isinstance(call, Call) else ""
     found = [one for one in waiting if key in ("", one.idempotency_key)]
     found = [one for one in found if isinstance(call, Call) or one.lsn == call]
@@ -163,6 +165,16 @@ def _decide(
 def _decided(store: CheckpointStore | RunStore, run_id: str, asked: Call) -> CallDecided | None:
     """The yes with which a call has begun, if it has."""
     with reader_of(store, run_id) as reader:
-        history = load(reader, run_id)
+        history = skim_run(reader, run_id)
     known = [event for _, _, event in history.entries if isinstance(event, CallDecided)]
     return next((one for one in known if one.approved and one.call == asked.lsn), None)
+
+
+def _asking(store: CheckpointStore | RunStore, run_id: str) -> list[Call]:
+    """``pending``, for whoever may not have the types of the arguments."""
+    with reader_of(store, run_id) as reader:
+        history = skim_run(reader, run_id)
+    history.check()
+    if history.started is None or history.ended is not None:
+        return []
+    return [history.call(one) for one in history.replay.undecided()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from eventlog import EventLog
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
 from recovery._events import (
@@ -15,7 +16,8 @@ from recovery._events import (
     encode,
 )
 from recovery._existing import claimed
-from recovery._history import Entry, load
+from recovery._history import Entry
+from recovery._skimmed import Skimmed, skim_run
 from recovery._tool import Resolution
 from recovery._values import pack
 from recovery.stores.protocol import RunStore
@@ -41,13 +43,9 @@ def resolve(
         raise ValueError("Resolution.unknown() settles nothing: the call stays in doubt")
     value = pack(resolution.value, "resolution")
     with claimed(store, run_id) as log:
-        history = load(log, run_id)
+        history = _checked(log, run_id)
         intents = {lsn for lsn, _, event in history.entries if isinstance(event, CallIntended)}
-        in_doubt = {
-            recorded.lsn
-            for recorded in history.replay.unclaimed()
-            if not (recorded.done or recorded.cancelled)
-        }
+        in_doubt = {one.lsn for one in history.open_calls()}
         for_undo = _for_undo(history.entries) - in_doubt
         in_doubt |= for_undo
         failed = history.ended.call if isinstance(history.ended, RunFailed) else 0
@@ -74,12 +72,19 @@ def accept(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why
     a run that has ended, or is not there; LogLockedError while a process runs it.
     """
     with claimed(store, run_id) as log:
-        if load(log, run_id).ended is not None:
+        if _checked(log, run_id).ended is not None:
             raise RecoveryError(
                 f"run {run_id!r} has ended: nothing can diverge. Nothing was written."
             )
         log.append(*encode(DivergenceAccepted(who, why)))
         log.commit()
+
+
+def _checked(log: EventLog, run_id: str) -> Skimmed:
+    """The run, to be decided about by people who may not have the types of its values."""
+    found = skim_run(log, run_id)
+    found.check()
+    return found
 
 
 def _for_undo(entries: list[Entry]) -> set[int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import field
 from typing import Any, Literal
 
-from eventlog import Damage, EncryptedLogError, LogError, LogOwner, LogReader, Packed, Record
+from eventlog import Damage, EncryptedLogError, LogError, LogOwner, LogReader, Packed
 from eventlog._dataclass import dataclass
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
@@ -19,17 +20,16 @@ from recovery._events import (
     RunResumed,
     RunStarted,
     RunUndone,
-    skim,
 )
 from recovery._existing import backend_of, reader_of
 from recovery._family import ParentRun
-from recovery._history import Ended, Entry, ended_by, reaches_behind
+from recovery._history import Ended, Entry
 from recovery._keys import idempotency_key, step_of
 from recovery._lineage import ForkedFrom
 from recovery._progress import Progress, ProgressTally
 from recovery._replay import RecordedCall, Replay
-from recovery._run_event import Teller, carried_by
-from recovery._snapshots import BrokenCheckpointError, checked_body
+from recovery._run_event import Teller
+from recovery._skimmed import skim_run
 from recovery._values import unpack
 from recovery.stores.protocol import RunStore
 
@@ -174,7 +174,7 @@ def status_of(reader: LogReader, run_id: str) -> RunStatus:
         "damage": tail.damaged,
     }  # fmt: skip
     try:
-        read = _read(reader)
+        read = _read(reader, run_id)
     except (EncryptedLogError, RecoveryError, ValueError) as exc:
         return RunStatus(run_id, "unreadable", str(exc), **known)
     read.damage = list(dict.fromkeys((*tail.damaged, *read.damage)))
@@ -262,69 +262,23 @@ def _packed(value: Any) -> Packed | None:
     return value if type(value) is Packed and value != b"\xc0" else None
 
 
-def _read(reader: LogReader) -> _Read:
-    damage: list[Damage] = []
-    for point in _points(reader, damage):
-        lost: list[Damage] = []
-        tail = list(_entries(reader.records(point.lsn + 1, on_damage=lost.append), lost))
-        if not reaches_behind(tail, point.step):  # as for a recovery, see _history.load
-            break
-    entries = [*_entries(point.prologue, lost), *tail]
+def _read(reader: LogReader, run_id: str) -> _Read:
+    found = skim_run(reader, run_id)
+    entries, tail, point = found.entries, found.tail, found.point
     tally = ProgressTally()
-    if point.carried is not None:
-        tally.restore(point.carried)
+    with suppress(KeyError, ValueError):  # of a version that carries something else
+        tally.restore(point.carried[ProgressTally.name])
     for entry in tail:
         tally.observe(*entry)
     events = [event for *_, event in entries]
-    started = next((event for event in events if isinstance(event, RunStarted)), None)
-    origin = ForkedFrom.of(started)
     return _Read(
-        tally, Replay.of(entries, origin.optional if origin else 0), started,
-        ParentRun.of(started), origin, ended_by(entries),
+        tally, found.replay, found.started, ParentRun.of(found.started), found.origin, found.ended,
         next((event for event in reversed(events) if isinstance(event, RunParked)), None),
-        [*damage, *lost], [one for one in lost if one.lost and not one.snapshot],
-        point.lsn, point.step,
+        found.damage, found.lost, point.lsn, point.step,
         point.recoveries + sum(isinstance(event, RunResumed) for event in events), len(tail),
         entries[0][1] if entries else point.time_ns, tail[-1][1] if tail else point.time_ns,
         tail[-1] if tail else None,
     )  # fmt: skip
-
-
-@dataclass(slots=True)
-class _Point:
-    """Where reading may begin: behind a checkpoint, or at the beginning of the log."""
-
-    lsn: int = 0
-    time_ns: int = 0
-    step: int = 0
-    recoveries: int = 0
-    carried: Any = None
-    prologue: list[Record] = field(default_factory=list)
-
-
-def _points(reader: LogReader, damage: list[Damage]) -> Iterator[_Point]:
-    for snapshot in reader.snapshots(damage.append):
-        try:
-            body = checked_body(snapshot)
-        except BrokenCheckpointError:
-            continue
-        found = reader.fetch(set(body["prologue"]))
-        if len(found) == len(body["prologue"]):
-            prologue = [found[lsn] for lsn in sorted(found)]
-            yield _Point(snapshot.lsn, snapshot.time_ns, body["step"], body["recoveries"],
-                         carried_by(snapshot)[0], prologue)  # fmt: skip
-    yield _Point()
-
-
-def _entries(records: Iterable[Record], lost: list[Damage]) -> Iterator[Entry]:
-    for record in records:
-        try:
-            event = skim(record)
-        except ValueError as exc:
-            lost.append(Damage(0, 0, len(record.packed), record.lsn, record.lsn, str(exc)))
-            continue
-        if event is not None:
-            yield record.lsn, record.time_ns, event
 
 
 def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State, str]:

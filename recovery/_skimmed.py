@@ -1,0 +1,126 @@
+"""What a log says of a run, values unread: for those who decide about runs without their code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import field
+from typing import Any
+
+from eventlog import Damage, Record
+from eventlog._dataclass import dataclass
+from recovery._doubt import call_of
+from recovery._errors import DamagedRunError, UnreadableValueError
+from recovery._events import RunStarted, skim
+from recovery._history import Ended, Entry, RunRecords, ended_by, reaches_behind
+from recovery._lineage import ForkedFrom
+from recovery._replay import RecordedCall, Replay
+from recovery._snapshots import BrokenCheckpointError, checked_body
+from recovery._tool import Call
+from recovery._values import unpack
+
+
+@dataclass(slots=True)
+class Point:
+    """Where reading may begin: behind a checkpoint (its LSN), or at the beginning of the log (0).
+
+    ``prologue``: what the code before the first step recorded. ``carried``: what tallies know.
+    """
+
+    lsn: int = 0
+    time_ns: int = 0
+    step: int = 0
+    recoveries: int = 0
+    carried: dict[str, Any] = field(default_factory=dict)
+    prologue: list[Record] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Skimmed:
+    """A run from its newest checkpoint on, as ``_history.load`` reads it; no type is needed.
+
+    The checkpoint is not restored, and so not wholly verified. ``damage``: all that is not sound;
+    ``lost``: of it, what a recovery cannot do without. ``tail``: the entries behind the checkpoint.
+    """
+
+    run_id: str
+    point: Point
+    entries: list[Entry]
+    tail: list[Entry]
+    replay: Replay
+    started: RunStarted | None
+    origin: ForkedFrom | None
+    ended: Ended | None
+    damage: list[Damage]
+    lost: list[Damage]
+
+    @property
+    def uid(self) -> str:
+        """See History.uid."""
+        return self.started.uid if self.started is not None else ""
+
+    def check(self) -> None:
+        """Raise what would forbid a recovery: DamagedRunError, or RecoveryError for a fork that
+        was not finished."""
+        if self.lost:
+            raise DamagedRunError(self.run_id, self.lost)
+        if self.origin is not None:
+            last = max(self.point.lsn, self.entries[-1][0])
+            self.origin.check(self.run_id, last, self.point.lsn, tuple(self.damage))
+
+    def open_calls(self) -> list[RecordedCall]:
+        """The calls without an outcome that a recovery would come to."""
+        return [one for one in self.replay.unclaimed() if not (one.done or one.cancelled)]
+
+    def call(self, made: RecordedCall) -> Call:
+        """A recorded call for people; what of its arguments cannot be read here is ``...``."""
+        given: Any = None
+        try:
+            given = unpack(made.intent.args) if made.intent.args is not None else None
+        except (UnreadableValueError, ValueError):
+            given = [[...], {}]
+        args, kwargs = given if given is not None else ([], {})
+        return call_of(self, made.lsn, made.key, (tuple(args), kwargs),
+                       (made.attempts, made.time_ns))  # fmt: skip
+
+
+def skim_run(log: RunRecords, run_id: str) -> Skimmed:
+    """Read a run from its newest checkpoint on; changes nothing. Says what is lost."""
+    damage: list[Damage] = []
+    for point in _points(log, damage):
+        lost: list[Damage] = []
+        tail = list(_entries(log.records(point.lsn + 1, on_damage=lost.append), lost))
+        if not reaches_behind(tail, point.step):  # as for a recovery, see _history.load
+            break
+    entries = [*_entries(point.prologue, lost), *tail]
+    started = next((event for _, _, event in entries if isinstance(event, RunStarted)), None)
+    origin = ForkedFrom.of(started)
+    return Skimmed(
+        run_id, point, entries, tail, Replay.of(entries, origin.optional if origin else 0), started,
+        origin, ended_by(entries), [*damage, *lost],
+        [one for one in lost if one.lost and not one.snapshot],
+    )  # fmt: skip
+
+
+def _points(log: RunRecords, damage: list[Damage]) -> Iterator[Point]:
+    for snapshot in log.snapshots(damage.append):
+        try:
+            body = checked_body(snapshot)
+        except BrokenCheckpointError:
+            continue
+        found = log.fetch(set(body["prologue"]))
+        if len(found) == len(body["prologue"]):
+            prologue = [found[lsn] for lsn in sorted(found)]
+            yield Point(snapshot.lsn, snapshot.time_ns, body["step"], body["recoveries"],
+                        body["carried"], prologue)  # fmt: skip
+    yield Point()
+
+
+def _entries(records: Iterable[Record], lost: list[Damage]) -> Iterator[Entry]:
+    for record in records:
+        try:
+            event = skim(record)
+        except ValueError as exc:
+            lost.append(Damage(0, 0, len(record.packed), record.lsn, record.lsn, str(exc)))
+            continue
+        if event is not None:
+            yield record.lsn, record.time_ns, event
