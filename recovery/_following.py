@@ -77,7 +77,7 @@ class RunEvents:
             reader = self._store.read(self._run_id)
         with reader:
             tally = ProgressTally()
-            start = _restore(tally, reader, self._after)
+            start = restore_tally(tally, reader, self._after)
             teller = Teller(self._run_id, tally, self._fetch)
             for item in reader.arrivals(start):
                 if item is not None:
@@ -145,7 +145,7 @@ def _close(read: asyncio.Future[list[RunEvent | None]], arrivals: _Arrivals) -> 
         arrivals.close()
 
 
-def _restore(tally: ProgressTally, reader: LogReader, after: int) -> int:
+def restore_tally(tally: ProgressTally, reader: LogReader, after: int) -> int:
     """Count as the newest checkpoint up to ``after`` does; the LSN from which to read on."""
     for snapshot in reader.snapshots() if after else ():
         carried, _ = carried_by(snapshot) if snapshot.lsn <= after else (None, 0)

@@ -25,11 +25,11 @@ from recovery._events import (
     ValueRecorded,
     skim,
 )
-from recovery._history import value_of_ref
+from recovery._history import packed_of_ref, value_of_ref
 from recovery._keys import outer_call, step_of
-from recovery._parts import Fetch, Values, stands_in
+from recovery._parts import Fetch, Parts, Values, stands_in
 from recovery._progress import CallMade, Progress, ProgressTally
-from recovery._values import pack, unpack, unpack_map
+from recovery._values import Ref, pack, unpack, unpack_map
 
 RECENT_SIZE_MAX = 8 << 20  # of outcomes kept, for messages are often references to them
 
@@ -97,6 +97,12 @@ class RunEvent:
         if isinstance(held, MessagesChanged) and self._teller is not None:
             body["new"] = [self._teller.message(item) for item in body["new"]]
         return body
+
+    @property
+    def recorded(self) -> Event | Record | None:
+        """What is recorded, for those who need not decode it: values that may be large are Packed.
+        The record itself where this version does not know the kind; None for what is no event."""
+        return self._held
 
     @property
     def size(self) -> int:
@@ -176,6 +182,10 @@ class Teller:
         if not stands_in(item):
             return item
         return value_of_ref(Values(self._fetch, self._recent), self.run_id, item)
+
+    def packed_message(self, item: Ref | Parts) -> bytes:
+        """The message that something stands for, packed; DamagedRunError when it is lost."""
+        return packed_of_ref(Values(self._fetch, self._recent), self.run_id, item)
 
     def _event(
         self, kind: str, lsn: int, time_ns: int, step: int | None, about: dict[str, Any]
