@@ -36,6 +36,7 @@ ADAPTERS = {"recovery.integrations", "recovery.stores"}
 PROTOCOLS = {"recovery.stores.protocol", "recovery.stores._protocol"}
 
 PURE = {
+    "logdump._timeline_layout",
     "eventlog._dataclass",
     "eventlog._frame",
     "eventlog._scan",
@@ -53,9 +54,6 @@ PURE = {
     "recovery._difference",
     "recovery._keys",
     "recovery._progress",
-    "recovery._account",
-    "recovery._growth",
-    "recovery._spent",
     "recovery._usage",
     "recovery._shorten",
     "recovery._signals",

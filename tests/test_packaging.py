@@ -59,6 +59,8 @@ def test_wheel_holds_three_packages_and_nothing_else(wheel: Path) -> None:
     info = next(n for n in names if n.endswith(".dist-info/METADATA")).partition("/")[0]
     assert {n.partition("/")[0] for n in names} == PACKAGES | {info}
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+    parts = {path.name for path in (ROOT / "tools/logdump/timeline").iterdir()}
+    assert parts and {f"logdump/timeline/{part}" for part in parts} <= set(names)
     assert f"{info}/licenses/LICENSE" in names
 
 

@@ -1,0 +1,114 @@
+"""``logdump timeline``: a run as one HTML file, to look at and to send."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from eventlog import LogReader
+from logdump._command import Command, Context, UsageError
+from logdump._timeline_model import Timeline
+from logdump._timeline_page import page
+from logdump._timeline_texts import Texts
+from recovery._following import restore_tally
+from recovery._progress import ProgressTally
+from recovery._run_event import Teller
+from recovery._status import status_of
+from recovery.cli._text import count, printable
+
+TEXT = """\
+Write a run as one HTML file that needs nothing else: no server, no network, no
+other file. It shows steps, calls and how they overlap, where processes died and
+others resumed, calls in doubt, retries, waits, checkpoints, damage, and the
+conversation; click on anything for its arguments, result and history."""
+
+MORE = """\
+In the page: / searches, n and p go to the next and previous match, the arrow
+keys from call to call, + and - zoom, 0 shows all, Escape closes. A link with
+#lsn=88 behind it opens the page at that record.
+
+Values are cut at --value-bytes characters, and the page says how much is
+missing; 'logdump dump --full --lsn 88' shows all of it. The file holds what the
+run recorded: --redact hides what is not for everybody, '--redact *' all values.
+
+Of a longer run the page has the last 20,000 records (--last N for others).
+
+examples:
+  logdump timeline ~/.eventlog/run_001 -o run_001.html
+  logdump timeline --redact '*token*' ~/.eventlog/run_001 > run_001.html"""
+
+VALUE_SIZE, LAST = 2048, 20_000
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="where to write it (default: stdout)"
+    )
+    parser.add_argument(
+        "--value-bytes", metavar="N", type=_number, default=VALUE_SIZE,
+        help=f"how much of each value to show, in characters (default {VALUE_SIZE:,})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--last", metavar="N", type=_number, default=LAST,
+        help=f"only the newest N records; 0 for all (default {LAST:,})",
+    )  # fmt: skip
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _run(context: Context) -> int:
+    args = context.args
+    if args.output is None and context.out.isatty():
+        raise UsageError("the page is HTML: say where to write it with -o FILE, or send it on")
+    texts = Texts(context.redaction, args.value_bytes)
+    with context.read() as reader:
+        model = gather(reader, texts, args.last)
+    if args.output is None:
+        for part in page(model):
+            context.out.write(part)
+        return 0
+    with _private(args.output) as out:
+        for part in page(model):
+            out.write(part)
+    doubtful = sum(call["state"] == "doubt" for call in model["calls"])
+    told = f"{count(model['run']['records'], 'record')}, {count(len(model['calls']), 'call')}"
+    context.print(f"{printable(args.output)}: {told}{f', {doubtful} in doubt' if doubtful else ''}")
+    return 0
+
+
+def gather(reader: LogReader, texts: Texts, last: int) -> dict[str, Any]:
+    """The model of the run in a log: of its newest ``last`` records, 0 for all."""
+    run_id = Path(reader.path).name
+    status = status_of(reader, run_id)
+    start = max(1, status.last_lsn + 1 - last) if last else 1
+    tally = ProgressTally()
+    read_from = restore_tally(tally, reader, start - 1)
+    teller = Teller(run_id, tally, reader.fetch)
+    timeline = Timeline(texts, teller.packed_message)
+    for item in reader.arrivals(read_from):
+        if item is None:
+            break
+        event = teller.read(item)
+        if event.lsn >= start:
+            timeline.add(event)
+    return timeline.model(status, start - 1)
+
+
+@contextmanager
+def _private(path: str) -> Iterator[TextIO]:
+    """A new file for its owner alone, as logs are: whom it is sent to is somebody's decision."""
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(number, "w", encoding="ascii", newline="\n") as out:
+        yield out
+
+
+COMMAND = Command("timeline", "a run as one HTML file", TEXT, MORE, _arguments, _run)
