@@ -220,7 +220,7 @@ def decoded(
     return map(_entry, items_from(log, start, damage, lost))
 
 
-def reaches_behind(tail: list[Entry], step: int) -> bool:
+def reaches_behind(tail: Iterable[Entry], step: int) -> bool:
     """Whether a task of a step up to this one is at work in the tail."""
     scopes = (getattr(event, "scope", "") for _, _, event in tail)
     return any(0 < (step_of(scope) or 0) <= step for scope in scopes)

@@ -101,17 +101,27 @@ def _pieces(snapshot: Snapshot) -> _Pieces:
     return _Pieces(found, body["bases"], body["keep"], messages, others)
 
 
+def needs(log: RunRecords, snapshot: Snapshot) -> tuple[int, set[int]]:
+    """The step of a checkpoint, and the LSNs of all that it needs; BrokenCheckpointError.
+
+    Reads the messages that it restores, and the checkpoints that it is based on.
+    """
+    one = _pieces(snapshot)
+    found = log.fetch(set(one.bases))
+    bases = {lsn: _pieces(base) for lsn, base in found.items() if isinstance(base, Snapshot)}
+    needed, placed = _needed(one, bases)
+    refs = {item for item in placed if isinstance(item, Ref)}
+    for record in log.fetch({item.lsn for item in refs}).values():
+        for item, lsns in _lent(record).items():
+            needed |= lsns if item in refs else set()
+    return one.found.step or 0, needed
+
+
 def _verified(
     one: _Pieces, read: dict[int, _Pieces], there: set[int], lent: dict[Ref, set[int]]
 ) -> StoredCheckpoint:
-    needed = one.others | set(one.bases)
-    placed: list[Ref | Parts | None] = []
-    for part in [*(read[lsn] for lsn in one.bases if lsn in read), one]:
-        del placed[part.keep :]
-        placed += part.messages
+    needed, placed = _needed(one, read)
     for item in placed:
-        if item is not None:
-            needed |= item.lsns
         if isinstance(item, Ref):
             needed |= lent.get(item, set())
     missing = sorted(needed - there)
@@ -120,6 +130,21 @@ def _verified(
     what = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
     reason = f"it needs LSN {what}, which is damaged or missing"
     return replace(one.found, validity=Validity(False, reason))
+
+
+def _needed(
+    one: _Pieces, read: dict[int, _Pieces]
+) -> tuple[set[int], list[Ref | Parts | None]]:
+    """What a checkpoint refers to, and what stands for its messages."""
+    needed = one.others | set(one.bases)
+    placed: list[Ref | Parts | None] = []
+    for part in [*(read[lsn] for lsn in one.bases if lsn in read), one]:
+        del placed[part.keep :]
+        placed += part.messages
+    for item in placed:
+        if item is not None:
+            needed |= item.lsns
+    return needed, placed
 
 
 def _unreadable(lsn: int, size: int, reason: str) -> StoredCheckpoint:

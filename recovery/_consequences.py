@@ -1,0 +1,100 @@
+"""What is wrong with a run's log, and what that means for a recovery."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+
+from eventlog import LogReader, Snapshot
+from eventlog._dataclass import dataclass
+from eventlog.dump import BAD_SNAPSHOT, NOT_A_LOG, TORN, Finding
+from recovery._events import skim
+from recovery._history import Entry, reaches_behind
+from recovery._snapshots import BrokenCheckpointError
+from recovery._stored import needs
+
+Range = tuple[int, int]  # LSNs, the first and the last
+
+
+class Lost:
+    """LSNs that are lost."""
+
+    def __init__(self, ranges: Iterable[Range]) -> None:
+        self.ranges: list[Range] = []
+        for first, last in sorted(one for one in ranges if one[0] <= one[1]):
+            if self.ranges and first <= self.ranges[-1][1] + 1:
+                first, last = self.ranges[-1][0], max(last, self.ranges.pop()[1])
+            self.ranges.append((first, last))
+
+    def __contains__(self, lsn: int) -> bool:
+        i = bisect_right(self.ranges, lsn, key=lambda one: one[0])
+        return i > 0 and lsn <= self.ranges[i - 1][1]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The checkpoint with which a recovery begins; LSN 0: with the beginning of the log."""
+
+    lsn: int = 0
+    step: int = 0
+
+    def __str__(self) -> str:
+        if not self.lsn:
+            return "the beginning of the log"
+        return f"the checkpoint of step {self.step} (LSN {self.lsn})"
+
+
+def start_of_recovery(reader: LogReader, lost: Lost) -> Start:
+    """The newest checkpoint that is sound and needs nothing of what is lost."""
+    for snapshot in reader.snapshots(lambda damage: None):
+        try:
+            step, needed = needs(reader, snapshot)
+        except BrokenCheckpointError:
+            continue
+        if any(lsn in lost for lsn in needed):
+            continue
+        if not reaches_behind(_entries(reader, snapshot), step):  # as _history.load does it
+            return Start(snapshot.lsn, step)
+    return Start()
+
+
+def _entries(reader: LogReader, snapshot: Snapshot) -> Iterator[Entry]:
+    for record in reader.records(snapshot.lsn + 1, on_damage=lambda damage: None):
+        try:
+            event = skim(record)
+        except ValueError:
+            continue
+        if event is not None:
+            yield record.lsn, record.time_ns, event
+
+
+class Consequences:
+    """What each finding of ``verify`` in a run's log means for its recovery.
+
+    ``findings``: all of them, for what is lost in one place decides what another means. The log is
+    read where they need it: from the checkpoint that a recovery begins with, at the most.
+    """
+
+    def __init__(self, reader: LogReader, findings: Iterable[Finding]) -> None:
+        self.lost = Lost((one.first_lsn, one.last_lsn) for one in findings)
+        self._start = start_of_recovery(reader, self.lost) if self.lost.ranges else Start()
+
+    def of(self, finding: Finding) -> str:
+        """In a line; "" for what is no problem."""
+        first, last = finding.first_lsn, finding.last_lsn
+        if finding.bit == TORN:
+            return f"harmless: torn tail, {finding.size} bytes never acknowledged"
+        if finding.bit == NOT_A_LOG:
+            return "nothing of it can be recovered by this library"
+        if finding.bit == 0:
+            return ""
+        if last < first:
+            return "harmless: no record is lost"
+        if last <= self._start.lsn:
+            return (
+                f"harmless: recovery begins with {self._start}, which needs nothing of it"
+                " (a fork to an earlier step, or an undo, may)"
+            )
+        if finding.bit == BAD_SNAPSHOT:
+            return f"recovery begins with {self._start} instead; nothing is executed again"
+        return "recovery stops there"
