@@ -300,7 +300,8 @@ def _check_start(
         text = f"{name}: {place.damage.what}"
         if place.first_lsn:
             text += "; its records can still be read"
-        yield Finding(DAMAGED, place.number, 0, HEADER_SIZE, 1, 0, text)
+        after = HEADER_SIZE if place.first_lsn else 0
+        yield Finding(DAMAGED, place.number, 0, HEADER_SIZE, 1, 0, text, after)
     first = max(expected, place.oldest_lsn)
     last = place.first_lsn - 1 if place.first_lsn else 0
     gone = range(previous + 1, place.number)

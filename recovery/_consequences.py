@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
-from eventlog import LogReader, Snapshot
+from eventlog import LogError, LogReader, Snapshot
 from eventlog._dataclass import dataclass
-from eventlog.dump import BAD_SNAPSHOT, NOT_A_LOG, TORN, Finding
-from recovery._events import skim
+from eventlog.dump import BAD_SNAPSHOT, MISSING, NOT_A_LOG, TORN, Finding
+from recovery._events import is_event, skim
 from recovery._history import Entry, reaches_behind
 from recovery._snapshots import BrokenCheckpointError
 from recovery._stored import needs
@@ -23,8 +23,10 @@ class Lost:
         self.ranges: list[Range] = []
         for first, last in sorted(one for one in ranges if one[0] <= one[1]):
             if self.ranges and first <= self.ranges[-1][1] + 1:
-                first, last = self.ranges[-1][0], max(last, self.ranges.pop()[1])
-            self.ranges.append((first, last))
+                before = self.ranges.pop()
+                self.ranges.append((before[0], max(before[1], last)))
+            else:
+                self.ranges.append((first, last))
 
     def __contains__(self, lsn: int) -> bool:
         i = bisect_right(self.ranges, lsn, key=lambda one: one[0])
@@ -42,6 +44,15 @@ class Start:
         if not self.lsn:
             return "the beginning of the log"
         return f"the checkpoint of step {self.step} (LSN {self.lsn})"
+
+
+def is_run(reader: LogReader) -> bool:
+    """Whether the log is that of a run, as far as it can be read."""
+    try:
+        first = next(reader.records(1, on_damage=lambda damage: None), None)
+    except LogError:
+        return False
+    return first is not None and (isinstance(first, Snapshot) or is_event(first.kind))
 
 
 def start_of_recovery(reader: LogReader, lost: Lost) -> Start:
@@ -86,8 +97,8 @@ class Consequences:
             return f"harmless: torn tail, {finding.size} bytes never acknowledged"
         if finding.bit == NOT_A_LOG:
             return "nothing of it can be recovered by this library"
-        if finding.bit == 0:
-            return ""
+        if finding.bit == 0 or (finding.bit == MISSING and last < first):
+            return ""  # of a missing segment, what it had is said where it should begin
         if last < first:
             return "harmless: no record is lost"
         if last <= self._start.lsn:

@@ -375,6 +375,11 @@ def _encode_scalars(fields: dict[str, Any]) -> bytes:
         return b"".join(_NAMES[name] + pack(value, name) for name, value in fields.items())
 
 
+def is_event(kind: str) -> bool:
+    """Whether records of this kind are what runs write."""
+    return kind in _TYPES
+
+
 def decode(record: Record) -> Event | None:
     """The event in a record; None for kinds of other writers. ValueError when it makes no sense,
     UnreadableValueError when a value in it is of a type that is not registered."""

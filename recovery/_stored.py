@@ -132,9 +132,7 @@ def _verified(
     return replace(one.found, validity=Validity(False, reason))
 
 
-def _needed(
-    one: _Pieces, read: dict[int, _Pieces]
-) -> tuple[set[int], list[Ref | Parts | None]]:
+def _needed(one: _Pieces, read: dict[int, _Pieces]) -> tuple[set[int], list[Ref | Parts | None]]:
     """What a checkpoint refers to, and what stands for its messages."""
     needed = one.others | set(one.bases)
     placed: list[Ref | Parts | None] = []

@@ -53,6 +53,16 @@ def finding_line(finding: Finding) -> str:
     return f"{_word(finding.bit)}: {_place(finding.as_json())}{printable(finding.text)}"
 
 
+def place_line(finding: Finding, place: dict[str, Json]) -> str:
+    """Where a finding is, for whoever looks at the bytes."""
+    after = finding.next_frame
+    found = f"next sound frame at {after}" if after else "no sound frame behind it"
+    return (
+        f"{printable(str(place['file']))}: sound up to {finding.offset}, {finding.size} bytes "
+        f"damaged, {place['bytes_after']} behind them, {found}"
+    )
+
+
 def summary_line(path: str, totals: Totals) -> str:
     """What verify came to."""
     wrong = [text for bit, text in PROBLEMS.items() if totals.exit_code & bit]

@@ -1,18 +1,32 @@
-"""``logdump verify``: check everything, and say what is wrong."""
+"""``logdump verify``: check everything, say what is wrong, and what that means for recovery."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Generator, Iterator
 from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
 
-from eventlog import LogError
-from eventlog.dump import NOT_A_LOG, Finding, Totals, verify
-from logdump._command import Command, Context
-from logdump._show import as_line, finding_line, summary_line
+from eventlog import EncryptedLogError, LogError, LogReader
+from eventlog.dump import BAD_SNAPSHOT, DAMAGED, GAP, NOT_A_LOG, Finding, Json, Totals, verify
+from logdump._command import Command, Context, UsageError
+from logdump._exit import IO_ERROR, NO_KEY
+from logdump._show import as_line, finding_line, place_line, summary_line
+from recovery import RecoveryError
+from recovery._consequences import Consequences, is_run
+from recovery._status import OpenCall, status_of
+from recovery.cli._text import count, printable
+from recovery.stores.protocol import INBOX, RUN_ID
+
+FINDINGS_MAX = 10_000  # of a log, of which it is said what they mean: they are kept in memory
+SEGMENT = "[0-9]" * 8 + ".seg"
 
 TEXT = """\
-Check every segment, frame, footer, snapshot and value, and say for each
-problem what it means."""
+Check every segment, frame, footer, snapshot and value of a run, of one segment
+(PATH is a file), or of all runs of a store (PATH is the directory of the
+runs), and of what others have sent to the runs. Say for each problem where it
+is and what it means for recovery, and which calls have no outcome."""
 
 MORE = """\
 The exit code adds up what was found:
@@ -24,7 +38,21 @@ The exit code adds up what was found:
   16  gap in LSNs
   32  not a log, or of a version that this program does not know
   64 and above: verify could not do its work
-      (64 wrong usage, 66 no such directory, 74 read error, 77 wrong key)
+      (64 wrong usage, 66 no such file or directory, 74 read error, 77 wrong
+      key); of a store, the runs that can be read are checked all the same
+
+--json prints one object per line:
+  a problem: "type" ("damage", "torn_tail" or "note"), "log" (its directory),
+    "bit" (as above, 0 for a note), "segment" and "file", "offset" (up to there
+    the segment is sound), "size" (bytes that are damaged), "next_frame" (offset
+    of the next sound frame, null if there is none in that file), "bytes_after"
+    (how many there are behind), "first_lsn" and "last_lsn" (the records lost;
+    none when last < first), "text", "consequence", "calls" (that become in
+    doubt)
+  a call without an outcome: "type" ("open_call"), "log", "lsn", "name",
+    "tool", "call_id", "step", "state", "then"
+  at the end of each log: "type" ("totals"), "log", "exit_code" and counts
+  at the end of a store: "type" ("store"), "runs", "exit_code"
 
 Of an encrypted log everything is checked without the key but what is inside
 the records. With it, that too, and that they were written with it.
@@ -34,6 +62,8 @@ reported as a torn tail; what comes after the start of verify is not checked.
 
 examples:
   logdump verify ~/.eventlog/run_001
+  logdump verify ~/.eventlog
+  logdump verify ~/.eventlog/run_001/00000003.seg
   logdump verify --json ~/.eventlog/run_001 | jq 'select(.bit > 1)'"""
 
 
@@ -42,29 +72,157 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(context: Context) -> int:
-    as_json = context.args.json
+    path = Path(context.args.path)
+    if path.is_file():
+        if not path.match(SEGMENT):
+            raise UsageError(f"{path} is a file, and no segment: those are called 00000001.seg")
+        return _Checked(context, str(path.parent)).check(int(path.stem)).exit_code
+    runs = [] if _has_segments(path) or not path.is_dir() else list(_runs(path))
+    return _store(context, runs) if runs else _run_and_inbox(context, str(path))
+
+
+def _has_segments(path: Path) -> bool:
+    return next(path.glob(SEGMENT), None) is not None
+
+
+def _runs(path: Path) -> Iterator[Path]:
+    """The runs of a store; what is just being made, or else no run, is passed over."""
+    for one in sorted(path.iterdir()):
+        if RUN_ID.fullmatch(one.name) and one.is_dir() and _has_segments(one):
+            yield one
+
+
+def _run_and_inbox(context: Context, path: str) -> int:
+    before = 0
+    if _has_segments(Path(path, INBOX)):
+        before = _Checked(context, f"{path}/{INBOX}").check().exit_code
     try:
-        with context.read() as reader:
-            findings = verify(reader)
-            while True:
-                try:
-                    finding = next(findings)
-                except StopIteration as end:
-                    totals: Totals = end.value
-                    break
-                if as_json:
-                    context.print(as_line(finding.as_json()))
-                else:
-                    context.tell(finding_line(finding))
-            if as_json:
-                context.print(as_line({"type": "totals", **asdict(totals)}))
-            else:
-                context.tell(summary_line(reader.path, totals))
-            return totals.exit_code
+        return _Checked(context, path).check(before=before).exit_code
     except (LogError, NotADirectoryError) as exc:
-        if as_json:
-            context.print(as_line(Finding(NOT_A_LOG, 0, 0, 0, 1, 0, str(exc)).as_json()))
+        if context.args.json and not isinstance(exc, EncryptedLogError):
+            foreign = Finding(NOT_A_LOG, 0, 0, 0, 1, 0, str(exc))
+            context.print(as_line({**foreign.as_json(), "log": path}))
         raise
+
+
+def _store(context: Context, runs: list[Path]) -> int:
+    """All runs of a store, one after the other, whatever is wrong with some."""
+    bits = failed = wrong = 0
+    for run in runs:
+        code = 0
+        try:
+            code = _run_and_inbox(context, str(run))
+        except EncryptedLogError as exc:
+            failed = failed or NO_KEY
+            _unread(context, run, str(exc))
+        except LogError as exc:
+            code = NOT_A_LOG
+            _unread(context, run, str(exc))
+        except OSError as exc:
+            failed = failed or IO_ERROR
+            _unread(context, run, exc.strerror or str(exc))
+        bits, wrong = bits | code, wrong + (code > 0)
+    bits = failed or bits
+    if context.args.json:
+        context.print(as_line({"type": "store", "runs": len(runs), "exit_code": bits}))
+    else:
+        found = f"problems in {wrong} of them" if wrong else "sound"
+        context.tell(f"{count(len(runs), 'run')}: {found} (exit code {bits})")
+    return bits
+
+
+def _unread(context: Context, run: Path, why: str) -> None:
+    if not context.args.json:
+        context.tell(f"{printable(str(run))}: could not be checked: {printable(why)}")
+
+
+class _Checked:
+    """One log: what is found in it, said as it is asked for."""
+
+    def __init__(self, context: Context, path: str) -> None:
+        self.context, self.path, self.as_json = context, path, context.args.json
+
+    def check(self, segment: int = 0, before: int = 0) -> Totals:
+        """Check the log, or one segment of it; totals, with the bits found ``before``."""
+        with self.context.read(self.path) as reader:
+            checking = _Findings(verify(reader, segment))
+            held = list(islice(checking, FINDINGS_MAX))
+            of_run = not segment and is_run(reader)
+            meaning = Consequences(reader, held) if of_run and held else None
+            for finding in held:
+                self._show_finding(finding, meaning)
+            for finding in checking:  # more than anybody reads: what they mean is not said
+                self._show_finding(finding, None)
+            if of_run:
+                self._show_calls(reader)
+        totals = checking.totals
+        totals.exit_code |= before
+        if self.as_json:
+            self.context.print(as_line({"type": "totals", "log": self.path, **asdict(totals)}))
+        elif totals.exit_code or Path(self.path).name != INBOX:  # which few know that it is there
+            name = f"{self.path}/{segment:08d}.seg" if segment else self.path
+            self.context.tell(summary_line(name, totals))
+        return totals
+
+    def _show_finding(self, finding: Finding, meaning: Consequences | None) -> None:
+        consequence = meaning.of(finding) if meaning is not None else ""
+        place = self._place(finding)
+        if self.as_json:
+            item = {**finding.as_json(), "log": self.path, **place, "consequence": consequence}
+            return self.context.print(as_line(item))
+        self.context.tell(finding_line(finding))
+        if place["file"] and finding.bit in (DAMAGED, BAD_SNAPSHOT, GAP):
+            self.context.tell(f"  {place_line(finding, place)}")
+        if consequence and finding.bit > 1:
+            self.context.tell(f"  {printable(consequence)}")
+
+    def _place(self, finding: Finding) -> dict[str, Json]:
+        name = f"{finding.segment:08d}.seg" if finding.segment else None
+        file = Path(self.path, name) if name else None
+        size = file.stat().st_size if file is not None and file.is_file() else None
+        end = finding.offset + finding.size
+        return {
+            "file": None if size is None else str(file),
+            "bytes_after": None if size is None else max(0, size - end),
+        }
+
+    def _show_calls(self, reader: LogReader) -> None:
+        """Intents without outcomes."""
+        try:
+            run = status_of(reader, Path(self.path).resolve().name)
+        except (LogError, RecoveryError, ValueError):
+            return  # what is wrong has been said
+        is_over = run.state in ("cancelled", "undone")
+        for call in run.in_doubt if is_over else run.calls:
+            then = f"does nothing: the run is {run.state}" if is_over else call.then
+            if self.as_json:
+                item = _call(call) | {"log": self.path, "then": then}
+                self.context.print(as_line(item))
+            else:
+                name, step = printable(call.name), f"step {call.step}, " if call.step else ""
+                text = f"call {name} ({step}{call.state}) has no outcome: recovery {then}"
+                self.context.tell(f"note: {text}")
+
+
+def _call(call: OpenCall) -> dict[str, Json]:
+    return {
+        "type": "open_call", "lsn": call.lsn, "name": call.name, "tool": call.tool,
+        "call_id": call.call_id, "step": call.step, "state": call.state,
+    }  # fmt: skip
+
+
+class _Findings:
+    """An iterator over what ``verify`` yields, which keeps what it returns."""
+
+    def __init__(self, checking: Generator[Finding, None, Totals]) -> None:
+        self._checking = self._all(checking)
+        self.totals = Totals()
+
+    def _all(self, checking: Generator[Finding, None, Totals]) -> Iterator[Finding]:
+        self.totals = yield from checking
+
+    def __iter__(self) -> Iterator[Finding]:
+        return self._checking
 
 
 COMMAND = Command("verify", "check everything, and say what is wrong", TEXT, MORE, _arguments, _run)
