@@ -128,7 +128,8 @@ def examine(
         totals.first_lsn = totals.first_lsn or place.first_lsn
         examined = _Examined(place, places[i + 1] if i + 1 < len(places) else None)
         try:
-            yield from _examine_segment(reader, examined, mark, totals)
+            found = _examine_segment(reader, examined, mark, totals)
+            yield from _alone(found) if segment else found
         except UnsupportedFormatError as exc:
             yield Finding(NOT_A_LOG, place.number, examined.offset, 0, 1, 0, str(exc))
         except FileNotFoundError:
@@ -137,6 +138,13 @@ def examine(
                 yield Finding(MISSING, place.number, 0, 0, 1, 0, what)
         expected = max(expected, examined.lsn)
     totals.last_lsn = max(0, expected - 1)
+
+
+def _alone(
+    found: Iterator[Found | Hidden | Finding],
+) -> Iterator[Found | Hidden | Finding]:
+    """Without what only the other segments of the log can tell."""
+    return (item for item in found if not (isinstance(item, Finding) and item.bit == MISSING))
 
 
 class _Examined:

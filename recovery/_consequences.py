@@ -88,24 +88,44 @@ class Consequences:
 
     def __init__(self, reader: LogReader, findings: Iterable[Finding]) -> None:
         self.lost = Lost((one.first_lsn, one.last_lsn) for one in findings)
-        self._start = start_of_recovery(reader, self.lost) if self.lost.ranges else Start()
+        self.start = start_of_recovery(reader, self.lost) if self.lost.ranges else Start()
 
     def of(self, finding: Finding) -> str:
         """In a line; "" for what is no problem."""
-        first, last = finding.first_lsn, finding.last_lsn
-        if finding.bit == TORN:
-            return f"harmless: torn tail, {finding.size} bytes never acknowledged"
-        if finding.bit == NOT_A_LOG:
-            return "nothing of it can be recovered by this library"
-        if finding.bit == 0 or (finding.bit == MISSING and last < first):
-            return ""  # of a missing segment, what it had is said where it should begin
-        if last < first:
-            return "harmless: no record is lost"
-        if last <= self._start.lsn:
+        if not _loses(finding):
+            return _without_loss(finding)
+        if finding.last_lsn <= self.start.lsn:
             return (
-                f"harmless: recovery begins with {self._start}, which needs nothing of it"
+                f"harmless: recovery begins with {self.start}, which needs nothing of it"
                 " (a fork to an earlier step, or an undo, may)"
             )
         if finding.bit == BAD_SNAPSHOT:
-            return f"recovery begins with {self._start} instead; nothing is executed again"
-        return "recovery stops there"
+            return f"recovery begins with {self.start} instead; nothing is executed again"
+        return (
+            "recovery stops there, for a call that was made may be among what is lost; "
+            "`logdump repair` marks it as lost"
+        )
+
+
+def of_inbox(finding: Finding) -> str:
+    """The same of a finding in the log of what others have sent to a run."""
+    if not _loses(finding):
+        return _without_loss(finding)
+    return (
+        "the run stops when it looks for what was sent to it: what is lost may be a signal, or "
+        "somebody's no"
+    )
+
+
+def _loses(finding: Finding) -> bool:
+    return finding.last_lsn >= finding.first_lsn and finding.bit not in (0, TORN, NOT_A_LOG)
+
+
+def _without_loss(finding: Finding) -> str:
+    if finding.bit in (0, MISSING):  # what was in a segment is said where it should begin
+        return ""
+    if finding.bit == TORN:
+        return f"harmless: torn tail, {finding.size} bytes never acknowledged"
+    if finding.bit == NOT_A_LOG:
+        return "nothing of it can be recovered by this library"
+    return "harmless: no record is lost"

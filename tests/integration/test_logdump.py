@@ -156,8 +156,9 @@ def test_torn_tail_is_bit_1_for_verify_and_no_failure_for_dump(tmp_path: Path) -
     [
         (["verify", "{tmp}/nothing"], 66, "no such directory"),
         (["dump", "{tmp}/nothing"], 66, "no such directory"),
-        (["verify", "{tmp}"], 32, "is not a log: it has no segments. There are logs in it: run"),
-        (["verify", "{tmp}/run/00000001.seg"], 32, "is a file"),
+        (["dump", "{tmp}"], 32, "is not a log: it has no segments. There are logs in it: run"),
+        (["dump", "{tmp}/run/00000001.seg"], 32, "is a file"),
+        (["verify", "{tmp}/run/LOCK"], 64, "is a file, and no segment"),
         (["verify"], 64, "PATH"),
         (["vrfy", "x"], 64, "invalid choice"),
         ([], 64, "COMMAND"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from logdump._command import Command, Context, UsageError
 from logdump._exit import IO_ERROR, NO_KEY
 from logdump._show import as_line, finding_line, place_line, summary_line
 from recovery import RecoveryError
-from recovery._consequences import Consequences, is_run
+from recovery._consequences import Consequences, is_run, of_inbox
 from recovery._status import OpenCall, status_of
 from recovery.cli._text import count, printable
 from recovery.stores.protocol import INBOX, RUN_ID
@@ -44,11 +44,10 @@ The exit code adds up what was found:
 --json prints one object per line:
   a problem: "type" ("damage", "torn_tail" or "note"), "log" (its directory),
     "bit" (as above, 0 for a note), "segment" and "file", "offset" (up to there
-    the segment is sound), "size" (bytes that are damaged), "next_frame" (offset
-    of the next sound frame, null if there is none in that file), "bytes_after"
+    the segment is sound), "size" (bytes that are damaged), "next_frame" (where
+    the next sound frame is, null if there is none in that file), "bytes_after"
     (how many there are behind), "first_lsn" and "last_lsn" (the records lost;
-    none when last < first), "text", "consequence", "calls" (that become in
-    doubt)
+    none when last < first), "text", "consequence"
   a call without an outcome: "type" ("open_call"), "log", "lsn", "name",
     "tool", "call_id", "step", "state", "then"
   at the end of each log: "type" ("totals"), "log", "exit_code" and counts
@@ -92,12 +91,12 @@ def _runs(path: Path) -> Iterator[Path]:
             yield one
 
 
-def _run_and_inbox(context: Context, path: str) -> int:
+def _run_and_inbox(context: Context, path: str, *, named: bool = False) -> int:
     before = 0
     if _has_segments(Path(path, INBOX)):
-        before = _Checked(context, f"{path}/{INBOX}").check().exit_code
+        before = _Checked(context, f"{path}/{INBOX}", named=True).check().exit_code
     try:
-        return _Checked(context, path).check(before=before).exit_code
+        return _Checked(context, path, named=named).check(before=before).exit_code
     except (LogError, NotADirectoryError) as exc:
         if context.args.json and not isinstance(exc, EncryptedLogError):
             foreign = Finding(NOT_A_LOG, 0, 0, 0, 1, 0, str(exc))
@@ -111,7 +110,7 @@ def _store(context: Context, runs: list[Path]) -> int:
     for run in runs:
         code = 0
         try:
-            code = _run_and_inbox(context, str(run))
+            code = _run_and_inbox(context, str(run), named=True)
         except EncryptedLogError as exc:
             failed = failed or NO_KEY
             _unread(context, run, str(exc))
@@ -139,8 +138,9 @@ def _unread(context: Context, run: Path, why: str) -> None:
 class _Checked:
     """One log: what is found in it, said as it is asked for."""
 
-    def __init__(self, context: Context, path: str) -> None:
+    def __init__(self, context: Context, path: str, *, named: bool = False) -> None:
         self.context, self.path, self.as_json = context, path, context.args.json
+        self.prefix = f"{printable(path)}: " if named else ""
 
     def check(self, segment: int = 0, before: int = 0) -> Totals:
         """Check the log, or one segment of it; totals, with the bits found ``before``."""
@@ -148,7 +148,11 @@ class _Checked:
             checking = _Findings(verify(reader, segment))
             held = list(islice(checking, FINDINGS_MAX))
             of_run = not segment and is_run(reader)
-            meaning = Consequences(reader, held) if of_run and held else None
+            meaning: Callable[[Finding], str] | None = None
+            if held and Path(self.path).name == INBOX:
+                meaning = of_inbox
+            elif held and of_run:
+                meaning = Consequences(reader, held).of
             for finding in held:
                 self._show_finding(finding, meaning)
             for finding in checking:  # more than anybody reads: what they mean is not said
@@ -164,13 +168,13 @@ class _Checked:
             self.context.tell(summary_line(name, totals))
         return totals
 
-    def _show_finding(self, finding: Finding, meaning: Consequences | None) -> None:
-        consequence = meaning.of(finding) if meaning is not None else ""
+    def _show_finding(self, finding: Finding, meaning: Callable[[Finding], str] | None) -> None:
+        consequence = meaning(finding) if meaning is not None else ""
         place = self._place(finding)
         if self.as_json:
             item = {**finding.as_json(), "log": self.path, **place, "consequence": consequence}
             return self.context.print(as_line(item))
-        self.context.tell(finding_line(finding))
+        self.context.tell(self.prefix + finding_line(finding))
         if place["file"] and finding.bit in (DAMAGED, BAD_SNAPSHOT, GAP):
             self.context.tell(f"  {place_line(finding, place)}")
         if consequence and finding.bit > 1:
@@ -201,7 +205,7 @@ class _Checked:
             else:
                 name, step = printable(call.name), f"step {call.step}, " if call.step else ""
                 text = f"call {name} ({step}{call.state}) has no outcome: recovery {then}"
-                self.context.tell(f"note: {text}")
+                self.context.tell(f"{self.prefix}note: {text}")
 
 
 def _call(call: OpenCall) -> dict[str, Json]:
