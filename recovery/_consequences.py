@@ -11,7 +11,10 @@ from eventlog.dump import BAD_SNAPSHOT, MISSING, NOT_A_LOG, TORN, Finding
 from recovery._events import is_event, skim
 from recovery._history import Entry, reaches_behind
 from recovery._snapshots import BrokenCheckpointError
+from recovery._status import OpenCall
 from recovery._stored import needs
+
+NAMES_MAX = 10  # of calls, that are listed
 
 Range = tuple[int, int]  # LSNs, the first and the last
 
@@ -82,11 +85,15 @@ def _entries(reader: LogReader, snapshot: Snapshot) -> Iterator[Entry]:
 class Consequences:
     """What each finding of ``verify`` in a run's log means for its recovery.
 
-    ``findings``: all of them, for what is lost in one place decides what another means. The log is
-    read where they need it: from the checkpoint that a recovery begins with, at the most.
+    ``findings``: all of them, for what is lost in one place decides what another means. ``calls``:
+    those of the run that have no outcome, as far as can be read. The log is read where they need
+    it: from the checkpoint that a recovery begins with, at the most.
     """
 
-    def __init__(self, reader: LogReader, findings: Iterable[Finding]) -> None:
+    def __init__(
+        self, reader: LogReader, findings: Iterable[Finding], calls: Iterable[OpenCall] = ()
+    ) -> None:
+        self._calls = tuple(calls)
         self.lost = Lost((one.first_lsn, one.last_lsn) for one in findings)
         self.start = start_of_recovery(reader, self.lost) if self.lost.ranges else Start()
 
@@ -101,20 +108,40 @@ class Consequences:
             )
         if finding.bit == BAD_SNAPSHOT:
             return f"recovery begins with {self.start} instead; nothing is executed again"
+        names = [call.name for call in self.calls_hit(finding)]
+        more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+        listed = f"{', '.join(names[:NAMES_MAX])}{more}"
+        known = f"{listed} {'becomes' if len(names) == 1 else 'become'} in doubt, as does "
         return (
-            "recovery stops there, for a call that was made may be among what is lost; "
-            "`logdump repair` marks it as lost"
+            "recovery stops there, until `logdump repair` marks it as lost: then "
+            f"{known if names else ''}any call that may have been recorded there"
+            f"{'' if names else ' is in doubt'}"
         )
 
+    def calls_hit(self, finding: Finding) -> tuple[OpenCall, ...]:
+        """The calls whose outcomes may be among what is lost."""
+        if not _loses(finding) or finding.last_lsn <= self.start.lsn:
+            return ()
+        if finding.bit == BAD_SNAPSHOT:
+            return ()
+        return tuple(call for call in self._calls if call.lsn < finding.last_lsn)
 
-def of_inbox(finding: Finding) -> str:
-    """The same of a finding in the log of what others have sent to a run."""
-    if not _loses(finding):
-        return _without_loss(finding)
-    return (
-        "the run stops when it looks for what was sent to it: what is lost may be a signal, or "
-        "somebody's no"
-    )
+
+class InboxConsequences:
+    """The same of the log of what others have sent to a run."""
+
+    def of(self, finding: Finding) -> str:
+        """In a line; "" for what is no problem."""
+        if not _loses(finding):
+            return _without_loss(finding)
+        return (
+            "the run stops when it looks for what was sent to it: what is lost may be a signal, "
+            "or somebody's no"
+        )
+
+    def calls_hit(self, finding: Finding) -> tuple[OpenCall, ...]:
+        """None: calls are in the run's own log."""
+        return ()
 
 
 def _loses(finding: Finding) -> bool:

@@ -92,12 +92,22 @@ def test_a_problem_says_where_it_is_and_what_it_means(store: Path) -> None:
         "type": "damage", "bit": 2, "segment": 1, "offset": 3144, "size": 72, "first_lsn": 17,
         "last_lsn": 17, "next_frame": 3216, "text": "record fails its CRC: LSN 17 lost",
         "log": "damaged_early", "file": "damaged_early/00000001.seg",
-        "bytes_after": size - 3144 - 72, "consequence": lines[2].strip(),
+        "bytes_after": size - 3144 - 72, "consequence": lines[2].strip(), "calls": [],
     }  # fmt: skip
     assert (call_["type"], call_["name"], call_["state"]) == (
         "open_call", "send_mail#58", "in doubt"
     )  # fmt: skip
     assert (totals["type"], totals["log"], totals["exit_code"]) == ("totals", "damaged_early", 2)
+
+
+def test_the_calls_that_become_in_doubt_are_named(store: Path) -> None:
+    lines = verify(store, "damaged_payload").out.splitlines()
+    assert lines[2] == (
+        "  recovery stops there, until `logdump repair` marks it as lost: then tickets#49 becomes "
+        "in doubt, as does any call that may have been recorded there"
+    )
+    found = as_json(store, "damaged_payload")[1]
+    assert found["calls"] == ["tickets#49"] and found["consequence"] == lines[2].strip()
 
 
 def test_calls_without_an_outcome_are_named_and_do_not_change_the_exit_code(store: Path) -> None:

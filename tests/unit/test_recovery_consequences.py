@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,9 @@ from eventlog import EventLog, LogReader
 from eventlog._memory import MemoryFile, MemoryFiles
 from eventlog.dump import BAD_SNAPSHOT, DAMAGED, MISSING, TORN, Finding, dump, verify
 from recovery import DamagedRunError
-from recovery._consequences import Consequences, Lost, Start, is_run, of_inbox
+from recovery._consequences import Consequences, InboxConsequences, Lost, Start, is_run
 from recovery._history import load
+from recovery._status import status_of
 from tests.data.make_runs import RUNS
 
 CHILD = "parent+look_around-95c44703cb9bfda7"
@@ -105,6 +108,33 @@ def _flipped(run: str, wanted: int) -> dict[str, bytes]:
     return content
 
 
+def test_calls_whose_outcomes_are_lost_are_named() -> None:
+    with EventLog.read(RUNS / "crashed_in_doubt") as reader:
+        outcomes: dict[Any, Any] = {
+            item["lsn"]: item["body"]["call"]  # type: ignore[index, call-overload]
+            for item in dump(reader)
+            if item["kind"] == "outcome" and int(str(item["lsn"])) > 44
+        }
+    assert sorted(outcomes) == [47, 52, 56]
+    for lsn, call in outcomes.items():
+        with reader_of("crashed_in_doubt", _flipped("crashed_in_doubt", int(str(lsn)))) as reader:
+            (finding,) = verify(reader)
+            calls = status_of(reader, "crashed_in_doubt").calls
+            meaning = Consequences(reader, [finding], calls)
+            (hit,) = meaning.calls_hit(finding)
+            assert hit.lsn == call
+            assert f"then {hit.name} becomes in doubt, as does any call" in meaning.of(finding)
+
+
+def test_many_calls_are_not_all_named() -> None:
+    names = [f"call {n}" for n in range(12)]
+    calls = [SimpleNamespace(lsn=n + 1, name=name) for n, name in enumerate(names)]
+    finding = Finding(DAMAGED, 1, 64, 64, 20, 29, "")
+    with EventLog.read(RUNS / "parent") as reader:
+        meaning = Consequences(reader, [finding], calls)  # type: ignore[arg-type]
+    assert f"{', '.join(names[:10])} and 2 more become in doubt" in meaning.of(finding)
+
+
 def test_what_loses_nothing_is_harmless() -> None:
     with EventLog.read(RUNS / "torn") as reader:
         (torn,) = verify(reader)
@@ -118,6 +148,7 @@ def test_what_loses_nothing_is_harmless() -> None:
 
 
 def test_loss_in_an_inbox_stops_the_run() -> None:
+    of_inbox = InboxConsequences().of
     assert "the run stops" in of_inbox(Finding(DAMAGED, 1, 64, 64, 1, 1, ""))
     assert of_inbox(Finding(TORN, 1, 64, 9, 1, 0, "")).startswith("harmless")
     assert of_inbox(Finding(BAD_SNAPSHOT, 1, 64, 64, 2, 2, "")).startswith("the run stops")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -14,13 +14,15 @@ from logdump._command import Command, Context, UsageError
 from logdump._exit import IO_ERROR, NO_KEY
 from logdump._show import as_line, finding_line, place_line, summary_line
 from recovery import RecoveryError
-from recovery._consequences import Consequences, is_run, of_inbox
-from recovery._status import OpenCall, status_of
+from recovery._consequences import Consequences, InboxConsequences, is_run
+from recovery._status import OpenCall, RunStatus, status_of
 from recovery.cli._text import count, printable
 from recovery.stores.protocol import INBOX, RUN_ID
 
 FINDINGS_MAX = 10_000  # of a log, of which it is said what they mean: they are kept in memory
 SEGMENT = "[0-9]" * 8 + ".seg"
+
+Meaning = Consequences | InboxConsequences | None
 
 TEXT = """\
 Check every segment, frame, footer, snapshot and value of a run, of one segment
@@ -47,7 +49,8 @@ The exit code adds up what was found:
     the segment is sound), "size" (bytes that are damaged), "next_frame" (where
     the next sound frame is, null if there is none in that file), "bytes_after"
     (how many there are behind), "first_lsn" and "last_lsn" (the records lost;
-    none when last < first), "text", "consequence"
+    none when last < first), "text", "consequence", "calls" (recorded ones that
+    become in doubt)
   a call without an outcome: "type" ("open_call"), "log", "lsn", "name",
     "tool", "call_id", "step", "state", "then"
   at the end of each log: "type" ("totals"), "log", "exit_code" and counts
@@ -148,17 +151,18 @@ class _Checked:
             checking = _Findings(verify(reader, segment))
             held = list(islice(checking, FINDINGS_MAX))
             of_run = not segment and is_run(reader)
-            meaning: Callable[[Finding], str] | None = None
+            run = self._status(reader) if of_run else None
+            meaning: Meaning = None
             if held and Path(self.path).name == INBOX:
-                meaning = of_inbox
-            elif held and of_run:
-                meaning = Consequences(reader, held).of
+                meaning = InboxConsequences()
+            elif held and run is not None:
+                meaning = Consequences(reader, held, run.calls)
             for finding in held:
                 self._show_finding(finding, meaning)
             for finding in checking:  # more than anybody reads: what they mean is not said
                 self._show_finding(finding, None)
-            if of_run:
-                self._show_calls(reader)
+            if run is not None:
+                self._show_calls(run)
         totals = checking.totals
         totals.exit_code |= before
         if self.as_json:
@@ -168,11 +172,16 @@ class _Checked:
             self.context.tell(summary_line(name, totals))
         return totals
 
-    def _show_finding(self, finding: Finding, meaning: Callable[[Finding], str] | None) -> None:
-        consequence = meaning(finding) if meaning is not None else ""
+    def _show_finding(self, finding: Finding, meaning: Meaning) -> None:
+        consequence = meaning.of(finding) if meaning is not None else ""
         place = self._place(finding)
         if self.as_json:
-            item = {**finding.as_json(), "log": self.path, **place, "consequence": consequence}
+            hit = meaning.calls_hit(finding) if meaning is not None else ()
+            calls: list[Json] = [call.name for call in hit]
+            item: dict[str, Json] = {
+                **finding.as_json(), "log": self.path, **place, "consequence": consequence,
+                "calls": calls,
+            }  # fmt: skip
             return self.context.print(as_line(item))
         self.context.tell(self.prefix + finding_line(finding))
         if place["file"] and finding.bit in (DAMAGED, BAD_SNAPSHOT, GAP):
@@ -190,12 +199,14 @@ class _Checked:
             "bytes_after": None if size is None else max(0, size - end),
         }
 
-    def _show_calls(self, reader: LogReader) -> None:
-        """Intents without outcomes."""
+    def _status(self, reader: LogReader) -> RunStatus | None:
         try:
-            run = status_of(reader, Path(self.path).resolve().name)
+            return status_of(reader, Path(self.path).resolve().name)
         except (LogError, RecoveryError, ValueError):
-            return  # what is wrong has been said
+            return None  # what is wrong is said
+
+    def _show_calls(self, run: RunStatus) -> None:
+        """Intents without outcomes."""
         is_over = run.state in ("cancelled", "undone")
         for call in run.in_doubt if is_over else run.calls:
             then = f"does nothing: the run is {run.state}" if is_over else call.then
