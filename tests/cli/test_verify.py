@@ -13,7 +13,7 @@ import pytest
 from eventlog import EventLog
 from recovery import signal
 from recovery.stores.file import FileStore
-from tests.cli.harness import RUNS, Done, call
+from tests.cli.harness import GOLDEN, HERE, RUNS, Done, call
 from tests.data.make_runs import KEY, KEY_ID
 
 
@@ -196,3 +196,13 @@ def test_a_log_that_is_no_run_is_verified_as_ever(tmp_path: Path) -> None:
     flip(tmp_path / "log" / "00000001.seg", 130)
     (found, _) = as_json(tmp_path, "log")
     assert found["consequence"] == "" and found["next_frame"] is not None
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    page = (HERE.parents[1] / "docs" / "logdump.md").read_text()
+    section = page.partition("## verify")[2].partition("\n## ")[0]
+    shown = section.partition("```\n$ ")[2].partition("```")[0]
+    assert f"$ {shown}" in (GOLDEN / "logdump-verify.txt").read_text()
+    for text in ("harmless: torn tail, 50 bytes never acknowledged", "harmless: no record is lost",
+                 "recovery begins with the checkpoint of step 2 (LSN 26) instead"):  # fmt: skip
+        assert text in section and text in (GOLDEN / "logdump-verify-json.txt").read_text()

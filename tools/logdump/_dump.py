@@ -19,7 +19,8 @@ MORE = """\
   a record: "type" ("record" or "snapshot"), "segment", "offset", "lsn",
     "kind", "time", "time_ns", "size", "body"
   a problem: "type" ("damage", "torn_tail" or "note"), "bit" (see verify),
-    "segment", "offset", "size", "first_lsn", "last_lsn", "text"
+    "segment", "offset", "size", "first_lsn", "last_lsn",
+    "next_frame" (of the next sound frame in the segment), "text"
 What JSON cannot hold is tagged (docs/format.md has the details):
   {"$bytes": "<base64>"}         {"$float": "nan" | "inf" | "-inf"}
   {"$map": [[key, value], ...]}  {"$ext": [type, "<base64>"]}
