@@ -86,10 +86,11 @@ class Totals:
 
 @dataclass(slots=True)  # not frozen: see Frame
 class Found:
-    """The records of a frame."""
+    """The records of a frame, which takes ``size`` bytes."""
 
     segment: int
     offset: int
+    size: int
     records: list[Record]
 
 
@@ -191,7 +192,7 @@ def _examine_segment(
                 totals.encrypted += frame.count
                 yield Hidden(number, frame, found.key_id)
             else:
-                yield Found(number, frame.offset, found)
+                yield Found(number, frame.offset, frame.end - frame.offset, found)
         elif isinstance(item, Damage):
             examined.damaged = True
             held.append(_finding(examined, item))

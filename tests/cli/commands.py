@@ -68,6 +68,15 @@ HOW: dict[str, How] = {
         wide=True,
     ),
     "logdump import": How(elsewhere=True),  # tests/integration/test_logdump_export.py
+    "logdump stats": How(
+        variants={
+            "{run} --json --steps": ("finished", "damaged_frame", "encrypted", "sleeping"),
+            "{run} --by tool": ("finished", "damaged_payload"),
+            "{run} --by kind": ("finished", "encrypted"),
+            "{run} --steps": ("finished", "missing_segment"),
+            "{run} --slowest 2 --redact *": ("finished",),
+        },
+    ),
     "logdump verify": How(variants={"{run} --json": LOGS}),
     "logdump timeline": How(elsewhere=True),
     "recovery crashtest": How(elsewhere=True),

@@ -81,6 +81,7 @@ from recovery._keys import outer_call, step_of
 from recovery._snapshots import BrokenCheckpointError, restore
 from recovery._values import unpack
 from recovery.stores.protocol import LogStore
+from tests.property.recount import check_account
 
 TASK, RUN = {"topic": "otters"}, "run"
 LIVES_MAX = 80
@@ -1379,6 +1380,7 @@ def check_results(world: World, value: Any) -> None:
 
 def check_log(disk: SimulatedDisk, said: dict[int, list[str]]) -> None:
     """What every log of a run is like, at any time. ``said``: how calls were resolved, by LSN."""
+    check_account(records(disk))
     found = [event for _, event in events(disk)]
     calls = {lsn: event for lsn, event in events(disk) if isinstance(event, CallIntended)}
     intents = [(c.scope, c.tool, c.call_id, c.digest, c.occurrence) for c in calls.values()]

@@ -1,0 +1,163 @@
+"""What an account of a log must come to, counted again the slow and simple way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from eventlog import Record, Snapshot
+from recovery._account import Account
+from recovery._events import (
+    AttemptFailed,
+    CallAbandoned,
+    CallDecided,
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallRetried,
+    CallReturned,
+    RunResumed,
+    RunStarted,
+    decode,
+    skim,
+)
+from recovery._keys import outer_call
+from recovery._usage import usage_from
+
+Entries = list[tuple[int, int, Any]]
+
+
+def account_of(records: Sequence[Record], **options: Any) -> Account:
+    account = Account(**options)
+    for record in records:
+        account.observe(record)
+    account.finish()
+    return account
+
+
+def check_account(records: Sequence[Record]) -> None:
+    """AssertionError unless an account of the log is what it comes to."""
+    steps: list[Any] = []
+    account = account_of(records, slowest=3, on_step=steps.append)
+    assert {name: (one.records, one.size) for name, one in account.kinds.items()} == {
+        kind: (len(sizes), sum(sizes))
+        for kind in {record.kind for record in records}
+        if (sizes := [len(record.packed) for record in records if record.kind == kind])
+    }
+    assert (account.records, account.size) == (len(records), sum(len(r.packed) for r in records))
+    assert sum(account.parts.values()) == account.size
+    snapshots = [len(record.packed) for record in records if isinstance(record, Snapshot)]
+    assert (account.checkpoints.count, account.checkpoints.size) == (len(snapshots), sum(snapshots))
+    entries = [(r.lsn, r.time_ns, event) for r in records if (event := skim(r)) is not None]
+    check_calls(account, entries)
+    assert sum(step.size for step in steps) == account.size
+    assert sum(step.records for step in steps) == account.records
+    assert sum(step.calls for step in steps) == account.calls
+    assert sum(step.used.outcomes for step in steps) == account.used.outcomes
+    assert sum(step.at_work_ns for step in steps) == account.spent.at_work_ns
+    spent = account.spent
+    assert 0 <= spent.parallel_ns <= spent.in_tools_ns
+    assert 0 <= spent.in_tools_ns + spent.waiting_ns <= spent.at_work_ns
+
+
+def check_calls(account: Account, entries: Entries) -> None:
+    calls = {lsn: event for lsn, _, event in entries if isinstance(event, CallIntended)}
+    ends = {event.call: (lsn, event) for lsn, _, event in entries if is_end(event)}
+
+    def covered(lsn: int) -> bool:
+        outer = outer_call(calls[lsn].scope)
+        if outer not in calls:
+            return False
+        return (outer in ends and ends[outer][0] > lsn) or covered(outer)
+
+    tried = Counter(event.call for *_, event in entries if isinstance(event, CallRetried))
+    for name in {event.tool for event in calls.values()}:
+        mine = {lsn: event for lsn, event in calls.items() if event.tool == name}
+        ended = [ends[lsn] for lsn in mine if lsn in ends]
+        # What comes after the outcome of the call that it was made inside is of no account.
+        counted = [event for lsn, event in ended if not late(event.call, lsn, calls, ends)]
+        found = account.tools[name]
+        assert found.calls == len(mine)
+        assert found.attempts == len(mine) + sum(tried[lsn] for lsn in mine)
+        assert found.open == sum(lsn not in ends and not covered(lsn) for lsn in mine)
+        assert found.arguments_size == sum(event.size for event in mine.values())
+        assert found.failed == sum(is_failure(event) for event in counted)
+        values = [event.value for event in counted if not isinstance(event, CallFailed)]
+        assert found.results_size == sum(len(value) for value in values if value is not None)
+        used = [usage_from(getattr(event, "usage", None)) for event in counted]
+        assert found.used.outcomes == len(counted)
+        assert found.used.input_tokens == sum(one.input_tokens for one in used if one)
+    assert sum(tool.calls for tool in account.tools.values()) == account.calls == len(calls)
+
+
+def late(call: int, lsn: int, calls: dict[int, CallIntended], ends: dict[int, Any]) -> bool:
+    """Whether record ``lsn``, the outcome of a call, comes after that of one around it."""
+    outer = outer_call(calls[call].scope)
+    if outer not in calls:
+        return False
+    return (outer in ends and call < ends[outer][0] < lsn) or late(outer, lsn, calls, ends)
+
+
+def is_end(event: Any) -> bool:
+    return isinstance(event, CallReturned | CallFailed) or (
+        isinstance(event, CallResolved) and event.how != "retry"
+    )
+
+
+def is_failure(event: Any) -> bool:
+    return isinstance(event, CallFailed) or getattr(event, "how", "") == "fail"
+
+
+# -- time
+
+
+def spent(records: Sequence[Record]) -> tuple[int, int, int, int]:
+    """ns at work, in tools, in several of them at once, waiting: looked up anew at each record."""
+    entries = [(r.lsn, r.time_ns, event) for r in records if (event := decode(r)) is not None]
+    calls = {lsn: event for lsn, _, event in entries if isinstance(event, CallIntended)}
+    total = [0, 0, 0, 0]
+    for i, (_, time_ns, event) in enumerate(entries):
+        by_process = not isinstance(event, RunStarted | RunResumed | CallResolved)
+        if event.kind in ("accepted", "child_started", "run_undone", "run_cancelled"):
+            continue
+        before = [at for _, at, one in entries[:i] if counts(one)]
+        if not by_process or not before:
+            continue
+        took = max(0, time_ns - before[-1])
+        modes = {lsn: mode for lsn in calls if (mode := mode_of(lsn, calls[lsn], entries[:i]))}
+        around = {outer_call(calls[lsn].scope) for lsn in modes}
+        leaves = [mode for lsn, mode in modes.items() if lsn not in around]
+        works = leaves.count("works")
+        total[0] += took
+        total[1] += took if works else 0
+        total[2] += took if works > 1 else 0
+        total[3] += took if not works and "waits" in leaves else 0
+    return total[0], total[1], total[2], total[3]
+
+
+def counts(event: Any) -> bool:
+    return not isinstance(event, CallResolved) and event.kind not in (
+        "accepted", "child_started", "run_undone", "run_cancelled",
+    )  # fmt: skip
+
+
+def mode_of(lsn: int, intent: CallIntended, entries: Entries) -> str:
+    """What a call was at, at the end of these entries, by the last that is said of it."""
+    mode, at_work = "", "waits" if intent.after_crash == "wait" else "works"
+    outer = outer_call(intent.scope)
+    for at, _, event in entries:
+        call = at if isinstance(event, CallIntended) else getattr(event, "call", 0)
+        if isinstance(event, RunStarted | RunResumed) or (call == outer and is_end(event)):
+            mode = ""
+        elif call != lsn:
+            continue
+        elif isinstance(event, CallIntended):
+            mode = "waits" if event.asks_until is not None else at_work
+        elif isinstance(event, CallRetried) or (isinstance(event, CallDecided) and event.approved):
+            mode = at_work
+        elif isinstance(event, AttemptFailed):
+            mode = "waits"
+        elif is_end(event) or isinstance(event, CallAbandoned):
+            mode = ""
+    return mode
