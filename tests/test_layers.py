@@ -58,6 +58,7 @@ PURE = {
     "recovery._growth",
     "recovery._spent",
     "recovery._usage",
+    "recovery._spans",
     "recovery._shorten",
     "recovery._signals",
     "recovery._compensation",

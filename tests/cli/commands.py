@@ -67,6 +67,11 @@ HOW: dict[str, How] = {
         ),
         wide=True,
     ),
+    "logdump otlp": How(
+        runs=("crashed_in_doubt", "failed", "forked", "damaged_early", "foreign", "encrypted"),
+        variants={"{run} --content --redact card": ("waiting",)},
+        wide=True,
+    ),
     "logdump import": How(elsewhere=True),  # tests/integration/test_logdump_export.py
     "logdump stats": How(
         variants={

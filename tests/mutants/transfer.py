@@ -7,6 +7,8 @@ from tests.mutants._mutant import Edit, Mutant
 TRANSFER, LINES = "eventlog/transfer.py", "eventlog/_lines.py"
 APPENDER = "eventlog/_appender.py"
 COMMAND = "tools/logdump/_export.py"
+SPANS, OTLP = "recovery/_spans.py", "tools/logdump/_otlp.py"
+OTLP_VALUES, OTLP_JSON = "tools/logdump/_otlp_values.py", "tools/logdump/_otlp_json.py"
 
 READ_BACK = '        if line.encode() + b"\\n" != self._end:\n'
 
@@ -16,6 +18,7 @@ CHANGED = "property/test_transfer.py::" + (
     "test_an_export_that_was_changed_or_cut_is_refused_and_leaves_nothing"
 )
 UNIT = "unit/test_transfer.py::"
+TRACE = "integration/test_logdump_otlp.py::"
 CRASHES = UNIT + "test_a_crash_at_every_call_leaves_the_whole_log_or_none_under_its_name"
 
 MUTANTS = [
@@ -140,5 +143,113 @@ MUTANTS = [
             )
         ],
         [UNIT + "test_bad_lines_are_refused_by_number_and_nothing_is_left"],
+    ),
+    Mutant(
+        "spans-by-their-order",
+        "Spans get new ids each time the run is exported: every trace is there twice.",
+        [
+            Edit(
+                SPANS,
+                """span_id(self._uid, "call", lsn))""",
+                """span_id(self._uid, "call", lsn, len(self._open)))""",
+            )
+        ],
+        [TRACE + "test_a_child_is_inside_the_call_that_started_it"],
+    ),
+    Mutant(
+        "fork-tells-its-origin-again",
+        "A fork tells what happened in the run that it came from: it is paid for twice.",
+        [
+            Edit(
+                OTLP,
+                "        until = origin.until if origin is not None else 0\n",
+                "        until = 0\n",
+            )
+        ],
+        [TRACE + "test_a_fork_links_to_its_origin_and_tells_only_its_own"],
+    ),
+    Mutant(
+        "grandchild-in-a-trace-of-its-own",
+        "The trace is that of the parent, not of the first run: a family falls apart.",
+        [Edit(OTLP, "        for _ in range(DEPTH_MAX):\n", "        for _ in range(1):\n")],
+        [TRACE + "test_a_child_of_a_child_is_in_the_trace_of_the_first"],
+    ),
+    Mutant(
+        "values-told-unasked",
+        "Arguments and results are in every trace.",
+        [Edit(OTLP_VALUES, "        if not self._args.content:\n            return about\n", "")],
+        [TRACE + "test_values_are_told_when_they_are_asked_for"],
+    ),
+    Mutant(
+        "exceptions-told-in-full",
+        "--redact leaves what an exception's message quotes.",
+        [
+            Edit(
+                OTLP_VALUES, "_cut(self._redaction.text(span.error, span.name))", "_cut(span.error)"
+            )
+        ],
+        [TRACE + "test_exceptions_are_hidden_as_well"],
+    ),
+    Mutant(
+        "retry-ends-the-span",
+        "A call that fails and is made again counts as failed.",
+        [
+            Edit(
+                SPANS,
+                "                call.span.exception(time_ns, event)\n",
+                "                call.span.failed(time_ns, event)  # type: ignore[arg-type]\n",
+            )
+        ],
+        [TRACE + "test_a_crash_a_retry_and_a_yes_are_events"],
+    ),
+    Mutant(
+        "resumption-taken-for-a-crash",
+        "A run that parked is told as one whose process died.",
+        [
+            Edit(
+                SPANS,
+                """        if self._status == "running":  # nothing""",
+                """        if self._status:  # nothing""",
+            )
+        ],
+        [TRACE + "test_a_crash_a_retry_and_a_yes_are_events"],
+    ),
+    Mutant(
+        "span-in-a-step-that-was-lost",
+        "A call of a step whose record is lost is inside a span that is not there.",
+        [
+            Edit(
+                SPANS,
+                "        elif step is not None and self._has_step(step):\n",
+                "        elif step is not None:\n",
+            )
+        ],
+        [TRACE + "test_a_damaged_log_is_told_as_far_as_it_goes"],
+    ),
+    Mutant(
+        "doubt-taken-for-success",
+        "A call in doubt is told as one that returned.",
+        [
+            Edit(
+                SPANS,
+                """else call.state
+                yield""",
+                """else "returned"
+                yield""",
+            )
+        ],
+        [TRACE + "test_a_call_in_doubt_has_no_status_and_ends_where_the_log_does"],
+    ),
+    Mutant(
+        "integers-as-numbers",
+        "64-bit integers are JSON numbers with an exponent or none: readers round them.",
+        [
+            Edit(
+                OTLP_JSON,
+                """return {"intValue": str(value)}""",
+                """return {"intValue": float(value) + 0.5}""",
+            )
+        ],
+        [TRACE + "test_opentelemetrys_own_classes_read_it"],
     ),
 ]

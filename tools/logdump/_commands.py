@@ -1,6 +1,6 @@
 """The commands, in the order in which the help has them."""
 
-from logdump import _dump, _export, _import, _stats, _status, _timeline, _verify
+from logdump import _dump, _export, _import, _otlp, _stats, _status, _timeline, _verify
 from logdump._command import Command
 
 COMMANDS: tuple[Command, ...] = (
@@ -11,5 +11,6 @@ COMMANDS: tuple[Command, ...] = (
     _timeline.COMMAND,
     _export.COMMAND,
     _import.COMMAND,
+    _otlp.COMMAND,
 )
 DEFAULT = "status"

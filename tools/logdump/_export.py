@@ -12,8 +12,7 @@ from eventlog import LogReader, UnsupportedFormatError
 from eventlog.dump import TORN
 from eventlog.transfer import export
 from logdump._command import Command, Context, UsageError
-from logdump._show import PROBLEMS
-from recovery.cli._text import count
+from logdump._show import problems
 from recovery.stores.protocol import INBOX
 
 TEXT = """\
@@ -64,8 +63,7 @@ def _run(context: Context) -> int:
     wrong = [bit for bit in found if bit & ~TORN]
     words = ["the log is encrypted, and this export is in clear"] if encrypted else []
     if wrong:
-        what = ", ".join(PROBLEMS[bit] for bit in sorted(set(wrong)))
-        words.append(f"{count(len(wrong), 'problem')}: {what}; `logdump verify` says more")
+        words.append(problems(wrong))
     if words:
         print(f"logdump: {'; '.join(words)}", file=sys.stderr)
     return reduce(or_, wrong, 0)

@@ -63,6 +63,12 @@ def place_line(finding: Finding, place: dict[str, Json]) -> str:
     )
 
 
+def problems(bits: list[int]) -> str:
+    """The problems of these bits in a line, for commands that have other things to say."""
+    what = ", ".join(PROBLEMS[bit] for bit in sorted(set(bits)))
+    return f"{count(len(bits), 'problem')}: {what}; `logdump verify` says more"
+
+
 def summary_line(path: str, totals: Totals) -> str:
     """What verify came to."""
     wrong = [text for bit, text in PROBLEMS.items() if totals.exit_code & bit]
