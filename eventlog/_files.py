@@ -18,11 +18,9 @@ import time
 from typing import Protocol
 
 from eventlog._errors import LogError, UnsupportedFormatError
+from eventlog._filesystem import Mount, Verdict, judge, mount_in
 
 _logger = logging.getLogger("eventlog")
-
-# Locks and flushes of these do not keep the promise of durability="power".
-NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
 
 _F_FULLFSYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync alone leaves the drive's cache
 _F_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", None)  # Linux 3.15 and later
@@ -113,8 +111,8 @@ class Files(Protocol):
         What is gone already is no error. Not durable: a crash may leave any part of it.
         """
 
-    def file_system(self, directory: Directory) -> str:
-        """The kind of file system, "" when unknown."""
+    def mount(self, directory: Directory) -> Mount:
+        """The file system that the directory is on; its kind is "" when unknown."""
 
     def time_ns(self) -> int: ...
 
@@ -288,6 +286,16 @@ class OSDirectory:
     def device(self) -> int:
         return os.fstat(self._fd).st_dev
 
+    def mount_id(self) -> str:
+        """The id of its mount in /proc/self/mountinfo; "" when the system does not tell. A device
+        would not do: btrfs shows another one for each file system in it than its mount has."""
+        try:
+            with open(f"/proc/self/fdinfo/{self._fd}", encoding="ascii") as lines:
+                found = (line.partition(":") for line in lines)
+                return next((value.strip() for key, _, value in found if key == "mnt_id"), "")
+        except OSError:
+            return ""
+
     def writable_by(self) -> str:
         """Who can change what is in here besides this user, root and a group that was let in."""
         found = os.fstat(self._fd)
@@ -392,19 +400,16 @@ class OSFiles:
                 os.close(fd)
             os.rmdir(path)
 
-    def file_system(self, directory: Directory) -> str:
+    def mount(self, directory: Directory) -> Mount:
         assert isinstance(directory, OSDirectory)
-        device = directory.device()
-        wanted = f"{os.major(device)}:{os.minor(device)}"
+        device, mount_id = directory.device(), directory.mount_id()
         try:
             with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
-                for line in mounts:
-                    fields, _, rest = line.partition(" - ")
-                    if fields.split()[2] == wanted:
-                        return rest.split()[0]
-        except OSError:
-            pass  # not Linux: unknown
-        return ""
+                text = mounts.read()
+        except OSError:  # not Linux
+            return Mount("")
+        name = f"{os.major(device)}:{os.minor(device)}"
+        return mount_in(text, mount_id, name) or Mount("")
 
     time_ns = staticmethod(time.time_ns)
     random_bytes = staticmethod(os.urandom)
@@ -413,15 +418,15 @@ class OSFiles:
         return os.getpid(), socket.gethostname()
 
 
+_warned: set[Verdict] = set()
+
+
 def check_file_system(files: Files, directory: Directory) -> None:
-    """Refuse durability="power" where the file system is known not to give it."""
-    kind = files.file_system(directory)
-    if kind in NETWORK_FILE_SYSTEMS:
-        raise LogError(
-            f"{directory.path} is on {kind}, a network file system, whose locks and flushes do not "
-            'keep the promise of durability="power". Nothing was written. Use a local disk, or '
-            'durability="process" if losing the latest records at a power loss is acceptable.'
-        )
-    if kind.startswith("fuse"):
-        _logger.warning("%s is on %s: flushes are as durable as it makes them",
-                        directory.path, kind)  # fmt: skip
+    """Refuse durability="power" where the file system is known not to give it, or warn of that,
+    once for each file system."""
+    found = judge(files.mount(directory), "power")
+    if found.level == "refused":
+        raise LogError(f"{directory.path}: {found.what}. Nothing was written. {found.todo}")
+    if found.level == "warning" and found not in _warned:
+        _warned.add(found)
+        _logger.warning("%s: %s. %s", directory.path, found.what, found.todo)

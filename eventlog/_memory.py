@@ -6,6 +6,8 @@ import errno
 import os
 import time
 
+from eventlog._filesystem import Mount
+
 
 class MemoryFile:
     """The bytes of one file and who has it locked; shared by all that have it open."""
@@ -134,8 +136,8 @@ class MemoryFiles:
         """The directory and those in it, the innermost first."""
         return sorted((p for p in self.directories if f"{p}/".startswith(f"{path}/")), reverse=True)
 
-    def file_system(self, directory: object) -> str:
-        return "memory"
+    def mount(self, directory: object) -> Mount:
+        return Mount("memory")
 
     def time_ns(self) -> int:
         return time.time_ns()

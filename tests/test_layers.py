@@ -38,6 +38,7 @@ PROTOCOLS = {"recovery.stores.protocol", "recovery.stores._protocol"}
 PURE = {
     "logdump._timeline_layout",
     "eventlog._dataclass",
+    "eventlog._filesystem",
     "eventlog._frame",
     "eventlog._scan",
     "eventlog._record",

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from eventlog import EventLog, LogError
-from eventlog._files import Files, OSDirectory, OSFile, OSFiles, check_file_system, write_all
+from eventlog import EventLog, LogError, _files
+from eventlog._files import Files, OSDirectory, OSFile, OSFiles, write_all
+from eventlog._filesystem import Mount
 from eventlog._memory import MemoryFiles
 from eventlog.testing import SimulatedDisk
 
@@ -109,27 +110,45 @@ class On(MemoryFiles):
         super().__init__()
         self.kind = kind
 
-    def file_system(self, directory: object) -> str:
-        return self.kind
+    def mount(self, directory: object) -> Mount:
+        kind, *options = self.kind.split()
+        return Mount(kind, options=tuple(options))
 
 
 def test_a_network_file_system_is_refused_by_name() -> None:
-    with pytest.raises(LogError, match="is on nfs4"):
+    with pytest.raises(LogError, match="nfs4 is a network file system"):
         EventLog.open("log", files=On("nfs4"))
     EventLog.open("log", "process", files=On("nfs4")).close()
     EventLog.open("log", files=On("ext4")).close()
 
 
-def test_a_file_system_in_user_space_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    files = On("fuse.something")
-    check_file_system(files, files.make_directory("log"))
-    assert "fuse.something" in caplog.text
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("fuse.something", "as durable as it makes them"), ("tmpfs", "tmpfs is memory"),
+     ("ext4 rw nobarrier", "mounted with nobarrier"), ("overlay volatile", "leaves out all"),
+     ("virtiofs", "shared with other machines"), ("vfat", "no journal")],
+)  # fmt: skip
+def test_a_file_system_that_may_not_keep_the_promise_is_warned_about_once(
+    kind: str, said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_files, "_warned", set())
+    files = On(kind)
+    EventLog.open("log", "process", files=files).close()
+    assert caplog.text == ""
+    EventLog.open("log", files=files).close()
+    EventLog.open("other", files=files).close()
+    (record,) = caplog.records
+    assert said in record.getMessage() and record.levelname == "WARNING"
 
 
 def test_the_file_system_of_a_directory_has_a_name(tmp_path: Path) -> None:
     directory = OSFiles().make_directory(str(tmp_path))
-    assert isinstance(OSFiles().file_system(directory), str)
+    found = OSFiles().mount(directory)
     directory.close()
+    if Path("/proc/self/mountinfo").exists():
+        assert found.kind and str(tmp_path).startswith(found.path) and found.options
+    else:
+        assert found.kind == ""
 
 
 def test_what_ctrl_c_has_kept_from_being_opened_closes_in_silence() -> None:
