@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 from eventlog._errors import LogError
 from eventlog._files import Directory, Files, write_all
@@ -38,6 +39,12 @@ def free_name(files: Files, path: str) -> str:
         if found not in taken and f"{found}.part" not in taken:
             return f"{path}.~{number}~"
     raise LogError(f"{path} has {_NUMBER_MAX} backups beside it. Remove those of no use.")
+
+
+def backup_of(name: str) -> str:
+    """Of which log (the name of its directory) this is a backup; "" for any other name."""
+    found = re.fullmatch(r"(.+)\.~[0-9]+~", name)
+    return found[1] if found else ""
 
 
 def copy_directory(files: Files, path: str, to: str) -> None:

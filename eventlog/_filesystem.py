@@ -19,8 +19,11 @@ SHARED = frozenset(
      "vboxsf", "virtiofs", "vmhgfs"}
 )  # fmt: skip
 MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-# Without a journal, links and modes.
-SIMPLE = frozenset({"vfat", "msdos", "exfat"})
+# Without a journal.
+SIMPLE = frozenset({"ext2", "vfat", "msdos", "exfat"})
+# In wide use, with flushes that reach the device.
+KNOWN = frozenset({"apfs", "bcachefs", "btrfs", "ext3", "ext4", "f2fs", "hfs", "jfs", "overlay",
+                   "xfs", "zfs"})  # fmt: skip
 # Mount options with which a flush does not reach the device, or the journal cannot be trusted.
 UNSAFE_OPTIONS = {
     "nobarrier": "it does not have the device write its cache at a flush",
@@ -28,6 +31,7 @@ UNSAFE_OPTIONS = {
     "barrier=none": "it does not have the device write its cache at a flush",
     "fsync_mode=nobarrier": "it does not have the device write its cache at a flush",
     "volatile": "it leaves out all flushes",
+    "fsync=volatile": "it leaves out all flushes",  # how later kernels show it
     "nointegrity": "it keeps no journal",
 }
 
@@ -142,7 +146,7 @@ def _of_process(kind: str, durability: str) -> Verdict:
 
 def _known(mount: Mount) -> str:
     """What is to be said of a file system that gives what it is asked for."""
-    what = "what is committed survives a power loss"
+    what = f"what is committed{f' to {mount.kind}' * bool(mount.kind)} survives a power loss"
     notes = {
         "": f"{what}, as far as this system tells: the kind of file system is not known",
         "overlay": f"{what} as far as the file system below gives it; it goes with the container, "
@@ -151,4 +155,6 @@ def _known(mount: Mount) -> str:
     }
     if mount.kind in ("ext3", "ext4") and "data=writeback" in mount.options:
         return f"{what}; data=writeback is all right, for bytes are told by their checksums"
+    if mount.kind and mount.kind not in KNOWN:
+        return f"{what}, unless that has its own ways: nothing is known of it here"
     return notes.get(mount.kind, what)

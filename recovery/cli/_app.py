@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from recovery.cli import _crashtest, _gc, _rm, _runs, _show
+from recovery.cli import _crashtest, _doctor, _gc, _rm, _runs, _show
 
 app = typer.Typer(
     name="recovery",
@@ -26,6 +26,7 @@ app.command("runs", epilog=_runs.MORE)(_runs.command)
 app.command("show", epilog=_show.MORE)(_show.command)
 app.command("rm", epilog=_rm.MORE)(_rm.command)
 app.command("gc", epilog=_gc.MORE)(_gc.command)
+app.command("doctor", epilog=_doctor.MORE)(_doctor.command)
 app.command("crashtest", epilog=_crashtest.MORE)(_crashtest.command)
 
 

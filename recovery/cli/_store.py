@@ -77,14 +77,19 @@ def open_store(
 
     ``reading``: see encryption_from. Raises RecoveryError, KeyFileError.
     """
-    path = _path(where) if where is not None else default_directory()
-    store = FileStore(path, encryption=encryption_from(key_file, reading=reading))
+    store = file_store(where, key_file, reading=reading)
     if not Path(store.root).is_dir():
         raise RecoveryError(
             f"{store.root}: there is no such directory, so there are no runs. Name the store: "
             "--store PATH, or set $EVENTLOG_HOME."
         )
     return CheckpointStore(store)
+
+
+def file_store(where: str | None, key_file: str | None, *, reading: bool = False) -> FileStore:
+    """The same, whether there is anything or not."""
+    path = _path(where) if where is not None else default_directory()
+    return FileStore(path, encryption=encryption_from(key_file, reading=reading))
 
 
 def _path(where: str) -> str:

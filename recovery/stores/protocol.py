@@ -17,6 +17,7 @@ from eventlog import (
     RefusedValueError,
     UnsupportedFormatError,
 )
+from eventlog._backup import backup_of
 from eventlog._files import Files
 from eventlog._log import Durability
 from eventlog._removal import finish, remove, removed_from
@@ -190,6 +191,10 @@ class LogStore:
         return [
             of for name in self._files.list_directories(self.root) if (of := removed_from(name))
         ]
+
+    def backups(self) -> list[str]:
+        """The names of the directories in which repairs have left logs as they were."""
+        return list(filter(backup_of, self._files.list_directories(self.root)))
 
     def _open_inbox(self, run_id: str) -> EventLog:
         deadline = time.monotonic() + POST_WAIT_S

@@ -85,6 +85,7 @@ HOW: dict[str, How] = {
     "logdump verify": How(variants={"{run} --json": LOGS}),
     "logdump timeline": How(elsewhere=True),
     "recovery crashtest": How(elsewhere=True),
+    "recovery doctor": How(elsewhere=True),
     "recovery gc": How(
         "--store . --older-than 1h --dry-run",
         runs=("all",),

@@ -51,7 +51,16 @@ def test_what_may_not_give_power_is_warned_about(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", ["nobarrier", "barrier=0", "barrier=none", "fsync_mode=nobarrier", "volatile"]
+    "option",
+    [
+        "nobarrier",
+        "barrier=0",
+        "barrier=none",
+        "fsync_mode=nobarrier",
+        "volatile",
+        "fsync=volatile",
+        "nointegrity",
+    ],
 )
 def test_options_that_undo_flushes_are_named(option: str) -> None:
     found = judge(Mount("ext4", options=("rw", option)), "power")
