@@ -72,9 +72,10 @@ def record_line(line: Line) -> dict[str, Json]:
     return made | {"time_ns": line.time_ns, "kind": line.kind, "body": body_as_json(line.packed)}
 
 
-def lost_line(first_lsn: int, last_lsn: int, text: str) -> dict[str, Json]:
-    """Records that are lost."""
-    return {"type": "lost", "first_lsn": first_lsn, "last_lsn": last_lsn, "text": text}
+def lost_line(first_lsn: int, last_lsn: int, snapshot: bool, text: str) -> dict[str, Json]:
+    """Records that are lost; ``snapshot``: one, which was a snapshot."""
+    made: dict[str, Json] = {"type": "lost", "first_lsn": first_lsn, "last_lsn": last_lsn}
+    return made | ({"snapshot": True} if snapshot else {}) | {"text": text}
 
 
 def end_line(records: int, lost: int, digest: str) -> dict[str, Json]:

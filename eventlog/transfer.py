@@ -17,13 +17,14 @@ from contextlib import ExitStack, suppress
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from eventlog._dataclass import dataclass
 from eventlog._errors import EncryptedLogError, LogError, RefusedValueError, UnsupportedFormatError
-from eventlog._examine import NOT_A_LOG, Finding, Found, Hidden, Totals, examine
+from eventlog._examine import BAD_SNAPSHOT, NOT_A_LOG, Finding, Found, Hidden, Totals, examine
 from eventlog._files import Files, OSFiles
-from eventlog._frame import PAYLOAD_SIZE_MAX, RECORDS, SNAPSHOT
+from eventlog._frame import LSN_MAX, PAYLOAD_SIZE_MAX, RECORDS, SNAPSHOT
+from eventlog._layout import LOST, LOST_MAX, REPAIRED
 from eventlog._lines import (
     LINE_SIZE_MAX,
     BadExportError,
@@ -42,7 +43,8 @@ from eventlog._lines import (
 )
 from eventlog._log import SEGMENT_SIZE, EventLog
 from eventlog._reader import LogReader
-from eventlog._record import Packed, Record, Snapshot, encode_payload, encode_snapshot
+from eventlog._record import Packed, Record, Snapshot, encode_payload, encode_snapshot, pack
+from eventlog._rewrite import LOST_AT_ONCE
 from eventlog.encryption import Encryption
 
 __all__ = ["BadExportError", "Imported", "export", "import_"]
@@ -108,6 +110,7 @@ class _Exported:
         self.expected = 0  # not known yet
         self._lost_lsn = 0  # up to where problems since the last record say that something is lost
         self._texts: list[str] = []
+        self._snapshot = 0  # the LSN of a snapshot that is lost
 
     def lines(self, name: str) -> Iterator[dict[str, Any]]:
         for item in examine(self._reader, Totals()):
@@ -138,6 +141,8 @@ class _Exported:
         if finding.first_lsn <= finding.last_lsn:
             self._lost_lsn = max(self._lost_lsn, finding.last_lsn)
             self._texts.append(finding.text)
+            if finding.bit == BAD_SNAPSHOT and finding.first_lsn == finding.last_lsn:
+                self._snapshot = finding.first_lsn
 
     def _lost(self, last: int) -> Iterator[dict[str, Any]]:
         """A line for what is missing up to ``last``."""
@@ -147,7 +152,8 @@ class _Exported:
                     f"{self._reader.path}: old records were removed while it was exported. Nothing "
                     "is wrong with it: export it again."
                 )
-            yield lost_line(self.expected, last, "; ".join(self._texts) or "missing")
+            snapshot = self.expected == last == self._snapshot
+            yield lost_line(self.expected, last, snapshot, "; ".join(self._texts) or "missing")
             self.expected = last + 1
         self._texts.clear()
 
@@ -167,6 +173,7 @@ def import_(
     file: Lines,
     path: str | os.PathLike[str],
     *,
+    lost: Literal["refused", "marked"] = "refused",
     encryption: Encryption | None = None,
     segment_size: int = SEGMENT_SIZE,
     files: Files | None = None,
@@ -176,7 +183,9 @@ def import_(
     The directory must not be there, or be empty. The log is made beside it under a name that begins
     with a dot, read back and compared with the export, and has its name, durably, when this
     returns: a crash leaves no half log under that name. ``encryption`` and ``segment_size``: as for
-    ``EventLog.open``.
+    ``EventLog.open``. ``lost``: what becomes of an export that says that records were lost: it is
+    refused, or there are placeholders in the log as ``eventlog.repair`` writes them, and a record
+    that says so.
 
     Raises BadExportError for what is no whole, unchanged export, or one of a log that had lost
     records; LogError when the directory is not empty, LogLockedError when somebody else is at
@@ -198,7 +207,7 @@ def import_(
     def read_log(name: str) -> LogReader:
         return EventLog.read(making / name, files=files, encryption=encryption)
 
-    imported = _Import(file, open_log)
+    imported = _Import(file, open_log, lost == "marked")
     try:
         imported.read()
         with ExitStack() as stack:
@@ -233,19 +242,25 @@ def _check_free(files: Files, path: str) -> None:
 class _Import:
     """One import: lines in, logs out."""
 
-    def __init__(self, file: Lines, open_log: Callable[[str], EventLog]) -> None:
-        self._file, self._open_log = file, open_log
+    def __init__(self, file: Lines, open_log: Callable[[str], EventLog], marks: bool) -> None:
+        self._file, self._open_log, self._marks = file, open_log, marks
         self.logs: list[str] = []
         self.records = self.lost = 0
         self._number = 0  # of the line
-        self._digest = sha256()
+        self._text = b""
+        self._digest = sha256()  # of the lines
+        self._made = sha256()  # of those that an export of what is made has
+        self._time_ns = 0
+        self._missing_lsns: list[list[int]] = []  # ranges, of this log
+        self._snapshots: list[int] = []
         self._log: EventLog | None = None
         self._batch: list[Line] = []
         self._batch_size = 0
-        self._end = b""
+        self._added = 0  # records that no line says
 
     def read(self) -> None:
         check_head(1, self._next())
+        self._made.update(self._text)
         while True:
             line = self._next()
             match line["type"]:
@@ -261,13 +276,11 @@ class _Import:
                     self._refuse(f"a line of type {other!r:.40} has no place in an export")
 
     def _next(self) -> dict[str, Any]:
-        text = self._file.readline(LINE_SIZE_MAX + 1)
+        self._text = self._file.readline(LINE_SIZE_MAX + 1)
         self._number += 1
-        line = parse(self._number, text)
-        if line["type"] == "end":
-            self._end = text
-        else:
-            self._digest.update(text)
+        line = parse(self._number, self._text)
+        if line["type"] != "end":
+            self._digest.update(self._text)
         return line
 
     def _refuse(self, what: str) -> None:
@@ -278,6 +291,7 @@ class _Import:
         if bool(name) != bool(self.logs) or name in self.logs:
             self._refuse(f"the log {name!r} is out of place")
         self.logs.append(name)
+        self._made.update(self._text)
         self._log = self._open_log(name)
         if oldest_lsn > 1:
             self._log._appender.begin_at(oldest_lsn)
@@ -294,6 +308,7 @@ class _Import:
             self._refuse(f"LSN {line.lsn} is in no batch with the records before it")
         if line.time_ns != first.time_ns or (line.snapshot and line.batch != (line.lsn, line.lsn)):
             self._refuse(f"LSN {line.lsn} cannot be in a batch with the records before it")
+        self._made.update(self._text)
         self._batch.append(line)
         self._batch_size += len(line.packed)
         if self._batch_size > PAYLOAD_SIZE_MAX:
@@ -311,20 +326,54 @@ class _Import:
         except RefusedValueError as exc:
             self._refuse(str(exc))
         self.records += len(batch)
+        self._time_ns = last.time_ns
 
     def _missing(self, line: dict[str, Any]) -> None:
-        first = integer(self._number, line, "first_lsn", 1, 1 << 63)
-        last = integer(self._number, line, "last_lsn", first, 1 << 63)
-        self._refuse(
-            f"the log had lost LSN {first} to {last} when it was exported, and this program makes "
-            "no log with a hole in it. Run `logdump repair` on the damaged log, and export it then"
-        )
+        first = integer(self._number, line, "first_lsn", 1, LSN_MAX // 2)
+        last = integer(self._number, line, "last_lsn", first, LSN_MAX // 2)
+        log = self._log
+        if log is None or self._batch or first != log.last_lsn + 1:
+            raise BadExportError(self._number, f"LSN {first} is not what comes next")
+        if not self._marks:
+            self._refuse(
+                f"the log had lost LSN {first} to {last} when it was exported. Repair it with "
+                "`logdump repair` and export it then, or say --lost: what is lost is marked as "
+                "lost in the new log"
+            )
+        if last - first >= LOST_MAX - self.lost:
+            self._refuse(f"more than {LOST_MAX} lost records")
+        self._missing_lsns.append([first, last])
+        self._snapshots += [first] if line.get("snapshot") is True else []
+        self.lost += last - first + 1
+        for lsn in range(first, last + 1, LOST_AT_ONCE):
+            until = min(lsn + LOST_AT_ONCE - 1, last)
+            about = {"last": until} | ({"snapshot": True} if lsn in self._snapshots[-1:] else {})
+            self._add(log, [(LOST, pack(about)), *[(LOST, pack({}))] * (until - lsn)])
+
+    def _add(self, log: EventLog, items: list[tuple[str, bytes]]) -> None:
+        """Append what no line says."""
+        first = log.last_lsn + 1
+        batch = first, log.last_lsn + len(items)
+        for lsn, (kind, packed) in enumerate(items, first):
+            line = Line(lsn, batch, self._time_ns, kind, Packed(packed), False)
+            self._made.update(as_text(record_line(line)).encode() + b"\n")
+            self._batch.append(line)
+        self._added += len(items)
+        self._append(log, line)
+
+    def _say_what_is_missing(self, log: EventLog) -> None:
+        if self._missing_lsns:
+            about = {"lost": self._missing_lsns, "snapshots": self._snapshots, "segments": [],
+                     "who": "", "why": "imported with losses", "backup": ""}  # fmt: skip
+            self._missing_lsns, self._snapshots = [], []
+            self._add(log, [(REPAIRED, pack(about))])
 
     def _finish(self, line: dict[str, Any]) -> None:
         self._close()
         if not self.logs:
             self._refuse("the export holds no log")
-        if line != end_line(self.records, 0, self._digest.hexdigest()):
+        told = self.records - self._added
+        if line != end_line(told, self.lost, self._digest.hexdigest()):
             self._refuse("its digest is not that of the lines before it: the export was changed")
         if self._file.readline(1):
             self._number += 1
@@ -333,9 +382,10 @@ class _Import:
     def _close(self) -> None:
         if self._batch:
             self._refuse(f"the batch of LSN {self._batch[0].lsn} is not whole")
-        log, self._log = self._log, None
-        if log is not None:
-            log.close()
+        if self._log is not None:
+            self._say_what_is_missing(self._log)
+            self._log.close()
+        self._log = None
 
     def abandon(self) -> None:
         """Let go of what is open."""
@@ -348,6 +398,6 @@ class _Import:
         line = ""
         for line in export(logs.pop(""), logs.items()):  # noqa: B007 - the last one is wanted
             pass
-        if line.encode() + b"\n" != self._end:
+        if line != as_text(end_line(self.records, 0, self._made.hexdigest())):
             self._refuse("what was written is not what the lines say, for they are not written as "
                          "`logdump export` writes them")  # fmt: skip

@@ -75,6 +75,10 @@ def test_damage_is_said_in_the_export_beside_it_and_by_the_exit_code(
     refused = run("import", tmp_path / "run.jsonl", tmp_path / "new")
     assert refused.returncode == 32 and b"line 4 of the export: the log had lost" in refused.stderr
     assert not (tmp_path / "new").exists()
+    done = run("import", "--lost", tmp_path / "run.jsonl", tmp_path / "new")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.endswith(b"new: 25 records, of which 1 stand for what is lost\n")
+    assert run("verify", tmp_path / "new").returncode == 0
 
 
 def test_encrypted_logs_need_their_key_and_new_ones_may_have_one(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from eventlog._frame import HEADER_SIZE
 from eventlog._lines import JSON_SIZE_MAX, LINE_SIZE_MAX
 from eventlog.dump import BAD_SNAPSHOT, DAMAGED, MISSING, TORN, Finding, verify
 from eventlog.encryption import Encryption
+from eventlog.repair import LOST, REPAIRED, repair
 from eventlog.testing import Crash, SimulatedDisk
 from eventlog.transfer import BadExportError, Imported, export, import_
 
@@ -218,6 +219,11 @@ def flip(disk: SimulatedDisk, number: int, at: int) -> None:
     disk.directories["log"][f"{number:08d}.seg"].content[at] ^= 1
 
 
+def flip_all(disk: SimulatedDisk, numbers: tuple[int, ...]) -> None:
+    for number in numbers:
+        flip(disk, number, HEADER_SIZE + 60)
+
+
 def test_lost_records_are_a_line_in_their_place_and_are_not_imported() -> None:
     lines, found, raw = broken(lambda disk: flip(disk, 2, HEADER_SIZE + 60))
     place = next(i for i, line in enumerate(lines) if line["type"] == "lost")
@@ -261,6 +267,87 @@ def test_a_bad_snapshot_is_lost_and_of_a_bad_header_nothing_is() -> None:
         content[where] ^= 1
         assert found and found[0].bit == bit and lines[-1]["lost"] == lost
         assert [line["type"] for line in lines].count("lost") == lost
+
+
+def kinds_of(disk: SimulatedDisk, path: str) -> list[tuple[int, str, Any]]:
+    with EventLog.read(path, files=disk) as reader:
+        assert list(verify(reader)) == []
+        return [(record.lsn, record.kind, record.body) for record in reader.records()]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda disk: flip(disk, 2, HEADER_SIZE + 60),
+        lambda disk: disk.directories["log"].pop("00000001.seg"),
+        lambda disk: disk.directories["log"].pop("00000002.seg"),
+        lambda disk: flip_all(disk, (1, 2, 3)),
+    ],
+    ids=["a frame", "the first segment", "a segment", "several frames"],
+)
+def test_what_was_lost_can_be_marked_as_a_repair_marks_it(
+    harm: Callable[[SimulatedDisk], Any],
+) -> None:
+    disk, made = SimulatedDisk(), SimulatedDisk()
+    log_on(disk)
+    harm(disk)
+    lines = exported(disk)
+    done = imported(lines, made, lost="marked")
+    assert done.lost == objects(lines)[-1]["lost"] > 0
+    repair("log", files=disk)
+    found, repaired = kinds_of(made, "new"), kinds_of(disk, "log")
+    assert found[:-1] == repaired[:-1]
+    assert {kind for _, kind, _ in found} >= {LOST, REPAIRED}
+    told, wanted = found[-1], repaired[-1]
+    assert told[:2] == wanted[:2]
+    assert [told[2][key] for key in ("lost", "snapshots")] == [
+        wanted[2][key] for key in ("lost", "snapshots")
+    ]
+    again = exported(made, "new")
+    third = SimulatedDisk()
+    assert imported(again, third).lost == 0
+    assert exported(third, "new") == again
+
+
+def test_many_lost_records_are_marked_in_several_batches() -> None:
+    body = text([HEAD, LOG, {"type": "lost", "first_lsn": 1, "last_lsn": 9000, "text": ""}])
+    lines = body.replace(b'"lost":0', b'"lost":9000')
+    disk = SimulatedDisk()
+    assert imported(lines, disk, lost="marked") == Imported(9001, 9000)
+    found = kinds_of(disk, "new")
+    assert [kind for _, kind, _ in found] == [LOST] * 9000 + [REPAIRED]
+    starts = [(lsn, body["last"]) for lsn, _, body in found[:-1] if body]
+    assert starts == [(1, 4096), (4097, 8192), (8193, 9000)]
+
+
+def test_a_lost_snapshot_is_marked_as_one() -> None:
+    disk, made = SimulatedDisk(), SimulatedDisk()
+    with EventLog.open("log", files=disk) as log:
+        log.append("a", 1)
+        log.append_snapshot("x" * 50)
+        log.append("b", 2)
+    content = disk.directories["log"]["00000001.seg"].content
+    content[content.find(b"xxxx")] ^= 1
+    imported(exported(disk), made, lost="marked")
+    found = kinds_of(made, "new")
+    assert found[1] == (2, LOST, {"last": 2, "snapshot": True})
+    assert found[3][2]["snapshots"] == [2] and found[3][2]["lost"] == [[2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ({"first_lsn": 2, "last_lsn": 3}, "LSN 2 is not what comes next"),
+        ({"first_lsn": 1, "last_lsn": 1 << 40}, "more than"),
+        ({"first_lsn": 1, "last_lsn": 0}, "last_lsn"),
+    ],
+)
+def test_losses_that_make_no_sense_are_not_marked(line: Json, what: str) -> None:
+    lines = text([HEAD, LOG, {"type": "lost"} | line | {"text": ""}])
+    disk = SimulatedDisk()
+    with pytest.raises(BadExportError, match=what):
+        imported(lines, disk, lost="marked")
+    assert disk.directories == {}
 
 
 def test_a_torn_tail_is_no_loss() -> None:

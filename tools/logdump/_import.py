@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from eventlog._encrypted import KEY_ID
 from eventlog.encryption import Encryption
@@ -23,7 +23,9 @@ same run id, as if it had never been moved.
 
 The log gets its name when it is whole, durable, and was read back: until then
 it has a name that begins with a dot. A crash may leave such a directory, which
-can be removed. An export that was cut off or changed is refused."""
+can be removed. An export that was cut off or changed is refused, and so is that
+of a damaged log, unless --lost: then what is lost is marked in the new log, as
+by `logdump repair`."""
 
 MORE = """\
 With a key (--key-file, or in the environment) the new log is encrypted.
@@ -44,6 +46,9 @@ examples:
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="what `logdump export` wrote, or -")
     parser.add_argument("path", metavar="PATH", help="the directory of the log to be made")
+    parser.add_argument(
+        "--lost", action="store_true", help="mark in the new log what the export says is lost"
+    )
     parser.add_argument(
         "--key-id",
         metavar="ID",
@@ -66,8 +71,10 @@ def _run(context: Context) -> int:
             text = f"{context.args.file}: {exc.strerror or exc}"
             print(f"logdump: {printable(text)}", file=sys.stderr)
             return NO_INPUT
-        made = import_(file, context.args.path, encryption=_encryption(context))
-    context.print(f"{printable(context.args.path)}: {count(made.records, 'record')}")
+        lost: Literal["refused", "marked"] = "marked" if context.args.lost else "refused"
+        made = import_(file, context.args.path, lost=lost, encryption=_encryption(context))
+    marked = f", of which {made.lost:,} stand for what is lost" if made.lost else ""
+    context.print(f"{printable(context.args.path)}: {count(made.records, 'record')}{marked}")
     return 0
 
 
