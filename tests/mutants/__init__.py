@@ -22,6 +22,7 @@ from tests.mutants import (
     repair,
     runs,
     segments,
+    timeline,
     transfer,
     undo,
     values,
@@ -52,4 +53,5 @@ LAYERS: dict[str, list[Mutant]] = {
     "values": values.MUTANTS,
     "weight": weight.MUTANTS,
     "transfer": transfer.MUTANTS,
+    "timeline": timeline.MUTANTS,
 }

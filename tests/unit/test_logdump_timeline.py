@@ -33,6 +33,7 @@ from recovery._events import (
     RunStarted,
     encode,
 )
+from recovery._parts import Parts
 from recovery._values import Ref, pack
 from recovery.cli._values import Redaction
 from tests.cli.timelines import HOSTILE, Script, day, hostile
@@ -345,6 +346,19 @@ def test_what_is_redacted_is_nowhere_in_the_page(run):
     assert "hunter2" not in shown and "ann" in shown and "fine" in shown
     assert "hunter2" in "".join(page(model_of(run.path)))
     assert '"cents' not in shown and "[redacted]" in shown
+
+
+def test_a_message_that_holds_what_a_hidden_tool_returned_is_hidden(run):
+    secret = "hunter2-" * 20
+    outcome = run.did("fetch_secret", 1, secret)
+    start = b"\x82" + pack("role", "") + pack("tool", "") + pack("text", "")
+    message = Parts((start, (outcome, 0, len(pack(secret, "")))))
+    run.say(message)
+    run.die()
+    (told,) = model_of(run.path)["messages"]
+    assert told["text"] == f"text: {secret}" and told["call"] == outcome - 1
+    (told,) = model_of(run.path, hide=("fetch_*",))["messages"]
+    assert told["text"] == "[redacted]"
 
 
 def test_values_of_types_that_are_not_registered_here_are_shown(run):

@@ -29,6 +29,11 @@ from recovery.cli._text import printable
 from recovery.cli._values import readable
 
 LOST = "(intent lost)"  # in place of the tool of a call whose first record is damaged
+# How a call stands, and the words for it.
+STATES: dict[str, Json] = {
+    "done": "returned", "failed": "failed", "doubt": "in doubt", "left": "given up",
+    "waiting": "waiting", "running": "under way", "again": "cut short",
+}  # fmt: skip
 _STATES: dict[str, str] = {
     "in doubt": "doubt", "under way": "running", "asks": "waiting", "waits": "waiting",
     "to be made again": "again",

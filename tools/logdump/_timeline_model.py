@@ -7,7 +7,7 @@ from typing import Any
 
 from eventlog import Record
 from eventlog.dump import Json
-from logdump._timeline_calls import Calls
+from logdump._timeline_calls import STATES, Calls
 from logdump._timeline_layout import Axis
 from logdump._timeline_messages import Conversation
 from logdump._timeline_texts import Texts
@@ -176,6 +176,7 @@ class Timeline:
             "steps": self._steps,
             "lives": self._lives,
             "lanes": lanes,
+            "states": STATES,
             "calls": self._calls.told(),
             "marks": self._marks,
             "messages": self._conversation.told,

@@ -64,7 +64,7 @@ def _plain(model: dict[str, Any]) -> Iterator[str]:
     yield "<table><tr><th>LSN<th>step<th>tool<th>how it stands"
     doubtful = [call for call in calls if call["state"] == "doubt"]
     for call in [*doubtful, *calls][:PLAIN_MAX]:
-        cells = call["lsn"], call.get("step", ""), call["tool"], call["state"]
+        cells = call["lsn"], call.get("step", ""), call["tool"], model["states"][call["state"]]
         yield "<tr>" + "".join(f"<td>{_text(cell)}" for cell in cells)
     yield "</table>"
     if len(calls) > PLAIN_MAX:

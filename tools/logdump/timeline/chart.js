@@ -9,7 +9,7 @@ for (const lane of lanes) lane.sort((one, other) => one.from - other.from);
 
 const ROWS = { time: 22, life: M.lives.length > 1 ? 22 : 0, step: 22, mark: 20 };
 const HEAD = ROWS.time + ROWS.life + ROWS.step + ROWS.mark;
-const LANE = M.lanes <= 6 ? 30 : 24;
+const LANE = M.lanes <= 6 ? 30 : M.lanes <= 12 ? 24 : 20;
 const PROBLEMS = new Set(["failed", "doubt"]);
 let colours = {}, width = 0, height = 0, gutter = 0, pattern = null;
 
@@ -49,7 +49,9 @@ function fit(canvas, wide, high) {
 function resize() {
   width = $("chart").clientWidth;
   gutter = width > 700 ? 60 : 0;
-  const most = Math.max(HEAD + 4 * LANE, Math.round(innerHeight * 0.42));
+  // The lists below need some room, too.
+  const room = innerHeight - $("chart").getBoundingClientRect().top - scrollY - 30 - 230;
+  const most = clamp(room, HEAD + 4 * LANE, Math.max(HEAD + 4 * LANE, innerHeight * 0.42));
   height = Math.min(most, HEAD + Math.max(2, M.lanes) * LANE + 8);
   fit(gantt, width, height);
   fit($("map-canvas"), width, 30);
@@ -81,9 +83,20 @@ function drawNow() {
   drawDamage();
   pen.restore();
   drawGutter();
+  drawScroll();
   const [left, right] = [state.from, state.to].map((axis) => gutter + (axis / extent()) * (width - gutter));
   $("window").style.left = `${clamp(left, gutter, width - 4)}px`;
   $("window").style.width = `${Math.max(4, Math.min(right, width) - Math.max(left, gutter))}px`;
+}
+
+/** How far down the lanes are, where there are more than fit. */
+function drawScroll() {
+  const seen = height - HEAD, all = M.lanes * LANE + 8;
+  if (all <= seen) return;
+  pen.fillStyle = colours.line;
+  pen.fillRect(width - 8, HEAD, 8, seen);
+  pen.fillStyle = colours.soft;
+  pen.fillRect(width - 7, HEAD + (state.top / all) * seen, 6, (seen / all) * seen);
 }
 
 /** Text that ends with dots where there is no room for it. */
@@ -533,7 +546,7 @@ gantt.ondblclick = (event) => {
 gantt.onwheel = (event) => {
   event.preventDefault();
   if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX || event.deltaY);
-  else if (event.altKey) scrollLanes(event.deltaY);
+  else if (event.altKey || spot(event)[0] > width - 12) scrollLanes(event.deltaY);
   else zoom(Math.exp(clamp(event.deltaY, -200, 200) / 400), axisAt(spot(event)[0]));
 };
 
@@ -550,7 +563,7 @@ function hover(x, y) {
 function describe(item) {
   switch (item.type) {
     case "call":
-      return `${item.call.tool} ${item.call.id ?? ""}\nLSN ${item.lsn}, ${DONE[item.call.state]}, ${
+      return `${item.call.tool} ${item.call.id ?? ""}\nLSN ${item.lsn}, ${M.states[item.call.state]}, ${
         duration(between(item.from, item.end))}\n${oneLine(item.call.args).slice(0, 160)}`;
     case "message": return `message, LSN ${item.lsn}\n${messageLine(item.message).slice(0, 160)}`;
     case "life": return `${ending(item.life)}${item.before ? `\nthe one before: ${ending(item.before)}` : ""}`;

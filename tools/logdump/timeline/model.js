@@ -86,8 +86,6 @@ const between = (from, to) => T[indexOf(to)] - T[indexOf(from)];
 
 // -- the items: all that can be found, selected and filtered
 
-const DONE = { done: "returned", failed: "failed", doubt: "in doubt", left: "given up",
-  waiting: "waiting", running: "under way", again: "cut short" };
 const items = [];
 const calls = M.calls.map((call) => {
   const end = call.phases.at(-1)[2];
@@ -96,10 +94,8 @@ const calls = M.calls.map((call) => {
       textOf(call.error), textOf(call.traceback), ...(call.history ?? []).map((one) => textOf(one[1]))] };
 });
 const callAt = new Map(calls.map((item) => [item.lsn, item]));
-const inside = Map.groupBy ? Map.groupBy(calls, (item) => item.call.outer ?? 0) : new Map();
-if (!Map.groupBy) {
-  for (const item of calls) inside.set(item.call.outer ?? 0, [...(inside.get(item.call.outer ?? 0) ?? []), item]);
-}
+const inside = new Map(calls.map((item) => [item.lsn, []]));
+for (const item of calls) inside.get(item.call.outer)?.push(item);
 /** A message in a line, without what stands beside it already. */
 const messageLine = (message) =>
   oneLine(textOf(messageText(message)).replace(/^role: .*\n/, "").replace(/^content:\s/, ""));

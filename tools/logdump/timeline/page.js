@@ -104,16 +104,25 @@ function head() {
   }
 }
 
+const ALERTS_MAX = 2;
+
 function alerts() {
   const box = $("alerts");
   for (const item of damage) box.append(button("alert", `Damage: ${item.found.text}`, () => go(item)));
-  for (const item of doubtful) {
+  for (const item of doubtful.slice(0, ALERTS_MAX)) {
     const { call } = item, alert = button("alert", "", () => go(item));
     alert.append(el("b", "", `In doubt: ${call.tool.slice(0, 80)}`),
       [`LSN ${call.lsn}, step ${call.step ?? 0}`, oneLine(call.args).slice(0, 200)].filter(Boolean).join(" \u00b7 "),
       el("span", "", [call.key && `idempotency key ${call.key}`, call.then && `a recovery ${call.then}`]
         .filter(Boolean).join("; ")));
     box.append(alert);
+  }
+  const more = doubtful.length - ALERTS_MAX;
+  if (more > 0) {
+    box.append(button("alert", `and ${plural(more, "more call")} in doubt`, () => {
+      $("doubt").checked = true;
+      filter();
+    }));
   }
   box.hidden = !box.children.length;
 }

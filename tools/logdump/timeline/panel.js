@@ -62,7 +62,7 @@ const PANELS = {
     const { call } = item, children = inside.get(item.lsn) ?? [];
     const spent = (what) => call.phases.filter((one) => what.includes(one[0]))
       .reduce((sum, [, from, to]) => sum + between(from, to), 0);
-    const parts = [el("h2", "", call.tool, el("span", `badge ${call.state}`, DONE[call.state]))];
+    const parts = [el("h2", "", call.tool, el("span", `badge ${call.state}`, M.states[call.state]))];
     if (call.state === "doubt") {
       parts.push(el("p", "bad-box", el("b", "", "In doubt: "), "it was begun, and nothing says how it ended. ",
         call.then ? `A recovery ${call.then}.` : ""));
@@ -97,7 +97,7 @@ const PANELS = {
     if (call.history) parts.push(...section("History", historyOf(call)));
     if (children.length) {
       parts.push(...section(`Calls inside (${number(children.length)})`, el("ol", "", ...children.slice(0, 100)
-        .map((one) => el("li", "", toLsn(one.lsn, one.call.tool), ` ${DONE[one.call.state]}`)))));
+        .map((one) => el("li", "", toLsn(one.lsn, one.call.tool), ` ${M.states[one.call.state]}`)))));
     }
     return parts;
   },
@@ -219,7 +219,7 @@ function callRow(item) {
   const text = oneLine(call.error ?? call.args) || (call.earlier ? "\u2026" : `${plural(call.size ?? 0, "byte")} of arguments`);
   const row = button("", "", () => { select(item); reveal(item); });
   row.append(el("span", "lsn", String(item.lsn)), el("span", "who", call.tool), el("span", "line", text),
-    el("span", "took", call.state === "done" ? duration(between(item.from, item.end)) : DONE[call.state]));
+    el("span", "took", call.state === "done" ? duration(between(item.from, item.end)) : M.states[call.state]));
   return el("div", `row ${call.state}`, row);
 }
 
