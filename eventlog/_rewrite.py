@@ -126,7 +126,7 @@ class Rewriting:
         payload = b""
         for n in range(_TRIES):  # no payload holds the salt of its segment
             flat = [self._time_ns + n, LOST, msgpack.packb(body)]
-            flat += [LOST, msgpack.packb({})] * (count - 1)
+            flat += [LOST, msgpack.packb({"last": 0})] * (count - 1)
             payload = bytes(msgpack.packb(flat))
             if self._encrypter is not None or not holds(payload, salt):
                 break

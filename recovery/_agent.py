@@ -68,7 +68,9 @@ class RecoveryReport:
     calls that a crash had left in doubt, and how each was settled. ``torn_size``: bytes cut off
     that were never acknowledged. ``damage`` and ``broken``: what is not sound any more, and
     checkpoints passed over. ``time_s``: from opening the log to the start of the agent function.
-    ``usage``: what the run has used, over all its lives.
+    ``usage``: what the run has used, over all its lives. ``lost``: what was lost behind that
+    checkpoint before the log was repaired, a line each; calls that may have been among it, and are
+    not recorded, are in doubt.
     """
 
     run_id: str
@@ -84,6 +86,7 @@ class RecoveryReport:
     broken: tuple[str, ...]
     time_s: float
     usage: Usage = field(default_factory=Usage)
+    lost: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"run {self.run_id}: recovery {self.recovery_count} from step {self.from_step}",
@@ -95,6 +98,7 @@ class RecoveryReport:
             parts.append(f"torn tail of {self.torn_size} bytes cut off")
         parts += [f"DAMAGE: {found}" for found in self.damage]
         parts += [f"passed over: {reason}" for reason in self.broken]
+        parts += [f"LOST: {loss}" for loss in self.lost]
         parts.append(f"used: {self.usage}")
         return "; ".join(parts) + f" ({self.time_s * 1000:.1f} ms)"
 
@@ -459,6 +463,7 @@ def _report(
         log.report.torn_size, tuple(dict.fromkeys((*log.report.damaged, *history.damage))),
         history.broken, time.perf_counter() - began + log.report.time_s,
         history.tallies.progress.usage(),
+        tuple(map(str, history.replay.losses.gaps)) if history.replay.losses else (),
     )  # fmt: skip
 
 

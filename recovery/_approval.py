@@ -41,8 +41,12 @@ class Asking:
 
     @classmethod
     def of(cls, recorded: RecordedCall) -> Asking | None:
-        """What a recorded call asks for; None if nothing, or if it has begun."""
-        if recorded.intent.asks_until is None or recorded.begun:
+        """What a recorded call asks for; None if nothing, or if it has begun.
+
+        One that may have begun in records that are lost has a yes there, if it has: it asks again.
+        """
+        unknown = recorded.intent.lost and recorded.decided is None
+        if recorded.intent.asks_until is None or (recorded.begun and not unknown):
             return None
         return cls(recorded.intent.asks_until, recorded.decided, recorded.heard)
 

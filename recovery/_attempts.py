@@ -72,7 +72,8 @@ def resume(
         yield Attend(_cancelled_again(run, recorded))
     if not recorded.begun:
         return None
-    match recorded.last:
+    # Records were lost behind the last one about it: whatever that says, it may have gone on.
+    match None if recorded.unsure else recorded.last:
         case AttemptFailed(retry_at=when):
             yield Attend(until(run, when))
             return None

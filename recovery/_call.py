@@ -71,9 +71,9 @@ def _life(
     packed = pack_arguments(*_canonical(spec, *given), f"{spec.name}(...)")
     key = CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))
     key = key.nth(scope.next_occurrence(key))
-    recorded = run.replay.claim(key)
+    recorded = run.replay.claim(key) or _presumed(run, spec, key, packed, given)
     if recorded is not None and recorded.done:
-        yield from _in_turn(run, recorded.last_lsn, lambda: True)
+        yield from _in_turn(run, recorded.turn, lambda: True)
         run.served += 1
         assert isinstance(recorded.last, Outcome)
         return _serve(run, spec, recorded.lsn, Settled(recorded.last_lsn, recorded.last))
@@ -102,9 +102,12 @@ def _life(
             run.replay.over(recorded)
     finally:
         run.leave(scope)
-    # What was recorded is served before what is new, as it was the first time.
-    run.replay.add_outcome(settled.lsn)
-    yield from _in_turn(run, settled.lsn, run.has_begun)
+    # What was recorded is served before what is new, as it was the first time. Of what may be lost
+    # nobody knows when it was.
+    turn = settled.lsn if recorded is None or not recorded.intent.lost else 0
+    if turn:
+        run.replay.add_outcome(turn)
+    yield from _in_turn(run, turn, run.has_begun)
     return _serve(run, spec, call.lsn, settled)
 
 
@@ -155,6 +158,38 @@ def _intend(
         if ready is None:
             sides = replace(sides, found=f"{sides.found}{DIRECTLY}")
         run.diverge(sides)
+    event, asking = _intent(run, spec, key, packed, given)
+    admit(run, "call", key.tool)
+    return call_of(run, run.emit(event), key, given, (1, time.time_ns())), asking
+
+
+def _presumed(
+    run: RunCore, spec: ToolSpec, key: CallKey, packed: Packed, given: Arguments
+) -> RecordedCall | None:
+    """A call that is not recorded, and that may have been made, for records are lost: recorded as
+    one that is in doubt, as if its intent had been there. None if it cannot have been made."""
+    losses = run.replay.losses
+    if losses is None or not losses.hides(key):
+        return None
+    other = run.replay.resembling(key)
+    if other is None and losses.drawn and not spec.repeatable:
+        # The code was given another time or random number than the one that is lost, and this may
+        # be a call that is recorded, with that in its arguments.
+        other = run.replay.closest(key)
+        if other is not None and (other.key.scope, other.key.tool) != (key.scope, key.tool):
+            other = None
+    if other is not None:
+        run.diverge(_sides(run, other, key, packed))
+    event = replace(_intent(run, spec, key, packed, given)[0], lost=True)
+    admit(run, "call", key.tool)
+    now = time.time_ns()
+    return RecordedCall(run.emit(event), now, event, key, now)
+
+
+def _intent(
+    run: RunCore, spec: ToolSpec, key: CallKey, packed: Packed, given: Arguments
+) -> tuple[CallIntended, Asking | None]:
+    """What is recorded of a call before it is made, and what it asks for."""
     asking = asks(run, spec, key, given)
     # Whole, where somebody is to say yes to exactly these.
     small = packed if len(packed) <= ARGS_SIZE_MAX or asking is not None else None
@@ -166,8 +201,7 @@ def _intend(
     event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
                          "wait" if spec.only_waits else spec.after_crash, small, len(packed),
                          undo, child, asks_until=asking and asking.until)  # fmt: skip
-    admit(run, "call", key.tool)
-    return call_of(run, run.emit(event), key, given, (1, time.time_ns())), asking
+    return event, asking
 
 
 def _sides(run: RunCore, recorded: RecordedCall | None, key: CallKey, packed: Packed) -> Sides:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -171,6 +172,10 @@ class ChildLife(Life):
                 raise self._lost()
             return history
         parent = ParentRun.of(history.started)
+        losses = self.of.replay.losses
+        if parent is not None and losses is not None and losses.hold(parent.lsn):
+            # The same call (its key makes the run id), whose intent was lost and is made again.
+            parent = replace(parent, lsn=self.parent.lsn) if self.parent else parent
         if parent != self.parent:
             raise RecoveryError(
                 f"run {self.run_id!r} is there and is no child of call {self.call.lsn} of run "

@@ -63,12 +63,13 @@ class Conversation:
         run = self._run
         if not run.replay.changes:
             return None  # the way of every change but on replay: no look at the tasks around
-        alone = run.alone()
+        # Where changes may be lost, what is recorded next need not be what the code does next.
+        alone = run.alone() and not self._may_be_lost()
         for recorded in run.replay.changes:
             change = recorded.change
             known = run.attempt(partial(self._known, change))
             same = (stop - start, packed) == (change.stop - change.start, known)
-            if same and (start == change.start or not alone):
+            if same and (start == change.start or not run.alone()):
                 run.replay.take_change(recorded)
                 if not run.replay.changes:
                     self._history.forget_values()
@@ -86,6 +87,10 @@ class Conversation:
                                   _shown(MessagesChanged(start, stop), new), found))  # fmt: skip
                 return None  # it was accepted
         return None
+
+    def _may_be_lost(self) -> bool:
+        losses, step = self._run.replay.losses, self._run.step
+        return losses is not None and (losses.reaches(step) or step <= losses.upto_change)
 
     def _known(self, change: MessagesChanged) -> list[bytes]:
         return [self._history.packed_of(item) for item in change.new]

@@ -250,7 +250,8 @@ class RunCore(ABC):
         steps = self.step - self._checkpointed
         if not self.settings.is_due(steps, self._history.size):
             return
-        if self.in_flight or self.outlived() or not self.replay.used_up or self.replay.later_steps:
+        replay = self.replay
+        if self.in_flight or self.outlived() or not replay.used_up or replay.later_steps(self.step):
             return
         self._write_pending()  # first, so that the checkpoint knows of it
         what = Checkpointed(self.run_id, self.step, time.time(), recoveries=self.recovery_count,

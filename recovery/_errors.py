@@ -262,8 +262,9 @@ class DamagedRunError(RecoveryError):
         lines = "\n".join(f"  {item}" for item in self.damage)
         super().__init__(
             f"run {run_id!r} cannot be resumed safely: records are damaged.\n{lines}\nNothing was "
-            "executed or changed. Restore the segment from a copy, or read what is sound with "
-            "`logdump dump` and start a new run."
+            "executed or changed. Put the segment back from a copy. Or repair the log with "
+            "`logdump repair`: the run goes on then, and calls that may have been among what is "
+            "lost are in doubt. Or recovery.fork it at a checkpoint before the damage."
         )
 
 

@@ -54,6 +54,10 @@ def _text(event: RunEvent, body: dict[str, Any]) -> str:
         "signal": lambda: f"signal {body['name']!r} taken: {_short(body['value'])}{after}",
         "run_cancelled": lambda: f"cancelled{body['who'] and ' by ' + body['who']}"
                                  f"{body['why'] and ': ' + body['why']}",
+        "lost": lambda: f"lost: records up to LSN {body['last']}" if body["last"] else "lost",
+        "repaired": lambda: f"repaired{body['who'] and ' by ' + body['who']}"
+                            f"{body['why'] and ': ' + body['why']}; lost: LSN "
+                            + ", ".join(f"{one}-{last}" for one, last in body["lost"]),
         "run_finished": lambda: f"finished: {_short(body['result'])}",
         "run_failed": lambda: f"failed: {event.error}",
     }  # fmt: skip

@@ -63,7 +63,8 @@ class CallIntended:
     ``child`` the run that it starts. ``key`` is the idempotency key of a call that was made in
     another run and came here with a fork; empty where it follows from the identity.
     ``asks_until``: somebody has to approve it before it begins, until then (seconds since 1970, or
-    infinity); None where nobody has to.
+    infinity); None where nobody has to. ``lost``: True where it may have been made before, for its
+    record may be among those that are lost; None where it was not.
     """
 
     kind: ClassVar = "call"
@@ -79,6 +80,7 @@ class CallIntended:
     child: str = ""
     key: str = ""
     asks_until: Any = None
+    lost: Any = None
 
     @property
     def identity(self) -> CallKey:
@@ -306,11 +308,40 @@ class RunCancelled:
     inbox: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RecordsLost:
+    """Stands where records were lost, up to LSN ``last``; the others of these have 0 for it.
+
+    Written by ``eventlog.repair``. ``snapshot``: it was a checkpoint, and nothing else.
+    """
+
+    kind: ClassVar = "lost"
+    last: int
+    snapshot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogRepaired:
+    """The log was damaged and is repaired. ``lost``: pairs of LSNs, the first and the last one."""
+
+    kind: ClassVar = "repaired"
+    lost: list[Any]
+    who: str = ""
+    why: str = ""
+    backup: str = ""
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """What is lost."""
+        return [(one[0], one[1]) for one in self.lost
+                if isinstance(one, list) and [type(n) for n in one] == [int, int]]  # fmt: skip
+
+
 Event = (
     RunStarted | RunResumed | StepStarted | CallIntended | CallDecided | ChildStarted | CallRetried
     | AttemptFailed | CallAbandoned | CallReturned | SignalTaken | CallFailed | CallResolved
     | ValueRecorded | MessagesChanged | DivergenceAccepted | HistoryDropped | RunParked
-    | RunFinished | RunFailed | RunUndone | RunCancelled
+    | RunFinished | RunFailed | RunUndone | RunCancelled | RecordsLost | LogRepaired
 )  # fmt: skip
 
 # Annotations (as text) of fields that are more than any value that can be carried.
@@ -321,6 +352,7 @@ _PLAIN = {
     "str": str,
     "bytes": bytes,
     "list[int]": list,
+    "list[Any]": list,
     "list[Any] | Packed": list,
     "dict[str, Any]": dict,
 }

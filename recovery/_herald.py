@@ -57,6 +57,8 @@ def record(log: EventLog, history: History, event: Event) -> int:
         raise RefusedValueError(kind, exc.reason) from None
     history.size += len(body)
     history.tallies.observe(lsn, log.last_time_ns, event)
+    if history.replay.losses is not None:
+        history.replay.losses.observe(lsn, event)
     if history.herald is not None:
         history.herald.event(lsn, log.last_time_ns, event)
     return lsn

@@ -16,6 +16,7 @@ from recovery._events import (
     DivergenceAccepted,
     Event,
     HistoryDropped,
+    RecordsLost,
     RunCancelled,
     RunFailed,
     RunFinished,
@@ -27,6 +28,7 @@ from recovery._events import (
 )
 from recovery._keys import step_of, step_scope
 from recovery._lineage import ForkedFrom
+from recovery._lost import Losses
 from recovery._parts import Parts, Values, resolve, stands_in
 from recovery._replay import Replay
 from recovery._snapshots import BrokenCheckpointError, Restored, restore
@@ -146,7 +148,8 @@ def load(log: RunRecords, run_id: str) -> History:
     broken: list[str] = []
     for restored, prologue in checkpoints(log, damage, broken):
         lost: list[Damage] = []
-        items = list(items_from(log, restored.lsn + 1 if restored else 1, damage, lost))
+        start = restored.lsn + 1 if restored else 1
+        items = list(items_from(log, start, damage, lost, repaired=True))
         tail = [_entry(item) for item in items]
         entries = [_entry(item) for item in prologue] + tail
         # A call of a step that was over at the checkpoint: made by a task that had outlived its
@@ -160,18 +163,30 @@ def load(log: RunRecords, run_id: str) -> History:
         _logger.warning("run %s: %s; an earlier one stands in", run_id, reason)
     started = next((e for _, _, e in entries if isinstance(e, RunStarted)), None)
     origin = ForkedFrom.of(started)
+    replay = Replay.of(entries, origin.optional if origin else 0, restored.step if restored else 0)
+    if replay.losses is not None and (lost := unrepaired(replay.losses, started)):
+        raise DamagedRunError(run_id, lost)
     if origin is not None:
         last = max(restored.lsn if restored else 0, entries[-1][0])
         origin.check(run_id, last, restored.lsn if restored else 0, (*damage, *broken))
     return History(
-        run_id, log, restored, entries,
-        Replay.of(entries, origin.optional if origin else 0),
-        list(prologue_of(tail, restored)), started, ended_by(entries),
+        run_id, log, restored, entries, replay, list(prologue_of(tail, restored)), started,
+        ended_by(entries),
         (restored.recoveries if restored else 0)
         + sum(isinstance(e, RunResumed) for _, _, e in entries),
         tuple(dict.fromkeys(damage)), tuple(broken), tallies_of(tail, restored), _accepted(tail),
         origin, size=sum(len(record.packed) for record, _ in items),
     )  # fmt: skip
+
+
+def unrepaired(losses: Losses, started: RunStarted | None) -> list[Damage]:
+    """The losses that nothing makes up for."""
+    lost = losses.undeclared()
+    what = "lost, and the repair of the log was interrupted: `logdump repair` finishes it"
+    if not lost and started is None:
+        # It says what the task was, and makes the idempotency keys of all calls.
+        lost, what = losses.gaps[:1], "lost, and with them the record with which the run began"
+    return [Damage(0, 0, 0, gap.first, gap.last, what) for gap in lost]
 
 
 def checkpoints(
@@ -186,7 +201,8 @@ def checkpoints(
                 continue
             restored = restore(log, snapshot)
             found = log.fetch(set(restored.prologue))
-            if len(found) < len(restored.prologue):
+            lost = [record for record in found.values() if record.kind == RecordsLost.kind]
+            if lost or len(found) < len(restored.prologue):
                 raise BrokenCheckpointError(
                     f"checkpoint at LSN {snapshot.lsn}: records of the code before the first step "
                     "are damaged"
@@ -202,15 +218,27 @@ def checkpoints(
 
 
 def items_from(
-    log: RunRecords, start: int, damage: list[Damage], lost: list[Damage]
+    log: RunRecords, start: int, damage: list[Damage], lost: list[Damage], repaired: bool = False
 ) -> Iterator[Item]:
-    """The events from LSN ``start`` on; notes what is damaged, and what is lost with it."""
+    """The events from LSN ``start`` on; notes what is damaged, and what is lost with it.
+
+    What was lost before a repair is lost as well, unless whoever asks knows what to do about it
+    (``repaired``): then it is among the events.
+    """
 
     def on_damage(found: Damage) -> None:
         (damage if found.snapshot or not found.lost else lost).append(found)
 
     for record in log.records(start, on_damage=on_damage):
-        yield from _item(record, lost)
+        if record.kind != RecordsLost.kind:
+            yield from _item(record, lost)
+            continue
+        for item in _item(record, lost):
+            assert isinstance(item[1], RecordsLost)
+            if item[1].last and (repaired or item[1].snapshot):
+                yield item
+            elif item[1].last:
+                on_damage(Damage(0, 0, 0, record.lsn, item[1].last, "lost before a repair"))
 
 
 def decoded(

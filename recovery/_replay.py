@@ -32,13 +32,19 @@ from recovery._events import (
     Event,
     HistoryDropped,
     MessagesChanged,
+    RecordsLost,
     StepStarted,
     ValueRecorded,
 )
 from recovery._keys import CallKey, outer_call
+from recovery._lost import Losses, losses_in
 
 # Of what was dropped, code that comes to it again records these anew; calls are served to it.
 RECORDED_ANEW = (MessagesChanged, StepStarted)
+
+
+# What is recorded of a call after its intent.
+About = CallReturned | CallFailed | CallResolved | CallRetried | AttemptFailed | CallAbandoned
 
 
 def dropped_by(events: Iterable[Event]) -> set[int]:
@@ -60,14 +66,18 @@ class RecordedCall:
     since_ns: int
     attempts: int = 1
     failed: int = 0
-    last: (
-        CallReturned | CallFailed | CallResolved | CallRetried | AttemptFailed | CallAbandoned
-        | None
-    ) = None  # fmt: skip
+    last: About | None = None
     last_lsn: int = 0
     last_ns: int = 0
     decided: CallDecided | None = None
     heard: int = 0  # the LSN, in the inbox, of the last decision that counted
+    # Whether records are lost behind the last one about it, so that it may have gone on.
+    unsure: bool = False
+
+    @property
+    def turn(self) -> int:
+        """Where its outcome stands in the order of the record; 0 where that is not known."""
+        return 0 if self.intent.lost else self.last_lsn
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -90,12 +100,16 @@ class RecordedCall:
         if somebody had to."""
         if self.intent.after_crash == "wait":
             return False
+        if self.unsure or self.intent.lost:
+            return True
         yes = self.decided is not None and self.decided.approved
         return self.intent.asks_until is None or yes
 
     @property
     def to_retry(self) -> bool:
         """Whether it is known that it has to be made again, so that it is not in doubt."""
+        if self.unsure:
+            return False
         match self.last:
             case CallResolved(how=how):
                 return how == "retry"
@@ -129,6 +143,7 @@ class Replay:
     # Calls up to this LSN that have an outcome are served if they are made again, and not missed
     # if they are not.
     optional: int = 0
+    losses: Losses | None = None  # what may have been among records that are lost
     _calls: dict[CallKey, RecordedCall] = field(default_factory=dict)
     _by_lsn: dict[int, RecordedCall] = field(default_factory=dict)
     _foreign: dict[int, str] = field(default_factory=dict)  # idempotency keys, by LSN
@@ -144,10 +159,13 @@ class Replay:
     _left: deque[RecordedCall] = field(default_factory=deque)
 
     @classmethod
-    def of(cls, events: Iterable[tuple[int, int, Event]], optional: int = 0) -> Replay:
-        """The replay of (LSN, time in ns, event) in the order of the log."""
+    def of(
+        cls, events: Iterable[tuple[int, int, Event]], optional: int = 0, step: int = 0
+    ) -> Replay:
+        """The replay of (LSN, time in ns, event) in the order of the log, behind ``step``."""
         replay = cls()
         known = list(events)
+        replay.losses = losses_in(known, step)
         dropped = dropped_by(event for _, _, event in known)
         replay._dropped = dropped
         replay._foreign = {lsn: event.key for lsn, _, event in known
@@ -161,8 +179,9 @@ class Replay:
             if not replay._covered(call.key.scope, call.lsn, lambda outer: outer.done)
         }  # fmt: skip
         wanted = [call for call in calls.values() if call.lsn not in dropped]
-        opened = [(call.lsn, call.key.scope) for call in wanted]
-        opened += [(call.last_lsn, call.key.scope) for call in wanted if call.done]
+        placed = [call for call in wanted if not call.intent.lost]
+        opened = [(call.lsn, call.key.scope) for call in placed]
+        opened += [(call.last_lsn, call.key.scope) for call in placed if call.done]
         opened += [(lsn, value.scope) for lsn, value in replay._values.values()]
         opened += [(recorded.lsn, "") for recorded in replay.changes]
         opened += [(lsn, "") for lsn in replay._steps.values()]
@@ -185,27 +204,43 @@ class Replay:
                 CallReturned() | CallFailed() | CallResolved() | CallRetried() | AttemptFailed()
                 | CallAbandoned()
             ):  # fmt: skip
-                about = self._by_lsn.get(event.call)
-                if about is None:
-                    return  # of a call before the checkpoint, which had its outcome there
-                about.last, about.last_lsn, about.last_ns = event, lsn, time_ns
-                if isinstance(event, CallRetried):
-                    about.attempts = event.attempt
-                about.failed += isinstance(event, AttemptFailed)
-                if about.to_retry and not about.begun:
-                    about.decided = None  # whoever has it made again has to ask again
+                self._add_about(lsn, time_ns, event)
             case CallDecided():
-                asking = self._by_lsn.get(event.call)
-                if asking is not None:
-                    asking.decided = event
-                    if not asking.intent.key:  # else perhaps of the inbox of another run
-                        asking.heard = max(asking.heard, event.inbox)
+                self._add_decision(event)
             case ValueRecorded():
                 self._values[event.scope, event.name, event.occurrence] = lsn, event
             case MessagesChanged():
-                self.changes.append(RecordedChange(lsn, event))
+                self._add_change(lsn, event)
+            case RecordsLost(snapshot=False):
+                for call in self._by_lsn.values():
+                    call.unsure = not call.done
             case StepStarted():
                 self._steps[event.step], self._step_ns = lsn, time_ns
+
+    def _add_about(self, lsn: int, time_ns: int, event: About) -> None:
+        about = self._by_lsn.get(event.call)
+        if about is None:
+            return  # of a call before the checkpoint, which had its outcome there
+        about.last, about.last_lsn, about.last_ns = event, lsn, time_ns
+        about.unsure = False
+        if isinstance(event, CallRetried):
+            about.attempts = event.attempt
+        about.failed += isinstance(event, AttemptFailed)
+        if about.to_retry and not about.begun:
+            about.decided = None  # whoever has it made again has to ask again
+
+    def _add_decision(self, event: CallDecided) -> None:
+        asking = self._by_lsn.get(event.call)
+        if asking is not None:
+            asking.decided, asking.unsure = event, False
+            if not asking.intent.key:  # else perhaps of the inbox of another run
+                asking.heard = max(asking.heard, event.inbox)
+
+    def _add_change(self, lsn: int, event: MessagesChanged) -> None:
+        if self.losses is not None and self.losses.refers_to_lost(event):
+            self.losses.cannot_read_change(max(self._steps, default=0))
+        else:
+            self.changes.append(RecordedChange(lsn, event))
 
     # -- what the code does again
 
@@ -213,7 +248,8 @@ class Replay:
         """The recorded call of this identity; each is given out once."""
         call = self._calls.pop(key, None)
         if call is not None:
-            self.done_again(call.lsn)
+            self.claims += bool(call.intent.lost)  # its place in the order is not known
+            self.done_again(0 if call.intent.lost else call.lsn)
             while self._left and self._left[0].key not in self._calls:
                 self._left.popleft()
             if call.done:
@@ -228,6 +264,8 @@ class Replay:
     def take_value(self, scope: str, name: str, occurrence: int) -> ValueRecorded | None:
         """The recorded answer of the outside world."""
         lsn, value = self._values.pop((scope, name, occurrence), (0, None))
+        if value is None and self.losses is not None:
+            self.losses.drawn |= not self.used_up
         self.done_again(lsn)
         return value
 
@@ -320,7 +358,7 @@ class Replay:
         """Calls that wait for somebody to approve them."""
         return [call for call in self.unclaimed()
                 if call.intent.asks_until is not None and call.decided is None
-                and not (call.done or call.cancelled)]  # fmt: skip
+                and not (call.done or call.cancelled or call.begun)]  # fmt: skip
 
     @property
     def used_up(self) -> bool:
@@ -331,10 +369,13 @@ class Replay:
             self._left.popleft()
         return not self._left and not self.changes
 
-    @property
-    def later_steps(self) -> bool:
-        """Whether it is recorded that a step began which the code has not come to again."""
-        return bool(self._steps)
+    def later_steps(self, step: int) -> bool:
+        """Whether a step began, or may have, which the code has not come to again behind ``step``.
+
+        Of what may be among records that are lost nothing would know behind a checkpoint.
+        """
+        may_have = self.losses is not None and self.losses.reaches(step + 1)
+        return bool(self._steps) or may_have
 
     def foreign_key(self, lsn: int) -> str:
         """The idempotency key that the call of this LSN had in the run that it was forked from."""

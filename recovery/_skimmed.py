@@ -10,8 +10,15 @@ from eventlog import Damage, Record
 from eventlog._dataclass import dataclass
 from recovery._doubt import call_of
 from recovery._errors import DamagedRunError, UnreadableValueError
-from recovery._events import RunStarted, skim
-from recovery._history import Ended, Entry, RunRecords, ended_by, reaches_behind
+from recovery._events import RecordsLost, RunStarted, skim
+from recovery._history import (
+    Ended,
+    Entry,
+    RunRecords,
+    ended_by,
+    reaches_behind,
+    unrepaired,
+)
 from recovery._lineage import ForkedFrom
 from recovery._replay import RecordedCall, Replay
 from recovery._snapshots import BrokenCheckpointError, checked_body
@@ -94,9 +101,11 @@ def skim_run(log: RunRecords, run_id: str) -> Skimmed:
     entries = [*_entries(point.prologue, lost), *tail]
     started = next((event for _, _, event in entries if isinstance(event, RunStarted)), None)
     origin = ForkedFrom.of(started)
+    replay = Replay.of(entries, origin.optional if origin else 0, point.step)
+    if replay.losses is not None:
+        lost += unrepaired(replay.losses, started)
     return Skimmed(
-        run_id, point, entries, tail, Replay.of(entries, origin.optional if origin else 0), started,
-        origin, ended_by(entries), [*damage, *lost],
+        run_id, point, entries, tail, replay, started, origin, ended_by(entries), [*damage, *lost],
         [one for one in lost if one.lost and not one.snapshot],
     )  # fmt: skip
 
@@ -108,7 +117,8 @@ def _points(log: RunRecords, damage: list[Damage]) -> Iterator[Point]:
         except BrokenCheckpointError:
             continue
         found = log.fetch(set(body["prologue"]))
-        if len(found) == len(body["prologue"]):
+        is_there = all(record.kind != RecordsLost.kind for record in found.values())
+        if is_there and len(found) == len(body["prologue"]):
             prologue = [found[lsn] for lsn in sorted(found)]
             yield Point(snapshot.lsn, snapshot.time_ns, body["step"], body["recoveries"],
                         body["carried"], prologue)  # fmt: skip

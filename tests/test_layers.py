@@ -54,6 +54,7 @@ PURE = {
     "recovery._retry",
     "recovery._difference",
     "recovery._keys",
+    "recovery._lost",
     "recovery._progress",
     "recovery._account",
     "recovery._growth",

@@ -17,7 +17,7 @@ MUTANTS = [
     Mutant(
         "attempts-start-over",
         "Failed attempts of an earlier process are not counted: each crash gives three more.",
-        [Edit(REPLAY, "                about.failed += isinstance(event, AttemptFailed)\n", "")],
+        [Edit(REPLAY, "        about.failed += isinstance(event, AttemptFailed)\n", "")],
         [TRIED + "test_attempts_survive_the_crash_and_so_does_the_time_of_the_next"],
     ),
     Mutant(

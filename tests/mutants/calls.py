@@ -298,8 +298,8 @@ MUTANTS = [
         [
             Edit(
                 REPLAY,
-                "                    about.attempts = event.attempt\n",
-                "                    pass\n",
+                "            about.attempts = event.attempt\n",
+                "            pass\n",
             )
         ],
         [SEEDED + "test_attempts_are_counted_over_recoveries"],
@@ -332,11 +332,11 @@ MUTANTS = [
             ),
             Edit(
                 REPLAY,
-                "                about.last, about.last_lsn, about.last_ns = event, lsn, time_ns\n",
-                "                about.last, about.last_lsn, about.last_ns = event, lsn, time_ns\n"
-                "                outer = self._by_lsn.get(_outer(about.key.scope))\n"
-                "                if outer is not None:\n"
-                "                    outer.last, outer.last_lsn = event, lsn\n",
+                "        about.last, about.last_lsn, about.last_ns = event, lsn, time_ns\n",
+                "        about.last, about.last_lsn, about.last_ns = event, lsn, time_ns\n"
+                "        outer = self._by_lsn.get(_outer(about.key.scope))\n"
+                "        if outer is not None:\n"
+                "            outer.last, outer.last_lsn = event, lsn\n",
             ),
         ],
         [TOOLS + "test_a_call_that_is_made_again_is_served_the_calls_inside_it"],
@@ -368,7 +368,7 @@ MUTANTS = [
     Mutant(
         "new-outcomes-overtake-recorded-ones",
         "New outcomes are handed on at once: the next replay sees another order than this one.",
-        [Edit(CALL, "    run.replay.add_outcome(settled.lsn)\n", "")],
+        [Edit(CALL, "        run.replay.add_outcome(turn)\n", "        pass\n")],
         [PROPERTIES + "test_coroutines_go_on_in_the_order_of_their_outcomes"],
     ),
     # Left out: a call that is cancelled while it waits for its turn keeps it. Nobody waits for

@@ -7,6 +7,14 @@ from tests.mutants._mutant import Edit, Mutant
 REPAIR, LAYOUT, REWRITE, BACKUP = (
     "eventlog/repair.py", "eventlog/_layout.py", "eventlog/_rewrite.py", "eventlog/_backup.py",
 )  # fmt: skip
+LOST, REPLAY, CALL, ATTEMPTS, APPROVAL, HISTORY, CONVERSATION, CHILDREN = (
+    f"recovery/_{name}.py" for name in (
+        "lost", "replay", "call", "attempts", "approval", "history", "conversation", "children",
+    )
+)  # fmt: skip
+RUNS = "property/test_repaired_runs.py::test_nothing_is_done_twice_behind_a_repair"
+ONE = "unit/test_recovery_repaired.py::"
+UNIT = "unit/test_recovery_lost.py::"
 REPAIRS = "property/test_repair.py::"
 CRASHES = REPAIRS + "test_a_crash_at_every_call_leaves_all_that_was_readable_and_can_be_repaired"
 FAULTS = REPAIRS + "test_every_single_fault_is_repaired"
@@ -116,5 +124,93 @@ MUTANTS = [
         "The log is repaired under its writer.",
         [Edit(REPAIR, "last_epoch, takeover=False)", "last_epoch, takeover=True)")],
         [REPAIRS + "test_a_log_that_somebody_has_is_not_repaired"],
+    ),
+    Mutant(
+        "lost-call-taken-for-new",
+        "A call that may be among what is lost is executed as if it had never been made.",
+        [Edit(CALL, "if losses is None or not losses.hides(key):", "if True:")],
+        [RUNS],
+    ),
+    Mutant(
+        "loss-ends-with-its-step",
+        "Only calls of the step under way may be lost: those of later steps are made again.",
+        [
+            Edit(
+                LOST,
+                "self.gaps.append(Gap(first, last, self.step, self._high + count - 1))",
+                "self.gaps.append(Gap(first, last, self.step, self._high))",
+            )
+        ],
+        [UNIT + "test_each_step_that_may_have_begun_takes_a_record_and_so_does_the_call"],
+    ),
+    Mutant(
+        "steps-behind-the-repair-bound-the-loss",
+        "A step that is recorded anew after the repair counts as evidence of when it first began.",
+        [
+            Edit(
+                LOST,
+                "if not gap.repaired and not gap.is_bounded and step > gap.begun:",
+                "if not gap.is_bounded and step > gap.begun:",
+            )
+        ],
+        [UNIT + "test_a_step_that_begins_behind_the_repair_says_nothing_of_when_it_did_before"],
+    ),
+    Mutant(
+        "calls-inside-a-presumed-call-are-new",
+        "A repeatable call whose record is lost is made again, and the side effects inside it too.",
+        [Edit(LOST, "return outer in self.presumed or any(", "return any(")],
+        [RUNS],
+    ),
+    Mutant(
+        "retry-decided-before-the-loss-counts",
+        "Somebody said: make it again. It was made, the outcome is lost, and it is made once more.",
+        [
+            Edit(
+                REPLAY,
+                "                    call.unsure = not call.done\n",
+                "                    pass\n",
+            )
+        ],
+        [ONE + "test_a_call_that_was_to_be_made_again_and_may_have_been_is_in_doubt"],
+    ),
+    Mutant(
+        "lost-approval-asked-for-again",
+        "A call whose yes may be lost waits for one, gets it, and is made a second time.",
+        [
+            Edit(
+                REPLAY, "        if self.unsure or self.intent.lost:\n            return True\n", ""
+            )
+        ],
+        [ONE + "test_a_call_whose_yes_may_be_lost_is_in_doubt"],
+    ),
+    Mutant(
+        "interrupted-repair-resumed",
+        "A run is resumed on a log whose repair never came to its end.",
+        [
+            Edit(
+                HISTORY,
+                "if replay.losses is not None and (lost :=",
+                "if len(run_id) < 0 and (lost :=",
+            )
+        ],
+        [ONE + "test_a_repair_that_was_interrupted_has_to_be_finished_first"],
+    ),
+    Mutant(
+        "changes-behind-a-loss-are-divergence",
+        "A change of the messages that is lost is taken for changed code: the run is stranded.",
+        [
+            Edit(
+                CONVERSATION,
+                "alone = run.alone() and not self._may_be_lost()",
+                "alone = run.alone()",
+            )
+        ],
+        [RUNS],
+    ),
+    Mutant(
+        "checkpoint-forgets-the-loss",
+        "A checkpoint is taken while calls of later steps may be lost: the next life repeats them.",
+        [Edit(REPLAY, "return bool(self._steps) or may_have", "return bool(self._steps)")],
+        [ONE + "test_no_checkpoint_stands_between_a_loss_and_the_calls_that_may_be_among_it"],
     ),
 ]

@@ -170,7 +170,7 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                "self.outlived() or not self.replay.used_up or self.replay.later_steps",
+                "self.outlived() or not replay.used_up or replay.later_steps(self.step)",
                 "self.outlived()",
             )
         ],
@@ -179,7 +179,7 @@ MUTANTS = [
     Mutant(
         "checkpoint-before-recorded-steps",
         "A checkpoint is taken before steps that are recorded: what they asked is asked anew.",
-        [Edit(CORE, "self.replay.used_up or self.replay.later_steps", "self.replay.used_up")],
+        [Edit(CORE, "replay.used_up or replay.later_steps(self.step)", "replay.used_up")],
         [
             "unit/test_recovery_found_by_machine.py::"
             "test_no_checkpoint_is_taken_while_later_steps_are_replayed"

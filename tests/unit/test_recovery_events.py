@@ -24,7 +24,9 @@ from recovery._events import (
     DivergenceAccepted,
     Event,
     HistoryDropped,
+    LogRepaired,
     MessagesChanged,
+    RecordsLost,
     RunCancelled,
     RunFailed,
     RunFinished,
@@ -71,6 +73,9 @@ EVENTS: list[Event] = [
     RunFinished("done", 3, 1),
     RunFailed("E", "m", "t", 4),
     RunUndone("me", "no need"),
+    RecordsLost(9),
+    RecordsLost(9, True),
+    LogRepaired([[3, 9]], "me", "bad sector", "run.~1~"),
 ]
 ids = [type(event).__name__ for event in EVENTS]
 

@@ -1,0 +1,191 @@
+"""What may have been among records that are lost. Pure.
+
+A repair puts placeholders where records were. Any of them may have been the intent of a call, which
+may have taken effect; so a call that could have been made there, and is not recorded, is in doubt.
+It could have been made there if the agent can have come to it by then:
+
+* a call of a step that had begun before the loss, or that could begin in it: each step that did
+  takes one of the lost records; and none from the next step on whose beginning is recorded behind
+  the loss;
+* a call made inside a call that had begun before the loss ended;
+* a call made inside one that is itself in doubt for this reason.
+
+When the code has done, since the repair, as many things as there are lost records, and comes to
+another step, then all of the lost ones are accounted for: what comes now is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import field
+
+from eventlog._dataclass import dataclass
+from recovery._events import (
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallReturned,
+    Event,
+    HistoryDropped,
+    LogRepaired,
+    MessagesChanged,
+    RecordsLost,
+    StepStarted,
+    ValueRecorded,
+)
+from recovery._keys import CallKey, outer_call, step_of
+from recovery._parts import stands_in
+
+
+@dataclass(slots=True)
+class Gap:
+    """Records ``first`` to ``last`` are lost. ``upto``: the highest step that may have begun before
+    it ended. ``repaired``: the LSN of the record that says so; 0: a repair was interrupted."""
+
+    first: int
+    last: int
+    begun: int  # the highest step that is known to have begun before it
+    upto: int
+    repaired: int = 0
+    about: str = ""  # who repaired it, and why
+    is_bounded: bool = False
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+    def __str__(self) -> str:
+        lsns = f"LSN {self.first}" + (f"-{self.last}" if self.last > self.first else "")
+        return f"{lsns}{self.about}; in doubt: calls of steps up to {self.upto} without a record"
+
+
+@dataclass(slots=True)
+class Losses:
+    """The losses in the part of a log that is replayed, and what may have been among them.
+
+    ``step`` is the one that was over where that part begins. ``drawn``: whether the code was given
+    another time, random number or id than the one that may be lost.
+    """
+
+    step: int
+    gaps: list[Gap] = field(default_factory=list)
+    presumed: set[int] = field(default_factory=set)  # intents of calls that may have been made
+    drawn: bool = False
+    upto_change: int = 0  # the highest step in which a change of the messages cannot be read
+    _high: int = 0  # the highest step that may have begun
+    _declared: list[tuple[int, int]] = field(default_factory=list)
+    _spent: int = 0  # things done since, each of which may be one of those lost
+
+    def __post_init__(self) -> None:
+        self._high = self.step
+
+    @property
+    def upto(self) -> int:
+        """The highest step of which calls may be among what is lost."""
+        return max((gap.upto for gap in self.gaps), default=0)
+
+    def observe(self, lsn: int, event: Event) -> None:
+        """The next event of the log, or one that is recorded now."""
+        match event:
+            case RecordsLost(last=last, snapshot=False) if last >= lsn:
+                self._lose(lsn, last)
+            case LogRepaired():
+                self._declare(lsn, event)
+            case StepStarted(step=step):
+                self._begin(step)
+            case HistoryDropped():
+                # Steps begin anew: that one does says nothing of when it first did.
+                for gap in self.gaps:
+                    gap.is_bounded = gap.is_bounded or not gap.repaired
+            case CallIntended(lost=True):
+                self.presumed.add(lsn)
+                self._spend(event.scope)
+            case CallReturned() | CallFailed() | CallResolved() if event.call in self.presumed:
+                self._spend(str(self.step))
+            case ValueRecorded(scope=scope):
+                self._spend(scope)
+            case MessagesChanged():
+                self._spend(str(self.step))
+
+    def hides(self, key: CallKey) -> bool:
+        """Whether a call that is not recorded may have been, among what is lost."""
+        outer = outer_call(key.scope)
+        if outer:
+            return outer in self.presumed or any(outer < gap.last for gap in self.gaps)
+        step = step_of(key.scope)
+        return step is not None and self.reaches(step)
+
+    def reaches(self, step: int) -> bool:
+        """Whether what is done in this step may be among what is lost."""
+        return bool(self.gaps) and step <= self.upto
+
+    def hold(self, lsn: int) -> bool:
+        """Whether this record is among those lost."""
+        return any(gap.first <= lsn <= gap.last for gap in self.gaps)
+
+    def refers_to_lost(self, change: MessagesChanged) -> bool:
+        """Whether a change of the messages cannot be read, for what it refers to is lost."""
+        items = change.new if isinstance(change.new, list) else []
+        return any(self.hold(lsn) for item in items if stands_in(item) for lsn in item.lsns)
+
+    def cannot_read_change(self, step: int) -> None:
+        """A change recorded in this step refers to what is lost: so it is lost as well."""
+        self.upto_change = max(self.upto_change, step)
+
+    def undeclared(self) -> list[Gap]:
+        """Losses of which no record says so: their repair was interrupted."""
+        return [gap for gap in self.gaps if self._next_undeclared(gap.first) <= gap.last]
+
+    def _next_undeclared(self, lsn: int) -> int:
+        for first, last in sorted(self._declared):
+            if first <= lsn <= last:
+                lsn = last + 1
+        return lsn
+
+    # -- in the order of the log
+
+    def _lose(self, first: int, last: int) -> None:
+        count, known = last - first + 1, self.gaps[-1] if self.gaps else None
+        if known is not None and known.last == first - 1 and not known.repaired:
+            known.last, known.upto = last, known.upto + count
+        else:
+            # The last of them may be an intent; each of the others the beginning of a step.
+            self.gaps.append(Gap(first, last, self.step, self._high + count - 1))
+        self._high += count
+
+    def _declare(self, lsn: int, event: LogRepaired) -> None:
+        self._declared += event.ranges
+        said = ": ".join(filter(None, (f"by {event.who}" * bool(event.who), event.why)))
+        for gap in self.gaps:
+            if not gap.repaired and any(a <= gap.last and gap.first <= b for a, b in event.ranges):
+                gap.repaired, gap.about = lsn, f" (repaired{said and f' {said}'})"
+
+    def _begin(self, step: int) -> None:
+        for gap in self.gaps:
+            # Steps begin one after the other. One that began behind the loss did not in it.
+            if not gap.repaired and not gap.is_bounded and step > gap.begun:
+                gap.upto, gap.is_bounded = min(gap.upto, step - 1), True
+        if step > self.step:
+            if any(gap.repaired for gap in self.gaps):
+                self._spent += 1
+                if self._spent + 1 > sum(gap.count for gap in self.gaps):
+                    for gap in self.gaps:
+                        gap.upto = min(gap.upto, step - 1)
+            self.step = self._high = step
+
+    def _spend(self, scope: str) -> None:
+        # Of the present step alone: what a task of an earlier one does may have come later then.
+        if step_of(scope) == self.step and any(gap.repaired for gap in self.gaps):
+            self._spent += 1
+
+
+def losses_in(events: Iterable[tuple[int, int, Event]], step: int) -> Losses | None:
+    """The losses in these (LSN, time in ns, event), behind the end of ``step``; None if nothing is
+    lost there."""
+    known = list(events)
+    if not any(isinstance(event, RecordsLost) for _, _, event in known):
+        return None
+    losses = Losses(step)
+    for lsn, _, event in known:
+        losses.observe(lsn, event)
+    return losses if losses.gaps else None
