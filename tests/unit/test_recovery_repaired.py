@@ -74,7 +74,9 @@ def damage(store: CheckpointStore, wanted: Callable[[Event], Any]) -> list[int]:
     assert hit
     for name, file in disk.directories[PATH].items():
         if name.endswith(".seg"):
-            for frame in list(frames_ahead(bytes(file.content), HEADER_SIZE, file.content[56:60])):
+            for frame in list(
+                frames_ahead(bytes(file.content), HEADER_SIZE, bytes(file.content[56:60]))
+            ):
                 if frame.lsn in hit:
                     file.content[frame.payload_end - 1] ^= 1
     return hit
@@ -148,7 +150,7 @@ def test_a_call_that_was_to_be_made_again_and_may_have_been_is_in_doubt() -> Non
         executed[what] += 1
         raise Died
 
-    dies_in_it = tool(dying, name="send")
+    dies_in_it = tool(name="send")(dying)
     store = a_run(lambda run: [run.call(dies_in_it, "letter") for _ in run.steps()])
     plain = lambda run: next(run.call(send, "letter") for _ in run.steps())  # noqa: E731
     with pytest.raises(InDoubtError) as stopped:
