@@ -34,6 +34,7 @@ from eventlog._segment import segment_name
 LOST, REPAIRED = "lost", "repaired"  # kinds of records that a repair writes
 # Placeholders take some bytes each. Segments of 1 GiB hold as many of the smallest records.
 LOST_MAX = 1 << 24
+MISSING_MAX = 1 << 12  # segments: a file with a number far beyond the others was put there
 
 Range = tuple[int, int]  # of LSNs, the last one included
 
@@ -96,11 +97,23 @@ def survey(reader: LogReader) -> Survey:
     for finding in seen.findings:
         if finding.bit & NOT_A_LOG:
             raise UnsupportedFormatError(
-                f"{reader.path}: {finding.text}. It is no part of what can be repaired, and was "
-                "not touched. Move that file away, or use a newer library; then repair what is "
-                "left."
+                f"{reader.path}: {finding.text.rstrip('.')}. It is no part of what can be "
+                "repaired, and was not touched. Move that file away, or use a newer library; then "
+                "repair what is left."
             )
     _, seen.places = reader.listing.look(0)
+    if seen.places and reader.listing.log_id() is None and not seen.found:
+        raise UnsupportedFormatError(
+            f"{reader.path}: nothing in it says that it is a log: no header, no record and no MARK "
+            "can be read. Nothing was changed."
+        )
+    missing = seen.places[-1].number - seen.places[0].number if seen.places else 0
+    if missing > len(seen.places) + MISSING_MAX:
+        raise UnsupportedFormatError(
+            f"{reader.path} lacks {missing - len(seen.places):,} segments between those that are "
+            "there: a file was put here under a wrong number, or a part of another log. Nothing "
+            "was changed. Move away what is no part of the log; then repair what is left."
+        )
     seen.begin = reader.listing.oldest_lsn()
     last = max((ranges[-1][1] for ranges in seen.found.values()), default=0)
     seen.end = max(last, max((found.last_lsn for found in seen.findings), default=0))

@@ -83,6 +83,9 @@ HOW: dict[str, How] = {
         },
     ),
     "logdump verify": How(variants={"{run} --json": LOGS}),
+    "logdump repair": How(
+        writes=True, variants={"{run} --apply": KINDS, "{run} --json": ("damaged_payload", "torn")}
+    ),
     "logdump timeline": How(elsewhere=True),
     "recovery crashtest": How(elsewhere=True),
     "recovery doctor": How(elsewhere=True),

@@ -6,18 +6,20 @@ import argparse
 import io
 import logging
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from eventlog import EncryptedLogError, LogError
+from eventlog import EncryptedLogError, LogError, LogLockedError
 from eventlog.dump import NOT_A_LOG
 from logdump._command import Context, UsageError
 from logdump._commands import COMMANDS, DEFAULT
-from logdump._exit import CLOSED_PIPE, INTERRUPTED, IO_ERROR, NO_INPUT, NO_KEY, USAGE
+from logdump._exit import CLOSED_PIPE, IN_USE, INTERRUPTED, IO_ERROR, NO_INPUT, NO_KEY, USAGE
 from recovery import RecoveryError
 from recovery.cli._keys import KeyFileError
 from recovery.cli._text import printable
@@ -60,8 +62,8 @@ def _run(args: argparse.Namespace, out: TextIO) -> int:
         return command.run(Context(args, out))
     except BrokenPipeError:
         raise
-    except UsageError as exc:
-        return _complain(USAGE, str(exc))
+    except (UsageError, LogLockedError) as exc:
+        return _complain(USAGE if isinstance(exc, UsageError) else IN_USE, str(exc))
     except (EncryptedLogError, KeyFileError, ImportError) as exc:
         return _complain(NO_KEY, str(exc))
     except FileNotFoundError as exc:
@@ -87,7 +89,11 @@ def _with_command(argv: Sequence[str]) -> list[str]:
 
 
 def _complain(code: int, text: str) -> int:
-    print(f"logdump: {printable(text)}", file=sys.stderr)
+    line = f"logdump: {printable(text)}"
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size((80, 24)).columns
+        line = "\n".join(textwrap.wrap(line, width, subsequent_indent="  "))
+    print(line, file=sys.stderr)
     return code
 
 

@@ -1,12 +1,13 @@
 """The commands, in the order in which the help has them."""
 
-from logdump import _dump, _export, _import, _otlp, _stats, _status, _timeline, _verify
+from logdump import _dump, _export, _import, _otlp, _repair, _stats, _status, _timeline, _verify
 from logdump._command import Command
 
 COMMANDS: tuple[Command, ...] = (
     _status.COMMAND,
     _dump.COMMAND,
     _verify.COMMAND,
+    _repair.COMMAND,
     _stats.COMMAND,
     _timeline.COMMAND,
     _export.COMMAND,
