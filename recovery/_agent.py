@@ -452,14 +452,11 @@ def _leaves(exc: BaseException) -> list[BaseException]:
 def _report(
     log: EventLog, history: History, run: Run | SyncRun | None, began: float
 ) -> RecoveryReport:
-    doubt = (
-        []
-        if run is None
-        else [f"{call.key} (LSN {call.lsn})" for call in history.replay.in_doubt()]
-    )
+    doubt = [] if run is None else history.replay.in_doubt()
     return RecoveryReport(
         history.run_id, history.recoveries, history.step,
-        history.restored.lsn if history.restored else 0, history.replayed, 0, 0, tuple(doubt),
+        history.restored.lsn if history.restored else 0, history.replayed, 0, 0,
+        tuple(f"{call.key} (LSN {call.lsn})" for call in doubt),
         log.report.torn_size, tuple(dict.fromkeys((*log.report.damaged, *history.damage))),
         history.broken, time.perf_counter() - began + log.report.time_s,
         history.tallies.progress.usage(),
