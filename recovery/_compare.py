@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice, zip_longest
-from typing import Any
-
 from eventlog._dataclass import dataclass
 from recovery._checkpoint import CheckpointStore
-from recovery._difference import differing, same
+from recovery._comparing import Comparing, Found, Side, as_types
 from recovery._existing import reader_of
+from recovery._history import RunRecords
 from recovery._lineage import ForkedFrom
 from recovery._shorten import shorten
-from recovery._told import CallTold, ChangeTold, RunTold, tell
+from recovery._told import RunTold, tell
 from recovery.stores.protocol import RunStore
 
 PATHS_MAX = 5  # differences that are shown of two values
@@ -106,148 +103,51 @@ def compare(store: CheckpointStore | RunStore, run_a: str, run_b: str) -> Compar
     the order in which concurrent ones were made is no difference; nor is the time, or what
     ``run.now()`` and its like gave. Arguments that were recorded by digest differ by digest.
 
-    Only reads: the runs may be live, dead or damaged. Of a fork, what it began with is compared as
-    state and messages, with those of the other run at the same step. RecoveryError when there is
-    no such run.
+    Only reads: the runs may be live, dead or damaged, and no type need be registered (values of
+    those that are not are shown as they were recorded). Memory grows with the number of calls and
+    messages, not with what is in them. Of a fork, what it began with is compared as state and
+    messages, with those of the other run at the same step. RecoveryError when there is no such run.
     """
-    a, b = _told(store, run_a, 0), _told(store, run_b, 0)
-    since = max(a.since, b.since)
-    if since:
-        a, b = _told(store, run_a, since), _told(store, run_b, since)
-    found = list(_differences(a, b, since))
-    return Comparison(_compared(a), _compared(b), since, tuple(found))
+    with reader_of(store, run_a) as log_a, reader_of(store, run_b) as log_b:
+        comparing = Comparing(*told_both((log_a, run_a), (log_b, run_b)), as_types, PATHS_MAX)
+        found = tuple(map(_difference, comparing.found()))
+        return Comparison(compared(comparing.a), compared(comparing.b), comparing.since, found)
 
 
-def _told(store: CheckpointStore | RunStore, run_id: str, state_at: int) -> RunTold:
-    with reader_of(store, run_id) as reader:
-        return tell(reader, run_id, state_at)
+def told_both(a: tuple[RunRecords, str], b: tuple[RunRecords, str]) -> tuple[RunTold, RunTold]:
+    """Two runs as their logs tell of them, with their states where the later one begins."""
+    one, other = tell(*a), tell(*b)
+    since = max(one.since, other.since)
+    return (tell(*a, since), tell(*b, since)) if since else (one, other)
 
 
-def _compared(told: RunTold) -> ComparedRun:
+def compared(told: RunTold) -> ComparedRun:
+    """What there is to say of a run that was compared."""
     calls = sum(1 for step in told.steps.values() for call in step.calls for _ in call.all())
     return ComparedRun(told.run_id, told.reached, calls, told.end[0], told.since, told.origin,
                        tuple(map(str, told.damage)))  # fmt: skip
 
 
-def _differences(a: RunTold, b: RunTold, since: int) -> Iterator[Difference]:
-    for where, one, other in _paths(a.task, b.task):
-        yield Difference(0, "task", where, one, other)
-    last = max(a.reached, b.reached)
-    yield from _calls(a.step(0).calls, b.step(0).calls, 0, "")
-    yield from _boundary(a, b, since) if since else _changes(a, b, 0)
-    for number in range(since + 1, last + 1):
-        if number > min(a.reached, b.reached):
-            ends = f"{a.reached} steps", f"{b.reached} steps"
-            where = f"{number} to {last}" if number < last else ""
-            yield Difference(number, "steps", where, *ends)
-            break
-        yield from _calls(a.step(number).calls, b.step(number).calls, number, "")
-        yield from _changes(a, b, number)
-    for where, one, other in _ends(a.end, b.end):
-        yield Difference(last, "end", where, one, other, a.end_lsn, b.end_lsn)
+def _difference(found: Found) -> Difference:
+    space = " " if found.what == "arguments" and found.path else ""
+    sides = _text(found, found.a), _text(found, found.b)
+    lsns = found.a.lsn if found.a else 0, found.b.lsn if found.b else 0
+    return Difference(found.step, found.what, f"{found.name}{space}{found.path}", *sides, *lsns)
 
 
-def _boundary(a: RunTold, b: RunTold, since: int) -> Iterator[Difference]:
-    """What the runs had at the end of a step behind which both logs tell of them."""
-    if a.state is not None and b.state is not None:
-        for where, one, other in _paths(a.state, b.state):
-            yield Difference(since, "state", where, one, other)
-    for where, one, other in _paths(a.messages_at(since), b.messages_at(since)):
-        yield Difference(since, "messages", where, one, other)
-
-
-def _changes(a: RunTold, b: RunTold, step: int) -> Iterator[Difference]:
-    for one, other in zip_longest(a.step(step).changes, b.step(step).changes):
-        if one is None or other is None or not same(one.compared, other.compared):
-            yield _aside(step, "messages", "", one, other)
-            return
-
-
-def _calls(a: list[CallTold], b: list[CallTold], step: int, inside: str) -> Iterator[Difference]:
-    for one, other in _paired(a, b):
-        name = f"{inside}{(one or other).name}"  # type: ignore[union-attr]
-        if one is None or other is None:
-            yield _aside(step, "call", name, one, other)
-            continue
-        if one.identity != other.identity:
-            for where, here, there in _arguments(one, other):
-                yield Difference(step, "arguments", f"{name}{where}", here, there,
-                                 one.lsn, other.lsn)  # fmt: skip
-        else:
-            for where, here, there in _ends(one.outcome, other.outcome):
-                yield Difference(step, "outcome", f"{name}{where}", here, there,
-                                 one.outcome_lsn, other.outcome_lsn)  # fmt: skip
-        yield from _calls(one.inside, other.inside, step, f"{name} > ")
-
-
-def _aside(
-    step: int, what: str, where: str,
-    a: CallTold | ChangeTold | None, b: CallTold | ChangeTold | None,
-) -> Difference:  # fmt: skip
-    return Difference(step, what, where, a.shown if a else "", b.shown if b else "",
-                      a.lsn if a else 0, b.lsn if b else 0)  # fmt: skip
-
-
-def _ends(a: tuple[str, Any], b: tuple[str, Any]) -> list[tuple[str, str, str]]:
-    """How two calls, or two runs, ended otherwise."""
-    if a[0] == b[0]:
-        return _paths(a[1], b[1])
-    one, other = (end if what is None else f"{end}: {shorten(what)}" for end, what in (a, b))
-    return [("", one, other)]
-
-
-def _arguments(a: CallTold, b: CallTold) -> list[tuple[str, str, str]]:
-    if a.arguments is not None and b.arguments is not None:
-        found = _paths(a.arguments, b.arguments)
-        if found:  # they are [positional, by name]
-            return [(f" args{where[3:]}" if where[:3] != "[1]" else f" {where[4:]}", one, other)
-                    for where, one, other in found]  # fmt: skip
-    here, there = (f"digest {digest.hex()[:8]}, occurrence {nth}"
-                   for *_, digest, nth in (a.identity, b.identity))  # fmt: skip
-    return [("", here, there)]
-
-
-def _paired(
-    a: list[CallTold], b: list[CallTold]
-) -> Iterator[tuple[CallTold | None, CallTold | None]]:
-    """The calls of a step, each with its counterpart: the same call, else one of the same id, else
-    of the same tool, in the order of the first run."""
-    partner: dict[int, CallTold] = {}
-    left = sorted(b, key=_is_dropped)  # what counts first
-    for alike in (_identity, _id, _tool):
-        for one in sorted(a, key=_is_dropped):
-            if one.lsn in partner or alike(one) is None:
-                continue
-            found = next((other for other in left if alike(other) == alike(one)), None)
-            if found is not None:
-                partner[one.lsn] = found
-                left.remove(found)
-    for one in a:
-        yield one, partner.get(one.lsn)
-    for other in left:
-        yield None, other
-
-
-def _identity(call: CallTold) -> Any:
-    return call.identity
-
-
-def _id(call: CallTold) -> Any:
-    return call.identity[:2] if call.identity[1] else None
-
-
-def _is_dropped(call: CallTold) -> bool:
-    return call.dropped
-
-
-def _tool(call: CallTold) -> Any:
-    return call.identity[0]
-
-
-def _paths(a: Any, b: Any) -> list[tuple[str, str, str]]:
-    """Where two values differ, behind the name of what they are: the first few."""
-    return [(f".{path}" if path[:1] not in ("", "[") else path, shorten(one), shorten(other))
-            for path, one, other in islice(differing(a, b), PATHS_MAX)]  # fmt: skip
+def _text(found: Found, side: Side | None) -> str:
+    if side is None:
+        return ""
+    if found.what == "messages" and side.head:
+        return f"{side.head} = {shorten(side.value)}"
+    if found.what != "call":
+        return shorten(side.value)
+    given = str(side.value)
+    match side.value:
+        case [list(args), dict(kwargs)]:
+            parts = [shorten(arg, 80) for arg in args]
+            given = ", ".join([*parts, *(f"{k}={shorten(v, 80)}" for k, v in kwargs.items())])
+    return f"{side.head}({given}){' (dropped)' if side.dropped else ''}"
 
 
 def _cell(text: str, lsn: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -21,7 +21,8 @@ class _Absent:
         return "(absent)"
 
 
-_ABSENT = _Absent()
+ABSENT = _Absent()
+Alike = Callable[[Any, Any], bool]
 
 
 def differences(recorded: Any, found: Any) -> tuple[str, ...]:
@@ -42,25 +43,28 @@ def same(a: Any, b: Any) -> bool:
         return a is b
 
 
-def differing(a: Any, b: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any, Any]]:
+def differing(
+    a: Any, b: Any, path: str = "", alike: Alike = same, depth: int = 0
+) -> Iterator[tuple[str, Any, Any]]:
     """Where two values differ: the path, and what each has there."""
-    if same(a, b):
+    if alike(a, b):
         return
-    if depth < DEPTH_MAX and type(a) is dict and type(b) is dict and not _in_another_order(a, b):
+    deep = depth < DEPTH_MAX
+    if deep and type(a) is type(b) is dict and not _in_another_order(a, b, alike):
         for key in dict.fromkeys([*a, *b]):
             dot = "." if path else ""
-            name = f"{dot}{key}" if type(key) is str else f"[{key!r}]"
-            one, other = a.get(key, _ABSENT), b.get(key, _ABSENT)
-            yield from differing(one, other, path + name, depth + 1)
-    elif depth < DEPTH_MAX and type(a) is type(b) and type(a) in (list, tuple):
-        for i, (one, other) in enumerate(zip_longest(a, b, fillvalue=_ABSENT)):
-            yield from differing(one, other, f"{path}[{i}]", depth + 1)
+            name = f"{dot}{key}" if isinstance(key, str) else f"[{key!r}]"
+            one, other = a.get(key, ABSENT), b.get(key, ABSENT)
+            yield from differing(one, other, path + name, alike, depth + 1)
+    elif deep and type(a) is type(b) and type(a) in (list, tuple):
+        for i, (one, other) in enumerate(zip_longest(a, b, fillvalue=ABSENT)):
+            yield from differing(one, other, f"{path}[{i}]", alike, depth + 1)
     else:
         yield path, a, b
 
 
-def _in_another_order(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
-    return a.keys() == b.keys() and not same([*a], [*b])
+def _in_another_order(a: dict[Any, Any], b: dict[Any, Any], alike: Alike) -> bool:
+    return a.keys() == b.keys() and not alike([*a], [*b])
 
 
 def _pair(a: Any, b: Any) -> str:

@@ -24,6 +24,8 @@ from recovery._values import Ref, digest, pack, pack_list, pack_map, split_list,
 
 VERSION = 1
 
+_NONE = pack(None, "")
+
 # The i-th snapshot has as many bases as i has bits.
 BASES_MAX = 64
 INDEX_MAX = 1 << 48  # checkpoints of a run: nobody takes one a microsecond for nine years
@@ -168,10 +170,13 @@ class BrokenCheckpointError(ValueError):
     """Why a snapshot is not restored."""
 
 
-def restore(source: Source, snapshot: Snapshot) -> Restored:
-    """All that a snapshot restores, read and verified; BrokenCheckpointError says why it is not."""
+def restore(source: Source, snapshot: Snapshot, read: Callable[[Packed], Any] = unpack) -> Restored:
+    """All that a snapshot restores, read and verified; BrokenCheckpointError says why it is not.
+
+    ``read``: what makes values of their bytes; those of the state are what it gives.
+    """
     with _named(snapshot):
-        return _restore(source, snapshot)
+        return _restore(source, snapshot, read)
 
 
 def checked_body(snapshot: Snapshot) -> dict[str, Any]:
@@ -195,7 +200,7 @@ def _named(snapshot: Snapshot) -> Iterator[None]:
         raise BrokenCheckpointError(f"checkpoint at LSN {snapshot.lsn}: {reason}") from None
 
 
-def _restore(source: Source, snapshot: Snapshot) -> Restored:
+def _restore(source: Source, snapshot: Snapshot, read: Callable[[Packed], Any]) -> Restored:
     body = _body(snapshot)
     if (
         len(body["bases"]) > BASES_MAX
@@ -224,16 +229,17 @@ def _restore(source: Source, snapshot: Snapshot) -> Restored:
     actual = checksum(
         body["run_id"], body["step"], {key: digest(value) for key, (value, _) in state_at.items()},
         (digest_of_all(digests[id(one)] for one in packed),
-         b"" if unpack(results) is None else digest(results)),
+         b"" if results == _NONE else digest(results)),
     )  # fmt: skip
     if actual != body["checksum"]:
         raise BrokenCheckpointError(f"checksum is {actual}, recorded {body['checksum']!r:.50}")
-    messages = Messages()
-    messages.restore(packed, [ref for _, ref in placed])
-    state = {key: unpack(value) for key, (value, _) in state_at.items()}
+    for one in {id(one): one for one in packed}.values():
+        read(Packed(one))  # raises what keeps it from being restored
+    refs: list[Ref | None] = [ref for _, ref in placed]
+    state = {key: read(value) for key, (value, _) in state_at.items()}
     return Restored(
         snapshot.lsn, body["checkpoint_id"], body["run_id"], body["step"], body["timestamp"],
-        body["recoveries"], state, packed, messages.refs, body["prologue"], unpack(results), actual,
+        body["recoveries"], state, packed, refs, body["prologue"], read(results), actual,
         body["carried"], {key: (digest(value), at) for key, (value, at) in state_at.items()}, bases,
         borrowed,
     )  # fmt: skip

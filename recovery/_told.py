@@ -1,12 +1,12 @@
-"""What a run's log tells of it, step by step."""
+"""What a run's log tells of it, step by step; its values are left where they are."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Any
 
-from eventlog import Damage, Snapshot
+from eventlog import Damage, Packed
 from eventlog._dataclass import dataclass
 from recovery._events import (
     AttemptFailed,
@@ -25,75 +25,65 @@ from recovery._events import (
     RunStarted,
     RunUndone,
     StepStarted,
+    skim,
 )
-from recovery._history import Entry, RunRecords, checkpoints, decoded, ended_by, value_of_ref
+from recovery._history import Entry, RunRecords
 from recovery._keys import outer_call, step_of
 from recovery._lineage import ForkedFrom
-from recovery._parts import Values, stands_in
-from recovery._replay import RECORDED_ANEW, dropped_by
-from recovery._shorten import shorten
-from recovery._snapshots import checked_body
-from recovery._values import unpack
+from recovery._parts import Values, resolve, stand_in_of
+from recovery._replay import RECORDED_ANEW
+from recovery._snapshots import BrokenCheckpointError, Restored, checked_body, restore
+from recovery._values import Ref, digest, split_list
+
+ARGUMENTS = -1  # in place of the index of a value: those of a call
+RECENT_SIZE_MAX = 8 << 20  # of outcomes at hand, for messages that are made of them
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A value where it is in the log: record ``lsn``, and which of its values.
+
+    It is compared by its digest, and read when it is to be shown.
+    """
+
+    lsn: int
+    index: int
+    digest: bytes
+
+
+What = Held | str | None
 
 
 @dataclass(slots=True)
 class CallTold:
     """A call, how it ended, and the calls that were made inside it.
 
-    ``dropped``: since a divergence was accepted the code may do without it, and nothing tells
-    whether it has: where it makes the call again, it is served what the record has.
+    ``arguments``: where they are recorded, else None. ``end``: a word for how it ended, and the
+    value or the reason. ``dropped``: since a divergence was accepted the code may do without it,
+    and nothing tells whether it has: where it makes the call again, it is served what the record
+    has.
     """
 
     lsn: int
-    intent: CallIntended
-    last: Event | None = None
+    identity: tuple[str, str, bytes, int]  # what it is, wherever it was made
+    size: int
+    arguments: Held | None
+    end: tuple[str, What] = ("in doubt", None)
     outcome_lsn: int = 0
     dropped: bool = False
     inside: list[CallTold] = field(default_factory=list)
 
     @property
-    def identity(self) -> tuple[str, str, bytes, int]:
-        """What it is, wherever it was made."""
-        intent = self.intent
-        return intent.tool, intent.call_id, intent.digest, intent.occurrence
-
-    @property
     def name(self) -> str:
         """Its tool, and its id if the model gave it one."""
-        return f"{self.intent.tool} {self.intent.call_id}".strip()
+        tool, call_id, *_ = self.identity
+        return f"{tool} {call_id}".strip()
 
     @property
-    def arguments(self) -> Any:
-        """[positional, by name] where they are recorded, else None."""
-        return self.intent.args
-
-    @property
-    def shown(self) -> str:
-        """The call for a person."""
-        dropped = " (dropped)" if self.dropped else ""
-        if self.arguments is None:
-            return f"{self.name}(arguments of {self.intent.size} bytes){dropped}"
-        args, kwargs = self.arguments
-        parts = [shorten(arg, 80) for arg in args] + [
-            f"{k}={shorten(v, 80)}" for k, v in kwargs.items()
-        ]
-        return f"{self.name}({', '.join(parts)}){dropped}"
-
-    @property
-    def outcome(self) -> tuple[str, Any]:
-        """How it ended: a word for it, and the value or the reason."""
-        match self.last:
-            case CallReturned(value=value) | CallResolved(how="outcome", value=value):
-                return "returned", value
-            case CallFailed(type=kind, message=message):
-                return "failed", f"{kind}: {message}"
-            case CallResolved(how="fail", value=value):
-                return "failed", f"resolved as failed: {value}"
-            case CallResolved() | AttemptFailed():
-                return "to be made again", None
-            case CallAbandoned(why=why):
-                return "given up", why
-        return "in doubt", None
+    def outcome(self) -> tuple[str, bytes | str | None]:
+        """How it ended, to be compared."""
+        end, what = self.end
+        return end, what.digest if isinstance(what, Held) else what
 
     def all(self) -> Iterator[CallTold]:
         """It and the calls inside it."""
@@ -110,17 +100,22 @@ class ChangeTold:
     start: int
     behind: int
     removed: int
-    new: list[Any]
+    new: list[Held]
 
     @property
-    def compared(self) -> list[Any]:
-        """What makes it another change; where it is in the list is counted from the end."""
-        return [self.behind, self.removed, self.new]
+    def place(self) -> tuple[int, int]:
+        """Which messages it is about; where they are in the list is counted from the end."""
+        return self.behind, self.removed
 
     @property
-    def shown(self) -> str:
-        """The change for a person."""
-        return f"messages[{self.start}:{self.start + self.removed}] = {shorten(self.new)}"
+    def compared(self) -> tuple[tuple[int, int], list[bytes]]:
+        """What makes it another change."""
+        return self.place, [held.digest for held in self.new]
+
+    @property
+    def head(self) -> str:
+        """The change for a person, without the new messages."""
+        return f"messages[{self.start}:{self.start + self.removed}]"
 
 
 @dataclass(slots=True)
@@ -136,25 +131,28 @@ class RunTold:
     """A run as its log tells of it, behind step ``since``.
 
     ``began_with``: the messages there. ``state``: that of the checkpoint at the step asked for.
+    Its memory grows with the calls and the messages, and not with what is in them.
     """
 
     run_id: str
-    task: Any = None
+    log: RunRecords
+    task: Packed | None = None
     origin: ForkedFrom | None = None
     since: int = 0
     reached: int = 0
-    end: tuple[str, Any] = ("open", None)
+    end: tuple[str, Packed | str | None] = ("open", None)
     end_lsn: int = 0
+    started_lsn: int = 0
     damage: list[Damage] = field(default_factory=list)
     steps: dict[int, StepTold] = field(default_factory=dict)
-    began_with: list[Any] = field(default_factory=list)
-    state: dict[str, Any] | None = None
+    began_with: list[Held] = field(default_factory=list)
+    state: dict[str, Packed] | None = None
 
     def step(self, number: int) -> StepTold:
         """What was done in a step."""
         return self.steps.setdefault(number, StepTold())
 
-    def messages_at(self, step: int) -> list[Any]:
+    def messages_at(self, step: int) -> list[Held]:
         """The messages at the end of a step."""
         messages = list(self.began_with)
         for number in sorted(self.steps):
@@ -162,86 +160,193 @@ class RunTold:
                 messages[change.start : change.start + change.removed] = change.new
         return messages
 
+    def value(self, held: Held) -> Packed | None:
+        """A value; None when it is lost."""
+        try:
+            if held.index == ARGUMENTS:
+                event = skim(self.log.fetch({held.lsn})[held.lsn])
+                args = event.args if isinstance(event, CallIntended) else None
+                return args if type(args) is Packed else None
+            (packed,), _ = resolve(Values(self.log.fetch), [Ref(held.lsn, held.index)])
+            return Packed(packed)
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None
+
 
 def tell(log: RunRecords, run_id: str, state_at: int = 0) -> RunTold:
     """Read all that a log holds of a run, and its state at the end of a step; damage is passed
-    over, and noted."""
-    told = RunTold(run_id)
-    entries = _counting(list(decoded(log, 1, told.damage, told.damage)))
-    started = next((event for _, _, event in entries if isinstance(event, RunStarted)), None)
-    told.task = started.task if started else None
-    told.origin = ForkedFrom.of(started)
-    _read_checkpoints(log, told, state_at)
-    base = told.origin.base if told.origin else 0
-    calls: dict[int, CallTold] = {}
-    told.reached = told.since
+    over, and noted. No type of a value has to be registered."""
+    told = RunTold(run_id, log)
+    telling = _Telling(told)
+    _read_checkpoints(telling, state_at)
     length = len(told.began_with)
-    for lsn, _, event in entries:
-        match event:
-            case StepStarted(step=step):
-                told.reached = max(told.reached, step)
-            case CallIntended(scope=scope):
-                calls[lsn] = CallTold(lsn, event)
-                outer, began = calls.get(outer_call(scope)), step_of(scope)
-                at = told.reached if began is None else began
-                if outer is not None or not outer_call(scope):  # else inside of what is lost
-                    (outer.inside if outer else told.step(at).calls).append(calls[lsn])
-            # Before its first step a fork has what it began with, whatever its code said there.
-            case MessagesChanged() if not base or told.reached > told.since:
-                new = [_value(log, run_id, item) for item in event.new]
-                change = ChangeTold(lsn, event.start, length - event.start,
-                                    event.stop - event.start, new)  # fmt: skip
-                told.step(told.reached).changes.append(change)
-                length += len(new) - change.removed
-            case CallReturned() | CallFailed() | CallResolved() | AttemptFailed() | CallAbandoned():
-                if event.call in calls:
-                    calls[event.call].last, calls[event.call].outcome_lsn = event, lsn
-            case CallRetried(call=call) if call in calls:
-                calls[call].last, calls[call].dropped = None, False
-            case HistoryDropped(records=records):
-                for call in calls.keys() & set(records):
-                    calls[call].dropped = True
+    for lsn, _, event in _entries(log, told.damage):
+        if lsn in telling.dropped and isinstance(event, RECORDED_ANEW):
+            continue  # it is recorded anew if it was done again
+        if isinstance(event, MessagesChanged):
+            length = telling.changed(lsn, event, length)
+        else:
+            telling.see(lsn, event)
     for number, later in told.steps.items():
         if number > told.reached:  # the code has not come to it again
             later.calls = [call for call in later.calls if not call.dropped]
-    _read_end(entries, told)
+    told.damage = list(dict.fromkeys(told.damage))
     return told
 
 
-def _counting(entries: list[Entry]) -> list[Entry]:
-    """Without what was dropped, and is recorded anew if it was done again."""
-    dropped = dropped_by(event for *_, event in entries)
-    return [one for one in entries
-            if not (one[0] in dropped and isinstance(one[2], RECORDED_ANEW))]  # fmt: skip
+def skimmed_start(log: RunRecords) -> RunStarted | None:
+    """How a run began, its task unread; None when its log does not say so."""
+    entries = _entries(log, [], ("run_started",))
+    return next((event for *_, event in entries if isinstance(event, RunStarted)), None)
 
 
-def _read_checkpoints(log: RunRecords, told: RunTold, state_at: int) -> None:
+class _Telling:
+    """What has to be known of the records before, to tell of the next one."""
+
+    def __init__(self, told: RunTold) -> None:
+        self.told = told
+        self.dropped: set[int] = set()
+        self._calls: dict[int, CallTold] = {}
+        self._outcomes: dict[int, bytes] = {}  # their digests
+        self._recent: OrderedDict[int, Packed] = OrderedDict()
+        self._recent_size = 0
+        for lsn, _, event in _entries(told.log, [], ("dropped", "run_started")):
+            if isinstance(event, HistoryDropped):
+                self.dropped.update(event.records)
+            elif isinstance(event, RunStarted) and not told.started_lsn:
+                told.started_lsn, told.task = lsn, _packed(event.task)
+                told.origin = ForkedFrom.of(event)
+
+    def see(self, lsn: int, event: Event) -> None:
+        """A record."""
+        told = self.told
+        match event:
+            case StepStarted(step=step):
+                told.reached = max(told.reached, step)
+            case CallIntended():
+                self._intended(lsn, event)
+            case CallReturned() | CallFailed() | CallResolved() | AttemptFailed() | CallAbandoned():
+                if isinstance(event, CallReturned | CallResolved):
+                    self._remember(lsn, _packed(event.value))
+                if event.call in self._calls:
+                    call = self._calls[event.call]
+                    call.end, call.outcome_lsn = self._ended(lsn, event), lsn
+                if isinstance(event, CallResolved) and told.end[0] == "failed":
+                    told.end, told.end_lsn = ("open", None), 0  # settled: the run goes on
+            case CallRetried(call=call) if call in self._calls:
+                self._calls[call].end, self._calls[call].dropped = ("in doubt", None), False
+            case HistoryDropped(records=records):
+                for made in self._calls.keys() & set(records):
+                    self._calls[made].dropped = True
+            case RunFinished(result=result):
+                told.end, told.end_lsn = ("finished", _packed(result)), lsn
+            case RunFailed(type=kind, message=message):
+                told.end, told.end_lsn = ("failed", f"{kind}: {message}"), lsn
+            case RunCancelled() | RunUndone():
+                word = "cancelled" if isinstance(event, RunCancelled) else "undone"
+                told.end, told.end_lsn = (word, f"{event.who}: {event.why}"), lsn
+
+    def _intended(self, lsn: int, event: CallIntended) -> None:
+        told, packed = self.told, _packed(event.args)
+        held = None if packed is None else Held(lsn, ARGUMENTS, digest(packed))
+        identity = event.tool, event.call_id, event.digest, event.occurrence
+        call = self._calls[lsn] = CallTold(lsn, identity, event.size, held)
+        within = outer_call(event.scope)
+        outer, began = self._calls.get(within), step_of(event.scope)
+        at = told.reached if began is None else began
+        if outer is not None or not within:  # else inside of what is lost
+            (outer.inside if outer else told.step(at).calls).append(call)
+
+    def changed(self, lsn: int, event: MessagesChanged, length: int) -> int:
+        """A change of the messages, of which there were so many; how many there are then."""
+        told = self.told
+        # Before its first step a fork has what it began with, whatever its code said there.
+        if told.origin and told.origin.base and told.reached <= told.since:
+            return length
+        try:
+            items = split_list(event.new) if type(event.new) is Packed else []
+        except ValueError as exc:
+            told.damage.append(Damage(0, 0, len(event.new), lsn, lsn, str(exc)))
+            return length
+        change = ChangeTold(lsn, event.start, length - event.start, event.stop - event.start,
+                            [self._held(lsn, i, item) for i, item in enumerate(items)])  # fmt: skip
+        told.step(told.reached).changes.append(change)
+        return length + len(items) - change.removed
+
+    def _held(self, lsn: int, index: int, item: Packed) -> Held:
+        """A message: in its record, or where that says."""
+        try:
+            found = stand_in_of(item)
+            if found is None:
+                return Held(lsn, index, digest(item))
+            if isinstance(found, Ref) and not found.index and found.lsn in self._outcomes:
+                return Held(found.lsn, 0, self._outcomes[found.lsn])
+            (packed,), _ = resolve(Values(self.told.log.fetch, self._recent), [found])
+            return Held(lsn, index, digest(packed))
+        except (KeyError, IndexError, TypeError, ValueError):
+            return Held(lsn, index, b"lost %d %d" % (lsn, index))  # like nothing but itself
+
+    def _remember(self, lsn: int, packed: Packed | None) -> None:
+        packed = packed or Packed(b"\xc0")
+        self._outcomes[lsn] = digest(packed)
+        self._recent[lsn] = packed
+        self._recent_size += len(packed)
+        while self._recent_size > RECENT_SIZE_MAX:
+            self._recent_size -= len(self._recent.popitem(last=False)[1])
+
+    def _ended(self, lsn: int, event: Event) -> tuple[str, What]:
+        match event:
+            case CallReturned() | CallResolved(how="outcome"):
+                return "returned", Held(lsn, 0, self._outcomes[lsn])
+            case CallFailed(type=kind, message=message):
+                return "failed", f"{kind}: {message}"
+            case CallResolved(how="fail"):
+                return "failed", Held(lsn, 0, self._outcomes[lsn])
+            case CallResolved() | AttemptFailed():
+                return "to be made again", None
+            case CallAbandoned(why=why):
+                return "given up", why
+        return "in doubt", None
+
+
+def _entries(
+    log: RunRecords, damage: list[Damage], kinds: tuple[str, ...] = ()
+) -> Iterator[Entry]:  # fmt: skip
+    for record in log.records(1, on_damage=damage.append):
+        if kinds and record.kind not in kinds:
+            continue
+        try:
+            event = skim(record)
+        except ValueError as exc:
+            damage.append(Damage(0, 0, len(record.packed), record.lsn, record.lsn, str(exc)))
+            continue
+        if event is not None:
+            yield record.lsn, record.time_ns, event
+
+
+def _read_checkpoints(telling: _Telling, state_at: int) -> None:
+    """Where the run begins, for a fork; and its state at the end of a step."""
+    told = telling.told
     base = told.origin.base if told.origin else 0
-
-    def wanted(snapshot: Snapshot) -> bool:
-        return snapshot.lsn == base or checked_body(snapshot)["step"] == state_at > 0
-
-    for restored, _ in checkpoints(log, told.damage, [], wanted):
-        if restored is not None and restored.step == state_at and told.state is None:
+    for snapshot in told.log.snapshots(told.damage.append):
+        try:
+            if snapshot.lsn != base and not checked_body(snapshot)["step"] == state_at > 0:
+                continue
+            restored = restore(told.log, snapshot, lambda packed: packed)
+        except BrokenCheckpointError:
+            continue
+        if restored.step == state_at and told.state is None:
             told.state = restored.state
-        if restored is not None and restored.lsn == base:
-            told.since = restored.step
-            told.began_with = [unpack(message) for message in restored.messages]
+        if restored.lsn == base:
+            told.since = told.reached = restored.step
+            told.began_with = list(_messages(restored))
 
 
-def _read_end(entries: list[Entry], told: RunTold) -> None:
-    ended = ended_by(entries)
-    match ended:
-        case RunFinished(result=result):
-            told.end = "finished", result
-        case RunFailed(type=kind, message=message):
-            told.end = "failed", f"{kind}: {message}"
-        case RunCancelled(who=who, why=why):
-            told.end = "cancelled", f"{who}: {why}"
-        case RunUndone(who=who, why=why):
-            told.end = "undone", f"{who}: {why}"
-    told.end_lsn = next((lsn for lsn, _, event in entries if event is ended), 0)
+def _messages(restored: Restored) -> Iterator[Held]:
+    for packed, ref in zip(restored.messages, restored.refs, strict=True):
+        assert ref is not None  # a message of a checkpoint is somewhere
+        yield Held(ref.lsn, ref.index, digest(packed))
 
 
-def _value(log: RunRecords, run_id: str, item: Any) -> Any:
-    return value_of_ref(Values(log.fetch), run_id, item) if stands_in(item) else item
+def _packed(value: object) -> Packed | None:
+    return value if type(value) is Packed else None

@@ -22,6 +22,9 @@ class Term(str):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        return str(self)
+
 
 class Redaction:
     """What is not to be shown: values under keys, of parameters and of tools that match a pattern.

@@ -73,6 +73,17 @@ HOW: dict[str, How] = {
         wide=True,
     ),
     "logdump import": How(elsewhere=True),  # tests/integration/test_logdump_export.py
+    "logdump diff": How(
+        "{run} {run}",
+        runs=KINDS,
+        variants={
+            "finished {run}": LOGS,
+            "--all {run}": ("forked", "finished"),
+            "--json failed {run}": ("failed", "cancelled", "damaged_frame"),
+            "--redact content --redact charge --redact end finished {run}": ("failed",),
+            "--redact * --all origin {run}": ("forked",),
+        },
+    ),
     "logdump stats": How(
         variants={
             "{run} --json --steps": ("finished", "damaged_frame", "encrypted", "sleeping"),

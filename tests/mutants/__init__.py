@@ -16,6 +16,7 @@ from tests.mutants import (
     files,
     forks,
     frames,
+    logdump_commands,
     outside,
     progress,
     removal,
@@ -54,4 +55,5 @@ LAYERS: dict[str, list[Mutant]] = {
     "weight": weight.MUTANTS,
     "transfer": transfer.MUTANTS,
     "timeline": timeline.MUTANTS,
+    "logdump": logdump_commands.MUTANTS,
 }

@@ -6,7 +6,7 @@ from tests.mutants._mutant import Edit, Mutant
 
 FORK, DRAFT, LINEAGE = "recovery/_fork.py", "recovery/_draft.py", "recovery/_lineage.py"
 HISTORY, REPLAY, STORED = "recovery/_history.py", "recovery/_replay.py", "recovery/_stored.py"
-COMPARE, TOLD, DOUBT = "recovery/_compare.py", "recovery/_told.py", "recovery/_doubt.py"
+COMPARE, TOLD, DOUBT = "recovery/_comparing.py", "recovery/_told.py", "recovery/_doubt.py"
 
 TESTS = "unit/test_recovery_fork.py::"
 COMPARING = "unit/test_recovery_compare.py::"
@@ -287,8 +287,8 @@ MUTANTS = [
         [
             Edit(
                 COMPARE,
-                "for where, here, there in _ends(one.outcome, other.outcome):",
-                "for where, here, there in ():",
+                "for path, here, there in self._outcomes(one.end, other.end):",
+                "for path, here, there in ():",
             )
         ],
         [COMPARING + "test_outcomes_of_calls_inside_calls_are_compared"],
@@ -310,7 +310,9 @@ MUTANTS = [
         "Calls that were dropped are left out, also where the code has made them again.",
         [
             Edit(
-                TOLD, "one[0] in dropped and isinstance(one[2], RECORDED_ANEW)", "one[0] in dropped"
+                TOLD,
+                "if lsn in telling.dropped and isinstance(event, RECORDED_ANEW):",
+                "if lsn in telling.dropped:",
             )
         ],
         [
@@ -323,5 +325,27 @@ MUTANTS = [
         "A dropped call is compared with one that counts, whose true counterpart is left alone.",
         [Edit(COMPARE, "in sorted(a, key=_is_dropped)", "in a")],
         ["unit/test_recovery_compare.py::test_a_dropped_call_stands_in_for_none_that_counts"],
+    ),
+    Mutant(
+        "comparison-needs-the-types",
+        "Who is called at night has not the agent's code at hand, and cannot compare its runs.",
+        [Edit(COMPARE, "except (UnreadableValueError, ValueError):", "except ValueError:")],
+        [COMPARING + "test_runs_are_compared_without_the_types_in_them"],
+    ),
+    Mutant(
+        "comparison-keeps-values",
+        "Comparing two runs takes as much memory as their logs.",
+        [
+            Edit(TOLD, "RECENT_SIZE_MAX = 8 << 20", "RECENT_SIZE_MAX = 8 << 40"),
+            Edit(
+                TOLD, "    told.damage = list(", "    told.kept = telling\n    told.damage = list("
+            ),
+            Edit(
+                TOLD,
+                "    started_lsn: int = 0\n",
+                "    started_lsn: int = 0\n    kept: object = 0\n",
+            ),
+        ],
+        [COMPARING + "test_the_values_of_a_run_are_not_kept"],
     ),
 ]

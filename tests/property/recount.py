@@ -25,6 +25,7 @@ from recovery._events import (
 from recovery._keys import outer_call
 from recovery._usage import usage_from
 
+ENDS = (CallReturned, CallFailed, AttemptFailed, CallAbandoned)
 Entries = list[tuple[int, int, Any]]
 
 
@@ -134,6 +135,32 @@ def spent(records: Sequence[Record]) -> tuple[int, int, int, int]:
         total[2] += took if works > 1 else 0
         total[3] += took if not works and "waits" in leaves else 0
     return total[0], total[1], total[2], total[3]
+
+
+def durations(records: Sequence[Record]) -> dict[str, list[int]]:
+    """ns of the attempts of each tool that ended in the life that began them, in their order."""
+    entries = [(r.lsn, r.time_ns, event) for r in records if (event := decode(r)) is not None]
+    found: dict[str, list[int]] = {}
+    for lsn, _, intent in entries:
+        if not isinstance(intent, CallIntended):
+            continue
+        began: int | None = None
+        for at, time_ns, event in entries:
+            call = at if isinstance(event, CallIntended) else getattr(event, "call", 0)
+            if isinstance(event, RunStarted | RunResumed):
+                began = None
+            elif call != lsn:
+                continue
+            elif isinstance(event, CallIntended):
+                began = time_ns if event.asks_until is None else None
+            elif isinstance(event, CallRetried) or (
+                isinstance(event, CallDecided) and event.approved
+            ):
+                began = time_ns
+            elif began is not None and isinstance(event, ENDS):
+                found.setdefault(intent.tool, []).append(max(0, time_ns - began))
+                began = None
+    return found
 
 
 def counts(event: Any) -> bool:

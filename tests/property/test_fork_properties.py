@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eventlog import LogReader
 from eventlog.testing import SimulatedDisk
 from recovery import RecoveryError, fork
+from recovery._compare import told_both
+from recovery._comparing import Comparing, as_types
 from recovery._events import CallIntended, CallResolved, StepStarted
 from recovery._keys import UNDO_CALL, outer_call
 from tests.property.agent_programs import (
@@ -211,6 +214,7 @@ def check_fork(world: World, program: Program, step: int | None, account: Accoun
     end = lives(other, program, Plan(()))
     assert outcome_of(other, end) == result
     check_log(other.disk, other.said)
+    check_compared(world, other)
     new = {effect.key: effect.what for effect in other.effects}
     assert recorded.isdisjoint(new), "executed what is recorded"
     assert new.keys() & account.whats.keys() <= open_keys, "a key is used again"
@@ -221,6 +225,23 @@ def check_fork(world: World, program: Program, step: int | None, account: Accoun
         assert Counter(new.values()) == expected
     account.before, account.step = recorded, 1 << 30 if step is None else step
     return other
+
+
+def check_compared(world: World, other: World) -> None:
+    """A run is like itself, and what is different between two is so whichever comes first."""
+    readers = [one.store.read(RUN) for one in (world, other)]
+    a, b = ((reader, RUN) for reader in readers if reader is not None)
+
+    def found(one: tuple[LogReader, str], two: tuple[LogReader, str]) -> set[tuple[Any, ...]]:
+        comparing = Comparing(*told_both(one, two), as_types, 1 << 30)
+        return {
+            (d.step, d.what, d.path, d.a and (d.a.lsn, repr(d.a.value)),
+             d.b and (d.b.lsn, repr(d.b.value)))
+            for d in comparing.found()
+        }  # fmt: skip
+
+    assert not found(a, a) and not found(b, b)
+    assert found(a, b) == {(*about, there, here) for *about, here, there in found(b, a)}
 
 
 def at_every_step(clock: Clock, program: Program, rng: random.Random, crashes: int) -> None:

@@ -13,7 +13,7 @@ from eventlog import EventLog, Record
 from recovery import _account
 from recovery._account import OTHERS, Account
 from recovery._growth import BUCKETS_MAX, KEPT_MAX, Durations, Growth
-from tests.property.recount import account_of, check_account, spent
+from tests.property.recount import account_of, check_account, durations, spent
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"
 READ = [
@@ -35,6 +35,14 @@ def test_totals_are_those_of_a_recount(run: str) -> None:
     assert (
         counted.at_work_ns, counted.in_tools_ns, counted.parallel_ns, counted.waiting_ns,
     ) == spent(found)  # fmt: skip
+    taken = {name: sorted(one) for name, one in durations(found).items()}
+    tools = account_of(found).tools
+    assert {name: (one.durations.count, one.durations.total_ns, one.durations.longest_ns)
+            for name, one in tools.items() if one.durations.count} == {
+        name: (len(times), sum(times), times[-1]) for name, times in taken.items()
+    }  # fmt: skip
+    assert all(tools[name].durations.median_ns() == int(statistics.median(times))
+               for name, times in taken.items())  # fmt: skip
     assert counted.at_work_ns and (run == "sleeping" or counted.in_tools_ns)
 
 

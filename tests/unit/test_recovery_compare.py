@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -23,9 +24,13 @@ from recovery import (
     accept,
     compare,
     fork,
+    register,
     resolve,
     tool,
 )
+from recovery._coded import BY_NAME
+from recovery._existing import reader_of
+from recovery._told import tell
 from recovery.stores.protocol import LogStore
 from tests.unit.lives import Died
 
@@ -347,3 +352,79 @@ def test_side_by_side(store):
     assert lines[6].startswith("3     messages ")
     with pytest.raises(RecoveryError, match="there is no run 'c'"):
         compare(store, "a", "c")
+
+
+class Money:
+    """A type that is registered while runs are made, and not when they are compared."""
+
+    def __init__(self, cents: int) -> None:
+        self.cents = cents
+
+
+@tool
+def pay(price: Money) -> Money:
+    return Money(price.cents + answers.get("tip", 0))
+
+
+def paying(run: SyncRun) -> Any:
+    for step in run.steps():
+        run.state["paid"] = run.call(pay, Money(step))
+        run.messages.append({"paid": run.state["paid"]})
+        if step == 3:
+            return run.state["paid"]
+
+
+def test_runs_are_compared_without_the_types_in_them(store):
+    register(Money, name="test.money", encode=lambda m: m.cents, decode=Money,
+             frozen=True)  # fmt: skip
+    try:
+        RecoverableAgent(paying, store, 1).run_with_recovery_sync(Money(7), "a")
+        fork(store, "a", "b", at_step=2, state={"paid": Money(9)}, messages=[Money(8)])
+        RecoverableAgent(paying, store, 1).run_with_recovery_sync(Money(7), "b")
+        answers["tip"] = 1
+        RecoverableAgent(paying, store, 1).run_with_recovery_sync(Money(8), "c")
+    finally:
+        del BY_NAME["test.money"]
+    comparison = compare(store, "a", "c")
+    assert comparison.differences[0].what == "task"
+    assert found(comparison)[:3] == [
+        (0, "task", ".test.money", "7", "8"),
+        (1, "outcome", "pay.test.money", "1", "2"),
+        (1, "messages", "", "messages[0:0] = [{'paid': {'test.money': 1}}]",
+         "messages[0:0] = [{'paid': {'test.money': 2}}]"),
+    ]  # fmt: skip
+    assert found(both_ways(store, "a", "b"))[:4] == [
+        (2, "state", ".paid.test.money", "2", "9"),
+        (2, "messages", "[0].paid", "{'test.money': 1}", "(absent)"),
+        (2, "messages", "[0].test.money", "(absent)", "8"),
+        (2, "messages", "[1]", "{'paid': {'test.money': 2}}", "(absent)"),
+    ]
+
+
+def test_a_lost_message_is_like_nothing_but_itself():
+    disk = SimulatedDisk(seed=1)
+    store = CheckpointStore(LogStore("runs", disk, "power"))
+    run(store, "a")
+    run(store, "b")
+    (name,) = [name for name in disk.directories["runs/b"] if name.endswith(".seg")]
+    file: Any = disk.directories["runs/b"][name]
+    file.content[bytes(file.content).index(b"2 send") + 2] ^= 1
+    assert compare(store, "b", "b").alike
+    comparison = both_ways(store, "a", "b")
+    assert not comparison.alike and comparison.b.damage
+
+
+def test_the_values_of_a_run_are_not_kept(store):
+    """Memory is for what was called, not for what came of it."""
+    answers.update({f"{step} {which}": "x" * 500_000 + str(step)
+                    for step in range(1, 5) for which in ("send", "both first")})  # fmt: skip
+    run(store, "a")
+    run(store, "b")
+    with reader_of(store, "a") as one, reader_of(store, "b") as other:
+        tell(one, "a")  # what is imported and cached the first time
+        tracemalloc.start()
+        told = tell(one, "a"), tell(other, "b")
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert told[0].reached == told[1].reached == 4
+    assert held < 200_000

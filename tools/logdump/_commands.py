@@ -1,6 +1,17 @@
 """The commands, in the order in which the help has them."""
 
-from logdump import _dump, _export, _import, _otlp, _repair, _stats, _status, _timeline, _verify
+from logdump import (
+    _diff,
+    _dump,
+    _export,
+    _import,
+    _otlp,
+    _repair,
+    _stats,
+    _status,
+    _timeline,
+    _verify,
+)
 from logdump._command import Command
 
 COMMANDS: tuple[Command, ...] = (
@@ -9,6 +20,7 @@ COMMANDS: tuple[Command, ...] = (
     _verify.COMMAND,
     _repair.COMMAND,
     _stats.COMMAND,
+    _diff.COMMAND,
     _timeline.COMMAND,
     _export.COMMAND,
     _import.COMMAND,
