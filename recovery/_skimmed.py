@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from eventlog import Damage, Record
 from eventlog._dataclass import dataclass
 from recovery._doubt import call_of
 from recovery._errors import DamagedRunError, UnreadableValueError
-from recovery._events import RecordsLost, RunStarted, skim
+from recovery._events import (
+    CallResolved,
+    CallReturned,
+    MessagesChanged,
+    RecordsLost,
+    RunStarted,
+    SignalTaken,
+    ValueRecorded,
+    skim,
+)
 from recovery._history import (
     Ended,
     Entry,
@@ -23,7 +32,14 @@ from recovery._lineage import ForkedFrom
 from recovery._replay import RecordedCall, Replay
 from recovery._snapshots import BrokenCheckpointError, checked_body
 from recovery._tool import Call
-from recovery._values import unpack
+from recovery._values import pack, unpack
+
+# What of these is let go of.
+_VALUES: dict[type, str] = {
+    CallReturned: "value", SignalTaken: "value", CallResolved: "value", ValueRecorded: "value",
+    MessagesChanged: "new",
+}  # fmt: skip
+_NONE = pack(None, "")
 
 
 @dataclass(slots=True)
@@ -95,7 +111,7 @@ def skim_run(log: RunRecords, run_id: str) -> Skimmed:
     damage: list[Damage] = []
     for point in _points(log, damage):
         lost: list[Damage] = []
-        tail = list(_entries(log.records(point.lsn + 1, on_damage=lost.append), lost))
+        tail = list(_light(_entries(log.records(point.lsn + 1, on_damage=lost.append), lost)))
         if not reaches_behind(tail, point.step):  # as for a recovery, see _history.load
             break
     entries = [*_entries(point.prologue, lost), *tail]
@@ -123,6 +139,20 @@ def _points(log: RunRecords, damage: list[Damage]) -> Iterator[Point]:
             yield Point(snapshot.lsn, snapshot.time_ns, body["step"], body["recoveries"],
                         body["carried"], prologue)  # fmt: skip
     yield Point()
+
+
+def _light(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Without values that nobody decides by: all of them together may be larger than memory. The
+    last entry keeps its own, to be shown."""
+    before: tuple[int, int, Any] | None = None
+    for entry in entries:
+        if before is not None:
+            lsn, time_ns, event = before
+            name = _VALUES.get(type(event))
+            yield before if name is None else (lsn, time_ns, replace(event, **{name: _NONE}))
+        before = entry
+    if before is not None:
+        yield before
 
 
 def _entries(records: Iterable[Record], lost: list[Damage]) -> Iterator[Entry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +288,24 @@ def test_what_is_read_does_not_grow_with_the_run() -> None:
 
     store = die_in(agent, disk_store(), checkpoint_every_n=10)
     assert status(after_death(store), RUN).replayed < 15
+
+
+def test_values_are_not_held_however_large_they_are_together(tmp_path):
+    @tool(after_crash="retry")
+    def fetch(n: int) -> str:
+        return "x" * (1 << 20)
+
+    def fetching(run: SyncRun) -> None:
+        for n in range(40):
+            run.messages.append(str(n) + fetch(n))
+
+    store = CheckpointStore(tmp_path)
+    run_sync(fetching, store)
+    tracemalloc.start()
+    try:
+        found = status(store, RUN)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (found.state, found.progress.usage.calls) == ("finished", 40)
+    assert peak < 20 << 20  # a segment, and some values; all of them are 80 MiB
