@@ -76,6 +76,18 @@ def test_on_a_terminal_it_asks_where_to_write(store: Path) -> None:
     assert (closed.code, closed.err) == (141, "")
 
 
+def test_what_a_repair_marked_as_lost_is_damage_at_the_time_when_it_was_lost(store: Path) -> None:
+    before = model_in(call("logdump", "timeline", "missing_segment", cwd=store).out)
+    assert call("logdump", "repair", "--apply", "missing_segment", cwd=store).code == 0
+    after = model_in(call("logdump", "timeline", "missing_segment", cwd=store).out)
+    (found,) = after["damage"]
+    assert found["lost"] == before["damage"][0]["lost"] == [26, 49]
+    assert (found["before"], found["i"]) == (24, 49)
+    assert after["lsns"] == [[0, 1]] and after["setBack"] == []
+    assert after["lives"][0] == before["lives"][0] == {"n": 0, "from": 1, "to": 25, "end": "lost"}
+    assert sum(after["pauses"][:50]) == sum(before["pauses"][:26])
+
+
 def test_ten_thousand_records_make_a_file_that_can_be_sent(tmp_path: Path) -> None:
     timelines.long(tmp_path / "long")
     done = call("logdump", "timeline", "long", cwd=tmp_path)
@@ -237,6 +249,39 @@ def test_keys_zoom_and_go_from_call_to_call(opened: Opened) -> None:
     assert shown.run("state.selected.call.lane") == 1
     shown.press("t")
     assert shown.run("[state.byTime, $('by-record').ariaChecked]") == [False, "true"]
+
+
+@needs_chromium
+def test_the_mouse_zooms_moves_and_says_what_is_under_it(opened: Opened) -> None:
+    shown = opened("day")
+    top = shown.run("gantt.getBoundingClientRect().y")
+    middle = "(state.from + state.to) / 2"
+    at = shown.run("axisAt(640)")
+    shown.mouse("mouseWheel", 640, top + 120, deltaX=0, deltaY=-600)
+    shown.settle()
+    assert shown.run("state.to - state.from") < shown.run("extent()") * 0.7
+    assert shown.run("axisAt(640)") == pytest.approx(at)
+    before = shown.run(middle)
+    shown.mouse("mousePressed", 640, top + 150, button="left")
+    shown.mouse("mouseMoved", 540, top + 150, button="left", buttons=1)
+    shown.mouse("mouseReleased", 540, top + 150, button="left")
+    shown.settle()
+    assert shown.run(middle) > before and shown.run("state.selected") is None
+    shown.press("0")
+    x, y = shown.run("[xOf(place(calls[0].from)) + 9, yOf(0) + 9]")
+    shown.mouse("mouseMoved", x, top + y)
+    shown.settle()
+    assert shown.run("$('tip').textContent").startswith("ask_model")
+
+
+@needs_chromium
+def test_a_selected_message_is_unfolded_and_leads_to_its_call(opened: Opened) -> None:
+    shown = opened("day")
+    shown.run("document.querySelectorAll('#list summary')[4].click()")
+    shown.settle()
+    assert "what ask_model returned" in shown.run("$('list').innerText")
+    shown.run("document.querySelector('#panel .link').click()")
+    assert shown.run("state.selected.call.tool") == "ask_model"
 
 
 @needs_chromium

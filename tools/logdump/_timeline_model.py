@@ -15,7 +15,9 @@ from recovery._events import (
     CallResolved,
     DivergenceAccepted,
     HistoryDropped,
+    LogRepaired,
     MessagesChanged,
+    RecordsLost,
     RunCancelled,
     RunFailed,
     RunFinished,
@@ -34,7 +36,9 @@ VERSION = 1
 LSNS_SHOWN = 20
 
 # What people and programs write into the log of a run that no process has.
-_FROM_OUTSIDE = (CallResolved, DivergenceAccepted, RunUndone, RunCancelled)
+_FROM_OUTSIDE = (
+    CallResolved, DivergenceAccepted, RunUndone, RunCancelled, RecordsLost, LogRepaired,
+)  # fmt: skip
 _ENDS: dict[type, str] = {
     RunParked: "parked", RunFinished: "finished", RunFailed: "failed", RunCancelled: "cancelled",
 }  # fmt: skip
@@ -50,7 +54,7 @@ class Timeline:
         self._texts, self._axis, self._calls = texts, Axis(), Calls(texts)
         self._conversation = Conversation(texts, packed_message, self._calls.outcomes)
         self._lsns: list[Json] = []  # [index, LSN] where LSNs do not just go on
-        self._index, self._last_lsn = 0, 0
+        self._index, self._last_lsn, self._time_us = 0, 0, 0
         self._started: RunStarted | None = None
         self._steps: list[Json] = []
         self._lives: list[dict[str, Json]] = []
@@ -84,7 +88,9 @@ class Timeline:
 
     def _take_place(self, event: RunEvent, held: Any) -> None:
         idle = self._rests or isinstance(held, (RunResumed, *_FROM_OUTSIDE)) or self._calls.idle
-        self._axis.add(round(event.timestamp * 1e6), not idle)
+        if not isinstance(held, RecordsLost):  # which have the time of the repair
+            self._time_us = round(event.timestamp * 1e6)
+        self._axis.add(self._time_us, not idle)
         if event.lsn != self._last_lsn + 1 or not self._index:
             self._lsns.append([self._index, event.lsn])
         self._index, self._last_lsn = self._index + 1, event.lsn
@@ -95,15 +101,24 @@ class Timeline:
     def _add_damage(self, event: RunEvent) -> None:
         found = event.damage
         assert found is not None
-        lost = [found.first_lsn, found.last_lsn] if found.lost else []
-        self._damage.append(
-            {"lsn": self._last_lsn, "i": self._index, "lost": list(lost), "text": event.error}
-        )
+        lost: list[Json] = [found.first_lsn, found.last_lsn] if found.lost else []
+        before = max(0, self._index - 1)
+        self._damage.append({"lsn": self._last_lsn, "before": before, "i": self._index,
+                             "lost": lost, "text": printable(event.error)})  # fmt: skip
 
     def _mark(self, event: RunEvent, text: Json) -> None:
         self._marks.append(
             {"lsn": event.lsn, "kind": printable(event.kind), "step": event.step, "text": text}
         )
+
+    def _add_lost(self, event: RunEvent, held: RecordsLost) -> None:
+        """Where records were, until a repair; the first of them speaks for all."""
+        if held.last:
+            what = "a checkpoint" if held.snapshot else "records"
+            text = f"LSN {event.lsn}-{held.last}: {what} lost, and marked as lost by a repair"
+            behind = self._index + held.last - event.lsn  # the first record that is there again
+            self._damage.append({"lsn": event.lsn, "before": max(0, self._index - 2), "i": behind,
+                                 "lost": [event.lsn, held.last], "text": text})  # fmt: skip
 
     # -- the run
 
@@ -222,6 +237,7 @@ _ADD: dict[type, Callable[[Timeline, RunEvent, Any], None]] = {
     ValueRecorded: Timeline._add_value,
     HistoryDropped: Timeline._add_dropped,
     MessagesChanged: Timeline._add_messages,
+    RecordsLost: Timeline._add_lost,
     RunParked: Timeline._add_end,
     RunFinished: Timeline._add_end,
     RunFailed: Timeline._add_end,

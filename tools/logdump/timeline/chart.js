@@ -185,7 +185,7 @@ function drawTicks() {
   }
   const step = STEPS_US.find((one) => one / perPixel > 92) ?? 604800e6;
   let until = -1;
-  const ends = [...M.breaks.map(([index]) => index), RECORDS];
+  const ends = [...M.breaks, ...M.setBack].map(([index]) => index).sort((a, b) => a - b).concat(RECORDS);
   ends.forEach((end, n) => {
     const first = n ? ends[n - 1] : 0, last = end - 1;
     if (X[last] < state.from || X[first] > state.to) return;
@@ -388,8 +388,8 @@ function drawLives() {
 
 function drawDamage() {
   for (const item of damage) {
-    const { found } = item, after = Math.min(found.i, RECORDS - 1), before = Math.max(0, found.i - 1);
-    const left = xOf(axisOf(before)), right = Math.max(xOf(axisOf(after)), left + 8);
+    const { found } = item, after = Math.min(found.i, RECORDS - 1);
+    const left = xOf(axisOf(found.before)), right = Math.max(xOf(axisOf(after)), left + 8);
     if (right < gutter || left > width) continue;
     pen.fillStyle = colours["red-paper"];
     pen.globalAlpha = 0.85;
