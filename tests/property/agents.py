@@ -397,8 +397,8 @@ def in_doubt(disk: SimulatedDisk) -> list[tuple[int, CallIntended]]:
         return False
 
     def covered(scope: str) -> bool:
-        outer = outer_call(scope)
-        return outer > 0 and (over(outer) or covered(made[outer].scope))
+        outer = outer_call(scope)  # whose own record may be lost
+        return outer > 0 and (over(outer) or (outer in made and covered(made[outer].scope)))
 
     return [(lsn, intent) for lsn, intent in made.items()
             if not (over(lsn) or isinstance(last.get(lsn), AttemptFailed | CallResolved))
