@@ -56,7 +56,7 @@ def gc(
     for one in _in_order(_due(known, wanted, keep or 0, before)):
         above = one.needed_by(known)
         if above is not None and above.run_id not in gone:
-            continue  # it was to go first, and has not
+            continue  # it does not go, or was to go first and has not
         size = backend.size(one.run_id)
         if dry_run or _remove(backend, one):
             gone[one.run_id] = RemovedRun(one.run_id, one.state, one.ended, one.records, size)
@@ -97,19 +97,13 @@ class _Known:
 def _due(
     known: Mapping[str, _Known], states: frozenset[State], keep: int, before: float
 ) -> dict[str, _Known]:
-    """The runs that are to go. What ended at the same moment is kept by its id."""
+    """The runs that may go as far as each alone is asked. Of those that ended at the same moment
+    the first by id are kept."""
     ended = [one for one in known.values() if one.state in states and not one.damaged]
     ended.sort(key=lambda one: (-one.ended, one.run_id))
     sources = {one.source for one in known.values()}
-    due = {one.run_id: one for one in ended[keep:]
-           if one.ended <= before and one.run_id not in sources}  # fmt: skip
-    while True:
-        above = {run_id: one.needed_by(known) for run_id, one in due.items()}
-        needed = [run_id for run_id, one in above.items() if one and one.run_id not in due]
-        if not needed:
-            return due
-        for run_id in needed:
-            del due[run_id]
+    return {one.run_id: one for one in ended[keep:]
+            if one.ended <= before and one.run_id not in sources}  # fmt: skip
 
 
 def _in_order(due: Mapping[str, _Known]) -> Iterator[_Known]:

@@ -163,18 +163,6 @@ MUTANTS = [
         [ANY],
     ),
     Mutant(
-        "gc-of-needed-children",
-        "gc removes children of runs that may go on.",
-        [
-            Edit(
-                RETENTION,
-                "if one and one.run_id not in due]",
-                "if one and one.run_id not in known]",
-            )
-        ],
-        [ANY],
-    ),
-    Mutant(
         "gc-children-before-parents",
         "A child goes before its failed parent; the parent turns out to be held, and goes on.",
         [
@@ -187,8 +175,8 @@ MUTANTS = [
         [ANY],
     ),
     Mutant(
-        "gc-of-children-whose-parent-stayed",
-        "A failed parent could not be removed, for a process has it, and its children go anyway.",
+        "gc-of-needed-children",
+        "gc removes children of runs that may go on, and that stay.",
         [
             Edit(
                 RETENTION,
