@@ -195,6 +195,10 @@ def look(store: Disk) -> dict[str, RunStatus]:
 @example([Spec("failed", held=True), Spec("failed", parent=0)], Settings(0, None, ENDED), None)
 @example([Spec("finished"), Spec("interrupted", fork_of=0)], Settings(0, None, ENDED), None)
 @example([Spec("finished", 10), Spec("finished", 10)], Settings(None, 1, ENDED), None)
+@example([Spec("failed", 10), Spec("finished", 20, parent=0)], Settings(0, None, ENDED), None)
+@example([Spec("finished", 30), Spec("finished", 10)], Settings(20, 2, ENDED), None)
+@example([Spec("finished", 30), Spec("finished", 10)], Settings(None, 1, ENDED), None)
+@example([Spec("finished", 30, damaged=True)], Settings(0, None, ENDED), None)
 def test_only_what_may_go_is_gone_and_nothing_needed(
     made: list[Spec], wanted: Settings, data: st.DataObject | None
 ) -> None:
