@@ -9,10 +9,10 @@ another run, and is that run's to tell.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import field
 from typing import Any, Literal
 
-import msgpack
 import xxhash
 
 from eventlog._dataclass import dataclass
@@ -52,12 +52,16 @@ _STATUS = {
 
 def trace_id(uid: str) -> str:
     """The trace of the run of that uid and of the runs that it starts: 32 hex digits."""
-    return str(xxhash.xxh3_128_hexdigest(msgpack.packb(["trace", uid])))
+    return str(xxhash.xxh3_128_hexdigest(_joined("trace", uid)))
 
 
 def span_id(uid: str, *what: str | int) -> str:
     """The span of something in a run ("run"; "step", n; "call", LSN): 16 hex digits."""
-    return str(xxhash.xxh3_64_hexdigest(msgpack.packb(["span", uid, *what])))
+    return str(xxhash.xxh3_64_hexdigest(_joined("span", uid, *what)))
+
+
+def _joined(*parts: str | int) -> bytes:
+    return "\0".join(map(str, parts)).encode("utf-8", "surrogatepass")
 
 
 @dataclass(slots=True)
@@ -104,11 +108,12 @@ class Span:
 
 @dataclass(slots=True)
 class _Open:
-    """A call without an outcome. ``touched``: the last record about it."""
+    """A call without an outcome. ``own``: something about it happened in this run, not before a
+    fork."""
 
     span: Span
     intent: CallIntended
-    touched: int
+    own: bool
     state: str
     attempts: int = 1
 
@@ -140,6 +145,7 @@ class Spans:
         self._step: Span | None = None
         self._steps: list[list[int]] = []  # ranges of the steps that have spans
         self._open: dict[int, _Open] = {}
+        self._inside: dict[int, list[int]] = {}  # calls made inside an open one
         self._models: set[str] = set()
         self._last_ns = run.start_ns
         self._status = "" if until else "running"
@@ -163,7 +169,7 @@ class Spans:
             case AttemptFailed() | CallRetried() | CallAbandoned() | CallDecided():
                 self._touched(lsn, time_ns, event)
             case HistoryDropped(records=records):
-                for call in records:
+                for call in (one for one in records if type(one) is int):
                     yield from self._gone(call, lsn, time_ns, "dropped")
         if own:
             self._last_ns = max(self._last_ns, time_ns)
@@ -176,10 +182,11 @@ class Spans:
 
     def finish(self, alive: bool) -> Iterator[Span]:
         """What has not ended, as far as the log goes, and the run. ``alive``: a process has it."""
+        for call in self._open.values():
+            call.state = "under way" if alive and call.state == "in doubt" else call.state
         for lsn, call in list(self._open.items()):
-            if call.touched > self._until:
-                state = "under way" if alive and call.state == "in doubt" else call.state
-                yield from self._gone(lsn, call.touched, self._last_ns, state)
+            if call.own:
+                yield from self._gone(lsn, self._until + 1, self._last_ns, call.state)
         if self._step is not None:
             yield self._closed(self._step, self._last_ns)
         run, (given, made, cost) = self._run, self._used
@@ -254,6 +261,8 @@ class Spans:
         step, outer = step_of(intent.scope), self._open.get(outer_call(intent.scope))
         parent = self._run.id
         if outer is not None:
+            self._inside.setdefault(outer_call(intent.scope), []).append(lsn)
+            self._touch(outer, lsn)
             parent = outer.span.id
             step = outer.span.attributes.get("agent_eventlog.step")
         elif step is not None and self._has_step(step):
@@ -265,12 +274,19 @@ class Spans:
         if intent.child:
             about["agent_eventlog.child.run.id"] = intent.child
         if not waits:
-            key = intent.key or idempotency_key(self._uid, intent.identity)
-            about["agent_eventlog.idempotency_key"] = key
+            with suppress(ValueError, OverflowError):  # an identity that no call has
+                key = intent.key or idempotency_key(self._uid, intent.identity)
+                about["agent_eventlog.idempotency_key"] = key
         state = "waiting" if waits else "asks" if intent.asks_until is not None else "in doubt"
         made = Span(span, parent, "wait" if waits else "call", intent.tool, time_ns,
                     attributes=about)  # fmt: skip
-        return _Open(made, intent, lsn, state)
+        return _Open(made, intent, lsn > self._until, state)
+
+    def _touch(self, call: _Open | None, lsn: int) -> None:
+        """Something is recorded inside the call: it is told, also if it began in another run."""
+        while call is not None and not call.own and lsn > self._until:
+            call.own = True
+            call = self._open.get(outer_call(call.intent.scope))
 
     def _touched(
         self, lsn: int, time_ns: int,
@@ -281,7 +297,7 @@ class Spans:
             call = self._again(event.call, lsn)
         if call is None:
             return
-        call.touched = lsn
+        self._touch(call, lsn)
         match event:
             case AttemptFailed():
                 call.span.exception(time_ns, event)
@@ -333,7 +349,7 @@ class Spans:
                 about["agent_eventlog.lsn"] = event.call  # type: ignore[assignment]
                 self._run.event("call resolved", time_ns, **about)
             return
-        call.touched = lsn
+        self._touch(call, lsn)
         call.span.event("resolved", time_ns, **about)
         if event.how == "retry":
             call.state = "to be made again"
@@ -345,13 +361,16 @@ class Spans:
         self, lsn: int, at: int, time_ns: int, state: str, value: Any = None
     ) -> Iterator[Span]:
         """The span of a call of which no more is expected, and of those that are open inside it."""
-        call = self._open.pop(lsn, None)
-        if call is None:
-            return
-        for inner in [n for n, one in self._open.items() if outer_call(one.intent.scope) == lsn]:
-            yield from self._gone(inner, at, time_ns, self._open[inner].state)
-        if at <= self._until:
-            return
+        inside = [lsn]
+        for one in inside:  # grows meanwhile
+            inside += self._inside.pop(one, ())
+        for one in reversed(inside):  # the innermost first
+            call = self._open.pop(one, None)
+            if call is not None and at > self._until:
+                ended = (state, value) if one == lsn else (call.state, None)
+                yield self._told(call, time_ns, *ended)
+
+    def _told(self, call: _Open, time_ns: int, state: str, value: Any) -> Span:
         self._calls += 1
         span, intent = call.span, call.intent
         if span.what == "call":
@@ -360,4 +379,4 @@ class Spans:
         span.attributes |= self._telling.values(span.model, intent, packed)
         span.attributes |= {"agent_eventlog.call.state": state,
                             "agent_eventlog.attempts": call.attempts}  # fmt: skip
-        yield self._closed(span, time_ns)
+        return self._closed(span, time_ns)

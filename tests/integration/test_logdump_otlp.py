@@ -18,6 +18,7 @@ from logdump.__main__ import main
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from eventlog import EventLog, Packed, Record
+from eventlog.repair import repair
 from tests.cli.harness import RUNS, call
 
 Span = dict[str, Any]
@@ -316,6 +317,14 @@ def test_a_damaged_log_is_told_as_far_as_it_goes(store: Path, run: str, code: in
     assert all(span.get("parentSpanId", spans[-1]["spanId"]) in ids for span in spans)
     for line in lines(store, run, code=code):
         parsed(line)
+
+
+def test_what_a_repair_has_marked_as_lost_is_counted(store: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(store / "missing_segment", tmp_path / "missing_segment"))
+    lost = about(told(tmp_path, path.name, code=4)[-1])["agent_eventlog.lost_records"]
+    repair(path)
+    spans = told(tmp_path, path.name)
+    assert about(spans[-1])["agent_eventlog.lost_records"] == lost > 0
 
 
 def test_lines_are_no_longer_than_a_collector_reads(tmp_path: Path) -> None:

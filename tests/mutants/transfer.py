@@ -234,15 +234,19 @@ MUTANTS = [
         [TRACE + "test_a_damaged_log_is_told_as_far_as_it_goes"],
     ),
     Mutant(
+        "call-inside-one-that-is-not-told",
+        "A call that a fork makes inside one that it came with is inside a span that is not there.",
+        [Edit(SPANS, "            self._touch(outer, lsn)\n", "")],
+        ["property/test_spans.py::test_a_call_inside_one_that_a_fork_came_with_has_that_around_it"],
+    ),
+    Mutant(
         "doubt-taken-for-success",
         "A call in doubt is told as one that returned.",
         [
             Edit(
                 SPANS,
-                """else call.state
-                yield""",
-                """else "returned"
-                yield""",
+                "self._gone(lsn, self._until + 1, self._last_ns, call.state)",
+                'self._gone(lsn, self._until + 1, self._last_ns, "returned")',
             )
         ],
         [TRACE + "test_a_call_in_doubt_has_no_status_and_ends_where_the_log_does"],

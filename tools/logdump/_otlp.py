@@ -15,6 +15,7 @@ from typing import Any
 from eventlog import EncryptedLogError, LogError, LogReader, Snapshot
 from eventlog._examine import Finding, Hidden, Totals, examine
 from eventlog.dump import TORN
+from eventlog.repair import LOST
 from logdump._command import Command, Context
 from logdump._otlp_json import line, request
 from logdump._otlp_values import Values
@@ -59,7 +60,6 @@ examples:
 # A request has so many spans, or as much text and one more. The collector reads lines of 1 MiB.
 LINE_SPANS, LINE_SIZE = 100, 256 << 10
 DEPTH_MAX = 100  # of runs that started one another, when looking for the first
-LOST = "lost"  # kind of a record that `logdump repair` has put where one was lost
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:

@@ -41,7 +41,7 @@ def text(value: str) -> str:
 def _value(value: Any) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"boolValue": value}
-    if isinstance(value, int):
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
         return {"intValue": str(value)}
     if isinstance(value, float):
         return {"doubleValue": value}
