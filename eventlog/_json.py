@@ -78,30 +78,40 @@ class _TooDeepError(Exception):
     pass
 
 
+_PLAIN = frozenset({str, int, bool, type(None)})  # JSON has them as they are
+
+
 def _to_json(value: Any, depth: int) -> Json:
     if depth > JSON_DEPTH_MAX:
         raise _TooDeepError
-    if isinstance(value, _Pairs):
-        keys = [key for key, _ in value]
-        if all(type(key) is str and key[:1] != "$" for key in keys) and len({*keys}) == len(keys):
-            return {key: _to_json(part, depth + 1) for key, part in value}
-        pairs: list[Json] = [
-            [_to_json(key, depth + 3), _to_json(part, depth + 3)] for key, part in value
-        ]
-        return {"$map": pairs}
-    if isinstance(value, list):
+    kind = type(value)
+    if kind in _PLAIN:
+        return value  # type: ignore[no-any-return]
+    if kind is _Pairs:
+        return _map_to_json(value, depth)
+    if kind is list:
         return [_to_json(part, depth + 1) for part in value]
-    if isinstance(value, float) and not math.isfinite(value):
+    if kind is float:
+        if math.isfinite(value):
+            return value  # type: ignore[no-any-return]
         bits = struct.pack(">d", value)
         return {"$float": bits.hex() if value != value and bits != _NAN else str(value)}
-    if isinstance(value, bytes):
+    if kind is bytes:
         return {"$bytes": _base64(value)}
-    if isinstance(value, msgpack.Timestamp):
+    if kind is msgpack.Timestamp:
         return {"$ext": [-1, _base64(value.to_bytes())]}
-    if isinstance(value, msgpack.ExtType):
-        return {"$ext": [value.code, _base64(value.data)]}
-    assert value is None or isinstance(value, (bool, int, float, str))  # msgpack has no other
-    return value
+    assert kind is msgpack.ExtType  # msgpack has no other
+    return {"$ext": [value.code, _base64(value.data)]}
+
+
+def _map_to_json(pairs: _Pairs, depth: int) -> Json:
+    keys = {key for key, _ in pairs if type(key) is str and key[:1] != "$"}
+    if len(keys) == len(pairs):
+        return {key: _to_json(part, depth + 1) for key, part in pairs}
+    listed: list[Json] = [
+        [_to_json(key, depth + 3), _to_json(part, depth + 3)] for key, part in pairs
+    ]
+    return {"$map": listed}
 
 
 def _base64(data: bytes) -> str:

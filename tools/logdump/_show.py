@@ -22,9 +22,12 @@ PROBLEMS = {
 }
 
 
+_ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps would make one for each line
+
+
 def as_line(value: Json) -> str:
     """One line of JSON, pure ASCII and without control characters."""
-    return json.dumps(value, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def heading(width: int | None) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import zlib
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import msgpack
+from logdump.__main__ import main as logdump
 
 from eventlog import EventLog
 from eventlog.dump import verify
@@ -77,6 +80,15 @@ class Verified(_Scan):
                 except StopIteration as ended:
                     return int(ended.value.records)
                 raise RuntimeError(f"the log is to be sound, and is not: {finding}")
+
+
+class Dumped(_Scan):
+    """Every record as a line of JSON, by the command itself."""
+
+    def scan(self) -> int:
+        with Path(os.devnull).open("w", encoding="ascii") as nowhere, redirect_stdout(nowhere):
+            code = logdump(["dump", "--json", str(self.log)])
+        return self.count if code == 0 else 0
 
 
 class Decoded(_Scan):
