@@ -166,7 +166,10 @@ class _Run:
 
     def _fetch(self, lsn: int) -> tuple[int, CallIntended] | None:
         record = self._reader.fetch({lsn}).get(lsn)
-        event = skim(record) if record is not None else None
+        try:
+            event = skim(record) if record is not None else None
+        except ValueError:  # it makes no sense
+            return None
         return (record.time_ns, event) if record and isinstance(event, CallIntended) else None
 
     def _trace_of(self, uid: str, started: RunStarted | None) -> str:
