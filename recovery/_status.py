@@ -107,6 +107,7 @@ class RunStatus:
     behind it. ``damage``: what is lost of these, or of the end of the log. ``last_lsn``: where it
     ends, with ``torn`` bytes of a torn tail behind. ``uid`` tells it from other runs of its name.
     ``parent`` is the run that started it as its child, ``forked_from`` the one it was forked from.
+    ``failed_call``: the call (LSN) that a failed run ended by, which can be resolved; 0 if none.
     """
 
     run_id: str
@@ -129,6 +130,7 @@ class RunStatus:
     uid: str = ""
     parent: ParentRun | None = None
     forked_from: ForkedFrom | None = None
+    failed_call: int = 0
     packed_task: Packed | None = field(default=None, repr=False)
 
     @property
@@ -191,6 +193,7 @@ def status_of(reader: LogReader, run_id: str) -> RunStatus:
         checkpoint=read.checkpoint, checkpoint_step=read.step, replayed=read.replayed,
         packed_task=_packed(read.started.task) if read.started else None,
         uid=read.started.uid if read.started else "", parent=read.parent, forked_from=read.origin,
+        failed_call=read.ended.call if isinstance(read.ended, RunFailed) else 0,
         **known,
     )  # fmt: skip
 

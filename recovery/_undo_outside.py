@@ -11,14 +11,24 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from eventlog import EventLog
+from eventlog import Damage, EventLog
 from recovery._checkpoint import CheckpointStore
-from recovery._compensation import Undoing
+from recovery._compensation import Made, Undoing
 from recovery._errors import RecoveryError, Stop
-from recovery._events import CallFailed, CallIntended, CallResolved, RunUndone, encode
-from recovery._existing import claimed
+from recovery._events import (
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    RecordsLost,
+    RunStarted,
+    RunUndone,
+    encode,
+    skim,
+)
+from recovery._existing import claimed, reader_of
 from recovery._history import Entry, History, load
 from recovery._keys import UNDO_CALL
+from recovery._lineage import ForkedFrom
 from recovery._replay import Replay
 from recovery._run import SyncRun
 from recovery._settings import Settings
@@ -71,6 +81,33 @@ def undo(
             current_scope.reset(token)
             log.commit()
         return result
+
+
+def undoing(store: CheckpointStore | RunStore, run_id: str) -> tuple[list[Made], list[Made]]:
+    """What ``undo`` would undo, the newest first, and what has to be resolved before.
+
+    Only reads, and needs no types: the values stay packed. RecoveryError when there is no such run,
+    or records of it are lost.
+    """
+    with reader_of(store, run_id) as reader:
+        lost: list[Damage] = []
+        plan = Undoing(reader.tail().next_lsn)
+        for record in reader.records(1, on_damage=lost.append):
+            event = skim(record)
+            if isinstance(event, RecordsLost) and event.last and not event.snapshot:
+                lost.append(Damage(0, 0, 0, record.lsn, event.last, "lost before a repair"))
+            if isinstance(event, RunStarted) and (origin := ForkedFrom.of(event)):
+                plan.forked, plan.base = origin.until, origin.base
+            if event is not None:
+                plan.add(record.lsn, record.time_ns, event)
+    lost = [one for one in lost if one.lost and not one.snapshot]
+    if lost:
+        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise RecoveryError(
+            f"run {run_id!r} cannot be undone, for what it did is not all known: {lost[0]}{more}. "
+            "Nothing was executed; `logdump verify` says what is lost."
+        )
+    return plan.todo(), plan.in_doubt()
 
 
 def _outside(log: EventLog, history: History, store: CheckpointStore) -> SyncRun:

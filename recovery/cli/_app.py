@@ -7,7 +7,21 @@ import sys
 
 import typer
 
-from recovery.cli import _crashtest, _doctor, _gc, _rm, _runs, _show
+from recovery.cli import (
+    _approve,
+    _cancel,
+    _crashtest,
+    _doctor,
+    _fork,
+    _gc,
+    _resolve,
+    _resume,
+    _rm,
+    _runs,
+    _show,
+    _signal,
+    _undo,
+)
 
 app = typer.Typer(
     name="recovery",
@@ -24,6 +38,16 @@ def recovery() -> None:
 
 app.command("runs", epilog=_runs.MORE)(_runs.command)
 app.command("show", epilog=_show.MORE)(_show.command)
+app.command("resume", epilog=_resume.MORE)(_resume.command)
+app.command("resolve", epilog=_resolve.MORE)(_resolve.command)
+app.command("signal", epilog=_signal.MORE)(_signal.command)
+app.command("approve", epilog=_approve.MORE)(_approve.yes)
+app.command("deny", epilog=_approve.MORE)(_approve.no)
+app.command("cancel", epilog=_cancel.CANCEL_MORE)(_cancel.command)
+app.command("fork", epilog=_fork.FORK_MORE)(_fork.command)
+app.command("checkpoints", epilog=_fork.CHECKPOINTS_MORE)(_fork.checkpoints)
+app.command("accept", epilog=_cancel.ACCEPT_MORE)(_cancel.accepted)
+app.command("undo", epilog=_undo.MORE)(_undo.command)
 app.command("rm", epilog=_rm.MORE)(_rm.command)
 app.command("gc", epilog=_gc.MORE)(_gc.command)
 app.command("doctor", epilog=_doctor.MORE)(_doctor.command)

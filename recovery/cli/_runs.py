@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Annotated, get_args
 
 import typer
@@ -10,8 +13,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from recovery import RunStatus
+from eventlog import LogError
+from recovery import CheckpointStore, RecoveryError, RunStatus
 from recovery import runs as all_runs
+from recovery._posted import posted
 from recovery._status import State
 from recovery.cli._status import STYLES, as_json_object, is_due
 from recovery.cli._store import AsJson, KeyFile, Redact, StoreOption, open_store
@@ -24,12 +29,17 @@ examples:
   recovery runs
   recovery runs --state interrupted --state "in doubt"
   recovery runs --in-doubt --json | jq -r .run_id
+  recovery runs --sort last --limit 20
 
 \b
---json prints an object a run, as recovery show does.
+--json prints an object a run, the first of what recovery show --json has.
+Child runs are indented under the run that started them (with --sort id).
 """
 
 STATES = get_args(State)
+ORDERS: dict[str, Callable[[RunStatus], float] | None] = {
+    "id": None, "last": lambda one: -one.last, "age": lambda one: one.started or math.inf,
+}  # fmt: skip
 
 States = Annotated[
     list[str] | None,
@@ -40,12 +50,22 @@ Due = Annotated[bool, typer.Option("--due", help="Only runs that go on when they
 Match = Annotated[str, typer.Option(metavar="TEXT", help="Only runs with this in their id.")]
 
 
+Sort = Annotated[
+    str,
+    typer.Option(metavar="id|last|age", help="By id, the latest activity first, the oldest first."),
+]
+Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the first N.",
+                                           show_default=False)]  # fmt: skip
+
+
 def command(
     store: StoreOption = None,
     state: States = None,
     in_doubt: InDoubt = False,
     due: Due = False,
     match: Match = "",
+    sort: Sort = "id",
+    limit: Limit = None,
     key_file: KeyFile = None,
     redact: Redact = None,
     as_json: AsJson = False,
@@ -54,40 +74,59 @@ def command(
     with ends_politely():
         if wrong := {*(state or ())} - {*STATES}:
             raise ValueError(f"no such state: {', '.join(wrong)}; one of {', '.join(STATES)}")
+        if sort not in ORDERS:
+            raise ValueError(f"--sort {sort}: one of {', '.join(ORDERS)}")
         now = time.time()
-        found = (
-            one for one in all_runs(open_store(store, key_file, reading=True))
+        there = open_store(store, key_file, reading=True)
+        found: Iterable[RunStatus] = (
+            one for one in all_runs(there)
             if (not state or one.state in state) and match in one.run_id
-            and (not in_doubt or one.in_doubt) and (not due or is_due(one, now))
+            and (not in_doubt or one.in_doubt) and (not due or _goes_on(there, one, now))
         )  # fmt: skip
+        if (order := ORDERS[sort]) is not None:
+            found = sorted(found, key=order)
+        found = islice(found, limit)
         if as_json:
             for one in found:
                 show_json(as_json_object(one, Redaction(redact or ())))
             return
         table = _table()
+        depths: dict[str, int] = {}
         for one in found:
-            table.add_row(*_cells(one, now))
+            above = one.parent.run_id if one.parent is not None and order is None else ""
+            depths[one.run_id] = depths.get(above, -1) + 1
+            table.add_row(*_cells(one, now, depths[one.run_id]))
         if table.row_count:
             output().print(table)
         else:
             say("no such runs")
 
 
+def _goes_on(store: CheckpointStore, one: RunStatus, now: float) -> bool:
+    """Whether running it again would get it on: it is due, or what it waits for was sent."""
+    if one.state not in ("waiting", "parked") or is_due(one, now):
+        return is_due(one, now)
+    try:
+        return any(message.wanted for message in posted(store, one.run_id))
+    except (LogError, RecoveryError, ValueError):  # its inbox cannot be read
+        return False
+
+
 def _table() -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("RUN", overflow="fold", min_width=8)
     table.add_column("STATE", no_wrap=True)
     for name in ("STEP", "AGE", "LAST"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("OWNER", overflow="fold")
-    table.add_column("IN DOUBT", overflow="fold")
+    table.add_column("OWNER", overflow="fold", max_width=16)
+    table.add_column("IN DOUBT", overflow="fold", max_width=16)
     return table
 
 
-def _cells(one: RunStatus, now: float) -> tuple[Text, ...]:
+def _cells(one: RunStatus, now: float, depth: int) -> tuple[Text, ...]:
     owner = one.owner if one.owner is not None and one.owner.alive else None
     texts = (
-        one.run_id, one.state, str(one.progress.step or "-"), _ago(one.started, now),
+        "  " * depth + one.run_id, one.state, str(one.progress.step or "-"), _ago(one.started, now),
         _ago(one.last, now), f"{owner.pid}@{owner.host}" if owner else "-",
         ", ".join(call.name for call in one.in_doubt) or "-",
     )  # fmt: skip

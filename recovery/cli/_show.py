@@ -1,16 +1,25 @@
-"""``recovery show``: what a run was doing, and why it is not running."""
+"""``recovery show``: what a run was doing, why it is not running, and what to do about it."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
-from recovery import status
-from recovery.cli._status import as_json_object, grid, rows
-from recovery.cli._store import AsJson, KeyFile, Redact, RunId, StoreOption, open_store
+from recovery import CheckpointStore, RunStatus, status
+from recovery.cli import _story
+from recovery.cli._next import Commands
+from recovery.cli._status import Row, as_json_object, grid, rows
+from recovery.cli._store import AsJson, KeyFile, Redact, RunId, StoreOption, store_of
+from recovery.cli._story import Story, read_story
 from recovery.cli._terminal import ends_politely, output, show_json
 from recovery.cli._values import Redaction
+from recovery.stores.file import FileStore
 
 MORE = """\b
+"next" are the commands to go on with; words in capitals are yours to fill in.
+recovery checkpoints lists what a fork can begin with.
+
+\b
 examples:
   recovery show run_001
   recovery show run_001 --json | jq .open_calls
@@ -25,11 +34,31 @@ def command(
     redact: Redact = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a run was doing, its calls in doubt, and why it is not running."""
+    """What a run was doing, why it is not running, and what to do now."""
     with ends_politely():
-        found = status(open_store(store, key_file, reading=True), run)
+        runs = store_of(run, store, key_file, reading=True)
+        found = status(runs, run)
         redaction = Redaction(redact or ())
+        story = read_story(runs, found)
+        commands = commands_for(runs, run, store).next(found, story.inbox)
         if as_json:
-            show_json(as_json_object(found, redaction))
+            told = _story.as_json_object(story, redaction)
+            show_json(as_json_object(found, redaction) | told | {"next": commands})
             return
-        output().print(grid(rows(found, time.time(), redaction)))
+        output().print(grid(_rows(found, story, redaction, commands)))
+
+
+def commands_for(store: CheckpointStore, run: str, where: str | None) -> Commands:
+    """The commands about a run in a store, which was given as ``where``."""
+    root = getattr(store.backend, "root", "")
+    if where is None and root and root != FileStore().root:  # an agent's own
+        where = root
+    return Commands(run, where, f"{root}/{run}" if root else "")
+
+
+def _rows(one: RunStatus, story: Story, redaction: Redaction, commands: list[str]) -> Iterator[Row]:
+    now = time.time()
+    yield from rows(one, now, redaction)
+    yield from _story.rows(one, story, now, redaction)
+    for i, command in enumerate(commands):
+        yield "" if i else "next", command, "bold"

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery import OpenCall, RunStatus
+from recovery.cli._events import call_text
 from recovery.cli._text import age, count, duration, printable
 from recovery.cli._values import HIDDEN, Redaction, readable, short
 
@@ -48,7 +49,7 @@ def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
     if one.packed_task is not None:
         yield "task", short(redaction.shown(readable(one.packed_task), "task"), VALUE_MAX), ""
     if one.last:
-        said = redaction.text(one.last_event, "last")
+        said = HIDDEN if redaction.hides_any else one.last_event  # which may quote any value
         ago = f"{when(one.last)}, {age(now - one.last)} ago"
         yield "last", f"LSN {one.last_lsn}, {ago}{said and ': '}{said}", ""
     if one.progress.step or one.checkpoint:
@@ -60,7 +61,7 @@ def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
         yield "wakes", f"{when(one.wake_at)}, {due}", "cyan"
     yield from _tail(one)
     for call in one.calls:
-        yield from _call(one, call, now, redaction)
+        yield from _call(call, now, redaction)
 
 
 def _owner(one: RunStatus) -> str:
@@ -106,7 +107,7 @@ def _tail(one: RunStatus) -> Iterator[Row]:
         yield "tail", f"sound, up to LSN {one.last_lsn}", ""
 
 
-def _call(one: RunStatus, call: OpenCall, now: float, redaction: Redaction) -> Iterator[Row]:
+def _call(call: OpenCall, now: float, redaction: Redaction) -> Iterator[Row]:
     style = STYLES.get(call.state, "")
     where = f"step {call.step}" if call.step is not None else "inside a call"
     attempt = f", attempt {call.attempt}" if call.attempt > 1 else ""
@@ -115,23 +116,13 @@ def _call(one: RunStatus, call: OpenCall, now: float, redaction: Redaction) -> I
     yield "", arguments(call, redaction), ""
     yield "", f"idempotency key {call.idempotency_key}", ""
     yield "", f"recovery {call.then}", ""
-    if call.state == "in doubt" and call.after_crash == "park":
-        yield "", f"recovery resolve {one.run_id} {call.lsn} --outcome JSON | --retry | --fail", ""
-    if call.state == "asks":
-        yield "", f"recovery approve {one.run_id} {call.lsn}  (or deny)", ""
 
 
 def arguments(call: OpenCall, redaction: Redaction) -> str:
     """What a call was made with, in a line."""
     if call.packed is None:
         return f"arguments of {call.size} bytes, recorded by digest"
-    match redaction.shown(readable(call.packed), call.tool):
-        case [list(args), dict(kwargs)]:
-            parts = [short(arg, VALUE_MAX) for arg in args]
-            parts += [f"{printable(name)}={short(arg, VALUE_MAX)}" for name, arg in kwargs.items()]
-            return f"({', '.join(parts)})"
-        case other:
-            return short(other, VALUE_MAX)
+    return call_text(call.packed, call.tool, redaction, VALUE_MAX)
 
 
 def grid(found: Iterable[Row]) -> Table:
@@ -161,6 +152,9 @@ def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
             "pid": owner.pid, "host": owner.host, "since": owner.since, "alive": owner.alive,
             "epoch": owner.epoch,
         },
+        "failed_call": one.failed_call,
+        "parent": one.parent.run_id if one.parent else None,
+        "forked_from": one.forked_from.run_id if one.forked_from else None,
         "open_calls": [_call_json(call, redaction) for call in one.calls],
     }  # fmt: skip
 

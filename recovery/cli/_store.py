@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
+from getpass import getuser
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any
@@ -10,9 +12,11 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
-from recovery import CheckpointStore, RecoveryError
+from recovery import CheckpointStore, RecoveryError, RunStatus, status
 from recovery.cli._keys import encryption_from
+from recovery.cli._terminal import their_own
 from recovery.stores.file import FileStore, default_directory
+from recovery.stores.protocol import check_run_id
 
 StoreOption = Annotated[
     str | None,
@@ -52,7 +56,14 @@ Imports = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-Who = Annotated[str, typer.Option(metavar="NAME", help="Kept in the record: who did this.")]
+Who = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Kept in the record: who did this. By default your login name.",
+        show_default=False,
+    ),
+]
 Why = Annotated[str, typer.Option(metavar="TEXT", help="Kept in the record: the reason.")]
 
 
@@ -64,9 +75,28 @@ def _complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     return [run_id for run_id in found if run_id.startswith(incomplete)]
 
 
+def _complete_calls(ctx: typer.Context, incomplete: str) -> list[str]:
+    try:
+        runs = open_store(ctx.params.get("store"), ctx.params.get("key_file"), reading=True)
+        calls = status(runs, ctx.params["run"]).calls
+    except Exception:  # as above
+        return []
+    return [call.name for call in calls if call.name.startswith(incomplete)]
+
+
 RunId = Annotated[
     str,
     typer.Argument(metavar="RUN", help="The id of a run.", autocompletion=_complete_runs),
+]
+
+CallName = Annotated[
+    str,
+    typer.Argument(
+        metavar="CALL",
+        help="As tool#LSN or LSN (recovery show has them), by its idempotency key or the beginning "
+        "of it, or by the model's call id.",
+        autocompletion=_complete_calls,
+    ),
 ]
 
 
@@ -92,6 +122,44 @@ def file_store(where: str | None, key_file: str | None, *, reading: bool = False
     return FileStore(path, encryption=encryption_from(key_file, reading=reading))
 
 
+def store_of(
+    run: str, where: str | None, key_file: str | None, *, reading: bool = False
+) -> CheckpointStore:
+    """The same, when run ``run`` is in it; RecoveryError that names similar ones when it is not."""
+    store = open_store(where, key_file, reading=reading)
+    check_there(store, run)
+    return store
+
+
+def check_there(store: CheckpointStore, run: str) -> None:
+    """RecoveryError, with the ids that are like it, when there is no such run."""
+    ids = store.backend.run_ids()
+    if check_run_id(run) in ids:
+        return
+    close = [one for one in ids if len(run) > 2 and run in one]
+    close = list(dict.fromkeys([*get_close_matches(run, ids, 3), *close]))[:3]
+    like = f"Is it {' or '.join(close)}?" if close else "recovery runs lists those that are."
+    root = getattr(store.backend, "root", "this store")
+    raise RecoveryError(f"there is no run {run!r} in {root}. {like}")
+
+
+def known(store: CheckpointStore, run: str) -> RunStatus:
+    """How it stands with the run that is to be decided about; RecoveryError when its log says
+    nothing, so that nothing is written into it."""
+    found = status(store, run)
+    if found.state == "unreadable":
+        raise RecoveryError(f"run {run!r} cannot be read: {found.why}")
+    return found
+
+
+def login() -> str:
+    """Who is at the keyboard, for the record; "" when the system does not say."""
+    try:
+        return getuser()
+    except (KeyError, OSError, ImportError):
+        return ""
+
+
 def _path(where: str) -> str:
     parts = urlsplit(where)
     if parts.scheme == "file":
@@ -110,14 +178,31 @@ def imported(modules: list[str] | None) -> None:
 
 
 def named(name: str) -> Any:
-    """A module, or what is in one: ``package.module:function``; RecoveryError when not there."""
+    """A module, or what is in one: ``package.module:name``, from the present directory too.
+
+    RecoveryError when it is not there; what the module itself raises is shown with its traceback.
+    """
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+    module, _, attributes = name.partition(":")
+    parts = attributes.split(".") if attributes else []
+    if not all(part.isidentifier() for part in (*module.split("."), *parts)):
+        raise ValueError(f"{name!r} is not MODULE:NAME")
     try:
-        return resolve_name(name)
-    except (ModuleNotFoundError, AttributeError, ValueError) as exc:
-        module = name.partition(":")[0]
-        if isinstance(exc, ModuleNotFoundError) and not f"{module}.".startswith(f"{exc.name}."):
-            raise  # the module is there, and imports one that is not
-        raise RecoveryError(f"{name}, in {here} or among what is installed: {exc}") from None
+        found: Any = resolve_name(f"{module}:")
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not f"{module}.".startswith(f"{exc.name}."):
+            raise their_own(exc, f"module {module} raised this") from None
+        raise RecoveryError(
+            f"there is no module {exc.name}, in {here} or among what is installed"
+        ) from None
+    except Exception as exc:
+        raise their_own(exc, f"module {module} raised this") from None
+    for part in parts:
+        if not hasattr(found, part):
+            like = get_close_matches(part, dir(found), 1)
+            hint = f": is it {like[0]}?" if like else ""
+            raise RecoveryError(f"there is no {attributes} in module {module}{hint}")
+        found = getattr(found, part)
+    return found

@@ -8,18 +8,19 @@ import shutil
 import signal
 import sys
 import textwrap
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TextIO
 
 import typer
 
-from eventlog import LogError
+from eventlog import LogError, LogLockedError
 from recovery import RecoveryError
 from recovery.cli._console import Terminal
 from recovery.cli._exit import CLOSED_PIPE, FOUND, INTERRUPTED, USAGE
 from recovery.cli._keys import KeyFileError
-from recovery.cli._text import printable_lines
+from recovery.cli._text import printable, printable_lines
 
 PIPE_WIDTH = 160
 
@@ -42,14 +43,26 @@ def ends_politely() -> Iterator[None]:
             raise typer.Exit(CLOSED_PIPE) from None
         except (KeyFileError, ValueError) as exc:
             raise complain(str(exc), USAGE) from None
+        except LogLockedError as exc:
+            raise complain(_held(exc), FOUND) from None
         except (RecoveryError, LogError) as exc:
             raise complain(str(exc), FOUND) from None
         except OSError as exc:
             where = f"{exc.filename}: " if exc.filename else ""
             raise complain(f"{where}{exc.strerror or exc}", FOUND) from None
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort):  # the latter while it asks
             progress().print("interrupted", style="bold")
             raise typer.Exit(INTERRUPTED) from None
+
+
+def _held(exc: LogLockedError) -> str:
+    """Who has the run, and what can be done, in words of the command."""
+    owner = f"process {exc.pid} on {exc.host}, since {exc.since}" if exc.pid else "another process"
+    return (
+        f"{exc.path} is held by {owner}. Nothing was changed. Stop that process first (SIGTERM, if "
+        "its agent has stop_on=, loses nothing); one that is known to be stuck is overruled by "
+        "recovery resume --takeover."
+    )
 
 
 def _interrupt(*_: object) -> None:
@@ -60,6 +73,18 @@ def complain(text: str, code: int) -> typer.Exit:
     """Say on standard error what is wrong; the exception that ends the command with ``code``."""
     typer.echo(_folded(f"recovery: {printable_lines(text)}", sys.stderr), err=True)
     return typer.Exit(code)
+
+
+def their_own(exc: BaseException, what: str) -> typer.Exit:
+    """Show an error of the user's code with its traceback, and ``what`` it came from; as above."""
+    typer.echo(printable_lines("".join(traceback.format_exception(exc))), err=True)
+    return complain(f"{what}: {type(exc).__name__}", FOUND)
+
+
+def hint(commands: Sequence[str]) -> None:
+    """Show on standard error, not folded, what can be typed next."""
+    for i, line in enumerate(commands):
+        typer.echo(f"{'' if i else 'next:':<5} {printable(line)}", err=True)
 
 
 def say(text: str) -> None:

@@ -35,6 +35,7 @@ class Redaction:
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         self._patterns = tuple(patterns)
         self.everything = "*" in self._patterns
+        self.hides_any = bool(self._patterns)
 
     def hides(self, name: str) -> bool:
         """Whether what has this name is not to be shown."""

@@ -114,8 +114,70 @@ HOW: dict[str, How] = {
             "--store . {run} --force --children --dry-run": LOGS,
         },
     ),
-    "recovery runs": How("--store .", runs=("all",), missing=0, of_store=True),
-    "recovery show": How("--store . {run}", missing=1),
+    "recovery runs": How(
+        "--store .",
+        runs=("all",),
+        missing=0,
+        of_store=True,
+        variants={
+            "--store . --sort last --limit 3": ("all",),
+            "--store . --due": ("all",),
+            "--store . --in-doubt --json --redact *": ("all",),
+            "--store . --state waiting --match ing": ("all",),
+        },
+    ),
+    "recovery show": How(
+        "--store . {run}",
+        missing=1,
+        variants={
+            "--store . {run} --json": ("parked", "sleeping", "parent", "forked", "encrypted"),
+            "--store . {run} --redact send_mail --redact query": ("parked", "sleeping"),
+            "--store . {run} --redact *": ("crashed_in_doubt", "failed"),
+        },
+    ),
+    "recovery checkpoints": How(
+        "--store . {run}",
+        missing=1,
+        variants={"--store . {run} --json": ("finished", "damaged_snapshot", "sleeping")},
+    ),
+    "recovery resume": How(elsewhere=True),  # tests/cli/test_resume.py
+    "recovery resolve": How(
+        "--store . {run} 58 --retry",
+        missing=1,
+        writes=True,
+        variants={
+            "--store . {run} call_6 --outcome [250,true]": ("crashed_in_doubt", "parked"),
+            "--store . {run} send_mail#58 --outcome yes --text --why seen": ("parked",),
+            "--store . {run} dad5 --fail refused": ("crashed_in_doubt", "parked"),
+            "--store . {run} charge#38 --retry": ("failed", "cancelled", "finished"),
+        },
+    ),
+    "recovery approve": How("--store . {run} 38", missing=1, writes=True),
+    "recovery deny": How(
+        "--store . {run} charge#38 --why no --redact charge",
+        missing=1,
+        writes=True,
+        runs=("waiting", "parked", "damaged_frame"),
+    ),
+    "recovery signal": How('--store . {run} answer {"n":1}', missing=1, writes=True),
+    "recovery cancel": How("--store . {run} --yes --why enough", missing=1, writes=True),
+    "recovery accept": How("--store . {run} --yes", missing=1, writes=True),
+    "recovery fork": How(
+        "--store . {run} new_one --at 4",
+        missing=1,
+        writes=True,
+        variants={
+            "--store . {run} finished": ("parked", "finished"),
+            '--store . {run} other --at 2 --state {"plan":[]} --task "x" --who ann --json': (
+                "finished",
+            ),
+        },
+    ),
+    "recovery undo": How(
+        "--store . {run} --dry-run",
+        missing=1,
+        variants={"--store . {run} --dry-run --json": ("finished", "waiting")},
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -35,7 +36,8 @@ def names() -> dict[str, tuple[str, str]]:
             continue
         for words in (about.words, *about.variants):
             options = [w.strip("-").replace("*", "all") for w in words.split() if "{run}" not in w]
-            options = [word for word in options if word not in ("store", ".")]
+            options = [re.sub(r"[^\w.-]+", "_", word).strip("_") for word in options
+                       if word not in ("store", ".")]  # fmt: skip
             found["-".join([*command.split(), *options])] = command, words
     return found
 

@@ -26,6 +26,7 @@ from tests.cli.harness import (
 
 COMMANDS = registered()
 DRIVEN = [command for command in COMMANDS if not how(command).elsewhere]
+READING = [command for command in DRIVEN if not how(command).writes]
 ABOUT_RUNS = [command for command in DRIVEN if not how(command).of_store]
 SHOWN = ("finished", "damaged_frame", "foreign")
 
@@ -133,7 +134,7 @@ def test_any_log_is_read_without_a_word_too_much(command: str, run: str, store: 
 
 
 @pytest.mark.parametrize("run", SHOWN)
-@pytest.mark.parametrize("command", DRIVEN)
+@pytest.mark.parametrize("command", READING)
 def test_on_a_terminal_lines_fit_80_columns(
     command: str, run: str, store: Path, processes: Processes
 ) -> None:
@@ -145,7 +146,7 @@ def test_on_a_terminal_lines_fit_80_columns(
     assert wide == [] or about.wide
 
 
-@pytest.mark.parametrize("command", DRIVEN)
+@pytest.mark.parametrize("command", READING)
 def test_no_color_is_heeded(command: str, processes: Processes) -> None:
     _, tool, args = args_of(command, "finished")
     shown = processes.on_terminal(tool, *args, env={"NO_COLOR": "1"}).shown
@@ -157,14 +158,14 @@ def test_no_color_is_heeded(command: str, processes: Processes) -> None:
 BOLD_AND_THE_LIKE = {f"\x1b[{code}m" for code in ("", "0", "1", "2", "3", "4", "1;3", "1;4")}
 
 
-@pytest.mark.parametrize("command", DRIVEN)
+@pytest.mark.parametrize("command", READING)
 def test_a_closed_pipe_ends_it_silently(command: str, processes: Processes) -> None:
     _, tool, args = args_of(command, "finished")
     done = processes.in_closed_pipe(tool, *args)
     assert (done.code, done.err) == (141, "")
 
 
-@pytest.mark.parametrize("command", DRIVEN)
+@pytest.mark.parametrize("command", READING)
 def test_ctrl_c_ends_it(command: str, processes: Processes) -> None:
     _, tool, args = args_of(command, "finished")
     done = processes.interrupted(tool, *args)

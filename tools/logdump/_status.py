@@ -34,6 +34,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(context: Context) -> int:
     console = context.console
+    from recovery.cli._next import Commands  # noqa: PLC0415
     from recovery.cli._status import as_json_object, grid, rows  # noqa: PLC0415 - needs an extra
 
     path = Path(context.args.path)
@@ -42,7 +43,10 @@ def _run(context: Context) -> int:
     if context.args.json:
         context.print(as_line(as_json_object(found, context.redaction)))
     else:
-        console.print(grid([*rows(found, context.now(), context.redaction), _on_disk(path)]))
+        there = Commands(found.run_id, str(path.parent), str(path))
+        todo = [("" if i else "next", text, "bold") for i, text in enumerate(there.next(found))]
+        told = rows(found, context.now(), context.redaction)
+        console.print(grid([*told, _on_disk(path), *todo]))
     return 2 if found.damage else 0
 
 

@@ -1,0 +1,95 @@
+"""What lies in the inbox of a run and was not taken: read from outside, live or dead."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from eventlog import Damage, LogReader, Packed, Record
+from eventlog._dataclass import dataclass
+from recovery._checkpoint import CheckpointStore
+from recovery._existing import backend_of, reader_of
+from recovery._keys import idempotency_key
+from recovery._signals import Signals
+from recovery._skimmed import Skimmed, skim_run
+from recovery._values import unpack, unpack_map
+from recovery.stores.protocol import RunStore
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A message that its run has not taken. ``lsn`` is its number in the inbox.
+
+    ``about``: the name of a signal, or the call (LSN) that was decided about. ``wanted``: whether
+    the run waits for it, so that it goes on when it is run again. ``value``: of a signal.
+    """
+
+    lsn: int
+    timestamp: float
+    kind: Literal["signal", "approved", "denied", "cancel"]
+    about: str
+    wanted: bool
+    who: str = ""
+    why: str = ""
+    value: Packed | None = None
+
+
+def posted(store: CheckpointStore | RunStore, run_id: str) -> list[Posted]:
+    """The messages that a run has not taken, in the order sent; none for one that has ended.
+
+    Takes no lock and needs no types. RecoveryError when there is no such run.
+    """
+    inbox = backend_of(store).inbox(run_id)
+    if inbox is None:
+        return []
+    with inbox, reader_of(store, run_id) as reader:
+        run = skim_run(reader, run_id)
+        return [] if run.ended is not None else _untaken(inbox, run)
+
+
+def _untaken(inbox: LogReader, run: Skimmed) -> list[Posted]:
+    signals = Signals()
+    if Signals.name in run.point.carried:
+        signals.restore(run.point.carried[Signals.name])
+    for entry in run.tail:
+        signals.observe(*entry)
+    asking = {
+        run.replay.foreign_key(one.lsn) or idempotency_key(run.uid, one.key): one
+        for one in run.replay.undecided()
+    }
+    names = {name for one in run.open_calls() if one.intent.tool == "wait_for"
+             if (name := _awaited(one.intent.args)) is not None}  # fmt: skip
+    found: list[Posted] = []
+    decided: dict[str, int] = {}  # where in `found` the last decision about a call is
+    lost: list[Damage] = []
+    for record in inbox.records(on_damage=lost.append):
+        body = _body(record)
+        said = (str(body.get("who", "")), str(body.get("why", "")))
+        if record.kind == "signal":
+            name = str(body["name"])
+            if record.lsn > signals.taken(run.uid, name):
+                found.append(Posted(record.lsn, record.time_ns / 1e9, "signal", name, name in names,
+                                    *said, body["value"]))  # fmt: skip
+        elif record.kind == "cancel":
+            found.append(Posted(record.lsn, record.time_ns / 1e9, "cancel", "", True, *said))
+        elif (call := asking.get(str(body.get("of")))) is not None and record.lsn > call.heard:
+            kind: Any = "approved" if body.get("approved") is True else "denied"
+            made = Posted(record.lsn, record.time_ns / 1e9, kind, str(call.lsn), True, *said)
+            if (at := decided.get(made.about)) is not None:
+                found[at] = made  # the last one counts
+            else:
+                decided[made.about] = len(found)
+                found.append(made)
+    return found
+
+
+def _body(record: Record) -> dict[str, Any]:
+    return {name: part if name == "value" else unpack(part)
+            for name, part in unpack_map(record.packed).items()}  # fmt: skip
+
+
+def _awaited(args: Any) -> str | None:
+    """The name of the signal that a call waits for."""
+    match unpack(args) if args is not None else None:
+        case [[str(name), *_], _]:
+            return name
+    return None

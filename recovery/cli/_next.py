@@ -1,0 +1,90 @@
+"""What can be done about a run, as the very commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from shlex import quote
+
+from recovery import OpenCall, RunStatus
+from recovery._posted import Posted
+
+CALLS_MAX = 5  # of which the commands are shown
+
+
+class Commands:
+    """The commands about one run, to be typed as they are but for the words in capitals.
+
+    ``store`` is the option that the user gave, if any; ``path`` where the run's log is.
+    """
+
+    def __init__(self, run: str, store: str | None, path: str = "") -> None:
+        self.run, self._path = run, path
+        self.agent = "MODULE:NAME"
+        self._where = f" --store {quote(store)}" if store is not None else ""
+
+    def of(self, verb: str, rest: str = "", run: str = "") -> str:
+        """A command of ``recovery``."""
+        return f"recovery {verb} {quote(run or self.run)}{rest and ' '}{rest}{self._where}"
+
+    def resolve(self, call: int) -> list[str]:
+        """What can be said of a call in doubt."""
+        return [self.of("resolve", f"{call} {how}")
+                for how in ("--outcome JSON", "--retry", "--fail TEXT")]  # fmt: skip
+
+    def resume(self, run: str = "") -> str:
+        """The command that gets it on."""
+        return self.of("resume", f"--agent {self.agent}", run)
+
+    def logdump(self, verb: str) -> str:
+        """A command of ``logdump``."""
+        return f"logdump {verb} {quote(self._path or self.run)}"
+
+    def next(self, one: RunStatus, sent: Sequence[Posted] = ()) -> list[str]:
+        """What there is to do now, the first thing first."""
+        todo: list[str] = []
+        match one.state:
+            case "finished" | "undone" | "empty":
+                pass
+            case "cancelled":
+                todo = [self.of("undo", "--tools MODULE")]
+            case "failed" if one.failed_call:
+                todo = [*self.resolve(one.failed_call), self.resume()]
+            case "failed":
+                at = max(one.progress.step - 1, 0)
+                todo = [self.of("fork", f"NEW_ID --at {at}"), self.of("undo", "--tools MODULE")]
+            case "damaged":
+                todo = [self.logdump("verify"), self.logdump("repair")]
+            case "unreadable" if "is encrypted" in one.why:
+                todo = [self.of("show", "--key-file FILE")]
+            case "unreadable":
+                todo = [self.logdump("verify")]
+            case "running":
+                todo = [self.logdump("dump --follow"), self.of("cancel")]
+            case _:
+                todo = [line for call in one.calls[:CALLS_MAX] for line in self._about(call, sent)]
+                todo.append(self.resume(one.parent.run_id if one.parent else ""))
+        return todo
+
+    def _about(self, call: OpenCall, sent: Sequence[Posted]) -> Iterator[str]:
+        if call.child:
+            yield self.of("show", run=call.child)
+        elif call.state == "in doubt" and call.after_crash == "park":
+            yield from self.resolve(call.lsn)
+        elif call.state == "asks" and not any(one.about == str(call.lsn) for one in sent):
+            yield self.of("approve", str(call.lsn))
+            yield self.of("deny", f"{call.lsn} --why TEXT")
+        elif call.state == "waits" and call.tool == "wait_for":
+            name = awaited(call)
+            if name and not any((one.kind, one.about) == ("signal", name) for one in sent):
+                yield self.of("signal", f"{quote(name)} JSON")
+
+
+def awaited(call: OpenCall) -> str:
+    """The name of the signal that a call waits for; "" where the log does not have it."""
+    try:
+        match call.arguments:
+            case [[str(name), *_], _]:
+                return name
+    except Exception:
+        return ""
+    return ""

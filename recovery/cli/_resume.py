@@ -1,0 +1,244 @@
+"""``recovery resume``: run an agent on a run that is there, until it ends or stands still."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from shlex import quote
+from typing import Annotated, Any
+
+import typer
+
+from eventlog import LogError, LogLockedError
+from recovery import (
+    DivergenceError,
+    InDoubtError,
+    RecoverableAgent,
+    RecoveryError,
+    RecoveryReport,
+    RunStatus,
+    StoppedError,
+    status,
+)
+from recovery._values import pack
+from recovery.cli._exit import FOUND, INTERRUPTED
+from recovery.cli._next import Commands
+from recovery.cli._show import commands_for
+from recovery.cli._store import (
+    AsJson,
+    KeyFile,
+    Redact,
+    RunId,
+    StoreOption,
+    Yes,
+    check_there,
+    known,
+    named,
+    open_store,
+)
+from recovery.cli._terminal import complain, confirm, ends_politely, hint, say, show_json, their_own
+from recovery.cli._text import printable_lines
+from recovery.cli._values import Redaction, readable, short
+
+MORE = """\b
+The agent is looked for in the present directory, then among what is
+installed: a RecoverableAgent, an agent function (of a run), or a function
+without parameters that makes one of these. Its task is the one that is
+recorded. A RecoverableAgent keeps to its own store, unless --store says
+another.
+
+Ctrl-C, or SIGTERM, stops it at its next safe point, where nothing gets in
+doubt; a second one ends it at once, as a crash would.
+
+\b
+exit codes:
+  0    finished: its result is printed, its report on standard error
+  1    it failed, or stands still: what for, and what to do, on standard error
+  2    wrong usage
+  130  stopped by Ctrl-C; it can be resumed
+
+\b
+examples:
+  recovery resume run_001 --agent trips:agent
+  recovery resume run_001 --agent trips:book_trip --store ./runs --json
+  recovery resume run_001 --agent trips:agent --takeover
+"""
+
+Agent = Annotated[
+    str, typer.Option("--agent", metavar="MODULE:NAME", help="The agent.", show_default=False)
+]
+TakeOver = Annotated[
+    bool,
+    typer.Option("--takeover", help="Take the run from a process that is known to be stuck. Asks."),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="What the library logs, on standard error.")
+]
+
+
+def command(
+    run: RunId,
+    agent: Agent,
+    takeover: TakeOver = False,
+    yes: Yes = False,
+    verbose: Verbose = False,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+    redact: Redact = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an agent on a run that is there, from where it stopped."""
+    with ends_politely(), _logged(logging.INFO if verbose else logging.WARNING):
+        found = _agent(agent, store, key_file)
+        check_there(found.store, run)
+        one = known(found.store, run)
+        if takeover:
+            _ask(one, yes)
+        commands = commands_for(found.store, run, store)
+        commands.agent = quote(agent)
+        ended = _resumed(found, run, takeover, commands)
+        value = Redaction(redact or ()).shown(readable(pack(ended["result"], "result")), "result")
+        if as_json:
+            return show_json({
+                "run_id": run, "result": value, "recovery_count": ended["recovery_count"],
+                "recovered_from_step": ended["recovered_from_step"],
+                "report": _report(ended["report"]),
+            })  # fmt: skip
+        say(short(value, None))
+        typer.echo(printable_lines(str(ended["report"])), err=True)
+
+
+def _report(report: RecoveryReport) -> dict[str, Any]:
+    """The report as JSON."""
+    plain = asdict(report)
+    return plain | {"damage": [str(one) for one in report.damage]}
+
+
+# -- the agent
+
+
+def _agent(name: str, store: str | None, key_file: str | None) -> RecoverableAgent:
+    found = named(name)
+    if inspect.isroutine(found) and not inspect.signature(found).parameters:
+        try:
+            found = found()
+        except Exception as exc:
+            raise their_own(exc, f"{name} raised this") from None
+    if isinstance(found, RecoverableAgent):
+        if store is not None:
+            found.store = open_store(store, key_file)
+        return found
+    if not callable(found):
+        raise RecoveryError(f"{name} is neither a RecoverableAgent nor a function of a run")
+    return RecoverableAgent(found, open_store(store, key_file))
+
+
+def _ask(one: RunStatus, yes: bool) -> None:
+    if one.owner is not None and one.owner.alive:
+        confirm(
+            f"{one.owner}, has run {one.run_id}. What it writes from now on will not count, but "
+            "what its agent does in the outside world at this moment may be done once more. Is it "
+            "stuck, so that the run is to be taken from it?", yes,
+        )  # fmt: skip
+
+
+# -- its going
+
+
+def _resumed(
+    agent: RecoverableAgent, run: str, takeover: bool, commands: Commands
+) -> dict[str, Any]:
+    """What the agent came to; else says why it did not, and what to do."""
+    with _stoppable(agent.stop) as asked:
+        try:
+            return agent.resume_sync(run, takeover=takeover)
+        except LogLockedError:
+            raise
+        except StoppedError as exc:
+            ended = complain(str(exc), INTERRUPTED if asked else FOUND)
+            todo = [commands.resume()]
+        except DivergenceError as exc:
+            ended = complain(str(exc).partition("\nThe record is untouched")[0], FOUND)
+            todo = _choices(exc, commands)
+        except (RecoveryError, LogError) as exc:
+            ended = complain(_in_doubt(exc) if type(exc) is InDoubtError else str(exc), FOUND)
+            todo = commands.next(status(agent.store, run))
+        except Exception as exc:
+            text = f"run {run}: its agent raised this. What is recorded stays, and it can go on"
+            ended = their_own(exc, text)
+            todo = [commands.resume()]
+    hint(todo)
+    raise ended
+
+
+def _in_doubt(exc: InDoubtError) -> str:
+    lines = "\n".join(f"  {call}" for call in exc.calls)
+    return (
+        f"run {exc.run_id!r} is parked: nobody knows whether this took effect.\n{lines}\n"
+        "Nothing was executed. Find out, and say so; then resume it."
+    )
+
+
+def _choices(exc: DivergenceError, commands: Commands) -> list[str]:
+    """What to do about a divergence."""
+    if exc.in_doubt:
+        return [*commands.resolve(exc.in_doubt), commands.resume()]
+    return [
+        f"{commands.resume()}   # with the code that made the record",
+        f"{commands.of('accept', '--why TEXT')}   # the new code's history counts from here on",
+        commands.of("fork", f"NEW_ID --at {max(exc.step - 1, 0)}"),
+        commands.of("cancel"),
+    ]
+
+
+@contextmanager
+def _stoppable(stop: Callable[[str], None]) -> Iterator[list[int]]:
+    """While the block runs, the first Ctrl-C or SIGTERM stops the agent, a second ends the process.
+
+    Gives the signals that came.
+    """
+    came: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        came.append(number)
+        if len(came) > 1:
+            # Not by an exception, which the agent may catch: the record can take a sudden death.
+            os.write(2, b"recovery: ended at once\n")
+            os._exit(INTERRUPTED)
+        os.write(2, b"recovery: stopping at the next safe point; once more ends it at once\n")
+        stop(f"{signal.Signals(number).name} received")
+
+    before = {one: signal.signal(one, handle) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
+@contextmanager
+def _logged(level: int) -> Iterator[None]:
+    """What the library logs goes to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
+    loggers = [(found := logging.getLogger(name), found.level) for name in ("eventlog", "recovery")]
+    for logger, _ in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, before in loggers:
+            logger.removeHandler(handler)
+            logger.setLevel(before)

@@ -1,0 +1,60 @@
+"""``recovery signal``: something that a run waits for has happened."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from recovery import signal
+from recovery.cli._given import VALUE, AsText, value_given
+from recovery.cli._show import commands_for
+from recovery.cli._store import KeyFile, RunId, StoreOption, Who, known, login, store_of
+from recovery.cli._terminal import ends_politely, say
+
+MORE = """\b
+The next run.wait_for(NAME) of the run returns the value. Signals of a name
+are kept in the order sent, and each is taken once, whether the run waits
+already or not. A script that may try again gives the same --key: then it is
+sent once.
+
+\b
+exit codes:
+  0    sent, durably
+  1    refused: no such run, or it has ended
+  2    wrong usage
+
+\b
+examples:
+  recovery signal run_001 go
+  recovery signal run_001 answer '{"rooms": 2}' --key order-4711
+  recovery signal run_001 note "call me" --text
+  curl -s https://example.com/offer | recovery signal run_001 offer -
+"""
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What run.wait_for waits for.")]
+Value = Annotated[
+    str, typer.Argument(metavar="[VALUE]", help=f"{VALUE} By default null.", show_default=False)
+]
+Key = Annotated[str, typer.Option(metavar="TEXT", help="What is sent twice under it is one.")]
+
+
+def command(
+    run: RunId,
+    name: Name,
+    value: Value = "null",
+    text: AsText = False,
+    key: Key = "",
+    who: Who = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Send a run a signal."""
+    with ends_politely():
+        given = value_given(value, "VALUE", as_text=text)
+        runs = store_of(run, store, key_file)
+        one = known(runs, run)
+        signal(runs, run, name, given, who=login() if who is None else who, key=key)
+        say(f"run {run}: sent {name!r}")
+        if one.state != "running":
+            say("next: " + commands_for(runs, run, store).resume())
