@@ -13,6 +13,7 @@ from eventlog import EventLog, Record
 from recovery import _account
 from recovery._account import OTHERS, Account
 from recovery._growth import BUCKETS_MAX, KEPT_MAX, Durations, Growth
+from tests.cli.harness import call, columns
 from tests.property.recount import account_of, check_account, durations, spent
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"
@@ -152,3 +153,16 @@ def test_nothing_at_all() -> None:
 def intent(tool: str) -> dict[str, Any]:
     return {"scope": "1", "tool": tool, "call_id": "", "digest": b"d", "occurrence": 1,
             "after_crash": "park", "size": 1}  # fmt: skip
+
+
+def test_the_slowest_fit_the_terminal_whatever_they_were_called_with(tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "log") as log:
+        log.append("run_started", {"run_id": "log", "task": 1, "uid": "u"})
+        for i in range(3):
+            args = [["long " * 50], {"wide": "\u6f22" * 90}]
+            lsn = log.append("call", intent("a_tool_of_a_long_name_indeed") | {"args": args})
+            log.append("outcome", {"call": lsn, "value": i})
+    shown = call("logdump", "stats", "log", cwd=tmp_path).out
+    lines = shown.partition("slowest")[2].partition("\n\n")[0].splitlines()[1:]
+    assert len(lines) == 3
+    assert all(columns(line.rstrip()) <= 80 and " ms " in line for line in lines), lines

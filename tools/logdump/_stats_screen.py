@@ -13,7 +13,7 @@ from logdump._command import Context
 from recovery._account import PARTS, Account, ToolAccount
 from recovery._events import CallIntended, skim
 from recovery.cli._status import grid
-from recovery.cli._text import count, cut, duration, printable, size
+from recovery.cli._text import columns, count, cut, duration, printable, size
 from recovery.cli._values import readable, short
 
 if TYPE_CHECKING:
@@ -186,13 +186,13 @@ class Screen:
         )
         shown = [tool for _, tool in found]
         numbers, sizes = (
-            [(name, cell) for name, cell, there in columns if any(map(there, shown))]
-            for columns in (_NUMBERS, _SIZES)
+            [(name, cell) for name, cell, there in known if any(map(there, shown))]
+            for known in (_NUMBERS, _SIZES)
         )
-        for columns in self._fitting(found, numbers, sizes):
-            table = _table("tool", *(name for name, _ in columns))
+        for cells_of in self._fitting(found, numbers, sizes):
+            table = _table("tool", *(name for name, _ in cells_of))
             for name, tool in found[:most]:
-                cells = [cell(tool) for _, cell in columns]
+                cells = [cell(tool) for _, cell in cells_of]
                 style = "yellow" if tool.failed or tool.open else ""
                 table.add_row(Text(_name(name)), *cells, style=style)
             self._print(table)
@@ -211,17 +211,21 @@ class Screen:
         return [numbers, sizes]
 
     def _slowest(self) -> None:
-        table = _table("slowest", "step", "took")
-        table.add_column("arguments", no_wrap=True, overflow="ellipsis")
         slow = self.account.slow
         intents = self.reader.fetch({-lsn for _, lsn, *_ in slow})
+        rows = []
         for ns, lsn, tool, call_id, step, attempt in slow:
             again = f" (try {attempt})" if attempt > 1 else ""
             named = cut(printable(f"{tool} {call_id}".strip()), NAME_WIDTH_MAX)
-            table.add_row(
-                Text(f"{named}#{-lsn}{again}"), str(step), _time(ns),
-                Text(self._arguments(intents.get(-lsn))),
-            )  # fmt: skip
+            given = self._arguments(intents.get(-lsn))
+            rows.append((f"{named}#{-lsn}{again}", f"{step:,}", _time(ns), given))
+        taken = sum(max(len(head), *(columns(row[i]) for row in rows)) + 1
+                    for i, head in enumerate(("slowest", "step", "took")))  # fmt: skip
+        table = _table("slowest", "step", "took")
+        table.add_column("arguments", no_wrap=True)
+        room = max(0, self.console.width - taken)
+        for name, at, took, given in rows:
+            table.add_row(Text(name), at, took, Text(cut(given, room)))
         self._print(table)
 
     def _arguments(self, record: Record | None) -> str:
