@@ -33,7 +33,7 @@ MUTANTS = [
         "stats-count-the-same-time-twice",
         "What a call waits for inside another one is no time of its own.",
         [Edit(SPENT, "self._count(outer.mode, -1 if outer.busy else +1)", "pass")],
-        [RECOUNT],
+        [COUNTING + "test_a_call_inside_another_one_is_not_at_work_beside_it"],
     ),
     Mutant(
         "stats-praise-recoveries-for-all-outcomes",

@@ -166,3 +166,16 @@ def test_the_slowest_fit_the_terminal_whatever_they_were_called_with(tmp_path: P
     lines = shown.partition("slowest")[2].partition("\n\n")[0].splitlines()[1:]
     assert len(lines) == 3
     assert all(columns(line.rstrip()) <= 80 and " ms " in line for line in lines), lines
+
+
+def test_a_call_inside_another_one_is_not_at_work_beside_it(tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "log") as log:
+        log.append("run_started", {"run_id": "log", "task": 1, "uid": "u"})
+        outer = log.append("call", intent("outer"))
+        inner = log.append("call", intent("inner") | {"scope": f"call {outer}"})
+        log.append("outcome", {"call": inner, "value": 1})
+        log.append("outcome", {"call": outer, "value": 1})
+        found = list(log.records())
+    counted = account_of(found).spent
+    assert counted.parallel_ns == 0
+    assert (counted.at_work_ns, counted.in_tools_ns, 0, 0) == spent(found)
