@@ -104,11 +104,14 @@ class Hidden:
 
 
 def examine(
-    reader: LogReader, totals: Totals, segment: int = 0
+    reader: LogReader, totals: Totals, segment: int = 0, first: int = 1
 ) -> Iterator[Found | Hidden | Finding]:
-    """Records and problems in the order in which they are in the log; of one segment, if given."""
+    """Records and problems in the order in which they are in the log; of one segment, if given.
+
+    ``first``: what is before this LSN need not be looked at, though some of it may be given.
+    """
     try:
-        mark, places = reader.listing.look(0)
+        mark, places = reader.listing.look(first if first > 1 else 0)
     except UnsupportedFormatError as exc:
         yield _foreign(reader, exc)
         return
@@ -118,6 +121,8 @@ def examine(
         expected, previous = places[0].first_lsn if places else 0, segment - 1
     else:
         yield from _check_mark(reader, mark, places)
+        if places and 0 < places[0].first_lsn <= first and first > 1:
+            expected, previous = places[0].first_lsn, places[0].number - 1
     for i, place in enumerate(places):
         if segment and place.number != segment:
             break
@@ -129,6 +134,7 @@ def examine(
         totals.first_lsn = totals.first_lsn or place.first_lsn
         examined = _Examined(place, places[i + 1] if i + 1 < len(places) else None)
         try:
+            examined.begin(reader, first)
             found = _examine_segment(reader, examined, mark, totals)
             yield from _alone(found) if segment else found
         except UnsupportedFormatError as exc:
@@ -160,6 +166,13 @@ class _Examined:
         self.digest = xxhash.xxh3_128()  # of all that is before ``base``
         self.damaged = place.damage is not None
         self.snapshot = 0  # the newest in this segment
+        self.whole = True  # whether it is looked at from its beginning
+
+    def begin(self, reader: LogReader, first: int) -> None:
+        """Begin at the last frame that its index knows of before LSN ``first``."""
+        if first > self.lsn:
+            self.lsn, self.offset = reader._start(self.place, first)
+            self.whole = self.offset == HEADER_SIZE
 
     def saw(self, frame: Frame) -> None:
         self.offset, self.lsn = frame.end, frame.lsn + frame.count
@@ -399,7 +412,7 @@ def _footer_wrong(reader: LogReader, examined: _Examined, footer: Footer, end: E
     place, segment = examined.place, examined.segment
     assert segment is not None
     before = examined.digest if segment.base else None
-    if not digest_holds(segment.buf, footer, segment.base, before):
+    if examined.whole and not digest_holds(segment.buf, footer, segment.base, before):
         return "bytes were changed that no frame holds: the segment does not match its digest"
     if footer.next_lsn != end.next_lsn:
         return ""  # a fenced writer's: what it sealed goes beyond what counts

@@ -94,13 +94,16 @@ class LogReader:
             else:
                 return
 
-    def arrivals(self, start: int = 1) -> Iterator[Record | Damage | None]:
+    def arrivals(
+        self, start: int = 1, position: Position | None = None
+    ) -> Iterator[Record | Damage | None]:
         """As ``records``, for those who follow a log and wait in their own way.
 
         None says that there is no more now: wait as long as you like, and go on. Damage is an item
-        among the others. The iteration never ends and never waits.
+        among the others. The iteration never ends and never waits. ``position``, made for the same
+        start, tells where in the log each item is.
         """
-        position = _Position(start)
+        position = position or Position(start)
         while True:
             for item in self._pass(position):
                 if isinstance(item, Record):
@@ -166,7 +169,7 @@ class LogReader:
 
     def _scanned(self, place: Place, mark: Mark, before: int) -> Iterator[Snapshot | Damage]:
         found: list[Snapshot | Damage] = []
-        position = _Position(place.first_lsn)
+        position = Position(place.first_lsn)
         for item in self._decoded(place, mark, position, lambda f: f.kind == SNAPSHOT):
             lsn = item.first_lsn if isinstance(item, Damage) else item.lsn
             if isinstance(item, Snapshot) or (isinstance(item, Damage) and item.snapshot):
@@ -201,7 +204,7 @@ class LogReader:
                 return picked
         found: dict[int, Record] = {}
         last = max(wanted)
-        for item in self._decoded(place, mark, _Position(min(wanted)), with_any_of(wanted)):
+        for item in self._decoded(place, mark, Position(min(wanted)), with_any_of(wanted)):
             if isinstance(item, Record) and item.lsn in wanted:
                 found[item.lsn] = item
                 if item.lsn == last:
@@ -244,7 +247,7 @@ class LogReader:
             )  # fmt: skip
         frames, end = [], End(HEADER_SIZE, place.first_lsn, 0, 0)
         unsure: list[tuple[Frame, bytes]] = []
-        for item in self._frames(place, mark, _Position(place.first_lsn), loaded=segment):
+        for item in self._frames(place, mark, Position(place.first_lsn), loaded=segment):
             if isinstance(item, Damage):
                 damaged.append(item)
             elif isinstance(item, End):
@@ -286,7 +289,7 @@ class LogReader:
         return found or (place.first_lsn, HEADER_SIZE)
 
     def _frames(
-        self, place: Place, mark: Mark, position: _Position, wanted: Wanted | None = None,
+        self, place: Place, mark: Mark, position: Position, wanted: Wanted | None = None,
         loaded: Segment | None = None,
     ) -> Iterator[tuple[Frame, bytes] | Damage | End]:  # fmt: skip
         """The walk over a segment from ``position``, which is moved behind all that is yielded.
@@ -326,7 +329,7 @@ class LogReader:
                 return
 
     def _decoded(
-        self, place: Place, mark: Mark, position: _Position, wanted: Wanted | None = None
+        self, place: Place, mark: Mark, position: Position, wanted: Wanted | None = None
     ) -> Iterator[Record | Damage]:
         """The walk as records."""
         records_of = self.decoder.records
@@ -335,6 +338,7 @@ class LogReader:
                 frame, payload = item
                 if frame.kind == FOOTER:
                     continue
+                position.frame = frame.offset
                 records = records_of(place, frame, payload)
                 if isinstance(records, str):
                     last = frame.lsn + frame.count - 1
@@ -345,7 +349,7 @@ class LogReader:
             elif isinstance(item, Damage):
                 yield item
 
-    def _pass(self, position: _Position) -> Iterator[Record | Damage]:
+    def _pass(self, position: Position) -> Iterator[Record | Damage]:
         """All that there is now from ``position`` on, which moves along."""
         for _ in range(LOOKS_MAX):
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile: look again
@@ -353,7 +357,7 @@ class LogReader:
                 return
         yield from self._pass_once(position)
 
-    def _pass_once(self, position: _Position) -> Iterator[Record | Damage]:
+    def _pass_once(self, position: Position) -> Iterator[Record | Damage]:
         mark, places = self.listing.look(position.lsn)
         for place in places:
             if place.number < position.number:
@@ -378,7 +382,7 @@ class LogReader:
             yield lost
             position.lsn = lost.last_lsn + 1
 
-    def _grown(self, position: _Position) -> bool:
+    def _grown(self, position: Position) -> bool:
         numbers = self.listing.numbers()
         if not numbers or numbers[-1] > position.number:
             return bool(numbers)
@@ -389,12 +393,15 @@ class LogReader:
             file.close()
 
 
-class _Position:
-    """How far a reader has come: the next LSN, and where it starts when ``offset`` is not 0."""
+class Position:
+    """How far a reader has come: the next LSN, and where it starts when ``offset`` is not 0.
+
+    ``number`` is the segment, ``frame`` the offset of the frame that was read last.
+    """
 
     def __init__(self, lsn: int) -> None:
         self.start = self.lsn = lsn
-        self.number = self.offset = 0
+        self.number = self.offset = self.frame = 0
 
 
 def _missing(place: Place, expected: int, numbers: set[int]) -> Damage:

@@ -29,7 +29,7 @@ from eventlog._examine import (
     Totals,
     examine,
 )
-from eventlog._frame import SNAPSHOT
+from eventlog._frame import LSN_MAX, SNAPSHOT
 from eventlog._json import Json, from_json, to_json
 from eventlog._reader import LogReader
 from eventlog._record import Record, Snapshot, unpack
@@ -51,22 +51,27 @@ __all__ = [
 ]
 
 
-def dump(reader: LogReader) -> Iterator[dict[str, Json]]:
-    """Each record as a dict, and each problem as one in its place.
+def dump(reader: LogReader, first: int = 1, last: int = LSN_MAX) -> Iterator[dict[str, Json]]:
+    """Each record as a dict, and each problem as one in its place; from LSN ``first`` to ``last``.
 
     Records have "type" ("record" or "snapshot"), "segment", "offset" (of their frame: records of
     one batch share it), "lsn", "kind", "time" (UTC), "time_ns", "size" (bytes of the packed body)
     and "body"; problems as in ``Finding.as_json``. Of an encrypted record, without the key, "kind",
     "time" and "time_ns" are None, "size" is that of its frame's payload, and in place of the body
-    is "encrypted", the id of the key. Raises WrongKeyError with another key.
+    is "encrypted", the id of the key. Raises WrongKeyError with another key. The cost is in the
+    records asked for, not in the log: what is before them is found with the index.
     """
-    for item in examine(reader, Totals()):
+    for item in examine_between(reader, first, last):
         if isinstance(item, Finding):
             yield item.as_json()
         elif isinstance(item, Found):
-            yield from (_record_as_json(item, record) for record in item.records)
+            for record in item.records:
+                yield {**described(item.segment, item.offset, record),
+                       "body": to_json(record.packed)}  # fmt: skip
         else:
-            yield from _hidden_as_json(item)
+            frame = item.frame
+            lsns = range(max(first, frame.lsn), min(last + 1, frame.lsn + frame.count))
+            yield from (hidden(item, lsn) for lsn in lsns)
 
 
 def verify(reader: LogReader, segment: int = 0) -> Generator[Finding, None, Totals]:
@@ -93,26 +98,48 @@ def verify(reader: LogReader, segment: int = 0) -> Generator[Finding, None, Tota
     return totals
 
 
-def _record_as_json(found: Found, record: Record) -> dict[str, Json]:
+def examine_between(reader: LogReader, first: int, last: int) -> Iterator[Found | Hidden | Finding]:
+    """Records and problems of LSN ``first`` to ``last``; the index tells where to begin."""
+    for item in examine(reader, Totals(), first=first):
+        if isinstance(item, Found):
+            if item.records[0].lsn > last:
+                return
+            if item.records[0].lsn < first or item.records[-1].lsn > last:
+                item.records = [one for one in item.records if first <= one.lsn <= last]
+                if not item.records:
+                    continue
+        elif isinstance(item, Hidden):
+            if item.frame.lsn > last:
+                return
+        elif item.first_lsn <= item.last_lsn:
+            if item.first_lsn > last:
+                return
+            if item.last_lsn < first:
+                continue
+        yield item
+
+
+def described(segment: int, offset: int, record: Record) -> dict[str, Json]:
+    """What ``dump`` says of a record, but for its body."""
     return {
         "type": "snapshot" if isinstance(record, Snapshot) else "record",
-        "segment": found.segment, "offset": found.offset, "lsn": record.lsn, "kind": record.kind,
-        "time": _utc(record.time_ns), "time_ns": record.time_ns, "size": len(record.packed),
-        "body": to_json(record.packed),
+        "segment": segment, "offset": offset, "lsn": record.lsn, "kind": record.kind,
+        "time": utc(record.time_ns), "time_ns": record.time_ns, "size": len(record.packed),
     }  # fmt: skip
 
 
-def _hidden_as_json(hidden: Hidden) -> Iterator[dict[str, Json]]:
-    frame = hidden.frame
-    for lsn in range(frame.lsn, frame.lsn + frame.count):
-        yield {
-            "type": "snapshot" if frame.kind == SNAPSHOT else "record",
-            "segment": hidden.segment, "offset": frame.offset, "lsn": lsn, "kind": None,
-            "time": None, "time_ns": None, "size": frame.size, "encrypted": hidden.key_id,
-        }  # fmt: skip
+def hidden(found: Hidden, lsn: int) -> dict[str, Json]:
+    """What ``dump`` says of a record that is encrypted, without the key."""
+    frame = found.frame
+    return {
+        "type": "snapshot" if frame.kind == SNAPSHOT else "record",
+        "segment": found.segment, "offset": frame.offset, "lsn": lsn, "kind": None,
+        "time": None, "time_ns": None, "size": frame.size, "encrypted": found.key_id,
+    }  # fmt: skip
 
 
-def _utc(time_ns: int) -> str:
+def utc(time_ns: int) -> str:
+    """``time_ns`` as ``dump`` gives it."""
     seconds, ns = divmod(time_ns, 1_000_000_000)
     try:
         return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns:09d}Z"

@@ -53,6 +53,17 @@ HOW: dict[str, How] = {
         variants={
             "{run} --json": ("finished", "damaged_frame", "encrypted", "foreign"),
             "{run} --redact *": ("finished",),
+            "{run} --errors": ("crashed_in_doubt", "failed", "damaged_frame", "encrypted"),
+            "{run} --step 2..3 --kind out* --tail 3": ("finished", "damaged_frame"),
+            "{run} --full --lsn 19..26": ("finished",),
+            "{run} --raw --headers --bytes 32 --lsn 24..32": (
+                "finished",
+                "damaged_frame",
+                "damaged_payload",
+                "damaged_header",
+                "encrypted",
+            ),
+            "{run} --at 2:64": ("finished", "damaged_header"),
         },
     ),
     "logdump export": How(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from eventlog import EventLog, LogReader
@@ -55,6 +56,11 @@ class Context:
     def encryption(self) -> Encryption | None:
         """The keys that were given, if any: in a file, or in the environment."""
         return encryption_from(self.args.key_file, reading=True)
+
+    @property
+    def run_id(self) -> str:
+        """The run that the log is of, by the name of its directory."""
+        return Path(self.args.path).resolve().name
 
     @property
     def width(self) -> int:

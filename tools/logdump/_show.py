@@ -5,12 +5,7 @@ from __future__ import annotations
 import json
 
 from eventlog.dump import Finding, Json, Totals
-from recovery.cli._text import columns, count, printable
-from recovery.cli._values import Redaction, readable_json, short
-
-KIND_WIDTH = 14
-VALUE_WIDTH_MIN = 20
-NARROW = 110  # columns of a terminal that leave little for the value
+from recovery.cli._text import count, printable
 
 PROBLEMS = {
     1: "torn tail",
@@ -28,27 +23,6 @@ _ENCODER = json.JSONEncoder(allow_nan=False)  # json.dumps would make one for ea
 def as_line(value: Json) -> str:
     """One line of JSON, pure ASCII and without control characters."""
     return _ENCODER.encode(value)
-
-
-def heading(width: int | None) -> str:
-    """The line above the lines of records."""
-    when = f"{'TIME (UTC)':<{_time_width(width)}}"
-    return f"{'LSN':>9}  {when}  {'KIND':<{KIND_WIDTH}}  {'SIZE':>8}  VALUE"
-
-
-def record_line(item: dict[str, Json], width: int | None, redaction: Redaction) -> str:
-    """An object of ``dump`` as one line of at most ``width`` columns (None: no limit)."""
-    if "lsn" not in item:
-        return f"{_word(item['bit']):>9}  {_place(item)}{printable(str(item['text']))}"
-    if "encrypted" in item:
-        start = f"{item['lsn']:>9}  {'-':<{_time_width(width)}}  {'-':<{KIND_WIDTH}}  "
-        return f"{start}{item['size']:>8}  encrypted under the key {item['encrypted']}"
-    kind = printable(str(item["kind"]))
-    when = str(item["time"]).replace("T", " ")[:23][-_time_width(width) :]
-    start = f"{item['lsn']:>9}  {when}  {kind:<{KIND_WIDTH}}  {item['size']:>8}  "
-    if width is not None:
-        width = max(VALUE_WIDTH_MIN, width - columns(start))
-    return start + short(redaction.shown(readable_json(item["body"]), kind), width)
 
 
 def finding_line(finding: Finding) -> str:
@@ -84,10 +58,6 @@ def summary_line(path: str, totals: Totals) -> str:
         f"{count(totals.snapshots, 'snapshot')}; {count(totals.segments, 'segment')}"
         f" (exit code {totals.exit_code})"
     )
-
-
-def _time_width(width: int | None) -> int:
-    return 23 if width is None or width >= NARROW else 12  # without the date
 
 
 def _word(bit: Json) -> str:

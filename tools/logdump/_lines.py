@@ -1,0 +1,133 @@
+"""What dump prints of each record: a line, the whole value, its bytes, or JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from eventlog import LogReader
+from eventlog._examine import Finding
+from eventlog._json import json_text
+from logdump._columns import Columns, value_text, wants_colour
+from logdump._command import Context
+from logdump._raw import Raw
+from logdump._rows import Row
+from logdump._show import as_line
+from recovery.cli._text import cut, size
+from recovery.cli._values import HIDDEN, Term, pretty, readable, short
+
+# What a line shows of a larger value is not worth the decoding.
+DECODED_SIZE_MAX = 4 << 20
+
+# Fields of a run's events that hold, or may quote, what went into a tool or came out of it.
+_OF_TOOLS = ("args", "value", "message", "traceback")
+
+_to_text = json.JSONEncoder(allow_nan=False).encode  # json.dumps makes one each time
+
+
+class Lines:
+    """Prints records and problems of one log in the way that was asked for.
+
+    ``is_run``: whether it is a run's; None to see by the first record.
+    """
+
+    def __init__(self, context: Context, reader: LogReader, is_run: bool | None) -> None:
+        self._context, self._args, self._out = context, context.args, context.out
+        self._redaction = context.redaction
+        self._reader, self._is_run = reader, is_run
+        self._raw = Raw(reader, self._args.bytes, bool(self._args.redact))
+        self._colour = wants_colour(self._args.color, self._out)
+        self._columns: Columns | None = None
+        self._known: tuple[int, Any] = (0, None)  # the readable value of the record of this LSN
+        self._frame = (0, 0)  # segment and offset of what --raw has shown last
+        if is_run is not None and not self._args.json:
+            self._begin(is_run)
+
+    def text(self, row: Row) -> str:
+        """All of the value as it is shown, on one line."""
+        return short(self._value(row), None)
+
+    def show(self, item: Row | Finding) -> None:
+        """Print it."""
+        if isinstance(item, Row):
+            self._show_row(item)
+        elif self._args.json:
+            self._print(as_line(item.as_json()))
+        else:
+            columns = self._columns or Columns(self._context.width, True, self._colour)
+            self._print(columns.problem(item, self._out.isatty()))
+            if self._args.raw and item.segment:
+                self._segment(item.segment)
+                self._print_all(self._raw.place(item.segment, item.offset, item.size))
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        if self._args.headers and self._frame[0]:
+            self._print_all(self._raw.footer(self._frame[0]))
+
+    def _begin(self, is_run: bool) -> Columns:
+        self._columns = Columns(self._context.width, is_run, self._colour)
+        self._print(self._columns.heading())
+        return self._columns
+
+    def _show_row(self, row: Row) -> None:
+        if self._args.json:
+            self._print(self._json(row))
+            return
+        columns = self._columns or self._begin(row.event is not None)
+        if self._args.raw:
+            self._segment(row.segment)
+        self._print(columns.line(row, lambda width: self._short(row, width)))
+        if self._args.raw and self._frame != (row.segment, row.offset):
+            self._frame = row.segment, row.offset
+            self._print_all(self._raw.frame(row.segment, row.offset))
+        if self._args.full and row.record is not None:
+            for line in pretty(self._value(row), 4):
+                self._print(line)
+
+    def _segment(self, number: int) -> None:
+        """With --headers, what stands between segments."""
+        before = self._frame[0]
+        if self._args.headers and number != before:
+            if before:
+                self._print_all(self._raw.footer(before))
+            self._print_all(self._raw.header(number))
+        if number != before:
+            self._frame = number, 0
+
+    def _short(self, row: Row, width: int) -> str:
+        if row.hidden is not None:
+            return cut(f"encrypted under the key {row.hidden.key_id}", width)
+        assert row.record is not None
+        large = len(row.record.packed) > DECODED_SIZE_MAX
+        if large and not self._redaction.everything and not self._args.full:
+            return short(Term(f"<{size(len(row.record.packed))}; --full shows it>"), width)
+        return value_text(row.kind, self._value(row), width)
+
+    def _value(self, row: Row) -> Any:
+        """The value as it may be shown."""
+        if row.record is None:
+            return None
+        if self._known[0] != row.lsn:
+            self._known = row.lsn, self._shown(row, row.record.packed)
+        return self._known[1]
+
+    def _shown(self, row: Row, packed: bytes) -> Any:
+        value = self._redaction.shown(readable(packed), row.kind)
+        if row.tool and self._redaction.hides(row.tool) and isinstance(value, dict):
+            value |= {name: Term(HIDDEN) for name in _OF_TOOLS if name in value}
+        return value
+
+    def _json(self, row: Row) -> str:
+        head = _to_text(row.as_json())
+        if row.record is None:
+            return head
+        hidden = self._args.redact
+        body = as_line(self._value(row)) if hidden else json_text(row.record.packed)
+        return f'{head[:-1]}, "body": {body}}}'
+
+    def _print(self, line: str) -> None:
+        self._out.write(f"{line}\n")
+
+    def _print_all(self, lines: Any) -> None:
+        self._out.writelines(f"{line}\n" for line in lines)
