@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from eventlog import LogError, LogReader, Snapshot
 from eventlog._dataclass import dataclass
 from eventlog.dump import BAD_SNAPSHOT, MISSING, NOT_A_LOG, TORN, Finding
-from recovery._events import is_event, skim
+from recovery._events import RecordsLost, is_event, skim
 from recovery._history import Entry, reaches_behind
+from recovery._lost import Gap, Losses
 from recovery._snapshots import BrokenCheckpointError
 from recovery._status import OpenCall
 from recovery._stored import needs
@@ -67,13 +68,13 @@ def start_of_recovery(reader: LogReader, lost: Lost) -> Start:
             continue
         if any(lsn in lost for lsn in needed):
             continue
-        if not reaches_behind(_entries(reader, snapshot), step):  # as _history.load does it
+        if not reaches_behind(_entries(reader, snapshot.lsn), step):  # as _history.load does it
             return Start(snapshot.lsn, step)
     return Start()
 
 
-def _entries(reader: LogReader, snapshot: Snapshot) -> Iterator[Entry]:
-    for record in reader.records(snapshot.lsn + 1, on_damage=lambda damage: None):
+def _entries(reader: LogReader, after: int) -> Iterator[Entry]:
+    for record in reader.records(after + 1, on_damage=lambda damage: None):
         try:
             event = skim(record)
         except ValueError:
@@ -96,6 +97,19 @@ class Consequences:
         self._calls = tuple(calls)
         self.lost = Lost((one.first_lsn, one.last_lsn) for one in findings)
         self.start = start_of_recovery(reader, self.lost) if self.lost.ranges else Start()
+        self._gaps = self._read_gaps(reader) if self.lost.ranges else []
+
+    def _read_gaps(self, reader: LogReader) -> list[Gap]:
+        """The losses behind the start, as a recovery sees them after a repair."""
+        losses = Losses(self.start.step)
+        ranges = [one for one in self.lost.ranges if one[1] > self.start.lsn]
+        for lsn, _, event in _entries(reader, self.start.lsn) if ranges else ():
+            while ranges and ranges[0][0] < lsn:
+                losses.observe(max(ranges[0][0], self.start.lsn + 1), RecordsLost(ranges.pop(0)[1]))
+            losses.observe(lsn, event)
+        for first, last in ranges:
+            losses.observe(max(first, self.start.lsn + 1), RecordsLost(last))
+        return losses.gaps
 
     def of(self, finding: Finding) -> str:
         """In a line; "" for what is no problem."""
@@ -114,9 +128,18 @@ class Consequences:
         known = f"{listed} {'becomes' if len(names) == 1 else 'become'} in doubt, as does "
         return (
             "recovery stops there, until `logdump repair` marks it as lost: then "
-            f"{known if names else ''}any call that may have been recorded there"
-            f"{'' if names else ' is in doubt'}"
+            f"{known if names else ''}any call{self._steps(finding)} that may have been recorded "
+            f"there{'' if names else ' is in doubt'}"
         )
+
+    def _steps(self, finding: Finding) -> str:
+        """Of which steps the calls may be that are lost."""
+        first = self.start.step + 1
+        here = (gap.upto for gap in self._gaps if gap.first <= finding.last_lsn <= gap.last)
+        upto = next(here, 0)
+        if upto < first:
+            return ""
+        return f" of step {first}" if upto == first else f" of steps {first} to {upto}"
 
     def calls_hit(self, finding: Finding) -> tuple[OpenCall, ...]:
         """The calls whose outcomes may be among what is lost."""

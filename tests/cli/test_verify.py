@@ -104,7 +104,7 @@ def test_the_calls_that_become_in_doubt_are_named(store: Path) -> None:
     lines = verify(store, "damaged_payload").out.splitlines()
     assert lines[2] == (
         "  recovery stops there, until `logdump repair` marks it as lost: then tickets#49 becomes "
-        "in doubt, as does any call that may have been recorded there"
+        "in doubt, as does any call of step 5 that may have been recorded there"
     )
     found = as_json(store, "damaged_payload")[1]
     assert found["calls"] == ["tickets#49"] and found["consequence"] == lines[2].strip()

@@ -123,7 +123,15 @@ def test_calls_whose_outcomes_are_lost_are_named() -> None:
             meaning = Consequences(reader, [finding], calls)
             (hit,) = meaning.calls_hit(finding)
             assert hit.lsn == call
-            assert f"then {hit.name} becomes in doubt, as does any call" in meaning.of(finding)
+            text = f"then {hit.name} becomes in doubt, as does any call of step"
+            assert text in meaning.of(finding)
+
+
+def test_the_steps_are_named_of_which_calls_may_be_lost() -> None:
+    for lsn, wanted in ((46, "of step 5 "), (52, "of step 5 "), (56, "of steps 5 to 6 ")):
+        with reader_of("crashed_in_doubt", _flipped("crashed_in_doubt", lsn)) as reader:
+            (finding,) = verify(reader)
+            assert wanted in Consequences(reader, [finding]).of(finding), lsn
 
 
 def test_many_calls_are_not_all_named() -> None:
