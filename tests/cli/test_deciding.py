@@ -1,0 +1,299 @@
+"""Which call is meant, who said what, what is asked, and what the shell completes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from recovery import (
+    CheckpointStore,
+    OpenCall,
+    RecoverableAgent,
+    RecoveryError,
+    SyncRun,
+    register,
+    status,
+    tool,
+)
+from recovery._coded import BY_NAME, BY_TYPE
+from recovery._events import CallResolved, Event, decode
+from recovery._posted import posted
+from recovery.cli._calls import lsn_of
+from recovery.cli._next import Commands
+from tests.cli.harness import RUNS, Done, Processes, call, raw
+
+KEY = "dad55780877cb907d5f0f7757c261980"  # of send_mail#58
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(RUNS, tmp_path / "runs"))
+
+
+@pytest.fixture
+def processes(store: Path) -> Iterator[Processes]:
+    with Processes(store) as started:
+        yield started
+
+
+def recovery(store: Path, *args: str, **env: str) -> Done:
+    return call("recovery", *args, "--store", ".", cwd=store, env=env)
+
+
+def recorded(store: Path, run: str) -> list[Event]:
+    reader = CheckpointStore(store).backend.read(run)
+    assert reader is not None
+    with reader:
+        found = (decode(record) for record in reader.records(1))
+        return [event for event in found if event is not None]
+
+
+def state(store: Path, run: str) -> str:
+    return status(CheckpointStore(store), run).state
+
+
+# -- which call, and what became of it
+
+
+@pytest.mark.parametrize("name", ["58", "send_mail#58", KEY, KEY[:4], "call_6"])
+def test_a_call_goes_by_many_names(store: Path, name: str) -> None:
+    done = recovery(store, "resolve", "parked", name, "--outcome", '"250"', "--who", "bob",
+                    "--why", "asked them")  # fmt: skip
+    assert done.out.splitlines()[0] == 'send_mail#58 of run parked: in doubt -> outcome "250"'
+    (found,) = [one for one in recorded(store, "parked") if isinstance(one, CallResolved)]
+    assert found == CallResolved(58, "outcome", "250", "bob", "asked them")
+
+
+@pytest.mark.parametrize("name", ["charge#58", "send_mail#57", "dad", "call_7", "x", "59", "#58"])
+def test_a_name_that_is_none_is_refused_with_those_there_are(store: Path, name: str) -> None:
+    before = status(CheckpointStore(store), "parked").last_lsn
+    done = recovery(store, "resolve", "parked", name, "--retry")
+    assert done.code == 1 and "Nothing was written" in done.err
+    assert "58" in done.err
+    assert status(CheckpointStore(store), "parked").last_lsn == before
+
+
+def test_a_name_that_is_several_is_refused(store: Path) -> None:
+    assert "no open call is ''" in recovery(store, "resolve", "parked", "", "--retry").err
+    there = CheckpointStore(store)
+    one, *_ = status(there, "parked").calls
+    two = OpenCall(60, "other", "call_9", 1, "asks", "", "park", 1, 0.0, KEY[:8] + "0" * 24, 0)
+    with pytest.raises(RecoveryError, match=r"2 calls are meant(.|\n)*send_mail#58(.|\n)*other#60"):
+        lsn_of(there, "parked", KEY[:8], [one, two])
+    assert lsn_of(there, "parked", KEY[:9], [one, two]) == 58
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([], "exactly one of"),
+        (["--retry", "--fail", "x"], "exactly one of"),
+        (["--outcome", "1", "--retry"], "exactly one of"),
+        (["--retry", "--text"], "--text is about --outcome"),
+        (["--outcome", "250 OK"], "is not JSON"),
+        (["--outcome", "@damaged_frame/00000001.seg"], "not text in UTF-8"),
+        (["--outcome", "[" * 100_000], "nested too deeply"),
+    ],
+)
+def test_wrong_usage_writes_nothing(store: Path, args: list[str], says: str) -> None:
+    before = status(CheckpointStore(store), "parked").last_lsn
+    done = recovery(store, "resolve", "parked", "58", *args)
+    assert (done.code, done.out) == (2, "") and says in done.err, done.err
+    assert status(CheckpointStore(store), "parked").last_lsn == before
+
+
+def test_a_value_comes_from_a_file_and_who_is_the_login(store: Path) -> None:
+    (store / "receipt.json").write_text('{"receipt": "R-17"}')
+    done = recovery(store, "resolve", "parked", "58", "--outcome", "@receipt.json", LOGNAME="eve")
+    assert done.code == 0, done.err
+    (found,) = [one for one in recorded(store, "parked") if isinstance(one, CallResolved)]
+    assert (found.value, found.who) == ({"receipt": "R-17"}, "eve")
+    missing = recovery(store, "resolve", "parked", "58", "--outcome", "@no.json")
+    assert missing.code == 1 and "no.json: No such file" in missing.err
+
+
+def test_a_run_that_is_held_names_its_owner(store: Path) -> None:
+    with CheckpointStore(store).claim("parked"):
+        done = recovery(store, "resolve", "parked", "58", "--retry")
+    assert done.code == 1 and "is held by process" in done.err and "takeover=True" not in done.err
+
+
+# -- decisions that wait in the inbox
+
+
+def test_a_decision_is_shown_and_makes_the_run_due(store: Path) -> None:
+    assert "waiting" not in recovery(store, "runs", "--due").out
+    assert recovery(store, "deny", "waiting", "38", "--who", "bob", "--why", "no").code == 0
+    assert recovery(store, "approve", "waiting", "charge#38", "--who", "ann").code == 0
+    assert "waiting" in recovery(store, "runs", "--due").out
+    shown = recovery(store, "show", "waiting").out
+    assert "call 38 approved by ann" in shown and "bob" not in shown  # the last one counts
+    assert "recovery approve" not in shown and "recovery resume waiting" in shown
+
+
+def test_only_what_was_not_taken_lies_in_the_inbox(store: Path) -> None:
+    there = CheckpointStore(store)
+    assert posted(there, "finished") == posted(there, "parked") == []
+    (one,) = posted(there, "sleeping")
+    assert (one.kind, one.about, one.wanted, one.who) == ("signal", "answer", False, "ann")
+
+
+# -- what is asked
+
+
+def test_without_a_terminal_nothing_is_done_unless_told_so(store: Path) -> None:
+    for words in (["cancel", "waiting"], ["accept", "waiting"]):
+        done = recovery(store, *words)
+        assert done.code == 2 and "--yes" in done.err
+    assert state(store, "waiting") == "waiting"
+    assert recovery(store, "cancel", "waiting", "--yes").code == 0
+    assert state(store, "waiting") == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "after"),
+    [(b"n\n", 1, "waiting"), (b"y\n", 0, "cancelled"), (b"\x03", 130, "waiting")],
+)
+def test_on_a_terminal_it_asks(
+    store: Path, processes: Processes, keys: bytes, code: int, after: str
+) -> None:
+    done = processes.on_terminal("recovery", "cancel", "waiting", "--store", ".", keys=keys)
+    assert (done.code, state(store, "waiting")) == (code, after), done.shown
+    assert "End run waiting (waiting, step 4)?" in done.shown and raw(done.shown) == []
+
+
+def test_a_live_run_is_told_to_end(store: Path) -> None:
+    with CheckpointStore(store).claim("waiting"):
+        done = recovery(store, "cancel", "waiting", "--yes")
+        assert done.code == 0 and "told to end" in done.out
+    assert [one.kind for one in posted(CheckpointStore(store), "waiting")] == ["cancel"]
+    assert "it is to end" in recovery(store, "show", "waiting").out
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["resolve parked 58 --retry", "approve waiting 38", "signal sleeping answer",
+     "accept parked -y", "cancel waiting --yes", "fork finished new --at 4", "show parked",
+     "checkpoints finished"],
+)  # fmt: skip
+def test_a_closed_pipe_ends_it_silently(processes: Processes, words: str) -> None:
+    done = processes.in_closed_pipe("recovery", *words.split(), "--store", ".")
+    assert (done.code, done.err) == (141, "")
+
+
+# -- undo and fork
+
+
+def test_a_run_is_undone_by_the_tools_of_a_module(store: Path) -> None:
+    listed = recovery(store, "undo", "finished", "--dry-run")
+    assert listed.out == 'to undo: hold_seat#31("OS51", "23A"), by release_seat\n'
+    refused = recovery(store, "undo", "finished", "--tools", "tests.data.trip")
+    assert refused.code == 2 and state(store, "finished") == "finished"
+    assert recovery(store, "undo", "finished", "--tools", "json", "--yes").code == 2
+    done = recovery(store, "undo", "finished", "--tools", "tests.data.trip", "--yes", "--json")
+    assert json.loads(done.out) == [
+        {"call": 31, "tool": "hold_seat", "call_id": "call_3", "result": "released 23A"}
+    ]
+    assert state(store, "finished") == "undone"
+    again = recovery(store, "undo", "finished", "--tools", "tests.data.trip:hold_seat", "--yes")
+    assert again.code == 0
+
+
+def test_a_fork_is_made_with_what_is_to_be_otherwise(store: Path) -> None:
+    done = recovery(store, "fork", "finished", "new", "--at", "4", "--state", '{"plan": []}')
+    assert done.code == 0 and "as run finished was at the end of step 4" in done.out
+    assert state(store, "new") == "interrupted"
+    shown = recovery(store, "show", "new").out
+    assert "from finished at the end of step 4" in shown
+    for args, says in (
+        (["--state", "[]", "--at", "4"], "--state is a JSON object"),
+        (["--messages", "{}", "--at", "4"], "--messages is a JSON array"),
+        (["--task", "1"], "--at STEP is needed"),
+    ):
+        refused = recovery(store, "fork", "finished", "newer", *args)
+        assert refused.code == 2 and says in refused.err
+    assert "newer" not in CheckpointStore(store).backend.run_ids()
+
+
+# -- commands that are shown can be typed
+
+
+@pytest.mark.parametrize(
+    "run", ["parked", "waiting", "failed", "crashed_in_doubt", "damaged_frame"]
+)
+def test_the_commands_that_are_shown_are_taken(store: Path, run: str) -> None:
+    found = json.loads(recovery(store, "show", run, "--json").out)
+    assert found["next"]
+    for line in found["next"]:
+        tool, *words = line.replace("JSON", "1").replace("TEXT", "x").split()
+        assert tool == "recovery"
+        if words[0] != "resume":
+            fresh = store.parent / f"{words[0]}{len(list(store.parent.iterdir()))}"
+            shutil.copytree(RUNS, fresh)
+            assert call(tool, *words, cwd=fresh).code == 0, line
+
+
+def test_names_are_quoted_for_the_shell() -> None:
+    commands = Commands("run", "my runs/x")
+    assert commands.of("show") == "recovery show run --store 'my runs/x'"
+
+
+# -- what the shell completes
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("recovery show --store . fin", ["finished"]),
+        ("recovery resolve --store . parked send", ["send_mail#58"]),
+        ("recovery resolve --store . parked x", []),
+        ("recovery resolve --store . nowhere s", []),
+        ("recovery show --store /nowhere/at/all f", []),
+        ("recovery resolve --store . foreign s", []),
+    ],
+)
+def test_runs_and_calls_are_completed(store: Path, words: str, found: list[str]) -> None:
+    count = len(words.split()) - 1
+    done = call("recovery", cwd=store, env={
+        "_RECOVERY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count),
+    })  # fmt: skip
+    assert (done.out.split(), done.err) == (found, "")
+
+
+# -- runs of types that are not here
+
+
+def test_values_of_types_that_are_not_here_are_shown_by_their_fields(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+
+    def agent(run: SyncRun) -> None:
+        for _ in run.steps():
+            run.messages.append({"role": "assistant", "content": "I pay."})
+            run.call(pays, Money(5))
+
+    register(Money)
+    with pytest.raises(KeyboardInterrupt):
+        RecoverableAgent(agent, store).run_with_recovery_sync(Money(7), "run")
+    BY_NAME.pop("Money")
+    BY_TYPE.pop(Money)
+    done = recovery(tmp_path, "show", "run")
+    assert done.code == 0, done.err
+    for shown in ('task     {"Money": {"cents": 7}}', '({"Money": {"cents": 5}})', '"I pay."'):
+        assert shown in done.out
+    hidden = recovery(tmp_path, "show", "run", "--redact", "Money", "--redact", "content").out
+    assert '"cents": 5' not in hidden and '"cents": 7' not in hidden and "I pay" not in hidden
+
+
+@dataclass(frozen=True)
+class Money:
+    cents: int
+
+
+@tool
+def pays(money: Money) -> None:
+    raise KeyboardInterrupt
