@@ -19,6 +19,7 @@ from recovery._events import (
     CallFailed,
     CallIntended,
     CallResolved,
+    CallReturned,
     RecordsLost,
     RunStarted,
     RunUndone,
@@ -98,6 +99,8 @@ def undoing(store: CheckpointStore | RunStore, run_id: str) -> tuple[list[Made],
                 lost.append(Damage(0, 0, 0, record.lsn, event.last, "lost before a repair"))
             if isinstance(event, RunStarted) and (origin := ForkedFrom.of(event)):
                 plan.forked, plan.base = origin.until, origin.base
+            if isinstance(event, CallReturned):
+                event = replace(event, value=None)  # which nobody asks for here: they may be large
             if event is not None:
                 plan.add(record.lsn, record.time_ns, event)
     lost = [one for one in lost if one.lost and not one.snapshot]

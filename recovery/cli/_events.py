@@ -7,7 +7,7 @@ from typing import Any
 
 from eventlog import Packed
 from recovery import RunEvent
-from recovery._event_text import text_of
+from recovery._event_text import DECODED_SIZE_MAX, text_of
 from recovery.cli._text import cut, duration, printable
 from recovery.cli._values import Redaction, readable, short
 
@@ -24,6 +24,8 @@ def line(event: RunEvent, redaction: Redaction) -> str:
         packed = getattr(held, field)
         if type(packed) is not Packed:
             return "..." if packed is not None else "null"
+        if len(packed) > DECODED_SIZE_MAX:
+            return f"{len(packed):,} bytes"
         return short(redaction.shown(readable(packed), name), WIDTH)
 
     def field(name: str) -> Any:
@@ -48,7 +50,7 @@ def line(event: RunEvent, redaction: Redaction) -> str:
 
 
 def _called(args: Any, size: int, tool: str, redaction: Redaction) -> str:
-    if type(args) is not Packed:
+    if type(args) is not Packed or len(args) > DECODED_SIZE_MAX:
         return f"({size} bytes)"
     return call_text(args, tool, redaction, WIDTH)
 

@@ -22,6 +22,7 @@ from recovery.cli._values import Redaction, readable, short
 
 RECENT = 6  # events shown
 LOOKED_AT = 200  # records in which the last words of the agent are looked for
+SAID_SIZE_MAX = 1 << 20  # bytes of messages that are decoded for that
 SHOWN_MAX = 10  # children, and messages in the inbox
 LINE_MAX = 120
 
@@ -53,7 +54,7 @@ def read_story(store: CheckpointStore, one: RunStatus) -> Story:
     for event in events(store, one.run_id, after=after, until="now"):
         if event.kind not in ("messages", "value"):
             recent.append(event)
-        if event.kind == "messages":
+        if event.kind == "messages" and event.size <= SAID_SIZE_MAX:
             with suppress(RecoveryError, ValueError):  # lost, or of types that are not here
                 story.said = _last_words(event.value) or story.said
     story.recent = list(recent)

@@ -26,6 +26,7 @@ from recovery._posted import posted
 from recovery.cli._calls import lsn_of
 from recovery.cli._next import Commands
 from tests.cli.harness import RUNS, Done, Processes, call, raw
+from tests.data import make_runs
 
 KEY = "dad55780877cb907d5f0f7757c261980"  # of send_mail#58
 
@@ -289,6 +290,39 @@ def test_values_of_types_that_are_not_here_are_shown_by_their_fields(tmp_path: P
     assert '"cents": 5' not in hidden and '"cents": 7' not in hidden and "I pay" not in hidden
 
 
+def test_large_values_are_told_by_their_size(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+
+    def agent(run: SyncRun) -> None:
+        for _ in run.steps():
+            run.call(fetches, "x" * 3_000)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        RecoverableAgent(agent, store).run_with_recovery_sync("task", "run")
+    shown = recovery(tmp_path, "show", "run").out
+    assert "fetches returned 100,005 bytes" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_an_encrypted_run_is_decided_about_with_its_key(store: Path) -> None:
+    (store.parent / "keys").write_text(f"{make_runs.KEY_ID} {make_runs.KEY.hex()}\n")
+    keys = ["--key-file", "../keys"]
+    assert "unreadable" in recovery(store, "show", "encrypted").out
+    shown = recovery(store, "show", "encrypted", *keys).out
+    assert "send_mail#58" in shown and "in doubt" in shown
+    assert recovery(store, "resolve", "encrypted", "58", "--retry").code == 1
+    done = recovery(store, "resolve", "encrypted", "call_6", "--retry", *keys)
+    assert (done.code, done.err) == (0, "")
+    there = recovery(store, "show", "encrypted", "--json", *keys).out
+    assert json.loads(there)["open_calls"][0]["state"] == "to be made again"
+    fork = recovery(store, "fork", "encrypted", "other", "--at", "4", *keys)
+    assert fork.code == 0, fork.err
+    written = b"".join(path.read_bytes() for path in (store / "other").glob("*.seg"))
+    assert b"hold_seat" not in written and b"OS51" not in written
+    assert "unreadable" in recovery(store, "show", "other").out
+
+
 @dataclass(frozen=True)
 class Money:
     cents: int
@@ -297,3 +331,8 @@ class Money:
 @tool
 def pays(money: Money) -> None:
     raise KeyboardInterrupt
+
+
+@tool(after_crash="retry")
+def fetches(what: str) -> bytes:
+    return bytes(100_000)
