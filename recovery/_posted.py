@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Literal
 
 from eventlog import Damage, LogReader, Packed, Record
 from eventlog._dataclass import dataclass
 from recovery._checkpoint import CheckpointStore
+from recovery._errors import UnreadableValueError
 from recovery._existing import backend_of, reader_of
 from recovery._keys import idempotency_key
 from recovery._signals import Signals
@@ -47,25 +49,20 @@ def posted(store: CheckpointStore | RunStore, run_id: str) -> list[Posted]:
 
 
 def _untaken(inbox: LogReader, run: Skimmed) -> list[Posted]:
-    signals = Signals()
-    if Signals.name in run.point.carried:
-        signals.restore(run.point.carried[Signals.name])
-    for entry in run.tail:
-        signals.observe(*entry)
+    signals = _taken(run)
     asking = {
         run.replay.foreign_key(one.lsn) or idempotency_key(run.uid, one.key): one
         for one in run.replay.undecided()
     }
-    names = {name for one in run.open_calls() if one.intent.tool == "wait_for"
-             if (name := _awaited(one.intent.args)) is not None}  # fmt: skip
+    names = {_awaited(one.intent.args) for one in run.open_calls() if one.intent.tool == "wait_for"}
     found: list[Posted] = []
     decided: dict[str, int] = {}  # where in `found` the last decision about a call is
     lost: list[Damage] = []
     for record in inbox.records(on_damage=lost.append):
         body = _body(record)
         said = (str(body.get("who", "")), str(body.get("why", "")))
-        if record.kind == "signal":
-            name = str(body["name"])
+        if record.kind == "signal" and "value" in body:
+            name = str(body.get("name", ""))
             if record.lsn > signals.taken(run.uid, name):
                 found.append(Posted(record.lsn, record.time_ns / 1e9, "signal", name, name in names,
                                     *said, body["value"]))  # fmt: skip
@@ -82,14 +79,30 @@ def _untaken(inbox: LogReader, run: Skimmed) -> list[Posted]:
     return found
 
 
+def _taken(run: Skimmed) -> Signals:
+    signals = Signals()
+    with suppress(KeyError, TypeError, ValueError):  # of a version that carries something else
+        signals.restore(run.point.carried[Signals.name])
+    for entry in run.tail:
+        signals.observe(*entry)
+    return signals
+
+
 def _body(record: Record) -> dict[str, Any]:
-    return {name: part if name == "value" else unpack(part)
-            for name, part in unpack_map(record.packed).items()}  # fmt: skip
+    """What a message says; nothing when it makes no sense."""
+    try:
+        return {name: part if name == "value" else unpack(part)
+                for name, part in unpack_map(record.packed).items()}  # fmt: skip
+    except (UnreadableValueError, ValueError):
+        return {}
 
 
 def _awaited(args: Any) -> str | None:
     """The name of the signal that a call waits for."""
-    match unpack(args) if args is not None else None:
-        case [[str(name), *_], _]:
-            return name
+    try:
+        match unpack(args) if args is not None else None:
+            case [[str(name), *_], _]:
+                return name
+    except (UnreadableValueError, ValueError):
+        pass
     return None

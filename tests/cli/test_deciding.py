@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from eventlog import EventLog
 from recovery import (
     CheckpointStore,
     OpenCall,
@@ -142,6 +143,19 @@ def test_only_what_was_not_taken_lies_in_the_inbox(store: Path) -> None:
     assert posted(there, "finished") == posted(there, "parked") == []
     (one,) = posted(there, "sleeping")
     assert (one.kind, one.about, one.wanted, one.who) == ("signal", "answer", False, "ann")
+
+
+def test_an_inbox_of_nonsense_is_passed_over(store: Path) -> None:
+    backend = CheckpointStore(store).backend
+    for kind, body in (("signal", {"x": 1}), ("decision", {"of": 3}), ("no_such", {}),
+                       ("signal", {"name": [1], "value": "\x1b[2J", "who": b"x"})):  # fmt: skip
+        backend.post("waiting", kind, body)
+    with EventLog.open(store / "waiting" / "inbox") as inbox:
+        inbox.append("signal", b"\xc1")
+        inbox.append("cancel", b"\x81\xa1a\xc7\x00\x14")
+    done = recovery(store, "show", "waiting")
+    assert done.code == 0 and raw(done.out + done.err) == [], done
+    assert "signal '[1]'" in done.out
 
 
 # -- what is asked
