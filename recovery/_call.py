@@ -11,6 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Generator
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -30,13 +31,17 @@ from recovery._events import (
     CallRetried,
     CallReturned,
 )
-from recovery._keys import CallKey, idempotency_key
+from recovery._keys import CallKey, idempotency_key, step_of
+from recovery._lost import Losses
 from recovery._replay import RecordedCall
 from recovery._shorten import shorten
 from recovery._tool import Arguments, Call, ToolSpec, function_name
 from recovery._values import digest, pack, pack_arguments, unpack
 
 _logger = logging.getLogger("recovery")
+
+# By this task, or by those that started it before they did: what comes later here came later then.
+_accounted: ContextVar[tuple[Losses | None, int]] = ContextVar("accounted", default=(None, 0))
 
 _OURS = "recovery."
 DIRECTLY = (
@@ -72,9 +77,11 @@ def _life(
     key = CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))
     key = key.nth(scope.next_occurrence(key))
     recorded = run.replay.claim(key) or _presumed(run, spec, key, packed, given)
+    _account_for(run, recorded)
     if recorded is not None and recorded.done:
         yield from _in_turn(run, recorded.turn, lambda: True)
         run.served += 1
+        _account_for(run, recorded)
         assert isinstance(recorded.last, Outcome)
         return _serve(run, spec, recorded.lsn, Settled(recorded.last_lsn, recorded.last))
     run.enter(scope)
@@ -108,6 +115,7 @@ def _life(
     if turn:
         run.replay.add_outcome(turn)
     yield from _in_turn(run, turn, run.has_begun)
+    _account_for(run, recorded)
     return _serve(run, spec, call.lsn, settled)
 
 
@@ -169,7 +177,7 @@ def _presumed(
     """A call that is not recorded, and that may have been made, for records are lost: recorded as
     one that is in doubt, as if its intent had been there. None if it cannot have been made."""
     losses = run.replay.losses
-    if losses is None or not losses.hides(key):
+    if losses is None or not losses.hides(key, _accounted_for(losses)):
         return None
     other = run.replay.resembling(key)
     if other is None and losses.drawn and not spec.repeatable:
@@ -184,6 +192,21 @@ def _presumed(
     admit(run, "call", key.tool)
     now = time.time_ns()
     return RecordedCall(run.emit(event), now, event, key, now)
+
+
+def _account_for(run: RunCore, recorded: RecordedCall | None) -> None:
+    """The intent of a call that may be among what is lost, or its outcome, is accounted for."""
+    losses = run.replay.losses
+    if losses is None or recorded is None or step_of(recorded.key.scope) is None:
+        return
+    if recorded.intent.lost:
+        _accounted.set((losses, _accounted_for(losses) + 1))
+
+
+def _accounted_for(losses: Losses) -> int:
+    """How many of the lost records the present code, before it came here, has accounted for."""
+    known, count = _accounted.get()
+    return count if known is losses else 0
 
 
 def _intent(

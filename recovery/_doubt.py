@@ -61,6 +61,10 @@ def settle(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, S
     match spec.after_crash:
         case "retry":
             how = Resolution.retry()
+        case "report" if run.replay.losses is not None and not run.replay.used_up:
+            # It is recorded that the agent went on with an outcome, which is lost: without it the
+            # agent would do something else than it did.
+            how = Resolution.unknown()
         case "report":
             how = Resolution.outcome(OutcomeUnknown(spec.name, call.idempotency_key))
         case "reconcile":

@@ -10,8 +10,8 @@ It could have been made there if the agent can have come to it by then:
 * a call made inside a call that had begun before the loss ended;
 * a call made inside one that is itself in doubt for this reason.
 
-When the code has done, since the repair, as many things as there are lost records, and comes to
-another step, then all of the lost ones are accounted for: what comes now is new.
+When the code has done, since the repair, as many things as there are lost records, then all of the
+lost ones are accounted for, and what comes now is new: in the same task, or in another step.
 """
 
 from __future__ import annotations
@@ -80,6 +80,11 @@ class Losses:
         self._high = self.step
 
     @property
+    def room(self) -> int:
+        """How many records are lost."""
+        return sum(gap.count for gap in self.gaps)
+
+    @property
     def upto(self) -> int:
         """The highest step of which calls may be among what is lost."""
         return max((gap.upto for gap in self.gaps), default=0)
@@ -107,11 +112,19 @@ class Losses:
             case MessagesChanged():
                 self._spend(str(self.step))
 
-    def hides(self, key: CallKey) -> bool:
-        """Whether a call that is not recorded may have been, among what is lost."""
+    def hides(self, key: CallKey, before: int = 0) -> bool:
+        """Whether a call that is not recorded may have been, among what is lost.
+
+        ``before``: so many things of which that is true were done by the same code before it. If
+        this was among what is lost, so were they.
+        """
         outer = outer_call(key.scope)
+        if outer in self.presumed:
+            return True  # perhaps not even lost, but recorded inside of a call that is
+        if before + 1 > self.room:
+            return False
         if outer:
-            return outer in self.presumed or any(outer < gap.last for gap in self.gaps)
+            return any(outer < gap.last for gap in self.gaps)
         step = step_of(key.scope)
         return step is not None and self.reaches(step)
 
@@ -168,7 +181,7 @@ class Losses:
         if step > self.step:
             if any(gap.repaired for gap in self.gaps):
                 self._spent += 1
-                if self._spent + 1 > sum(gap.count for gap in self.gaps):
+                if self._spent + 1 > self.room:
                     for gap in self.gaps:
                         gap.upto = min(gap.upto, step - 1)
             self.step = self._high = step

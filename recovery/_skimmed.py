@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from typing import Any
 
-from eventlog import Damage, Record
+from eventlog import Damage, Record, Snapshot
 from eventlog._dataclass import dataclass
 from recovery._doubt import call_of
 from recovery._errors import DamagedRunError, UnreadableValueError
 from recovery._events import (
     CallResolved,
     CallReturned,
+    LogRepaired,
     MessagesChanged,
     RecordsLost,
     RunStarted,
@@ -31,6 +32,7 @@ from recovery._history import (
 from recovery._lineage import ForkedFrom
 from recovery._replay import RecordedCall, Replay
 from recovery._snapshots import BrokenCheckpointError, checked_body
+from recovery._stored import needs
 from recovery._tool import Call
 from recovery._values import pack, unpack
 
@@ -55,6 +57,7 @@ class Point:
     recoveries: int = 0
     carried: dict[str, Any] = field(default_factory=dict)
     prologue: list[Record] = field(default_factory=list)
+    snapshot: Snapshot | None = None
 
 
 @dataclass(slots=True)
@@ -112,7 +115,8 @@ def skim_run(log: RunRecords, run_id: str) -> Skimmed:
     for point in _points(log, damage):
         lost: list[Damage] = []
         tail = list(_light(_entries(log.records(point.lsn + 1, on_damage=lost.append), lost)))
-        if not reaches_behind(tail, point.step):  # as for a recovery, see _history.load
+        # As for a recovery, see _history.load.
+        if not reaches_behind(tail, point.step) and not _needs_what_is_lost(log, point, tail):
             break
     entries = [*_entries(point.prologue, lost), *tail]
     started = next((event for _, _, event in entries if isinstance(event, RunStarted)), None)
@@ -126,6 +130,21 @@ def skim_run(log: RunRecords, run_id: str) -> Skimmed:
     )  # fmt: skip
 
 
+def _needs_what_is_lost(log: RunRecords, point: Point, tail: list[Entry]) -> bool:
+    """Whether the checkpoint could not be restored: a repair behind it says what is lost.
+
+    One that was taken behind a repair refers to nothing that was lost before.
+    """
+    ranges = [one for _, _, event in tail if isinstance(event, LogRepaired) for one in event.ranges]
+    if point.snapshot is None or not ranges:
+        return False
+    try:
+        _, needed = needs(log, point.snapshot)
+    except BrokenCheckpointError:
+        return True
+    return any(first <= lsn <= last for lsn in needed for first, last in ranges)
+
+
 def _points(log: RunRecords, damage: list[Damage]) -> Iterator[Point]:
     for snapshot in log.snapshots(damage.append):
         try:
@@ -137,7 +156,7 @@ def _points(log: RunRecords, damage: list[Damage]) -> Iterator[Point]:
         if is_there and len(found) == len(body["prologue"]):
             prologue = [found[lsn] for lsn in sorted(found)]
             yield Point(snapshot.lsn, snapshot.time_ns, body["step"], body["recoveries"],
-                        body["carried"], prologue)  # fmt: skip
+                        body["carried"], prologue, snapshot)  # fmt: skip
     yield Point()
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from eventlog import Damage, Record, Snapshot
 from eventlog._dataclass import dataclass
+from recovery._events import RecordsLost
 from recovery._history import RunRecords
 from recovery._parts import Parts, stand_in_of, values_in
 from recovery._snapshots import BrokenCheckpointError, checked_body, place_in_state
@@ -73,7 +74,8 @@ def stored_checkpoints(log: RunRecords) -> list[StoredCheckpoint]:
     there: set[int] = set()
     lent: dict[Ref, set[int]] = {}
     for record in log.records(1, on_damage=lambda damage: None):
-        there.add(record.lsn)
+        if record.kind != RecordsLost.kind:
+            there.add(record.lsn)
         lent |= _lent(record)
     read = {one.found.lsn: one for one in snapshots}
     listed = [_verified(one, read, there, lent) for one in snapshots]

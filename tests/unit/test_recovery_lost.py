@@ -112,3 +112,8 @@ def test_a_change_that_refers_to_what_is_lost_is_lost_as_well() -> None:
     assert found.refers_to_lost(MessagesChanged(0, 0, [{"a": 1}, Ref(4, 0)]))
     assert not found.refers_to_lost(MessagesChanged(0, 0, [Ref(2, 0)]))
     assert not found.refers_to_lost(MessagesChanged(0, 0, Packed(b"\x90")))
+
+
+def test_what_the_same_code_has_done_before_accounts_for_as_much() -> None:
+    found = losses((1, StepStarted(3)), (2, RecordsLost(3)), (4, LogRepaired([[2, 3]])))
+    assert found.hides(key("3"), before=1) and not found.hides(key("3"), before=2)
