@@ -76,6 +76,10 @@ def check_repaired(disk: SimulatedDisk, oldest: int = 1) -> RepairPlan | None:
         return None
     records, snapshots, last = readable(disk)
     with EventLog.read("log", files=disk) as reader:
+        if not records and reader.listing.log_id() is None:
+            with pytest.raises(UnsupportedFormatError, match="nothing in it says"):
+                plan(reader)
+            return None
         planned = plan(reader)
     assert files_of(disk) == files, "planning changed something"
     done = repair("log", files=disk, who="me", why="test")

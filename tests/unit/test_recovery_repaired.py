@@ -241,10 +241,19 @@ def test_no_checkpoint_stands_between_a_loss_and_the_calls_that_may_be_among_it(
         assert call.args == (f"letter {step}",)
         resolve(store, RUN, call.lsn, Resolution.outcome(f"sent letter {step}"))
         store = after_death(store)
+        if step == 2:  # and dies where the next step has begun, and nothing of it is done again
+            with pytest.raises(Died):
+                run_sync(Agent(dies_in_step_3), store, checkpoint_every_n=1)
+            store = after_death(store)
     assert run_sync(agent, store, checkpoint_every_n=1)["result"] == [
         "sent letter 1", "sent letter 2", "sent letter 3",
     ]  # fmt: skip
     assert set(executed.values()) == {1}
+
+
+def dies_in_step_3(run: Any) -> None:
+    if run.step == 3:
+        raise Died
 
 
 def test_the_log_says_how_to_go_on_where_it_is_not_repaired() -> None:
