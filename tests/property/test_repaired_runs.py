@@ -292,10 +292,10 @@ def random_agents(clock: agents.Clock, examples: int) -> Counter[str]:
 
 def test_agents_of_all_kinds_do_nothing_twice_behind_a_repair(clock: agents.Clock) -> None:
     ends = random_agents(clock, 30)
-    assert ends["ended"] > ends.total() / 2, ends
+    assert ends["ended"] > (ends.total() - ends["sound"]) / 3, ends
 
 
 @pytest.mark.crash
 def test_many_agents_of_all_kinds_do_nothing_twice_behind_a_repair(clock: agents.Clock) -> None:
-    ends = random_agents(clock, 600)
-    assert ends["ended"] > ends.total() / 2, ends
+    ends = random_agents(clock, 300)
+    assert ends["ended"] > (ends.total() - ends["sound"]) / 3, ends
