@@ -3,15 +3,19 @@ is called at night brings its run to its end. What is printed is what the docume
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.cli.harness import RUNS, call
 
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs/recovery-command.md").read_text("utf-8")
@@ -89,3 +93,15 @@ def test_each_section_is_about_a_command_that_is_there(name: str) -> None:
 
     names = {command.name for command in app.registered_commands}
     assert name in {*names, "A"}
+
+
+def test_the_fields_of_show_are_those_of_the_documentation(tmp_path: Path) -> None:
+    shutil.copytree(RUNS / "parked", tmp_path / "parked")
+    found = json.loads(call("recovery", "show", "parked", "--store", ".", "--json",
+                            cwd=tmp_path).out)  # fmt: skip
+    section = DOC[DOC.index("## show") : DOC.index("## checkpoints")]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.M)
+    names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert len(names) > 15 and set(names) <= found.keys()
+    (line,) = [line for line in section.splitlines() if line.startswith("| `open_calls`")]
+    assert set(re.findall(r"`(\w+)`", line)) - {"open_calls"} <= found["open_calls"][0].keys()

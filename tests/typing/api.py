@@ -145,6 +145,7 @@ async def main() -> None:
 def plain_main() -> None:
     of = RecoverableAgent(plain_agent)
     assert_type(of.run_with_recovery_sync("task", "run"), dict[str, Any])
+    assert_type(of.resume_sync("run"), dict[str, Any])
     assert_type(of.recovery_count, int)
     assert_type(of.store, CheckpointStore)
 
