@@ -36,6 +36,7 @@ from tests.cli.harness import NOW, RUNS, SGR, call, columns
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tools'}"}
+ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # which would hide that nothing is flushed
 PATIENCE_S = 30.0
 
 
@@ -389,8 +390,9 @@ def test_memory_does_not_grow_with_the_log(
 
 def test_what_a_range_shows_is_what_the_whole_shows(large: Path) -> None:
     with EventLog.read(large / "run") as reader:
-        whole = [item for item in dump(reader) if 3990 <= int(str(item["lsn"])) <= 4010]
-        assert list(dump(reader, 3990, 4010)) == whole
+        whole = [item for item in dump(reader) if int(str(item["lsn"])) >= 3990]
+        assert list(dump(reader, 3990)) == whole  # over several footers
+        assert list(dump(reader, 3990, 4010)) == whole[:21]
 
 
 # -- how it is shown

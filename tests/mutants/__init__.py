@@ -14,6 +14,7 @@ from tests.mutants import (
     commands,
     decisions,
     doctor,
+    dump,
     encryption,
     files,
     forks,
@@ -59,5 +60,5 @@ LAYERS: dict[str, list[Mutant]] = {
     "weight": weight.MUTANTS,
     "transfer": transfer.MUTANTS,
     "timeline": timeline.MUTANTS,
-    "logdump": logdump_commands.MUTANTS,
+    "logdump": [*dump.MUTANTS, *logdump_commands.MUTANTS],
 }
