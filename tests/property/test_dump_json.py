@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import msgpack
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eventlog import EventLog, LogReader, Packed
@@ -101,6 +101,8 @@ def test_any_log_decodes_to_what_was_written(
 
 
 @given(st.one_of(extended.map(msgpack.packb), bodies.map(msgpack.packb), st.binary()))
+@example(b"\x82\xa1a\x01\xa1a\x02")  # the same key twice
+@example(b"\x81\xa2$a\x01")
 def test_the_fast_way_to_json_is_the_same(packed: bytes) -> None:
     assert json_text(packed) == json.dumps(to_json(packed), allow_nan=False)
 
