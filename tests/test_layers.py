@@ -26,6 +26,7 @@ OPTIONAL = {"eventlog._frame": "isal", "recovery._numpy": "numpy"}
 EXTRAS = {
     "recovery.cli": {"typer", "rich"},
     "logdump": {"rich", "shtab"},
+    "logdump._browse_app": {"textual"},
     "recovery.testing._proxy": {"h11"},
     "eventlog._xaes": {"cryptography"},
 }
@@ -203,6 +204,7 @@ def test_every_pure_module_exists() -> None:
         ("recovery._run", "import logdump", "upwards: logdump"),
         ("recovery._run", "import openai", "third party: openai"),
         ("recovery._run", "import typer", "third party: typer"),
+        ("logdump._browse", "import textual", "third party: textual"),
         ("recovery.testing._watch", "import h11", "third party: h11"),
         ("recovery._run", "from .integrations import x", "integrations are imported by users only"),
         ("recovery._run", "from recovery.testing import Finding", "testing is imported by tests"),

@@ -83,6 +83,7 @@ HOW: dict[str, How] = {
         variants={"{run} --content --redact card": ("waiting",)},
         wide=True,
     ),
+    "logdump browse": How(elsewhere=True),  # test_browse.py
     "logdump import": How(elsewhere=True),  # tests/integration/test_logdump_export.py
     "logdump diff": How(
         "{run} {run}",

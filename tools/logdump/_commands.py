@@ -1,6 +1,7 @@
 """The commands, in the order in which the help has them."""
 
 from logdump import (
+    _browse,
     _diff,
     _dump,
     _export,
@@ -22,6 +23,7 @@ COMMANDS: tuple[Command, ...] = (
     _stats.COMMAND,
     _diff.COMMAND,
     _timeline.COMMAND,
+    _browse.COMMAND,
     _export.COMMAND,
     _import.COMMAND,
     _otlp.COMMAND,

@@ -14,7 +14,7 @@ from logdump._raw import Raw
 from logdump._rows import Row
 from logdump._show import as_line
 from recovery.cli._text import cut, size
-from recovery.cli._values import HIDDEN, Term, pretty, readable, short
+from recovery.cli._values import HIDDEN, Redaction, Term, pretty, readable, short
 
 # What a line shows of a larger value is not worth the decoding.
 DECODED_SIZE_MAX = 4 << 20
@@ -25,6 +25,40 @@ _OF_TOOLS = ("args", "value", "message", "traceback")
 _to_text = json.JSONEncoder(allow_nan=False).encode  # json.dumps makes one each time
 
 
+def shown_value(packed: bytes, kind: str, tool: str, redaction: Redaction) -> Any:
+    """The readable value of a record of this kind, about a call of this tool, as far as it may be
+    shown."""
+    value = redaction.shown(readable(packed), kind)
+    if tool and redaction.hides(tool) and isinstance(value, dict):
+        value |= {name: Term(HIDDEN) for name in _OF_TOOLS if name in value}
+    return value
+
+
+class Values:
+    """The values of records, as far as they may be shown. ``whole``: of any size."""
+
+    def __init__(self, redaction: Redaction, whole: bool = False) -> None:
+        self._redaction, self._whole = redaction, whole or redaction.everything
+        self._known: tuple[int, Any] = (0, None)  # the readable value of the record of this LSN
+
+    def of(self, row: Row) -> Any:
+        """The readable one; None where there is no key."""
+        if row.record is None:
+            return None
+        if self._known[0] != row.lsn:
+            shown = shown_value(row.record.packed, row.kind, row.tool, self._redaction)
+            self._known = row.lsn, shown
+        return self._known[1]
+
+    def short(self, row: Row, width: int) -> str:
+        """What matters in it, in so many columns."""
+        if row.hidden is not None:
+            return cut(f"encrypted under the key {row.hidden.key_id}", width)
+        if row.size > DECODED_SIZE_MAX and not self._whole:
+            return short(Term(f"<{size(row.size)}; --full shows it>"), width)
+        return value_text(row.kind, self.of(row), width)
+
+
 class Lines:
     """Prints records and problems of one log in the way that was asked for.
 
@@ -33,19 +67,18 @@ class Lines:
 
     def __init__(self, context: Context, reader: LogReader, is_run: bool | None) -> None:
         self._context, self._args, self._out = context, context.args, context.out
-        self._redaction = context.redaction
         self._reader, self._is_run = reader, is_run
         self._raw = Raw(reader, self._args.bytes, bool(self._args.redact))
         self._colour = wants_colour(self._args.color, self._out)
         self._columns: Columns | None = None
-        self._known: tuple[int, Any] = (0, None)  # the readable value of the record of this LSN
+        self._values = Values(context.redaction, self._args.full)
         self._frame = (0, 0)  # segment and offset of what --raw has shown last
         if is_run is not None and not self._args.json:
             self._begin(is_run)
 
     def text(self, row: Row) -> str:
         """All of the value as it is shown, on one line."""
-        return short(self._value(row), None)
+        return short(self._values.of(row), None)
 
     def show(self, item: Row | Finding) -> None:
         """Print it."""
@@ -77,12 +110,12 @@ class Lines:
         columns = self._columns or self._begin(row.event is not None)
         if self._args.raw:
             self._segment(row.segment)
-        self._print(columns.line(row, lambda width: self._short(row, width)))
+        self._print(columns.line(row, lambda width: self._values.short(row, width)))
         if self._args.raw and self._frame != (row.segment, row.offset):
             self._frame = row.segment, row.offset
             self._print_all(self._raw.frame(row.segment, row.offset))
         if self._args.full and row.record is not None:
-            for line in pretty(self._value(row), 4):
+            for line in pretty(self._values.of(row), 4):
                 self._print(line)
 
     def _segment(self, number: int) -> None:
@@ -95,35 +128,12 @@ class Lines:
         if number != before:
             self._frame = number, 0
 
-    def _short(self, row: Row, width: int) -> str:
-        if row.hidden is not None:
-            return cut(f"encrypted under the key {row.hidden.key_id}", width)
-        assert row.record is not None
-        large = len(row.record.packed) > DECODED_SIZE_MAX
-        if large and not self._redaction.everything and not self._args.full:
-            return short(Term(f"<{size(len(row.record.packed))}; --full shows it>"), width)
-        return value_text(row.kind, self._value(row), width)
-
-    def _value(self, row: Row) -> Any:
-        """The value as it may be shown."""
-        if row.record is None:
-            return None
-        if self._known[0] != row.lsn:
-            self._known = row.lsn, self._shown(row, row.record.packed)
-        return self._known[1]
-
-    def _shown(self, row: Row, packed: bytes) -> Any:
-        value = self._redaction.shown(readable(packed), row.kind)
-        if row.tool and self._redaction.hides(row.tool) and isinstance(value, dict):
-            value |= {name: Term(HIDDEN) for name in _OF_TOOLS if name in value}
-        return value
-
     def _json(self, row: Row) -> str:
         head = _to_text(row.as_json())
         if row.record is None:
             return head
         hidden = self._args.redact
-        body = as_line(self._value(row)) if hidden else json_text(row.record.packed)
+        body = as_line(self._values.of(row)) if hidden else json_text(row.record.packed)
         return f'{head[:-1]}, "body": {body}}}'
 
     def _print(self, line: str) -> None:

@@ -79,24 +79,25 @@ def _run(context: Context) -> int:
         if not path.match(SEGMENT):
             raise UsageError(f"{path} is a file, and no segment: those are called 00000001.seg")
         return _Checked(context, str(path.parent)).check(int(path.stem)).exit_code
-    runs = [] if _has_segments(path) or not path.is_dir() else list(_runs(path))
+    runs = [] if has_segments(path) or not path.is_dir() else list(_runs(path))
     return _store(context, runs) if runs else _run_and_inbox(context, str(path))
 
 
-def _has_segments(path: Path) -> bool:
+def has_segments(path: Path) -> bool:
+    """Whether the directory is a log."""
     return next(path.glob(SEGMENT), None) is not None
 
 
 def _runs(path: Path) -> Iterator[Path]:
     """The runs of a store; what is just being made, or else no run, is passed over."""
     for one in sorted(path.iterdir()):
-        if RUN_ID.fullmatch(one.name) and one.is_dir() and _has_segments(one):
+        if RUN_ID.fullmatch(one.name) and one.is_dir() and has_segments(one):
             yield one
 
 
 def _run_and_inbox(context: Context, path: str, *, named: bool = False) -> int:
     before = 0
-    if _has_segments(Path(path, INBOX)):
+    if has_segments(Path(path, INBOX)):
         before = _Checked(context, f"{path}/{INBOX}", named=True).check().exit_code
     try:
         return _Checked(context, path, named=named).check(before=before).exit_code
