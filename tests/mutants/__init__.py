@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.mutants import (
     attempts,
+    browse,
     calls,
     children,
     commands,
@@ -60,5 +61,5 @@ LAYERS: dict[str, list[Mutant]] = {
     "weight": weight.MUTANTS,
     "transfer": transfer.MUTANTS,
     "timeline": timeline.MUTANTS,
-    "logdump": [*dump.MUTANTS, *logdump_commands.MUTANTS],
+    "logdump": [*browse.MUTANTS, *dump.MUTANTS, *logdump_commands.MUTANTS],
 }

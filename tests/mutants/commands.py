@@ -27,7 +27,7 @@ MUTANTS = [
     Mutant(
         "verify-leaves-the-inbox-out",
         "Damage to what was sent to a run is not found.",
-        [Edit(VERIFY, "if _has_segments(Path(path, INBOX)):", "if False:")],
+        [Edit(VERIFY, "if has_segments(Path(path, INBOX)):", "if False:")],
         [CLI + "test_the_inbox_of_a_run_is_verified_with_it"],
     ),
     Mutant(
