@@ -348,7 +348,7 @@ class _Import:
         for lsn in range(first, last + 1, LOST_AT_ONCE):
             until = min(lsn + LOST_AT_ONCE - 1, last)
             about = {"last": until} | ({"snapshot": True} if lsn in self._snapshots[-1:] else {})
-            self._add(log, [(LOST, pack(about)), *[(LOST, pack({}))] * (until - lsn)])
+            self._add(log, [(LOST, pack(about)), *[(LOST, pack({"last": 0}))] * (until - lsn)])
 
     def _add(self, log: EventLog, items: list[tuple[str, bytes]]) -> None:
         """Append what no line says."""

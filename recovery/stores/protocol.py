@@ -17,10 +17,8 @@ from eventlog import (
     RefusedValueError,
     UnsupportedFormatError,
 )
-from eventlog._backup import backup_of
 from eventlog._files import Files
 from eventlog._log import Durability
-from eventlog._removal import finish, remove, removed_from
 from eventlog.encryption import Encryption
 from recovery._errors import RecoveryError
 from recovery._values import pack, pack_map, unpack
@@ -166,6 +164,8 @@ class LogStore:
 
     def remove(self, run_id: str, at: int | None = None) -> None:
         """See RunStore.remove."""
+        from eventlog._removal import remove  # noqa: PLC0415 - only where runs are removed
+
         remove(self._files, self._path(run_id), at, also=frozenset({INBOX}))
 
     def size(self, run_id: str) -> int:
@@ -184,16 +184,20 @@ class LogStore:
 
     def sweep(self) -> int:
         """See RunStore.sweep."""
+        from eventlog._removal import finish  # noqa: PLC0415 - as above
+
         return finish(self._files, self.root)
 
     def unswept(self) -> list[str]:
         """The runs (by id) of which an interrupted removal has left something."""
-        return [
-            of for name in self._files.list_directories(self.root) if (of := removed_from(name))
-        ]
+        from eventlog._removal import removed_from  # noqa: PLC0415 - as above
+
+        return list(filter(None, map(removed_from, self._files.list_directories(self.root))))
 
     def backups(self) -> list[str]:
         """The names of the directories in which repairs have left logs as they were."""
+        from eventlog._backup import backup_of  # noqa: PLC0415 - only where somebody asks
+
         return list(filter(backup_of, self._files.list_directories(self.root)))
 
     def _open_inbox(self, run_id: str) -> EventLog:

@@ -72,7 +72,15 @@ def check_calls(account: Account, entries: Entries) -> None:
             return False
         return (outer in ends and ends[outer][0] > lsn) or covered(outer)
 
-    tried = Counter(event.call for *_, event in entries if isinstance(event, CallRetried))
+    first_ends: dict[int, int] = {}
+    for lsn, _, event in entries:
+        if is_end(event):
+            first_ends.setdefault(event.call, lsn)
+    tried = Counter(
+        event.call for lsn, _, event in entries
+        if isinstance(event, CallRetried) and event.call in calls
+        and lsn < first_ends.get(event.call, lsn + 1) and not late(event.call, lsn, calls, ends)
+    )  # fmt: skip
     for name in {event.tool for event in calls.values()}:
         mine = {lsn: event for lsn, event in calls.items() if event.tool == name}
         ended = [ends[lsn] for lsn in mine if lsn in ends]

@@ -316,7 +316,7 @@ def test_many_lost_records_are_marked_in_several_batches() -> None:
     assert imported(lines, disk, lost="marked") == Imported(9001, 9000)
     found = kinds_of(disk, "new")
     assert [kind for _, kind, _ in found] == [LOST] * 9000 + [REPAIRED]
-    starts = [(lsn, body["last"]) for lsn, _, body in found[:-1] if body]
+    starts = [(lsn, body["last"]) for lsn, _, body in found[:-1] if body["last"]]
     assert starts == [(1, 4096), (4097, 8192), (8193, 9000)]
 
 
