@@ -26,7 +26,7 @@ n  p                           the next or previous problem: damage, a failure,
                                a failed attempt, a call in doubt
 /                              search forward in kinds, tools and values
 f                              follow a live run
-Enter                          from a run to its records, from there to the value
+Enter                          from a run to its records, and to the value
 Tab  Shift+Tab                 from pane to pane
 Escape                         stop searching; back to the records
 ?  q                           these keys; quit"""
