@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import sys
 
-from recovery.cli._exit import USAGE
+from recovery.cli._exit import INTERRUPTED, USAGE
+from recovery.cli._streams import open_closed
 
 EXTRA = {"typer", "rich", "click", "h11"}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; its exit code."""
+    open_closed()
     try:
         from recovery.cli._app import run  # noqa: PLC0415 - needs the extra
+
+        return run(argv)
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] not in EXTRA:
             raise
@@ -24,4 +28,5 @@ def main(argv: list[str] | None = None) -> int:
             "pip install 'agent-eventlog[cli]'\n"
         )
         return USAGE
-    return run(argv)
+    except KeyboardInterrupt:  # before a command has begun, which ends by itself
+        return INTERRUPTED

@@ -22,6 +22,8 @@ from recovery.cli import (
     _signal,
     _undo,
 )
+from recovery.cli._exit import FOUND
+from recovery.cli._terminal import because, complain
 
 app = typer.Typer(
     name="recovery",
@@ -60,6 +62,9 @@ def run(argv: list[str] | None) -> int:
         logging.getLogger(name).addHandler(logging.NullHandler())
     try:
         app(sys.argv[1:] if argv is None else argv, prog_name="recovery")
+    except OSError as exc:  # while it shows help: commands end by themselves
+        complain(because(exc), FOUND)
+        return FOUND
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return 0

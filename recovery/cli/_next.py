@@ -59,7 +59,10 @@ class Commands:
             case "unreadable":
                 todo = [self.logdump("verify")]
             case "running":
-                todo = [self.logdump("dump --follow"), self.of("cancel")]
+                todo = [
+                    line for call in one.calls[:CALLS_MAX] for line in self._answers(call, sent)
+                ]
+                todo += [self.logdump("dump --follow"), self.of("cancel")]
             case _:
                 todo = [line for call in one.calls[:CALLS_MAX] for line in self._about(call, sent)]
                 todo.append(self.resume(one.parent.run_id if one.parent else ""))
@@ -70,7 +73,12 @@ class Commands:
             yield self.of("show", run=call.child)
         elif call.state == "in doubt" and call.after_crash == "park":
             yield from self.resolve(call.lsn)
-        elif call.state == "asks" and not any(one.about == str(call.lsn) for one in sent):
+        else:
+            yield from self._answers(call, sent)
+
+    def _answers(self, call: OpenCall, sent: Sequence[Posted]) -> Iterator[str]:
+        """What a call waits for, and nobody has sent yet: a process that has the run takes it."""
+        if call.state == "asks" and not any(one.about == str(call.lsn) for one in sent):
             yield self.of("approve", str(call.lsn))
             yield self.of("deny", f"{call.lsn} --why TEXT")
         elif call.state == "waits" and call.tool == "wait_for":

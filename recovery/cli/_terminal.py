@@ -20,6 +20,7 @@ from recovery import RecoveryError
 from recovery.cli._console import Terminal
 from recovery.cli._exit import CLOSED_PIPE, FOUND, INTERRUPTED, USAGE
 from recovery.cli._keys import KeyFileError
+from recovery.cli._streams import discard, output_failed
 from recovery.cli._text import printable, printable_lines
 
 PIPE_WIDTH = 160
@@ -37,9 +38,7 @@ def ends_politely() -> Iterator[None]:
             yield
             sys.stdout.flush()
         except BrokenPipeError:
-            # The interpreter flushes once more at exit, and would complain about the closed pipe.
-            with suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard()
             raise typer.Exit(CLOSED_PIPE) from None
         except (KeyFileError, ValueError) as exc:
             raise complain(str(exc), USAGE) from None
@@ -48,11 +47,16 @@ def ends_politely() -> Iterator[None]:
         except (RecoveryError, LogError) as exc:
             raise complain(str(exc), FOUND) from None
         except OSError as exc:
-            where = f"{exc.filename}: " if exc.filename else ""
-            raise complain(f"{where}{exc.strerror or exc}", FOUND) from None
+            raise complain(because(exc), FOUND) from None
         except (KeyboardInterrupt, typer.Abort):  # the latter while it asks
             progress().print("interrupted", style="bold")
             raise typer.Exit(INTERRUPTED) from None
+
+
+def because(exc: OSError) -> str:
+    """What the system refused, and where."""
+    where = exc.filename or ("standard output" if output_failed() else "")
+    return f"{where}{where and ': '}{exc.strerror or exc}"
 
 
 def _held(exc: LogLockedError) -> str:

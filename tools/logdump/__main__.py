@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import logging
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn, TextIO
@@ -22,10 +22,13 @@ from logdump._commands import COMMANDS, DEFAULT
 from logdump._exit import CLOSED_PIPE, IN_USE, INTERRUPTED, IO_ERROR, NO_INPUT, NO_KEY, USAGE
 from recovery import RecoveryError
 from recovery.cli._keys import KeyFileError
+from recovery.cli._streams import discard, open_closed, output_failed
 from recovery.cli._text import printable
 
 _RAW = argparse.RawDescriptionHelpFormatter
 HINTS_MAX = 5
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+WRITING = {"repair", "import"}
 
 HELP = """\
 Show and check the log of an agent: a directory with 00000001.seg and so on.
@@ -45,12 +48,14 @@ logdump COMMAND --help says more."""
 def main(argv: list[str] | None = None) -> int:
     """Run the command; its exit code."""
     logging.getLogger("eventlog").addHandler(logging.NullHandler())  # it is shown in its place
+    open_closed()
     try:
         args = _parser().parse_args(_with_command(sys.argv[1:] if argv is None else argv))
-        with _output() as out:
-            return _run(args, out)
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # letters that the terminal has not
+        return _run(args, sys.stdout)
     except BrokenPipeError:
-        _discard()
+        discard()
         return CLOSED_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -59,7 +64,9 @@ def main(argv: list[str] | None = None) -> int:
 def _run(args: argparse.Namespace, out: TextIO) -> int:
     command = next(one for one in COMMANDS if one.name == args.command)
     try:
-        return command.run(Context(args, out))
+        code = command.run(Context(args, out))
+        out.flush()  # in here: a full disk or a closed pipe is told like any other
+        return code
     except BrokenPipeError:
         raise
     except (UsageError, LogLockedError) as exc:
@@ -76,7 +83,17 @@ def _run(args: argparse.Namespace, out: TextIO) -> int:
     except RecoveryError as exc:
         return _complain(NOT_A_LOG, str(exc))
     except OSError as exc:
-        return _complain(IO_ERROR, f"{exc.filename or args.path}: {exc.strerror or exc}")
+        return _complain(IO_ERROR, f"{_where(exc, args)}: {exc.strerror or exc}")
+
+
+def _where(exc: OSError, args: argparse.Namespace) -> str:
+    """What could not be read or written. Files of a log are opened in its directory."""
+    if exc.filename:
+        name = os.fsdecode(exc.filename)
+        return name if os.sep in name else str(Path(args.path, name))
+    # Of what a command reads, nothing can be full.
+    full = exc.errno in FULL and args.command not in WRITING
+    return "standard output" if output_failed() or full else str(args.path)
 
 
 def _with_command(argv: Sequence[str]) -> list[str]:
@@ -148,21 +165,6 @@ class _Parser(argparse.ArgumentParser):
         """argparse would exit with 2, which is one of verify's bits."""
         self.print_usage(sys.stderr)
         self.exit(_complain(USAGE, f"{message} (--help shows examples)"))
-
-
-@contextmanager
-def _output() -> Iterator[TextIO]:
-    """Standard output, flushed at the end so that a closed pipe is noticed in here."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # letters that the terminal has not
-    yield sys.stdout
-    sys.stdout.flush()
-
-
-def _discard() -> None:
-    # The interpreter flushes once more at exit, and would complain about the closed pipe.
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,40 @@
+"""The standard streams as a command finds them: closed, full, or with nobody at the other end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+
+def open_closed() -> None:
+    """Make the standard streams that the caller has closed (``>&-``) the null device.
+
+    Else the next file that is opened, say a segment of a log, gets the number of one of them, and
+    whatever a library or a child process prints goes into it.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
+            os.set_inheritable(fd, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def output_failed() -> bool:
+    """Whether standard output cannot be written to; what waits to be written is dropped then."""
+    try:
+        sys.stdout.flush()  # fails again: what could not be written is still there
+    except OSError:
+        discard()
+        return True
+    return False
+
+
+def discard() -> None:
+    """Send what is left to the null device: the interpreter flushes once more at exit, and would
+    complain about a closed pipe or a full disk again."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
