@@ -50,7 +50,7 @@ def resolve(
         in_doubt |= for_undo
         failed = history.ended.call if isinstance(history.ended, RunFailed) else 0
         if call not in in_doubt and (not failed or call != failed):
-            state = "has an outcome" if call in intents else "is no call of this run"
+            state = "has an outcome" if call in intents else "is no open call of this run"
             raise RecoveryError(
                 f"LSN {call} of run {run_id!r} {state}; in doubt: {sorted(in_doubt) or 'none'}. "
                 "Nothing was written."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,9 +29,31 @@ def value_given(text: str, name: str, *, as_text: bool = False) -> Any:
     if as_text:
         return text
     try:
-        return json.loads(text)
+        return json.loads(
+            text, object_pairs_hook=_once, parse_constant=_no_json, parse_float=_finite
+        )
     except (ValueError, RecursionError) as exc:
         reason = exc if isinstance(exc, ValueError) else "it is nested too deeply"
         is_text = text.lstrip()[:1] not in ('"', "{", "[")
         quoted = " Text is given in quotes: '\"...\"'." if is_text else ""
         raise ValueError(f"{where} is not JSON: {reason}.{quoted}") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object. Which of two values of a key was meant is not for us to choose."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} is there twice")
+        found[key] = value
+    return found
+
+
+def _no_json(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    if not isfinite(number := float(text)):
+        raise ValueError(f"{text} is too large for a float")
+    return number

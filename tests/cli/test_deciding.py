@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -100,6 +101,10 @@ def test_a_name_that_is_several_is_refused(store: Path) -> None:
         (["--outcome", "250 OK"], "is not JSON"),
         (["--outcome", "@damaged_frame/00000001.seg"], "not text in UTF-8"),
         (["--outcome", "[" * 100_000], "nested too deeply"),
+        (["--outcome", "NaN"], "NaN is no number of JSON"),
+        (["--outcome", "[-Infinity]"], "-Infinity is no number of JSON"),
+        (["--outcome", "1e999"], "1e999 is too large for a float"),
+        (["--outcome", '{"paid": 1, "paid": 2}'], "the key 'paid' is there twice"),
     ],
 )
 def test_wrong_usage_writes_nothing(store: Path, args: list[str], says: str) -> None:
@@ -188,6 +193,16 @@ def test_a_live_run_is_told_to_end(store: Path) -> None:
         assert done.code == 0 and "told to end" in done.out
     assert [one.kind for one in posted(CheckpointStore(store), "waiting")] == ["cancel"]
     assert "it is to end" in recovery(store, "show", "waiting").out
+
+
+def test_what_a_live_run_waits_for_is_among_what_to_do_next(store: Path) -> None:
+    with CheckpointStore(store).claim("waiting"):
+        shown = recovery(store, "show", "waiting").out
+        assert re.search(r"state +running", shown)
+        assert "recovery approve waiting 38" in shown and "recovery deny waiting 38" in shown
+        assert "recovery resume" not in shown and "recovery resolve" not in shown
+        assert recovery(store, "approve", "waiting", "38").code == 0
+        assert "recovery approve" not in recovery(store, "show", "waiting").out  # it is sent
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,7 @@ def test_since_may_be_said_from_now(store: Path, ago: str, seconds: int) -> None
         (("--headers",), "goes with --raw"),
         (("--at", "x"), "a segment and an offset, as in 2:0x1f40"),
         (("--at", "9:64"), "there is no segment 9"),
+        (("--at", f"1:{10**20}"), "a segment and an offset, as in 2:0x1f40"),
         (("--color", "mauve"), "invalid choice"),
     ],
 )

@@ -119,7 +119,7 @@ def test_it_can_be_resolved(store: CheckpointStore) -> None:
 
 def test_and_what_is_no_call_in_doubt_cannot(store: CheckpointStore) -> None:
     crashed(store)
-    with pytest.raises(RecoveryError, match="is no call of this run; in doubt"):
+    with pytest.raises(RecoveryError, match="is no open call of this run; in doubt"):
         resolve(store, "run", 1, Resolution.retry())
 
 

@@ -154,7 +154,7 @@ def test_a_run_that_is_at_work_is_not_touched(store):
 def test_the_failed_call_that_ended_a_run_is_settled(store, resolution, result):
     with pytest.raises(RunFailedError, match="bad address") as caught:
         run(store, "bad")
-    with pytest.raises(RecoveryError, match="no call of this run"):
+    with pytest.raises(RecoveryError, match="no open call of this run"):
         resolve(store, "run", 1, resolution)
     resolve(store, "run", caught.value.call, resolution)
     assert run(store, "bad") == run(store, "bad") == ["sent safe", result]

@@ -514,7 +514,7 @@ def test_a_call_in_doubt_is_resolved_before_anything_is_undone(every, how, expec
     resolve(store, "run", call.lsn, how)
     assert start(agent, store, every) == len(expected)
     assert undone() == expected
-    with pytest.raises(RecoveryError, match=r"(has an outcome|is no call of this run)"):
+    with pytest.raises(RecoveryError, match=r"(has an outcome|is no open call of this run)"):
         resolve(store, "run", call.lsn, Resolution.retry())
 
 

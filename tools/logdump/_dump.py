@@ -19,6 +19,8 @@ from logdump._rows import Narrator, Row, rows
 from recovery._status import status_of
 from recovery.cli._text import count
 
+OFFSET_MAX = 1 << 62  # what the system takes
+
 TEXT = """\
 Print every record, one per line: LSN, time, step, kind, tool, size of the
 value in bytes, how long the call took, the value cut short. A tool has the
@@ -182,7 +184,7 @@ def _at(context: Context) -> int:
         number, offset = (int(word, 0) for word in words)
     except ValueError:
         number = offset = -1
-    if number < 1 or offset < 0:
+    if number < 1 or not 0 <= offset <= OFFSET_MAX:
         raise UsageError(f"--at {context.args.at}: a segment and an offset, as in 2:0x1f40")
     with context.read() as reader:
         if number not in reader.listing.numbers():
