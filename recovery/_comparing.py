@@ -11,10 +11,10 @@ from eventlog import Packed
 from eventlog._dataclass import dataclass
 from recovery._difference import Alike, differing, same
 from recovery._errors import UnreadableValueError
+from recovery._readable import Term, readable
 from recovery._shorten import shorten
 from recovery._told import CallTold, ChangeTold, Held, RunTold, What
 from recovery._values import unpack
-from recovery.cli._values import Term, readable
 
 LOST = Term("(lost)")
 MORE = Term("(and more)")

@@ -63,6 +63,7 @@ PURE = {
     "recovery._usage",
     "recovery._spans",
     "recovery._shorten",
+    "recovery._text",
     "recovery._signals",
     "recovery._compensation",
     "recovery._tally",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recovery import approve, deny
+from recovery._readable import Redaction
 from recovery.cli._calls import lsn_of
 from recovery.cli._show import commands_for
 from recovery.cli._status import arguments
@@ -19,7 +20,6 @@ from recovery.cli._store import (
     store_of,
 )
 from recovery.cli._terminal import ends_politely, say
-from recovery.cli._values import Redaction
 
 MORE = """\b
 The decision is about exactly this call with these arguments. Of several the

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from recovery import accept, cancel, status
+from recovery._text import count
 from recovery.cli._show import commands_for
 from recovery.cli._store import KeyFile, RunId, StoreOption, Who, Why, Yes, known, login, store_of
 from recovery.cli._story import children_known
 from recovery.cli._terminal import confirm, ends_politely, say
-from recovery.cli._text import count
 
 CANCEL_MORE = """\b
 A run that no process has is ended at once, and its child runs with it. A

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from recovery._check import Check, Level
 from recovery._doctor import examine
+from recovery._text import count, printable, size
 from recovery.cli._exit import FOUND, OK
 from recovery.cli._store import AsJson, KeyFile, StoreOption, file_store
 from recovery.cli._terminal import ends_politely, output, say, show_json
-from recovery.cli._text import count, printable, size
 
 MORE = """\b
 It makes a log of its own in the store, tries locks, names and flushes with

@@ -8,8 +8,8 @@ from typing import Any
 from eventlog import Packed
 from recovery import RunEvent
 from recovery._event_text import DECODED_SIZE_MAX, text_of
-from recovery.cli._text import cut, duration, printable
-from recovery.cli._values import Redaction, readable, short
+from recovery._readable import Redaction, readable, short
+from recovery._text import cut, duration, printable
 
 WIDTH = 60  # columns of a value
 

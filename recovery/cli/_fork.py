@@ -13,6 +13,7 @@ from rich.text import Text
 from recovery import RecoveryError, fork
 from recovery._existing import reader_of
 from recovery._stored import StoredCheckpoint, stored_checkpoints
+from recovery._text import printable, size
 from recovery.cli._exit import FOUND
 from recovery.cli._given import VALUE, value_given
 from recovery.cli._show import commands_for
@@ -30,7 +31,6 @@ from recovery.cli._store import (
     store_of,
 )
 from recovery.cli._terminal import complain, ends_politely, output, say, show_json
-from recovery.cli._text import printable, size
 
 FORK_MORE = """\b
 NEW_ID is as RUN was at the end of step N (0: before the first; without --at

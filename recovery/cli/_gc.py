@@ -16,10 +16,10 @@ from rich.text import Text
 from recovery import RemovedRun, gc
 from recovery._removal import ENDED, OVER
 from recovery._status import State
+from recovery._text import age, count, printable, size
 from recovery.cli._status import STYLES
 from recovery.cli._store import AsJson, KeyFile, StoreOption, Yes, open_store
 from recovery.cli._terminal import confirm, ends_politely, output, say, show_json
-from recovery.cli._text import age, count, printable, size
 from recovery.stores.protocol import LogStore
 
 MORE = """\b

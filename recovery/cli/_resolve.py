@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from recovery import CheckpointStore, Resolution, RunStatus, resolve, status
+from recovery._text import cut
 from recovery.cli._calls import lsn_of, tool_of
 from recovery.cli._given import VALUE, AsText, value_given
 from recovery.cli._show import commands_for
@@ -23,7 +24,6 @@ from recovery.cli._store import (
     store_of,
 )
 from recovery.cli._terminal import ends_politely, say
-from recovery.cli._text import cut
 
 MORE = """\b
 Exactly one of --outcome, --retry and --fail. A call is always named, also if

@@ -26,6 +26,8 @@ from recovery import (
     StoppedError,
     status,
 )
+from recovery._readable import Redaction, readable, short
+from recovery._text import printable_lines
 from recovery._values import pack
 from recovery.cli._exit import FOUND, INTERRUPTED
 from recovery.cli._next import Commands
@@ -43,8 +45,6 @@ from recovery.cli._store import (
     open_store,
 )
 from recovery.cli._terminal import complain, confirm, ends_politely, hint, say, show_json, their_own
-from recovery.cli._text import printable_lines
-from recovery.cli._values import Redaction, readable, short
 
 MORE = """\b
 The agent is looked for in the present directory, then among what is

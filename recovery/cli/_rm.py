@@ -10,10 +10,10 @@ import typer
 
 from eventlog import LogError
 from recovery import RecoveryError, RemovedRun, remove
+from recovery._text import age, count, printable, size
 from recovery.cli._exit import FOUND
 from recovery.cli._store import KeyFile, RunId, StoreOption, Yes, open_store
 from recovery.cli._terminal import complain, confirm, ends_politely, say
-from recovery.cli._text import age, count, printable, size
 
 MORE = """\b
 A run that a process has is never deleted, nor a child run while its parent

@@ -17,12 +17,12 @@ from eventlog import LogError
 from recovery import CheckpointStore, RecoveryError, RunStatus
 from recovery import runs as all_runs
 from recovery._posted import posted
+from recovery._readable import Redaction
 from recovery._status import State
+from recovery._text import age, printable
 from recovery.cli._status import STYLES, as_json_object, is_due
 from recovery.cli._store import AsJson, KeyFile, Redact, StoreOption, open_store
 from recovery.cli._terminal import ends_politely, output, say, show_json
-from recovery.cli._text import age, printable
-from recovery.cli._values import Redaction
 
 MORE = """\b
 examples:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 
 from recovery import CheckpointStore, RunStatus, status
+from recovery._readable import Redaction
 from recovery.cli import _story
 from recovery.cli._next import Commands
 from recovery.cli._status import Row, as_json_object, grid, rows
 from recovery.cli._store import AsJson, KeyFile, Redact, RunId, StoreOption, store_of
 from recovery.cli._story import Story, read_story
 from recovery.cli._terminal import ends_politely, output, show_json
-from recovery.cli._values import Redaction
 from recovery.stores.file import FileStore
 
 MORE = """\b

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery import OpenCall, RunStatus
+from recovery._readable import HIDDEN, Redaction, readable, short
+from recovery._text import age, count, duration, printable
 from recovery.cli._events import call_text
-from recovery.cli._text import age, count, duration, printable
-from recovery.cli._values import HIDDEN, Redaction, readable, short
 
 # Of states and calls, by the name of a style of Rich.
 STYLES = {

@@ -14,11 +14,11 @@ from recovery._events import CallIntended, Event, RunResumed, skim
 from recovery._existing import reader_of
 from recovery._family import children_of
 from recovery._posted import Posted, posted
+from recovery._readable import Redaction, readable, short
+from recovery._text import age, count, cut
 from recovery._values import pack
 from recovery.cli._events import line
 from recovery.cli._status import Row, when
-from recovery.cli._text import age, count, cut
-from recovery.cli._values import Redaction, readable, short
 
 RECENT = 6  # events shown
 LOOKED_AT = 200  # records in which the last words of the agent are looked for

@@ -17,11 +17,11 @@ import typer
 
 from eventlog import LogError, LogLockedError
 from recovery import RecoveryError
+from recovery._text import printable, printable_lines
 from recovery.cli._console import Terminal
 from recovery.cli._exit import CLOSED_PIPE, FOUND, INTERRUPTED, USAGE
 from recovery.cli._keys import KeyFileError
 from recovery.cli._streams import discard, output_failed
-from recovery.cli._text import printable, printable_lines
 
 PIPE_WIDTH = 160
 

@@ -10,6 +10,7 @@ import typer
 
 from recovery import InDoubtError, undo
 from recovery._compensation import Made
+from recovery._readable import Redaction, readable
 from recovery._tool import ToolSpec
 from recovery._undo_outside import undoing
 from recovery._values import pack
@@ -30,7 +31,6 @@ from recovery.cli._store import (
     store_of,
 )
 from recovery.cli._terminal import complain, confirm, ends_politely, hint, say, show_json
-from recovery.cli._values import Redaction, readable
 
 MORE = """\b
 Each call whose tool names an undo= and that took effect is undone, the

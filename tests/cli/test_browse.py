@@ -24,7 +24,7 @@ from textual.pilot import Pilot
 
 from eventlog import EventLog
 from recovery._events import CallFailed, CallIntended, CallReturned, RunStarted, encode
-from recovery.cli._values import HIDDEN
+from recovery._readable import HIDDEN
 from tests.cli.commands import KINDS, LOGS
 from tests.cli.harness import RUNS, Processes, call, raw
 

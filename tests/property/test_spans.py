@@ -37,8 +37,8 @@ from recovery._events import (
     encode,
     skim,
 )
+from recovery._readable import Redaction
 from recovery._spans import Span, Spans, Telling, span_id, trace_id
-from recovery.cli._values import Redaction
 
 KINDS: list[type[Event]] = [
     AttemptFailed, CallAbandoned, CallDecided, CallFailed, CallIntended, CallIntended, CallIntended,

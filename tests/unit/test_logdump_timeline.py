@@ -34,8 +34,8 @@ from recovery._events import (
     encode,
 )
 from recovery._parts import Parts
+from recovery._readable import Redaction
 from recovery._values import Ref, pack
-from recovery.cli._values import Redaction
 from tests.cli.timelines import HOSTILE, Script, day, hostile
 
 

@@ -21,9 +21,9 @@ from logdump._command import Context, UsageError
 from logdump._commands import COMMANDS, DEFAULT
 from logdump._exit import CLOSED_PIPE, IN_USE, INTERRUPTED, IO_ERROR, NO_INPUT, NO_KEY, USAGE
 from recovery import RecoveryError
+from recovery._text import printable
 from recovery.cli._keys import KeyFileError
 from recovery.cli._streams import discard, open_closed, output_failed
-from recovery.cli._text import printable
 
 _RAW = argparse.RawDescriptionHelpFormatter
 HINTS_MAX = 5

@@ -20,10 +20,10 @@ from eventlog import LogReader
 from logdump._browse import KEYS
 from logdump._browse_log import ERRORS, PAGE, Item, Line, Log
 from logdump._exit import INTERRUPTED
+from recovery._readable import Redaction
 from recovery._status import status_of
+from recovery._text import cut, printable
 from recovery.cli._status import STYLES
-from recovery.cli._text import cut, printable
-from recovery.cli._values import Redaction
 
 FOLLOWED_S = 0.3  # between looks at a log that is followed
 NAME_WIDTH = 22

@@ -15,9 +15,9 @@ from logdump._filter import Wanted
 from logdump._lines import DECODED_SIZE_MAX, Values, shown_value
 from logdump._rows import Narrator, Row, rows
 from recovery import RecoveryError
+from recovery._readable import Redaction, pretty, short
 from recovery._status import status_of
-from recovery.cli._text import cut, printable, size
-from recovery.cli._values import Redaction, pretty, short
+from recovery._text import cut, printable, size
 
 PAGE = 400  # lines read at a time, half of them before the cursor
 STRETCH = 2000  # records that are read at once when searching backward

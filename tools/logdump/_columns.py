@@ -10,8 +10,8 @@ from typing import Any, TextIO
 from eventlog._examine import Finding
 from eventlog.dump import utc
 from logdump._rows import Row
-from recovery.cli._text import columns, cut, duration, printable
-from recovery.cli._values import Term, short
+from recovery._readable import Term, short
+from recovery._text import columns, cut, duration, printable
 
 # Name and width of the columns in front of the value, what is dropped last first: of those layouts
 # the first is taken that leaves room for the value.

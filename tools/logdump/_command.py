@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from eventlog import EventLog, LogReader
 from eventlog.encryption import Encryption
+from recovery._readable import Redaction
 from recovery.cli._keys import encryption_from
-from recovery.cli._values import Redaction
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,8 +18,8 @@ from recovery._compare import ComparedRun, compared, told_both
 from recovery._comparing import Comparing, Ended, Found, Side, as_readable
 from recovery._difference import ABSENT
 from recovery._lineage import ForkedFrom
+from recovery._readable import HIDDEN, Redaction, Term
 from recovery._told import RunTold, skimmed_start
-from recovery.cli._values import HIDDEN, Redaction, Term
 from recovery.stores.protocol import check_run_id
 
 TEXT = """\

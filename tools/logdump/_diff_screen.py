@@ -14,9 +14,9 @@ from logdump._diff_text import pieces
 from recovery._compare import compared
 from recovery._comparing import Comparing, Ended, Found, Side, read_alike
 from recovery._difference import ABSENT, differing
+from recovery._readable import Term, short
+from recovery._text import count, printable
 from recovery.cli._status import grid
-from recovery.cli._text import count, printable
-from recovery.cli._values import Term, short
 
 VALUE_MAX = 300  # characters of a value
 WHOLE_MAX = 60  # of a text that is shown as it is

@@ -17,7 +17,7 @@ from logdump._lines import Lines
 from logdump._raw import Raw
 from logdump._rows import Narrator, Row, rows
 from recovery._status import status_of
-from recovery.cli._text import count
+from recovery._text import count
 
 OFFSET_MAX = 1 << 62  # what the system takes
 

@@ -14,7 +14,7 @@ from eventlog._examine import BAD_SNAPSHOT, DAMAGED, Finding
 from eventlog._reader import Position
 from logdump._command import Context
 from logdump._rows import Narrator, Row
-from recovery.cli._text import printable
+from recovery._text import printable
 
 # How often to look for more: often while there is some, and four times a second when there is none.
 _POLL_MIN_S, _POLL_MAX_S = 0.02, 0.25

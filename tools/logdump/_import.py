@@ -14,7 +14,7 @@ from eventlog.encryption import Encryption
 from eventlog.transfer import import_
 from logdump._command import Command, Context, UsageError
 from logdump._exit import NO_INPUT
-from recovery.cli._text import count, printable
+from recovery._text import count, printable
 
 TEXT = """\
 Make the log of which FILE has the export ("-": standard input), in directory

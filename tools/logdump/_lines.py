@@ -13,8 +13,8 @@ from logdump._command import Context
 from logdump._raw import Raw
 from logdump._rows import Row
 from logdump._show import as_line
-from recovery.cli._text import cut, size
-from recovery.cli._values import HIDDEN, Redaction, Term, pretty, readable, short
+from recovery._readable import HIDDEN, Redaction, Term, pretty, readable, short
+from recovery._text import cut, size
 
 # What a line shows of a larger value is not worth the decoding.
 DECODED_SIZE_MAX = 4 << 20

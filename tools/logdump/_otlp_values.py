@@ -10,8 +10,8 @@ from typing import Any
 from eventlog import Packed
 from logdump._otlp_json import CLIENT, ERROR, INTERNAL, attributes, text, time
 from recovery._events import CallIntended
+from recovery._readable import Redaction, readable
 from recovery._spans import Attributes, Span
-from recovery.cli._values import Redaction, readable
 
 # What is told of a value, in characters; and one that is larger, in bytes, is not taken apart.
 CONTENT_MAX, VALUE_SIZE_MAX = 16 << 10, 1 << 20

@@ -26,7 +26,7 @@ from eventlog._frame import (
     padded,
 )
 from eventlog._segment import identify, read_segment, segment_name
-from recovery.cli import _text as text
+from recovery import _text as text
 
 _FRAME = struct.Struct("<4sIIIQQQII")
 _SEGMENT = struct.Struct("<8sHHI16sQQQ4sI")

@@ -16,7 +16,7 @@ from logdump._show import as_line, finding_line
 from recovery import RecoveryError
 from recovery._consequences import Consequences, InboxConsequences, is_run
 from recovery._status import status_of
-from recovery.cli._text import count, printable, size
+from recovery._text import count, printable, size
 from recovery.stores.protocol import INBOX
 
 TEXT = """\

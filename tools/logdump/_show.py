@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from eventlog.dump import Finding, Json, Totals
-from recovery.cli._text import count, printable
+from recovery._text import count, printable
 
 PROBLEMS = {
     1: "torn tail",

@@ -15,7 +15,7 @@ from logdump._command import Command, Context
 from logdump._show import as_line, finding_line
 from logdump._stats_json import step_object, totals_object
 from recovery._account import Account, StepAccount
-from recovery.cli._text import size
+from recovery._text import size
 
 TEXT = """\
 Show what a log is made of and what its run has used: bytes, records, calls,

@@ -12,9 +12,9 @@ from eventlog import LogReader, Record
 from logdump._command import Context
 from recovery._account import PARTS, Account, ToolAccount
 from recovery._events import CallIntended, skim
+from recovery._readable import readable, short
+from recovery._text import columns, count, cut, duration, printable, size
 from recovery.cli._status import grid
-from recovery.cli._text import columns, count, cut, duration, printable, size
-from recovery.cli._values import readable, short
 
 if TYPE_CHECKING:
     from logdump._stats import Frames

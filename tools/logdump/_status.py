@@ -8,7 +8,7 @@ from pathlib import Path
 from logdump._command import Command, Context
 from logdump._show import as_line
 from recovery._status import status_of
-from recovery.cli._text import count, size
+from recovery._text import count, size
 
 TEXT = """\
 Show on one screen how it stands with a run: its state, who has it, the last

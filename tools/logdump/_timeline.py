@@ -18,7 +18,7 @@ from recovery._following import restore_tally
 from recovery._progress import ProgressTally
 from recovery._run_event import Teller
 from recovery._status import status_of
-from recovery.cli._text import count, printable
+from recovery._text import count, printable
 
 TEXT = """\
 Write a run as one HTML file that needs nothing else: no server, no network, no

@@ -22,11 +22,11 @@ from recovery._events import (
     SignalTaken,
 )
 from recovery._keys import idempotency_key, outer_call
+from recovery._readable import readable
 from recovery._run_event import RunEvent
 from recovery._status import OpenCall
+from recovery._text import printable
 from recovery._usage import usage_from
-from recovery.cli._text import printable
-from recovery.cli._values import readable
 
 LOST = "(intent lost)"  # in place of the tool of a call whose first record is damaged
 # How a call stands, and the words for it.

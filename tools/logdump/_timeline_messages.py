@@ -10,10 +10,10 @@ from logdump._timeline_texts import DECODED_SIZE_MAX, Texts
 from recovery._errors import RecoveryError
 from recovery._events import MessagesChanged
 from recovery._parts import stand_in_of
+from recovery._readable import readable
 from recovery._run_event import RunEvent
+from recovery._text import printable
 from recovery._values import Ref, split_list
-from recovery.cli._text import printable
-from recovery.cli._values import readable
 
 
 class Conversation:

@@ -30,7 +30,7 @@ from recovery._events import (
 )
 from recovery._run_event import RunEvent
 from recovery._status import RunStatus
-from recovery.cli._text import printable
+from recovery._text import printable
 
 VERSION = 1
 LSNS_SHOWN = 20

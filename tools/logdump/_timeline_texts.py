@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from eventlog.dump import Json
-from recovery.cli._text import printable_lines
-from recovery.cli._values import Redaction, pretty, readable
+from recovery._readable import Redaction, pretty, readable
+from recovery._text import printable_lines
 
 DECODED_SIZE_MAX = 8 << 20  # of a value of which a few KiB are shown
 

@@ -16,7 +16,7 @@ from logdump._show import as_line, finding_line, place_line, summary_line
 from recovery import RecoveryError
 from recovery._consequences import Consequences, InboxConsequences, is_run
 from recovery._status import OpenCall, RunStatus, status_of
-from recovery.cli._text import count, printable
+from recovery._text import count, printable
 from recovery.stores.protocol import INBOX, RUN_ID
 
 FINDINGS_MAX = 10_000  # of a log, of which it is said what they mean: they are kept in memory

@@ -10,8 +10,8 @@ from typing import Any
 
 from eventlog.dump import Json, to_json
 from recovery._coded import REGISTERED, codec_numbered
+from recovery._text import count, cut, printable
 from recovery._values import EXT_PARTS, Ref
-from recovery.cli._text import count, cut, printable
 
 PREVIEW_SIZE = 12  # bytes shown of a binary value
 HIDDEN = "[redacted]"

@@ -1,4 +1,4 @@
-"""Text for people's eyes: nothing that a terminal might act upon, numbers at a glance."""
+"""Text for people's eyes: nothing that a terminal might act upon, numbers at a glance. Pure."""
 
 from __future__ import annotations
 
