@@ -45,11 +45,14 @@ from recovery._values import OutcomeUnknown, Redacted
 
 if TYPE_CHECKING:
     from recovery._rarely import (
+        CheckpointConfig,
+        CheckpointManager,
         ComparedRun,
         Comparison,
         Difference,
         OpenCall,
         RemovedRun,
+        RestoredCheckpoint,
         RunEvent,
         RunEvents,
         RunStatus,
@@ -74,6 +77,8 @@ __all__ = [
     "BudgetError",
     "Call",
     "Checkpoint",
+    "CheckpointConfig",
+    "CheckpointManager",
     "CheckpointStore",
     "ChildFailedError",
     "ChildParkedError",
@@ -97,6 +102,7 @@ __all__ = [
     "Redacted",
     "RemovedRun",
     "Resolution",
+    "RestoredCheckpoint",
     "Retry",
     "Run",
     "RunCancelledError",

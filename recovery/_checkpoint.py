@@ -216,6 +216,11 @@ class CheckpointStore:
         found = self._load(run_id, [])
         return next((one for one in found if one.step_number == step_number), None)
 
+    def load(self, run_id: str, checkpoint_id: str) -> Checkpoint | None:
+        """The newest checkpoint of this id that verifies, or None."""
+        found = self._load(run_id, [])
+        return next((one for one in found if one.checkpoint_id == checkpoint_id), None)
+
     def checkpoints(self, run_id: str) -> list[StoredCheckpoint]:
         """The checkpoints of a run, the newest first, the damaged ones too; empty without a run.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from recovery._compare import ComparedRun, Comparison, Difference, compare
 from recovery._following import RunEvents, events
 from recovery._fork import fork
+from recovery._manager import CheckpointConfig, CheckpointManager, RestoredCheckpoint
 from recovery._register import register
 from recovery._removal import RemovedRun, remove
 from recovery._resolve import accept, resolve
@@ -15,11 +16,14 @@ from recovery._stream import Stream, SyncStream
 from recovery._undo_outside import undo
 
 __all__ = [
+    "CheckpointConfig",
+    "CheckpointManager",
     "ComparedRun",
     "Comparison",
     "Difference",
     "OpenCall",
     "RemovedRun",
+    "RestoredCheckpoint",
     "RunEvent",
     "RunEvents",
     "RunStatus",

@@ -1,0 +1,314 @@
+"""A graph as an agent function: each step of the run visits all nodes that are ready."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any, NoReturn
+
+from eventlog._dataclass import dataclass
+from recovery._errors import ApprovalDeniedError, ParkedError, RecoveryError, Sides, ToolError
+from recovery._events import RunParked
+from recovery._run import Run
+from recovery._tool import is_async
+from recovery._values import pack_message
+from recovery.graph._graph import Graph, Node, function_of
+from recovery.graph._hooks import tell
+from recovery.graph._node import Memory, NodeContext, NodeFailedError
+from recovery.graph._standing import ARROW, END, START, Standing, sources
+
+Entry = dict[str, Any]  # of a visit: see Standing
+
+
+RESOLVED_AS_FAILED = "resolved as failed"  # a ToolError for what a person has said
+
+
+class GraphParkedError(ParkedError):
+    """A run of a graph stands still at node ``node``, for ``why``; resumed, it tries again."""
+
+    def __init__(self, run_id: str, node: str, why: str) -> None:
+        self.run_id, self.node, self.why = run_id, node, why
+        super().__init__(f"run {run_id!r} stands still: {why}. Resume it, and it tries again.")
+
+
+@dataclass(eq=False, slots=True)
+class Visit:
+    """A visit that is to be made."""
+
+    node: Node
+    number: int
+    via: list[str]
+    answer: Any = None
+    attempt: int = 0
+    executed: bool = False  # the present attempt, by this process
+
+    def entry(self, **what: Any) -> Entry:
+        """What is recorded of it."""
+        tries = {"attempts": self.attempt} if self.attempt > 1 else {}
+        return {"node": self.node.name, "visit": self.number, "via": self.via, **what, **tries}
+
+
+@dataclass(eq=False, slots=True)
+class Walk:
+    """One execution of a graph, in one process: what ``agent`` does when it is run.
+
+    ``standing``: where it has got to; None while nothing is known. ``under_way``: the nodes whose
+    visits have begun and not ended; ``executed``: visits made by this process.
+    """
+
+    graph: Graph
+    runtime: Any = None
+    standing: Standing | None = None
+    under_way: dict[str, None] = field(default_factory=dict)
+    executed: int = 0
+
+    async def agent(self, run: Run) -> dict[str, Any]:
+        """The agent function."""
+        check_task(run.run_id, run.task, self.graph)
+        self.standing, self.under_way = None, {}
+        async for _ in run.steps():
+            if self.standing is None:  # behind a checkpoint its messages are there only now
+                given = run.task["input"]
+                self.standing = Standing.of(self.graph.start, given, run.messages)
+            await self._step(run, self.standing)
+            if not self.standing.pending:
+                return finished(self.standing)
+        raise AssertionError("the loop of steps has no end")
+
+    async def _step(self, run: Run, standing: Standing) -> None:
+        self._check(run, standing)
+        visits = [self._visit_of(run, standing, name) for name in ready(self.graph, standing)]
+        self.under_way = {visit.node.name: None for visit in visits}
+        if len(visits) == 1:
+            ended = [await self._visit(run, standing, visits[0])]
+        else:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._visit(run, standing, one)) for one in visits]
+            ended = [task.result() for task in tasks]
+        # Invariant: nothing of a step is in the standing, or among the messages, before all of its
+        # visits have ended.
+        entries: list[Entry] = []
+        for visit, found in zip(visits, ended, strict=True):
+            if isinstance(found, Exception):
+                why = f"node {visit.node.name!r} failed: {type(found).__name__}: {found}"
+                park(run, visit.node.name, why)
+            entries.append(found)
+        for entry in entries:
+            standing.take(entry)
+            run.messages.append(entry)
+
+    def _check(self, run: Run, standing: Standing) -> None:
+        """Stop the run if the graph does not have what it is to go on with."""
+        for name in list(standing.pending):
+            via = standing.via(name)
+            gone = [edge for edge in via if ARROW in edge and not self._has(edge, name)]
+            if name in self.graph.nodes and not gone:
+                continue
+            edge = (gone or via)[0]
+            if name not in self.graph.nodes:
+                found = f"graph {self.graph.name!r} has no node {name!r}"
+            else:
+                found = f"graph {self.graph.name!r} has no edge {edge}"
+            source = sources([edge])[0]
+            last = next((ref.lsn for message, ref in zip(reversed(run.messages),
+                         reversed(run.messages.refs), strict=True)
+                         if ref is not None and message["node"] == source), 0)  # fmt: skip
+            run.diverge(Sides(last, f"node {source} led to node {name} (edge {edge})", found))
+            # That was accepted, and is recorded, so that it is not asked about again.
+            entry = {"node": name, "via": via if name not in self.graph.nodes else gone,
+                     "dropped": True, "next": []}  # fmt: skip
+            standing.take(entry)
+            run.messages.append(entry)
+
+    def _has(self, edge: str, target: str) -> bool:
+        (source,) = sources([edge])
+        return source == START or self.graph.leads(source, target)
+
+    def _visit_of(self, run: Run, standing: Standing, name: str) -> Visit:
+        node, number = self.graph.nodes[name], standing.visits.get(name, 0) + 1
+        via = standing.via(name)
+        limit = node.options.get("max_visits", self.graph.max_visits)
+        if number > limit:
+            why = f"node {name!r} would be visited more than {limit} times, by {', '.join(via)}"
+            park(run, name, why)
+        return Visit(node, number, via)
+
+    async def _visit(self, run: Run, standing: Standing, visit: Visit) -> Entry | Exception:
+        """Make a visit, again if it fails and is to be retried; its entry, or why it failed."""
+        node = visit.node
+        if node.options.get("pause"):
+            visit.answer = await run.wait_for(node.name)
+        retry = node.options.get("retry")
+        failed = 0
+        while True:
+            visit.attempt += 1
+            try:
+                entry = await self._call(run, standing, visit)
+                self.under_way.pop(node.name, None)
+                return entry
+            except Exception as exc:
+                error = exc
+            failed += 1
+            final = is_final(error)
+            if not final and retry is not None and retry.again(error, failed):
+                if visit.executed:  # else whoever recorded the failure has waited already
+                    await asyncio.sleep(retry.pause_s(error, failed, random.random()))
+                continue
+            targets = self.graph.after_failure(node.name)
+            if targets:
+                self.under_way.pop(node.name, None)
+                return visit.entry(error=f"{type(error).__name__}: {error}", next=targets)
+            if visit.executed or final:
+                return error
+            failed = 0  # an earlier process gave up here, and was told to go on: try again
+
+    async def _call(self, run: Run, standing: Standing, visit: Visit) -> Entry:
+        """The recorded call of an attempt. Its outcome is the entry of the visit: what the edges
+        said is in it, so nobody asks them again."""
+        visit.executed = False
+        memory = Memory(standing.memory)
+
+        async def attempt(number: int, via: list[str], attempt: int) -> Entry:
+            visit.executed = True
+            self.executed += 1
+            context = NodeContext(
+                run.run_id, visit.node.name, run.task["goal"], run.task["input"], memory, number,
+                attempt, tuple(via), visit.answer, self.runtime, run,
+            )  # fmt: skip
+            await tell(self.runtime, "set_node", visit.node.name)
+            found = await worked(visit.node.work, context)
+            return await self._entry(visit, memory, found)
+
+        given = (visit.number, visit.via, visit.attempt), dict[str, Any]()
+        found = await run.perform_async(visit.node.spec(attempt), given, "")
+        if is_entry(found):
+            return found  # type: ignore[no-any-return]
+        # Somebody has said what a visit in doubt had come to (Resolution.outcome).
+        return await self._entry(visit, memory, found)
+
+    async def _entry(self, visit: Visit, memory: Memory, found: Any) -> Entry:
+        """The entry of a visit that gave ``found``."""
+        name = visit.node.name
+        output, chosen = unfolded(name, found)
+        memory.written.update(output)
+        if chosen:
+            entry = visit.entry(output=memory.written, next=self._named(name, chosen), jump=True)
+        else:
+            targets = await self._chosen(name, output, memory)
+            entry = visit.entry(output=memory.written, next=targets)
+        pack_message(entry, f"output of node {name}")
+        edges = [str(edge) for edge in self.graph.edges_from(name)]
+        await tell(
+            self.runtime, "decide", intent=f"where to go from node {name}",
+            options=[{"id": edge, "description": edge} for edge in edges],
+            chosen=", ".join(entry["next"]) or END,
+            reasoning="the node named it" if chosen else "the edges' conditions",
+        )  # fmt: skip
+        return entry
+
+    def _named(self, name: str, chosen: str) -> list[str]:
+        if chosen == END:
+            return []
+        if chosen not in self.graph.nodes:
+            raise NodeFailedError(
+                f"node {name!r} named {chosen!r} as the next one, which is not there"
+            )
+        return [chosen]
+
+    async def _chosen(self, name: str, output: Mapping[str, Any], memory: Memory) -> list[str]:
+        """The targets of the edges that are taken."""
+        found: dict[str, None] = {}
+        for edge in self.graph.edges_from(name):
+            taken: Any = edge.when in ("on_success", "always")
+            if callable(edge.when):
+                taken = edge.when(dict(output), memory)
+                if inspect.isawaitable(taken):
+                    taken = await taken
+            if taken:
+                found[edge.target] = None
+        return list(found)
+
+
+def check_task(run_id: str, task: Any, graph: Graph) -> None:
+    """RecoveryError for a run that is not one of this graph."""
+    if not isinstance(task, dict) or task.keys() != {"graph", "goal", "input"}:
+        raise RecoveryError(f"run {run_id!r} is not one of a graph. Nothing was executed.")
+    if task["graph"] != graph.name:
+        raise RecoveryError(
+            f"run {run_id!r} is one of graph {task['graph']!r}, not of {graph.name!r}. Nothing was "
+            "executed."
+        )
+
+
+def finished(standing: Standing) -> dict[str, Any]:
+    """What is recorded of a graph that has come to its end."""
+    return {"output": standing.memory, "path": standing.path, "visits": standing.visits,
+            "retries": standing.retries, "failed": standing.failed}  # fmt: skip
+
+
+def park(run: Run, node: str, why: str) -> NoReturn:
+    """Stop the run, so that it can be resumed: it has not ended by what went wrong."""
+    run.emit(RunParked([], why=why))
+    run.commit()
+    run.stop(GraphParkedError(run.run_id, node, why))
+
+
+def is_entry(found: Any) -> bool:
+    """Whether a call has given the entry of its visit, and not what a person says it came to."""
+    return isinstance(found, dict) and found.keys() >= {"node", "visit", "via", "output", "next"}
+
+
+def is_final(error: Exception) -> bool:
+    """Whether a person has said so: to try again would be to ask, or to do, it again."""
+    return isinstance(error, ApprovalDeniedError) or (
+        isinstance(error, ToolError) and error.type_name == RESOLVED_AS_FAILED
+    )
+
+
+def ready(graph: Graph, standing: Standing) -> list[str]:
+    """The nodes that are visited next, in the order in which they were added to the graph.
+
+    A join is ready when all nodes from which edges lead to it have led to it, or when nothing else
+    is; then those go first to which no other one that waits can lead.
+    """
+    reached = sorted(standing.pending, key=graph.place)
+    waiting = [name for name in reached if graph.nodes[name].options.get("join")
+               and {*sources(standing.via(name))} < {*graph.sources_of(name)}]  # fmt: skip
+    at_once = [name for name in reached if name not in waiting]
+    if at_once or not waiting:
+        return at_once
+    first = [
+        name
+        for name in waiting
+        if not any(name in graph.ahead(other) for other in waiting if other != name)
+    ]
+    return first or waiting[:1]
+
+
+async def worked(work: Any, context: NodeContext) -> Any:
+    """What a node gives: an async one in this loop, a plain one in a thread."""
+    validate = getattr(work, "validate_input", None)
+    if callable(validate):
+        wrong = validate(context)
+        if wrong:
+            raise NodeFailedError(f"input of node {context.node_id!r}: {'; '.join(wrong)}")
+    function = function_of(work)
+    if is_async(function):
+        return await function(context)
+    found = await asyncio.to_thread(function, context)
+    return await found if inspect.isawaitable(found) else found
+
+
+def unfolded(name: str, found: Any) -> tuple[dict[str, Any], str]:
+    """What a node writes, and the node that it names as the next one."""
+    if hasattr(found, "success") and hasattr(found, "output"):  # a NodeResult, or one of others
+        if not found.success:
+            raise NodeFailedError(getattr(found, "error", None) or f"node {name!r} gave no reason")
+        chosen = getattr(found, "next_node", None) or ""
+        return dict(found.output or {}), chosen
+    if isinstance(found, Mapping):
+        return dict(found), ""
+    return ({} if found is None else {name: found}), ""
