@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, NoReturn
 
@@ -289,16 +289,20 @@ def ready(graph: Graph, standing: Standing) -> list[str]:
 
 
 async def worked(work: Any, context: NodeContext) -> Any:
-    """What a node gives: an async one in this loop, a plain one in a thread."""
+    """What a node gives."""
     validate = getattr(work, "validate_input", None)
     if callable(validate):
         wrong = validate(context)
         if wrong:
             raise NodeFailedError(f"input of node {context.node_id!r}: {'; '.join(wrong)}")
-    function = function_of(work)
+    return await called(function_of(work), context)
+
+
+async def called(function: Callable[..., Any], *args: Any) -> Any:
+    """What a function gives: an async one in this loop, a plain one in a thread."""
     if is_async(function):
-        return await function(context)
-    found = await asyncio.to_thread(function, context)
+        return await function(*args)
+    found = await asyncio.to_thread(function, *args)
     return await found if inspect.isawaitable(found) else found
 
 
