@@ -9,6 +9,7 @@ from eventlog._dataclass import dataclass
 from recovery._errors import RecoveryError
 from recovery._retry import Retry
 from recovery._tool import ToolSpec, is_generator, spec_of, tool
+from recovery.graph._node import NodeFailedError
 from recovery.graph._standing import ARROW, END, JUMP, START
 from recovery.stores.protocol import SIGNAL_NAME_MAX
 
@@ -55,9 +56,10 @@ class Node:
         """How a visit is recorded: ``visit`` is what makes it."""
         given: dict[str, Any] = {
             key: value for key, value in self.options.items()
-            if key in ("after_crash", "timeout_s", "raises", "needs_approval", "approval_timeout_s")
+            if key in ("after_crash", "timeout_s", "needs_approval", "approval_timeout_s")
         }  # fmt: skip
         given.setdefault("after_crash", "retry")
+        given["raises"] = (NodeFailedError, *self.options.get("raises", ()))
         return spec_of(tool(name=f"node {self.name}", **given)(visit))
 
 

@@ -72,7 +72,8 @@ class Walk:
         async for _ in run.steps():
             if self.standing is None:  # behind a checkpoint its messages are there only now
                 given = run.task["input"]
-                self.standing = Standing.of(self.graph.start, given, run.messages)
+                first = run.messages[0]["node"] if run.messages else self.graph.start
+                self.standing = Standing.of(first, given, run.messages)
             await self._step(run, self.standing)
             if not self.standing.pending:
                 return finished(self.standing)
@@ -93,7 +94,7 @@ class Walk:
         entries: list[Entry] = []
         for visit, found in zip(visits, ended, strict=True):
             if isinstance(found, Exception):
-                why = f"node {visit.node.name!r} failed: {type(found).__name__}: {found}"
+                why = f"node {visit.node.name!r} failed: {told(found)}"
                 park(run, visit.node.name, why)
             entries.append(found)
         for entry in entries:
@@ -160,7 +161,7 @@ class Walk:
             targets = self.graph.after_failure(node.name)
             if targets:
                 self.under_way.pop(node.name, None)
-                return visit.entry(error=f"{type(error).__name__}: {error}", next=targets)
+                return visit.entry(error=told(error), next=targets)
             if visit.executed or final:
                 return error
             failed = 0  # an earlier process gave up here, and was told to go on: try again
@@ -247,6 +248,12 @@ def finished(standing: Standing) -> dict[str, Any]:
     """What is recorded of a graph that has come to its end."""
     return {"output": standing.memory, "path": standing.path, "visits": standing.visits,
             "retries": standing.retries, "failed": standing.failed}  # fmt: skip
+
+
+def told(error: Exception) -> str:
+    """An exception in a line."""
+    ours = isinstance(error, ToolError | NodeFailedError)
+    return str(error) if ours else f"{type(error).__name__}: {error}"
 
 
 def park(run: Run, node: str, why: str) -> NoReturn:
