@@ -48,6 +48,7 @@ PURE = {
     "eventlog._encrypted",
     "eventlog._errors",
     "recovery._draft",
+    "recovery.graph._standing",
     "recovery._parts",
     "recovery._state",
     "recovery._events",

@@ -60,7 +60,7 @@ class World:
         self.entered.append((context.node_id, context.visit))
 
 
-Subject = Callable[[World], Any]  # makes what is executed, anew for each process
+Subject = Callable[..., Any]  # makes what is executed, anew for each process
 
 
 def chain(world: World, length: int = 20) -> Graph:

@@ -223,7 +223,7 @@ def test_graphs_that_make_no_sense_are_refused() -> None:
     with pytest.raises(GraphError, match="a function or an object with execute"):
         graph.node("b", 5)
     with pytest.raises(TypeError, match="no option 'retries'"):
-        graph.node("b", gives(None), retries=1)
+        graph.node("b", gives(None), retries=1)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="timeout_s"):
         graph.node("b", gives(None), timeout_s=0)
     with pytest.raises(ValueError, match="after_crash"):
@@ -337,6 +337,19 @@ def test_a_join_waits_for_longer_branches_and_not_for_ones_not_taken() -> None:
     assert result.path == ["a", "short", "long 1", "long 2", "join", "last"]
     assert result.output["via"] == ["long 2 -> join", "short -> join"]
     assert result.output["last"] == ["join -> last", "short -> last"]
+
+
+def test_joins_that_wait_for_one_another_go_in_order() -> None:
+    graph = Graph("g")
+    for name in ("a", "never"):
+        graph.node(name, gives(None))
+    graph.node("second", gives(None), join=True)
+    graph.node("first", gives(None), join=True)
+    for source, target in (
+        ("a", "first"), ("never", "first"), ("a", "second"), ("first", "second"),
+    ):  # fmt: skip
+        graph.edge(source, target)
+    assert execute(graph).path == ["a", "first", "second"]
 
 
 def test_without_a_join_a_node_runs_for_each_branch_that_reaches_it() -> None:
@@ -760,8 +773,8 @@ def changed(names: str, edges: str) -> Graph:
     graph = Graph("g")
     for name in names:
         graph.node(name, lambda context: {context.node_id: 2})
-    for source, target in edges.split():
-        graph.edge(source, target)
+    for edge in edges.split():
+        graph.edge(edge[0], edge[1])
     return graph
 
 
