@@ -59,7 +59,7 @@ print(json.dumps([result.success, result.output, result.path, again, count]))
 
 def process(tmp_path: Path, subject: str, records: int) -> Any:
     """What an execution, or a resumption, came to; None if it was killed."""
-    args = [tmp_path / "home", tmp_path / "effects", subject, str(records)]
+    args = [str(tmp_path / "home"), str(tmp_path / "effects"), subject, str(records)]
     done = subprocess.run(
         [sys.executable, "-c", PROCESS, *args], env=ENVIRONMENT, capture_output=True, text=True,
         check=False,
