@@ -15,13 +15,13 @@ from typing import Any, Self
 from eventlog._dataclass import dataclass
 from recovery._checkpoint import Checkpoint, CheckpointStore
 from recovery._errors import RecoveryError
-from recovery._status import RunStatus, runs, status
+from recovery._status import RunStatus, runs, status, status_of
 from recovery._stored import StoredCheckpoint
 from recovery.stores.file import default_directory
 from recovery.stores.protocol import RunStore
 
 _MEMORY = "memory "  # in front of what is the memory's, in the state of a checkpoint
-_OVER = ("finished", "failed", "cancelled", "undone")
+_NOT_LEFT = ("finished", "failed", "cancelled", "undone", "running", "empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,15 @@ class CheckpointManager:
     def unfinished(self) -> list[RunStatus]:
         """The runs that no process has and that have not ended: those that crashed, wait for
         somebody, failed at a node, or are damaged. See ``RunStatus.state`` and ``why``."""
-        left = (*_OVER, "running", "empty")
-        return [one for one in runs(self.store) if one.state not in left]
+        return [one for one in runs(self.store) if one.state not in _NOT_LEFT]
+
+    def is_unfinished(self, run_id: str) -> bool:
+        """Whether a run is one of those."""
+        reader = self.store.backend.read(run_id)
+        if reader is None:
+            return False
+        with reader:
+            return status_of(reader, run_id).state not in _NOT_LEFT
 
     def list_checkpoints(self, run_id: str) -> list[StoredCheckpoint]:
         """The checkpoints of a run, the newest first, the damaged ones too."""

@@ -174,7 +174,7 @@ class GraphExecutor:
         manager = self.checkpoint_manager
         if manager is None or manager.config.auto_recovery:
             return
-        if run_id in {one.run_id for one in manager.unfinished()}:
+        if manager.is_unfinished(run_id):
             raise RecoveryError(
                 f"run {run_id!r} was begun and has not ended, and auto_recovery is off. Nothing "
                 "was executed. executor.resume(graph, run_id) goes on with it."

@@ -10,6 +10,7 @@ from dataclasses import field
 from typing import Any, NoReturn
 
 from eventlog._dataclass import dataclass
+from recovery._attempts import until
 from recovery._errors import ApprovalDeniedError, ParkedError, RecoveryError, Sides, ToolError
 from recovery._events import RunParked
 from recovery._run import Run
@@ -71,9 +72,7 @@ class Walk:
         self.standing, self.under_way = None, {}
         async for _ in run.steps():
             if self.standing is None:  # behind a checkpoint its messages are there only now
-                given = run.task["input"]
-                first = run.messages[0]["node"] if run.messages else self.graph.start
-                self.standing = Standing.of(first, given, run.messages)
+                self.standing = begun(run, self.graph)
             await self._step(run, self.standing)
             if not self.standing.pending:
                 return finished(self.standing)
@@ -156,13 +155,14 @@ class Walk:
             final = is_final(error)
             if not final and retry is not None and retry.again(error, failed):
                 if visit.executed:  # else whoever recorded the failure has waited already
-                    await asyncio.sleep(retry.pause_s(error, failed, random.random()))
+                    await pause(run, retry.pause_s(error, failed, random.random()))
                 continue
             targets = self.graph.after_failure(node.name)
             if targets:
                 self.under_way.pop(node.name, None)
                 return visit.entry(error=told(error), next=targets)
             if visit.executed or final:
+                self.under_way.pop(node.name, None)
                 return error
             failed = 0  # an earlier process gave up here, and was told to go on: try again
 
@@ -244,6 +244,18 @@ def check_task(run_id: str, task: Any, graph: Graph) -> None:
         )
 
 
+def begun(run: Run, graph: Graph) -> Standing:
+    """Where the run stands at the beginning of the first step in this process."""
+    try:
+        first = run.messages[0]["node"] if run.messages else graph.start
+        return Standing.of(first, run.task["input"], run.messages)
+    except (KeyError, TypeError) as exc:
+        raise RecoveryError(
+            f"the messages of run {run.run_id!r} are not those of a graph ({exc!r}). Nothing was "
+            "executed."
+        ) from None
+
+
 def finished(standing: Standing) -> dict[str, Any]:
     """What is recorded of a graph that has come to its end."""
     return {"output": standing.memory, "path": standing.path, "visits": standing.visits,
@@ -254,6 +266,19 @@ def told(error: Exception) -> str:
     """An exception in a line."""
     ours = isinstance(error, ToolError | NodeFailedError)
     return str(error) if ours else f"{type(error).__name__}: {error}"
+
+
+async def pause(run: Run, seconds: float) -> None:
+    """Before the next attempt: not a time in which the run has nothing to do but wait."""
+    scope = run.here()
+    with run.mutex:
+        run.enter(scope)
+    try:
+        for nap in until(run, run.wall_clock() + seconds):
+            await asyncio.sleep(nap.seconds)
+    finally:
+        with run.mutex:
+            run.leave(scope)
 
 
 def park(run: Run, node: str, why: str) -> NoReturn:

@@ -499,6 +499,41 @@ def test_a_tool_that_failed_is_called_again_by_the_next_attempt(
     assert resume(graph, manager).output == {"a": 2}
 
 
+def test_a_run_does_not_park_while_a_node_waits_to_be_tried_again(
+    manager: CheckpointManager, clock: Any
+) -> None:
+    made: list[int] = []
+    graph = Graph("g")
+    graph.node("a", gives(None))
+    graph.node("ask", gives(None), pause=True)
+    graph.node("again", failing(1, made), retry=Retry(2, 50.0, jitter=0.0))
+    graph.edge("a", "ask")
+    graph.edge("a", "again")
+    assert execute(graph, manager).paused_at == "ask"
+    assert made == [1, 2]
+    assert clock.ahead > 50
+
+
+def test_a_failure_beside_a_pause_is_told_when_that_is_over(manager: CheckpointManager) -> None:
+    graph = Graph("g")
+    for name, work, pause in (("a", gives(None), False), ("bad", failing(9, []), False),
+                              ("ask", gives(None), True)):  # fmt: skip
+        graph.node(name, work, pause=pause)
+    graph.edge("a", "bad")
+    graph.edge("a", "ask")
+    assert execute(graph, manager).paused_at == "ask"
+    recovery.signal(manager.store, RUN, "ask", 1)
+    assert resume(graph, manager).error == "node 'bad' failed: ValueError: attempt 2"
+
+
+def test_messages_that_are_not_of_a_graph_are_refused(manager: CheckpointManager) -> None:
+    graph = linear("g", ("a", gives(1)), ("b", failing(9, [])))
+    execute(graph, manager)
+    recovery.fork(manager.store, RUN, "other", at_step=1, messages=[{"role": "user"}])
+    with pytest.raises(RecoveryError, match="messages of run 'other' are not those of a graph"):
+        GraphExecutor(checkpoint_manager=manager).resume_sync(graph, "other")
+
+
 def test_a_failure_can_be_gone_on_from() -> None:
     made: list[int] = []
     graph = Graph("g")
