@@ -188,6 +188,11 @@ class EventLog:
         return self._appender.oldest_lsn
 
     @property
+    def segment_size(self) -> int:
+        """Bytes from which on a segment is followed by another one."""
+        return self._appender.segment_size
+
+    @property
     def durable_lsn(self) -> int:
         """Records up to this LSN are known to have been flushed to the device."""
         return self._appender.durable.durable

@@ -115,6 +115,11 @@ class LogReader:
             while not self._grown(position):
                 yield None
 
+    @property
+    def oldest_lsn(self) -> int:
+        """The LSN that the log begins at; above 1 after ``EventLog.truncate_before``."""
+        return self.listing.oldest_lsn()
+
     def durable_lsn(self) -> int:
         """Records up to this LSN are known to have been flushed, as far as the log itself tells.
 

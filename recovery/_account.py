@@ -37,6 +37,7 @@ from recovery._events import (
 )
 from recovery._growth import Durations, Growth
 from recovery._keys import outer_call, step_of
+from recovery._parts import is_portion
 from recovery._spent import Flight, Mode, Spent
 from recovery._usage import usage_from
 from recovery._values import unpack, unpack_map
@@ -267,7 +268,7 @@ class Account:
 
     def _checkpoint(self, record: Snapshot, size: int) -> None:
         found = self.checkpoints
-        found.count += 1
+        found.count += not is_portion(record)
         found.size += size
         self.step.checkpoint += size
         if size > found.largest:

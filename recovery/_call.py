@@ -19,9 +19,9 @@ from eventlog import Packed
 from recovery._approval import Asking, approved, asks
 from recovery._attempts import attempts, leave, resume
 from recovery._budget import admit
-from recovery._core import RunCore, describe
+from recovery._core import RunCore
 from recovery._difference import differences
-from recovery._doubt import Outcome, Settled, call_of
+from recovery._doubt import Outcome, Settled, call_of, describe
 from recovery._effects import Attend, Effect, Wait
 from recovery._errors import Sides, Stop, ToolError
 from recovery._events import (

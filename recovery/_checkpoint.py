@@ -16,11 +16,13 @@ from recovery._events import CallFailed, CallIntended, CallResolved, CallReturne
 from recovery._history import History, RunRecords, load
 from recovery._keys import step_of
 from recovery._messages import Messages, digests_of
+from recovery._pruning import Kept, Pruning, Retention
 from recovery._snapshots import (
     BrokenCheckpointError,
     Checkpointed,
     Restored,
     SnapshotWriter,
+    checkpoints_in,
     restore,
 )
 from recovery._state import checksum, pack_state
@@ -46,6 +48,12 @@ class RecordedOutcomes(Sequence[dict[str, Any]]):
             if reader is None:
                 raise RecoveryError(f"run {self._run_id!r} is gone")
             with reader:
+                if reader.oldest_lsn > 1:
+                    raise RecoveryError(
+                        f"the tool results of run {self._run_id!r} before LSN {reader.oldest_lsn} "
+                        "were removed by retention. What an agent needs of them later belongs into "
+                        "its messages or its state."
+                    )
                 self._read = outcomes(reader, self._up_to)
         return self._read
 
@@ -61,7 +69,10 @@ class RecordedOutcomes(Sequence[dict[str, Any]]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return repr(self._outcomes())
+        try:
+            return repr(self._outcomes())
+        except RecoveryError as exc:
+            return f"<{exc}>"
 
 
 def outcomes(log: RunRecords, up_to: int) -> list[dict[str, Any]]:
@@ -132,9 +143,13 @@ class _Saving:
     """A run to which checkpoints are saved, and what it was before the first of them."""
 
     log: EventLog
-    writer: SnapshotWriter
+    pruning: Pruning
     messages: Messages
     history: History
+
+    def close(self) -> None:
+        self.pruning.close()
+        self.log.close()
 
 
 def _check_forgotten(history: History, checkpoint: Checkpoint) -> None:
@@ -164,9 +179,19 @@ class CheckpointStore:
     ``storage_backend``: None keeps them in memory, a path on disk (``~`` is expanded), and any
     RunStore where that keeps them. A context manager: a store that has saved something holds the
     run's log until it is closed, or an agent takes the run up. For one thread.
+
+    ``retention``: which checkpoints of a run that goes on are kept, those of agents included.
+    "all"; "prune_old": the newest ``keep`` (3), and with them always two that share no record, so
+    that no damage in one place is the end of a run; "latest_only". What is recorded before them is
+    removed, by whole segments, when that frees more than it costs; what the log had of it can then
+    neither be undone nor forked.
     """
 
-    def __init__(self, storage_backend: str | os.PathLike[str] | RunStore | None = None) -> None:
+    def __init__(
+        self, storage_backend: str | os.PathLike[str] | RunStore | None = None, *,
+        retention: Kept = "all", keep: int | None = None,
+    ) -> None:  # fmt: skip
+        self.retention = Retention.of(retention, keep)
         self.backend: RunStore
         if storage_backend is None:
             from recovery.stores.memory import MemoryStore  # noqa: PLC0415 - only where it is used
@@ -194,16 +219,18 @@ class CheckpointStore:
             checkpoint.run_id, checkpoint.step_number, checkpoint.timestamp,
             checkpoint.checkpoint_id, saving.history.recoveries, tuple(saving.history.prologue),
             None if isinstance(results, RecordedOutcomes) else results, checkpoint.checksum,
-            saving.history.tallies.carry(),
+            saving.history.tallies.carry(), saving.history.size,
         )  # fmt: skip
         try:
             saving.messages[kept:] = checkpoint.messages[kept:]
-            saving.writer.write(what, checkpoint.state, saving.messages)
+            saving.pruning.write(what, checkpoint.state, saving.messages)
+            saving.history.size = 0
             saving.log.commit()
+            saving.pruning.prune(nullcontext())
         except BaseException:  # the next save looks at what is really in the log
             del self._saving[checkpoint.run_id]
             with suppress(LogError, OSError):
-                saving.log.close()
+                saving.close()
             raise
         return checkpoint.checkpoint_id or f"{checkpoint.run_id}-{checkpoint.step_number:06d}"
 
@@ -255,6 +282,10 @@ class CheckpointStore:
             return Validity(False, f"checksum is {found}, recorded {checkpoint.checksum}")
         return Validity(checkpoint.is_valid, "" if checkpoint.is_valid else "marked as not valid")
 
+    def pruning(self, run_id: str, log: EventLog, writer: SnapshotWriter) -> Pruning:
+        """Not for users: what writes a run's checkpoints, and removes what need not be kept."""
+        return Pruning(log, writer, self.retention, lambda: self.backend.read(run_id))
+
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         """The run's log, for an agent; lets go of it first if ``save`` held it."""
         self.let_go(run_id)
@@ -277,7 +308,7 @@ class CheckpointStore:
         """Let go of a run to which something was saved. The next save takes it up again."""
         saving = self._saving.pop(run_id, None)
         if saving is not None:
-            saving.log.close()
+            saving.close()
 
     def _exists(self, run_id: str) -> bool:
         reader = self.backend.read(check_run_id(run_id))
@@ -300,7 +331,8 @@ class CheckpointStore:
             except BaseException:
                 log.close()
                 raise
-            self._saving[run_id] = _Saving(log, writer, messages, history)
+            pruning = self.pruning(run_id, log, writer)
+            self._saving[run_id] = _Saving(log, pruning, messages, history)
         return self._saving[run_id]
 
     def _load(self, run_id: str, broken: list[str]) -> Iterator[Checkpoint]:
@@ -313,7 +345,7 @@ class CheckpointStore:
             def damaged(found: Damage) -> None:
                 broken.append(str(found))
 
-            for snapshot in reader.snapshots(damaged):
+            for snapshot in checkpoints_in(reader, damaged):
                 try:
                     yield self._checkpoint(restore(reader, snapshot))
                 except BrokenCheckpointError as exc:

@@ -38,10 +38,9 @@ from recovery._events import (
     ChildStarted,
     RunFailed,
     RunParked,
-    decode,
     encode,
 )
-from recovery._family import ParentRun, child_run_id, children_of
+from recovery._family import RETRIED, ParentRun, Retries, child_run_id, children_of
 from recovery._history import Entry, History, load
 from recovery._keys import call_scope
 from recovery._outside import cancel
@@ -189,11 +188,11 @@ class ChildLife(Life):
         ended = history.ended
         if not (self.asked and isinstance(ended, RunFailed) and ended.call):
             return history
-        who, why = f"run {self.of.run_id}", f"retried by its LSN {self.asked}"
-        for record in log.records(1):  # once: should it fail again, that is another failure
-            event = decode(record)
-            if isinstance(event, CallResolved) and (event.who, event.why) == (who, why):
-                return history
+        who, why = f"run {self.of.run_id}", f"{RETRIED}{self.asked}"
+        retries = history.tallies[Retries.name]
+        assert isinstance(retries, Retries)
+        if retries.newest == (who, why):  # once: should it fail again, that is another failure
+            return history
         log.append(*encode(CallResolved(ended.call, "retry", None, who, why)))
         log.commit()
         return load(log, self.run_id)

@@ -11,7 +11,7 @@ from eventlog.dump import BAD_SNAPSHOT, MISSING, NOT_A_LOG, TORN, Finding
 from recovery._events import RecordsLost, is_event, skim
 from recovery._history import Entry, reaches_behind
 from recovery._lost import Gap, Losses
-from recovery._snapshots import BrokenCheckpointError
+from recovery._snapshots import BrokenCheckpointError, checkpoints_in
 from recovery._status import OpenCall
 from recovery._stored import needs
 
@@ -61,7 +61,7 @@ def is_run(reader: LogReader) -> bool:
 
 def start_of_recovery(reader: LogReader, lost: Lost) -> Start:
     """The newest checkpoint that is sound and needs nothing of what is lost."""
-    for snapshot in reader.snapshots(lambda damage: None):
+    for snapshot in checkpoints_in(reader, lambda damage: None):
         try:
             step, needed = needs(reader, snapshot)
         except BrokenCheckpointError:

@@ -24,8 +24,12 @@ class Conversation:
 
     def __init__(self, run: RunCore, history: History) -> None:
         self._run, self._history = run, history
-        self._outcomes = Outcomes(history.restored.borrowed if history.restored else 0)
+        restored = history.restored
+        self._outcomes = Outcomes(
+            restored.borrowed if restored else 0, restored.generation.first if restored else 1
+        )
         self.remember = self._outcomes.remember
+        self.forget_before = self._outcomes.forget_before
 
     def record(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
         """Record ``messages[start:stop] = packed``; where in the log each new message is."""

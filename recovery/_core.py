@@ -19,6 +19,7 @@ from recovery._budget import admit
 from recovery._checkpoint import CheckpointStore
 from recovery._children import Children
 from recovery._conversation import Conversation
+from recovery._doubt import describe
 from recovery._errors import DivergenceError, InDoubtError, RecoveryError, Sides, Stop
 from recovery._events import (
     CallAbandoned,
@@ -36,9 +37,7 @@ from recovery._inbox import Inbox
 from recovery._keys import step_scope
 from recovery._messages import Messages
 from recovery._redact import Secrets
-from recovery._replay import RecordedCall
 from recovery._settings import Settings
-from recovery._shorten import shorten
 from recovery._snapshots import Checkpointed, SnapshotWriter
 from recovery._tool import Arguments, Call, Scope, ToolSpec, current_scope
 from recovery._usage import Usage
@@ -109,6 +108,7 @@ class RunCore(ABC):
         self.inbox = Inbox(self)
         self._messages = Messages(self.conversation.record)
         self._snapshots = SnapshotWriter(log, history.restored)
+        self.pruning = store.pruning(self.run_id, log, self._snapshots)
         if history.restored is None:
             self._messages.on_change = self._snapshots.messages_changed
         if history.herald is not None:
@@ -256,12 +256,14 @@ class RunCore(ABC):
         self._write_pending()  # first, so that the checkpoint knows of it
         what = Checkpointed(self.run_id, self.step, time.time(), recoveries=self.recovery_count,
                             prologue=tuple(self._prologue),
-                            carried=self.tallies.carry())  # fmt: skip
-        lsn = self.attempt(lambda: self._snapshots.write(what, self._state, self._messages))
+                            carried=self.tallies.carry(), grown=self._history.size)  # fmt: skip
+        lsn = self.attempt(self.pruning.write, what, self._state, self._messages)
+        self.conversation.forget_before(self.pruning.first)
         self._checkpointed, self._history.size = self.step, 0
         if self._history.herald is not None:
             self._history.herald.checkpoint(lsn, self._log.last_time_ns, self.step)
         self._log.commit_behind()
+        self.pruning.prune(self.mutex)
 
     # -- calls under way
 
@@ -319,6 +321,7 @@ class RunCore(ABC):
         """Nothing that a left-over task of this execution does counts any more."""
         self._closed = True
         self.inbox.close()
+        self.pruning.close()
 
     def cancel(self, error: Exception) -> None:
         """Stop the run, from outside and any thread, at the next thing that the agent does.
@@ -443,6 +446,7 @@ class RunCore(ABC):
             self._write(event, is_prologue)
 
     def _write(self, event: Event, is_prologue: bool) -> int:
+        self.attempt(self.pruning.check, event)
         lsn = self.attempt(record, self._log, self._history, event)
         if is_prologue:
             self._prologue[lsn] = None
@@ -490,10 +494,3 @@ def _uuid() -> str:
     import uuid  # noqa: PLC0415 - as above
 
     return str(uuid.uuid4())
-
-
-def describe(recorded: RecordedCall) -> str:
-    """A recorded call for a person: with its arguments where the log has them."""
-    args = recorded.intent.args
-    shown = f"arguments of {recorded.intent.size} bytes" if args is None else shorten(args)
-    return f"{recorded.key}: {shown}, {'with an outcome' if recorded.done else 'in doubt'}"

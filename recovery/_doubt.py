@@ -10,6 +10,7 @@ from eventlog._dataclass import dataclass
 from recovery._effects import Effect, Invoke
 from recovery._events import CallFailed, CallResolved, CallReturned
 from recovery._keys import CallKey, idempotency_key
+from recovery._shorten import shorten
 from recovery._tool import Arguments, Call, Resolution, ToolSpec
 from recovery._values import OutcomeUnknown, pack
 
@@ -104,3 +105,10 @@ def _reconcile(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, An
                       "in doubt", run.run_id, spec.name, how)  # fmt: skip
         return Resolution.unknown()
     return how
+
+
+def describe(recorded: RecordedCall) -> str:
+    """A recorded call for a person: with its arguments where the log has them."""
+    args = recorded.intent.args
+    shown = f"arguments of {recorded.intent.size} bytes" if args is None else shorten(args)
+    return f"{recorded.key}: {shown}, {'with an outcome' if recorded.done else 'in doubt'}"

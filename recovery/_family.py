@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Literal
+from typing import Any, Literal
 
 from eventlog._dataclass import dataclass
 from recovery._errors import RecoveryError
@@ -23,6 +23,7 @@ from recovery._events import (
 
 RUN_ID_SIZE_MAX = 128  # see stores.protocol.RUN_ID
 _NAME_SIZE_MAX = 32
+RETRIED = "retried by its LSN "  # then the LSN, in the parent's log, of somebody's decision
 _KEY_SIZE = 16  # hex digits: 64 bits, which no two calls of a store will share
 
 ChildState = Literal["open", "finished", "failed", "cancelled"]
@@ -108,3 +109,31 @@ def children_of(events: Iterable[tuple[int, Event | None]]) -> list[ChildRun]:
         child = begun.get(lsn, intent.child)
         found.append(ChildRun(child, agent, name, lsn, state.get(lsn, "open")))
     return found
+
+
+class Retries:
+    """The newest decision in the parent to retry this run, which its failed call was resolved by.
+
+    Each counts once. They come in the order of the parent's log, so that the newest is enough.
+    """
+
+    name = "retries"
+
+    def __init__(self) -> None:
+        self.newest = ("", "")  # who and why
+
+    def restore(self, carried: Any) -> None:
+        """See Tally.restore."""
+        who, why = carried
+        self.newest = str(who), str(why)
+
+    def observe(self, lsn: int, time_ns: int, event: Event) -> None:
+        """See Tally.observe."""
+        match event:
+            case CallResolved(how="retry", who=who, why=why):
+                if who.startswith("run ") and why.startswith(RETRIED):
+                    self.newest = who, why
+
+    def carry(self) -> Any:
+        """See Tally.carry."""
+        return list(self.newest) if self.newest[0] else None

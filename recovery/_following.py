@@ -8,10 +8,11 @@ import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Literal
 
-from eventlog import LogReader, Record
+from eventlog import LogReader, Record, Snapshot
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
 from recovery._existing import backend_of
+from recovery._parts import is_portion
 from recovery._progress import ProgressTally
 from recovery._run_event import RunEvent, Teller, carried_by
 from recovery.stores.protocol import RunStore, check_run_id
@@ -80,6 +81,8 @@ class RunEvents:
             start = restore_tally(tally, reader, self._after)
             teller = Teller(self._run_id, tally, self._fetch)
             for item in reader.arrivals(start):
+                if isinstance(item, Snapshot) and is_portion(item):
+                    continue
                 if item is not None:
                     event = teller.read(item)
                     if event.lsn > self._after:

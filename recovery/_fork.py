@@ -284,8 +284,9 @@ class _Fork:
         if is_damaged:
             return end
         if base is None and (not items or items[0][0].lsn > 1 or (self.above and self.above.base)):
+            why = ": retention has removed it" if self.log.oldest_lsn > 1 else ""
             raise self._refused(f"what run {self.run_id!r} did up to the end of step {part.step} "
-                                "is not in its log")  # fmt: skip
+                                f"is not in its log{why}")  # fmt: skip
         is_over = (
             at_step is None
             or end <= part.seen

@@ -31,7 +31,13 @@ from recovery._lineage import ForkedFrom
 from recovery._lost import Losses
 from recovery._parts import Parts, Values, resolve, stands_in
 from recovery._replay import Replay
-from recovery._snapshots import BrokenCheckpointError, Restored, restore
+from recovery._snapshots import (
+    BrokenCheckpointError,
+    Restored,
+    checkpoints_in,
+    prologue_in,
+    restore,
+)
 from recovery._tally import Tallies
 from recovery._values import Ref, pack, unpack
 
@@ -47,6 +53,9 @@ Item = tuple[Record, Event]
 
 class RunRecords(Protocol):
     """The reading side of a run's log: an EventLog or a LogReader."""
+
+    @property
+    def oldest_lsn(self) -> int: ...
 
     def records(self, start: int = 1, *, on_damage: Callable[[Damage], None] | None = None
                 ) -> Iterator[Record]: ...  # fmt: skip
@@ -157,6 +166,8 @@ def load(log: RunRecords, run_id: str) -> History:
         if restored is None or not reaches_behind(tail, restored.step):
             break
         broken.append(f"checkpoint at LSN {restored.lsn}: a task of an earlier step outlived it")
+    if restored is None and log.oldest_lsn > 1:
+        lost.append(beginning_gone(log, broken))
     if lost:
         raise DamagedRunError(run_id, lost)
     for reason in broken:
@@ -179,6 +190,13 @@ def load(log: RunRecords, run_id: str) -> History:
     )  # fmt: skip
 
 
+def beginning_gone(log: RunRecords, broken: list[str]) -> Damage:
+    """That a run begins with a checkpoint which is not sound: retention has removed the rest."""
+    reasons = f" ({'; '.join(broken)})" if broken else ""
+    what = f"removed by retention, and no checkpoint behind them is sound{reasons}"
+    return Damage(0, 0, 0, 1, log.oldest_lsn - 1, what)
+
+
 def unrepaired(losses: Losses, started: RunStarted | None) -> list[Damage]:
     """The losses that nothing makes up for."""
     lost = losses.undeclared()
@@ -195,12 +213,12 @@ def checkpoints(
 ) -> Iterator[tuple[Restored | None, list[Item]]]:  # fmt: skip
     """Checkpoints that verify, the newest first, with the events of the code before the first
     step; at last the beginning of the log."""
-    for snapshot in log.snapshots(damage.append):
+    for snapshot in checkpoints_in(log, damage.append):
         try:
             if not wanted(snapshot):
                 continue
             restored = restore(log, snapshot)
-            found = log.fetch(set(restored.prologue))
+            found = prologue_in(log, restored.prologue, restored.generation)
             lost = [record for record in found.values() if record.kind == RecordsLost.kind]
             if lost or len(found) < len(restored.prologue):
                 raise BrokenCheckpointError(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from eventlog._dataclass import dataclass
 from eventlog._errors import Damage
 from recovery._errors import DamagedRunError, RecoveryError
-from recovery._events import RunStarted, decode
+from recovery._events import Event, RunStarted, decode
+from recovery._snapshots import checked_body, checkpoints_in, prologue_in
 
 if TYPE_CHECKING:
+    from eventlog import Record
     from recovery._history import RunRecords
 
 _NUMBERS = ("step", "lsn", "seen", "until", "base", "optional")
@@ -78,15 +81,38 @@ class ForkedFrom:
 _NOTHING = ForkedFrom("", "", 0, 0)
 
 
-def started_of(log: RunRecords) -> RunStarted | None:
-    """How a run's log says it began; None for one that no agent has run."""
+def started_of(
+    log: RunRecords, read: Callable[[Record], Event | None] = decode
+) -> RunStarted | None:
+    """How a run's log says it began; None for one that no agent has run.
+
+    Where retention has removed its beginning, the newest checkpoint that can be read says it.
+    """
+    if log.oldest_lsn > 1:
+        return _started_in_checkpoint(log, read)
     for record in log.records(1, on_damage=lambda damage: None):
         try:
-            event = decode(record)
+            event = read(record)
         except ValueError:
             continue
         if isinstance(event, RunStarted):
             return event
         if event is not None:
             return None
+    return None
+
+
+def _started_in_checkpoint(
+    log: RunRecords, read: Callable[[Record], Event | None]
+) -> RunStarted | None:
+    for snapshot in checkpoints_in(log, lambda damage: None):
+        try:
+            body = checked_body(snapshot)
+            first = min(body["prologue"], default=0)  # it is the first of all records
+            record = prologue_in(log, [first], body["generation"]).get(first)
+            event = read(record) if record is not None else None
+        except ValueError:
+            continue
+        if isinstance(event, RunStarted):
+            return event
     return None

@@ -81,6 +81,8 @@ class Messages(Conversation):
         self.recorder = recorder
         self.message_digests: list[bytes] = []
         self.refs: list[Ref | None] = []
+        self.size = 0  # bytes, packed
+        self._sizes: list[int] = []
         self._chain: list[bytes] = []
         self.on_change: Callable[[int], None] | None = None
 
@@ -112,6 +114,9 @@ class Messages(Conversation):
         super().__setitem__(slice(start, stop), [values[id(one)] for one in packed])
         self.message_digests[start:stop] = [digests[id(one)] for one in packed]
         self.refs[start:stop] = refs
+        sizes = [len(one) for one in packed]
+        self.size += sum(sizes) - sum(self._sizes[start:stop])
+        self._sizes[start:stop] = sizes
         del self._chain[start:]
         if self.on_change is not None:
             self.on_change(start)

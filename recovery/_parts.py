@@ -36,6 +36,8 @@ BORROWED_MAX = 256 << 20
 # Where the number of an extension value is, by its first byte.
 _EXT_CODE_AT = {0xC7: 2, 0xC8: 3, 0xC9: 5, 0xD4: 1, 0xD5: 1, 0xD6: 1, 0xD7: 1, 0xD8: 1}
 
+_PORTION = b"\xa7portion"  # the first key of such a record, and of no checkpoint
+
 Fetch = Callable[[set[int]], dict[int, Record]]
 Span = tuple[int, int, int]  # LSN of an outcome; where in its packed value: from, to
 
@@ -130,10 +132,14 @@ def stands_in(item: object) -> TypeGuard[Ref | Parts]:
 
 
 class Outcomes:
-    """The last outcomes of a run, for messages that hold what they hold."""
+    """The last outcomes of a run, for messages that hold what they hold.
 
-    def __init__(self, borrowed: int) -> None:
+    Of those before LSN ``first`` nothing may be used: retention removes them.
+    """
+
+    def __init__(self, borrowed: int, first: int = 1) -> None:
         self.borrowed = borrowed  # by the messages; those that were removed count, till a recovery
+        self._first = first
         # In the order of coming. (An OrderedDict takes four times as much, in each run.)
         self._whole: dict[bytes, int] = {}
         self._inner: dict[bytes, Span] = {}
@@ -142,12 +148,18 @@ class Outcomes:
 
     def remember(self, packed: bytes, lsn: int) -> None:
         """An outcome that a message may soon be equal to, or hold."""
-        if len(packed) < REF_SIZE_MIN:
+        if len(packed) < REF_SIZE_MIN or lsn < self._first:
             return
         self._fresh.append((packed, lsn))
         self._fresh_size += len(packed)
         if self._fresh_size > FRESH_SIZE_MAX:
             self._look_inside()
+
+    def forget_before(self, first: int) -> None:
+        """Use no outcome before this LSN any more."""
+        if first > self._first:
+            self._first = first
+            self._whole, self._inner, self._fresh, self._fresh_size = {}, {}, [], 0
 
     def stand_in(self, packed: bytes) -> Ref | Parts | None:
         """What to record for a message; None: itself."""
@@ -243,6 +255,11 @@ class LostValueError(ValueError):
     def __init__(self, lsn: int, why: str) -> None:
         self.lsn = lsn
         super().__init__(why)
+
+
+def is_portion(snapshot: Record) -> bool:
+    """Whether a snapshot record is no checkpoint, but holds values for those behind it."""
+    return snapshot.packed[1 : 1 + len(_PORTION)] == _PORTION
 
 
 def values_in(record: Record) -> list[Packed]:

@@ -6,7 +6,7 @@ from eventlog import LogReader
 from recovery._checkpoint import CheckpointStore
 from recovery._events import RunStarted, decode, skim
 from recovery._existing import backend_of, reader_of
-from recovery._family import ChildRun, ParentRun, children_of
+from recovery._family import ChildRun, ChildState, ParentRun, children_of
 from recovery._lineage import ForkedFrom, started_of
 from recovery.stores.protocol import RunStore
 
@@ -14,11 +14,40 @@ from recovery.stores.protocol import RunStore
 def children(store: CheckpointStore | RunStore, run_id: str) -> list[ChildRun]:
     """The child runs that a run has started, in the order of its calls.
 
-    Read from the run's own log, live or dead, without a lock. Raises RecoveryError when there is
-    no such run, DamagedError when its log is damaged.
+    Read from the run's own log, live or dead, without a lock; where retention has removed its
+    beginning, also from the logs of all runs in the store, for those started then that are still
+    there. Raises RecoveryError when there is no such run, DamagedError when its log is damaged.
     """
     with reader_of(store, run_id) as reader:
-        return children_of((record.lsn, decode(record)) for record in reader.records(1))
+        known = children_of((record.lsn, decode(record)) for record in reader.records(1))
+        return earlier_children(store, run_id, reader) + known
+
+
+def earlier_children(
+    store: CheckpointStore | RunStore, run_id: str, log: LogReader
+) -> list[ChildRun]:
+    """The runs in the store that a run has started by calls which retention has removed.
+
+    Those calls have their outcomes: retention removes none that is under way.
+    """
+    if log.oldest_lsn == 1:
+        return []
+    from recovery._status import runs  # noqa: PLC0415 - only where it is needed
+
+    started = started_of(log, skim)
+    us = (run_id, started.uid if started is not None else "")
+    found = []
+    for child in runs(store):
+        above = child.parent
+        if above is None or (above.run_id, above.uid) != us or above.lsn >= log.oldest_lsn:
+            continue
+        agent = child.run_id.rpartition("+")[2].rpartition("-")[0]  # see child_run_id
+        state: ChildState = "finished"
+        match child.state:
+            case "failed" | "cancelled":
+                state = child.state
+        found.append(ChildRun(child.run_id, agent, "", above.lsn, state))
+    return sorted(found, key=lambda child: child.call)
 
 
 def parent(store: CheckpointStore | RunStore, run_id: str) -> ParentRun | None:
@@ -27,6 +56,8 @@ def parent(store: CheckpointStore | RunStore, run_id: str) -> ParentRun | None:
     Raises RecoveryError when there is no such run, DamagedError when its log is damaged.
     """
     with reader_of(store, run_id) as reader:
+        if reader.oldest_lsn > 1:
+            return ParentRun.of(started_of(reader))
         events = (decode(record) for record in reader.records(1))
         return ParentRun.of(next((e for e in events if isinstance(e, RunStarted)), None))
 
@@ -38,8 +69,7 @@ def is_child(store: CheckpointStore | RunStore, run_id: str, of: str) -> bool:
     if reader is None:
         return False
     with reader:
-        events = (skim(record) for record in reader.records(1, on_damage=lambda damage: None))
-        link = ParentRun.of(next((e for e in events if isinstance(e, RunStarted)), None))
+        link = ParentRun.of(started_of(reader, skim))
     return link is not None and link.run_id == of
 
 

@@ -12,6 +12,7 @@ from recovery._errors import RecoveryError
 from recovery._events import skim
 from recovery._existing import backend_of, reader_of
 from recovery._family import ChildRun, children_of
+from recovery._relatives import earlier_children
 from recovery._status import RunStatus, State, status
 from recovery.stores.protocol import RunStore
 
@@ -150,6 +151,7 @@ def _begun(store: CheckpointStore | RunStore, run_id: str) -> list[ChildRun]:
     try:
         with reader_of(store, run_id) as reader:
             read = reader.records(1, on_damage=lambda damage: None)
-            return children_of([(record.lsn, skim(record)) for record in read])
+            known = children_of([(record.lsn, skim(record)) for record in read])
+            return earlier_children(store, run_id, reader) + known
     except (LogError, RecoveryError, ValueError):
         return []

@@ -25,13 +25,19 @@ from recovery._history import (
     Ended,
     Entry,
     RunRecords,
+    beginning_gone,
     ended_by,
     reaches_behind,
     unrepaired,
 )
 from recovery._lineage import ForkedFrom
 from recovery._replay import RecordedCall, Replay
-from recovery._snapshots import BrokenCheckpointError, checked_body
+from recovery._snapshots import (
+    BrokenCheckpointError,
+    checked_body,
+    checkpoints_in,
+    prologue_in,
+)
 from recovery._stored import needs
 from recovery._tool import Call
 from recovery._values import pack, unpack
@@ -118,6 +124,8 @@ def skim_run(log: RunRecords, run_id: str) -> Skimmed:
         # As for a recovery, see _history.load.
         if not reaches_behind(tail, point.step) and not _needs_what_is_lost(log, point, tail):
             break
+    if not point.lsn and log.oldest_lsn > 1:
+        lost.append(beginning_gone(log, []))
     entries = [*_entries(point.prologue, lost), *tail]
     started = next((event for _, _, event in entries if isinstance(event, RunStarted)), None)
     origin = ForkedFrom.of(started)
@@ -146,12 +154,12 @@ def _needs_what_is_lost(log: RunRecords, point: Point, tail: list[Entry]) -> boo
 
 
 def _points(log: RunRecords, damage: list[Damage]) -> Iterator[Point]:
-    for snapshot in log.snapshots(damage.append):
+    for snapshot in checkpoints_in(log, damage.append):
         try:
             body = checked_body(snapshot)
+            found = prologue_in(log, body["prologue"], body["generation"])
         except BrokenCheckpointError:
             continue
-        found = log.fetch(set(body["prologue"]))
         is_there = all(record.kind != RecordsLost.kind for record in found.values())
         if is_there and len(found) == len(body["prologue"]):
             prologue = [found[lsn] for lsn in sorted(found)]

@@ -5,20 +5,24 @@ where in the log the unchanged values stand. The base of the i-th snapshot of a 
 (i & (i - 1))-th: so a snapshot is restored from at most log2(i) others, and a message is named in
 at most log2(i) snapshots, each time by a reference of a few bytes. Bytes per step stay constant
 however long the conversation. The checksum covers all that is restored, not just what changed.
+
+Where retention is to remove the beginning of a log, a generation begins: portions, which are
+snapshot records that hold all values, and a snapshot without bases that refers to nothing in front
+of them. Neither does any that follows. See _whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Protocol
 
-from eventlog import Packed, Record, RefusedValueError, Snapshot
+from eventlog import Damage, Packed, Record, RefusedValueError, Snapshot
 from eventlog._dataclass import dataclass
 from recovery._errors import RecoveryError, UnreadableValueError
 from recovery._messages import Messages, digest_of_all
-from recovery._parts import LostValueError, Values, pack_stand_in, resolve, stand_in_of
+from recovery._parts import LostValueError, Values, is_portion, pack_stand_in, resolve, stand_in_of
 from recovery._state import KeptState, checksum
 from recovery._values import Ref, digest, pack, pack_list, pack_map, split_list, unpack, unpack_map
 
@@ -29,6 +33,9 @@ _NONE = pack(None, "")
 # The i-th snapshot has as many bases as i has bits.
 BASES_MAX = 64
 INDEX_MAX = 1 << 48  # checkpoints of a run: nobody takes one a microsecond for nine years
+# The number of the first one of a generation: a base of all that follow, so that none of them
+# names its messages again.
+INDEX_WHOLE = 1 << 40
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "checkpoint_id": (str,), "run_id": (str,), "step": (int,), "timestamp": (int, float),
@@ -49,6 +56,13 @@ class Source(Protocol):
     def fetch(self, lsns: set[int]) -> dict[int, Record]: ...
 
 
+class Snapshots(Protocol):
+    """Where they are found: an EventLog or a LogReader."""
+
+    def snapshots(self, on_damage: Callable[[Damage], None] | None = None
+                  ) -> Iterator[Snapshot]: ...  # fmt: skip
+
+
 class Sink(Protocol):
     """Where a snapshot goes: an EventLog."""
 
@@ -62,6 +76,34 @@ class Base:
     index: int
     lsn: int
     keep: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Checkpoints of one generation need no record before LSN ``first``, whatever else is lost.
+
+    ``size``: bytes recorded since then. ``prologue``: the portions that hold the older ones of
+    the records that the code before the first step needs.
+    """
+
+    first: int = 1
+    size: int = 0
+    prologue: tuple[int, ...] = ()
+
+    def with_more(self, size: int) -> Generation:
+        """The same when so much more is recorded; of one that is not measured, nothing is known."""
+        return replace(self, size=self.size + size) if self != Generation() else self
+
+    @classmethod
+    def of(cls, body: Any, lsn: int) -> Generation:
+        """That of the snapshot at ``lsn``, from what its body says."""
+        match body:
+            case None:
+                return cls()
+            case [int(first), int(size), list(prologue)] if 0 < first <= lsn and size >= 0:
+                if all(type(one) is int and first <= one < lsn for one in prologue):
+                    return cls(first, size, tuple(prologue))
+        raise BrokenCheckpointError("its generation makes no sense")
 
 
 @dataclass(slots=True)
@@ -81,8 +123,9 @@ class Restored:
     tool_results: Any
     checksum: str
     carried: dict[str, Any] = field(default_factory=dict)
-    state_at: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    state_at: dict[str, tuple[bytes, int, int]] = field(default_factory=dict)
     bases: list[Base] = field(default_factory=list)
+    generation: Generation = field(default_factory=Generation)
 
     borrowed: int = 0  # bytes of the messages that are elsewhere in the log (see _parts)
 
@@ -93,7 +136,10 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """What goes into a snapshot besides state and messages."""
+    """What goes into a snapshot besides state and messages.
+
+    ``grown``: bytes that were recorded since the snapshot before.
+    """
 
     run_id: str
     step: int
@@ -104,6 +150,7 @@ class Checkpointed:
     tool_results: Any = None
     checksum: str = ""
     carried: Mapping[str, Any] = field(default_factory=dict)
+    grown: int = 0
 
 
 class SnapshotWriter:
@@ -113,6 +160,17 @@ class SnapshotWriter:
         self._log = log
         self._bases: list[Base] = restored.bases if restored else []
         self._state = KeptState(restored.state_at if restored else {})
+        self.generation = restored.generation if restored else Generation()
+        self.measures = self.generation != Generation()  # how much is recorded in a generation
+
+    def size(self, messages: Messages) -> int:
+        """Bytes of all that a snapshot restores: as the last one had it, with these messages."""
+        return self._state.size() + messages.size
+
+    def begin(self, generation: Generation, state_at: Mapping[str, tuple[bytes, int, int]]) -> None:
+        """What the next snapshot restores is in portions, the first records of a generation."""
+        self._bases, self._state, self.generation = [], KeptState(state_at), generation
+        self.measures = True
 
     def messages_changed(self, start: int) -> None:
         """Messages from index ``start`` on are not what they were."""
@@ -122,10 +180,12 @@ class SnapshotWriter:
     def write(self, what: Checkpointed, state: Mapping[str, Any], messages: Messages) -> int:
         """Append the snapshot; its LSN. Durable with the next commit of the log."""
         changed = self._state.news(state)
-        index = self._bases[-1].index + 1 if self._bases else 1
+        begins = INDEX_WHOLE if self.generation.first > 1 else 1
+        index = self._bases[-1].index + 1 if self._bases else begins
         bases = [base for base in self._bases if base.index <= index & (index - 1)]
         base = bases[-1] if bases else Base(0, 0, 0)
         news = list(zip(messages.refs[base.keep :], messages[base.keep :], strict=True))
+        generation = replace(self.generation, size=self.generation.size + what.grown)
         results = None if what.tool_results is None else pack(what.tool_results, "tool_results")
         rest = messages.digest(), b"" if results is None else digest(results)
         digests = self._state.digests(state, changed)
@@ -153,21 +213,59 @@ class SnapshotWriter:
             "checksum": found,
             "carried": dict(what.carried),
         }  # fmt: skip
+        if self.measures:
+            body["generation"] = [generation.first, generation.size, list(generation.prologue)]
         parts = {key: value if type(value) is Packed else pack(value, key)
                  for key, value in body.items()}  # fmt: skip
+        packed = pack_map(parts)
         try:
-            lsn = self._log.append_snapshot(pack_map(parts))
+            lsn = self._log.append_snapshot(packed)
         except RefusedValueError as exc:  # too large
             raise RefusedValueError("checkpoint", exc.reason) from None
         for i in range(base.keep, len(messages)):
             messages.refs[i] = messages.refs[i] or Ref(lsn, i - base.keep)
         self._bases = [*bases, Base(index, lsn, len(messages))]
+        if self.measures:
+            self.generation = replace(generation, size=generation.size + len(packed))
         self._state.keep(state, changed, lsn)
         return lsn
 
 
 class BrokenCheckpointError(ValueError):
     """Why a snapshot is not restored."""
+
+
+def checkpoints_in(
+    log: Snapshots, on_damage: Callable[[Damage], None] | None = None
+) -> Iterator[Snapshot]:
+    """The checkpoints in a log, the newest first, none of them verified as a whole."""
+    return (snapshot for snapshot in log.snapshots(on_damage) if not is_portion(snapshot))
+
+
+def prologue_in(source: Source, lsns: Iterable[int], generation: Generation) -> dict[int, Record]:
+    """Records of the code before the first step, by LSN, wherever a checkpoint has them.
+
+    BrokenCheckpointError when a portion makes no sense; those that are lost are left out.
+    """
+    wanted = set(lsns)
+    found = source.fetch({lsn for lsn in wanted if lsn >= generation.first})
+    for portion in source.fetch(set(generation.prologue)).values():
+        for record in _carried_in(portion):
+            found[record.lsn] = record
+    return {lsn: record for lsn, record in found.items() if lsn in wanted}
+
+
+def _carried_in(portion: Record) -> Iterator[Record]:
+    try:
+        items = list(unpack(unpack_map(portion.packed)["prologue"]))
+    except (KeyError, TypeError, ValueError):
+        raise BrokenCheckpointError(f"LSN {portion.lsn} is no portion of a checkpoint") from None
+    for item in items:
+        match item:
+            case [int(lsn), str(kind), int(time_ns), bytes(packed)] if 0 < lsn < portion.lsn:
+                yield Record(lsn, kind, time_ns, packed)
+            case _:
+                raise BrokenCheckpointError(f"LSN {portion.lsn} carries what is no record")
 
 
 def restore(source: Source, snapshot: Snapshot, read: Callable[[Packed], Any] = unpack) -> Restored:
@@ -240,8 +338,9 @@ def _restore(source: Source, snapshot: Snapshot, read: Callable[[Packed], Any]) 
     return Restored(
         snapshot.lsn, body["checkpoint_id"], body["run_id"], body["step"], body["timestamp"],
         body["recoveries"], state, packed, refs, body["prologue"], read(results), actual,
-        body["carried"], {key: (digest(value), at) for key, (value, at) in state_at.items()}, bases,
-        borrowed,
+        body["carried"],
+        {key: (digest(value), at, len(value)) for key, (value, at) in state_at.items()}, bases,
+        body["generation"].with_more(len(snapshot.packed)), borrowed,
     )  # fmt: skip
 
 
@@ -255,6 +354,7 @@ def _body(record: Record) -> dict[str, Any]:
         raise BrokenCheckpointError(f"version {version!r:.50} is not known to this library")
     body = {name: unpack(part) for name, part in parts.items() if name not in _SPLIT}
     body |= {name: split(parts[name]) for name, split in _SPLIT.items()}
+    body["generation"] = Generation.of(body.get("generation"), record.lsn)
     for name, wanted in _TYPES.items():
         if type(body[name]) not in wanted:
             raise BrokenCheckpointError(f"its {name} is a {type(body[name]).__name__}")
@@ -277,8 +377,8 @@ def _state(source: Source, lsn: int, body: dict[str, Any]) -> dict[str, tuple[Pa
     places = {key: place_in_state(value) for key, value in body["state"].items()}
     kept = {at for at in places.values() if at}
     found = source.fetch(kept)
-    bodies = {at: _body(_get(found, at)) for at in kept}
-    return {key: (_held(bodies[at]["state"][key] if at else body["state"][key]), at or lsn)
+    states = {at: unpack_map(unpack_map(_get(found, at).packed)["state"]) for at in kept}
+    return {key: (_held(states[at][key] if at else body["state"][key]), at or lsn)
             for key, at in places.items()}  # fmt: skip
 
 

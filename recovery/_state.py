@@ -45,14 +45,14 @@ def checksum(run_id: str, step: int, state: Mapping[str, bytes], rest: tuple[byt
 
 
 class _Kept:
-    """A value as the newest checkpoint has it: its digest, the record that holds it, and what
-    stands for it in the next one (key and LSN, packed)."""
+    """A value as the newest checkpoint has it: its digest, the record that holds it, its size,
+    and what stands for it in the next one (key and LSN, packed)."""
 
-    __slots__ = ("digest", "lsn", "place", "value")
+    __slots__ = ("digest", "lsn", "place", "size", "value")
 
-    def __init__(self, key: str, digest: bytes, lsn: int, value: Any) -> None:
-        self.digest, self.lsn = digest, lsn
-        self.place = pack_key(key) + msgpack.packb(lsn)
+    def __init__(self, key: str, at: tuple[bytes, int, int], value: Any) -> None:
+        self.digest, self.lsn, self.size = at
+        self.place = pack_key(key) + msgpack.packb(self.lsn)
         self.value = value if type(value) in UNCHANGING else _CHANGING
 
 
@@ -63,9 +63,13 @@ class KeptState:
     a list that was changed in place is the same object too.
     """
 
-    def __init__(self, at: Mapping[str, tuple[bytes, int]]) -> None:
-        """``at``: of each value the digest, and the LSN of the checkpoint that holds it."""
-        self._kept = {key: _Kept(key, digest, lsn, _CHANGING) for key, (digest, lsn) in at.items()}
+    def __init__(self, at: Mapping[str, tuple[bytes, int, int]]) -> None:
+        """``at``: of each value the digest, the LSN of the checkpoint that holds it, its size."""
+        self._kept = {key: _Kept(key, where, _CHANGING) for key, where in at.items()}
+
+    def size(self) -> int:
+        """Bytes of all values."""
+        return sum(kept.size for kept in self._kept.values())
 
     def news(self, state: Mapping[str, Any]) -> dict[str, tuple[Packed, bytes]]:
         """The values that are new or changed, packed, with their digests."""
@@ -104,7 +108,7 @@ class KeptState:
         self, state: Mapping[str, Any], news: Mapping[str, tuple[Packed, bytes]], lsn: int
     ) -> None:
         """A checkpoint at ``lsn`` has the state, and holds what is new."""
-        for key, (_, found) in news.items():
-            self._kept[key] = _Kept(key, found, lsn, state[key])
+        for key, (packed, found) in news.items():
+            self._kept[key] = _Kept(key, (found, lsn, len(packed)), state[key])
         for key in self._kept.keys() - state.keys():
             del self._kept[key]

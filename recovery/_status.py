@@ -294,7 +294,8 @@ def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State
     if read.ended is not None:
         return "interrupted", "its undo was not finished"
     if read.started is None:
-        return ("unreadable", str(read.damage[0])) if read.damage else ("empty", "")
+        found = [*read.lost, *read.damage]
+        return ("unreadable", str(found[0])) if found else ("empty", "")
     if read.lost:
         return "damaged", f"{read.lost[0]}. A recovery refuses; see `logdump repair`"
     if read.parked is None or read.tally.status != "parked":

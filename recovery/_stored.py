@@ -10,7 +10,12 @@ from eventlog._dataclass import dataclass
 from recovery._events import RecordsLost
 from recovery._history import RunRecords
 from recovery._parts import Parts, stand_in_of, values_in
-from recovery._snapshots import BrokenCheckpointError, checked_body, place_in_state
+from recovery._snapshots import (
+    BrokenCheckpointError,
+    checked_body,
+    checkpoints_in,
+    place_in_state,
+)
 from recovery._values import Ref
 
 
@@ -65,7 +70,7 @@ def stored_checkpoints(log: RunRecords) -> list[StoredCheckpoint]:
     damage: list[Damage] = []
     snapshots: list[_Pieces] = []
     unsound: list[StoredCheckpoint] = []
-    for snapshot in log.snapshots(damage.append):
+    for snapshot in checkpoints_in(log, damage.append):
         try:
             snapshots.append(_pieces(snapshot))
         except BrokenCheckpointError as exc:
@@ -99,7 +104,9 @@ def _pieces(snapshot: Snapshot) -> _Pieces:
     )  # fmt: skip
     messages = [stand_in_of(item) for item in body["messages"]]
     others = {place_in_state(part) for part in body["state"].values()} - {0}
-    others |= set(body["prologue"])
+    generation = body["generation"]
+    others |= {lsn for lsn in body["prologue"] if lsn >= generation.first}
+    others |= set(generation.prologue)
     return _Pieces(found, body["bases"], body["keep"], messages, others)
 
 

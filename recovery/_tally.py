@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, cast
 
 from recovery._events import Event
+from recovery._family import Retries
 from recovery._progress import ProgressTally
 from recovery._signals import Signals
 
@@ -26,11 +27,11 @@ class Tally(Protocol):
         """One event, as recorded or read back. Values in it may be Packed."""
 
     def carry(self) -> Any:
-        """What to restore from the next time, as a value that msgpack can hold."""
+        """What to restore from the next time, as a value that msgpack can hold; None: nothing."""
 
 
 # One of each in every run.
-KINDS: tuple[type[Tally], ...] = (ProgressTally, Signals)
+KINDS: tuple[type[Tally], ...] = (ProgressTally, Signals, Retries)
 
 
 class Tallies:
@@ -58,4 +59,5 @@ class Tallies:
 
     def carry(self) -> dict[str, Any]:
         """What goes into a checkpoint."""
-        return self._carried | {name: tally.carry() for name, tally in self._tallies.items()}
+        carried = {name: tally.carry() for name, tally in self._tallies.items()}
+        return self._carried | {name: one for name, one in carried.items() if one is not None}

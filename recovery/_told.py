@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import field
 
-from eventlog import Damage, Packed
+from eventlog import Damage, Packed, Record
 from eventlog._dataclass import dataclass
 from recovery._events import (
     AttemptFailed,
@@ -29,10 +30,17 @@ from recovery._events import (
 )
 from recovery._history import Entry, RunRecords
 from recovery._keys import outer_call, step_of
-from recovery._lineage import ForkedFrom
+from recovery._lineage import ForkedFrom, started_of
 from recovery._parts import Values, resolve, stand_in_of
 from recovery._replay import RECORDED_ANEW
-from recovery._snapshots import BrokenCheckpointError, Restored, checked_body, restore
+from recovery._snapshots import (
+    BrokenCheckpointError,
+    Restored,
+    checked_body,
+    checkpoints_in,
+    prologue_in,
+    restore,
+)
 from recovery._values import Ref, digest, split_list
 
 ARGUMENTS = -1  # in place of the index of a value: those of a call
@@ -178,10 +186,10 @@ def tell(log: RunRecords, run_id: str, state_at: int = 0) -> RunTold:
     over, and noted. No type of a value has to be registered."""
     told = RunTold(run_id, log)
     telling = _Telling(told)
-    _read_checkpoints(telling, state_at)
+    start = _read_checkpoints(telling, state_at)
     length = len(told.began_with)
     for lsn, _, event in _entries(log, told.damage):
-        if lsn in telling.dropped and isinstance(event, RECORDED_ANEW):
+        if lsn < start or (lsn in telling.dropped and isinstance(event, RECORDED_ANEW)):
             continue  # it is recorded anew if it was done again
         if isinstance(event, MessagesChanged):
             length = telling.changed(lsn, event, length)
@@ -196,8 +204,7 @@ def tell(log: RunRecords, run_id: str, state_at: int = 0) -> RunTold:
 
 def skimmed_start(log: RunRecords) -> RunStarted | None:
     """How a run began, its task unread; None when its log does not say so."""
-    entries = _entries(log, [], ("run_started",))
-    return next((event for *_, event in entries if isinstance(event, RunStarted)), None)
+    return started_of(log, skim)
 
 
 class _Telling:
@@ -214,8 +221,10 @@ class _Telling:
             if isinstance(event, HistoryDropped):
                 self.dropped.update(event.records)
             elif isinstance(event, RunStarted) and not told.started_lsn:
-                told.started_lsn, told.task = lsn, _packed(event.task)
-                told.origin = ForkedFrom.of(event)
+                told.started_lsn = lsn
+        started = skimmed_start(told.log)
+        if started is not None:
+            told.task, told.origin = _packed(started.task), ForkedFrom.of(started)
 
     def see(self, lsn: int, event: Event) -> None:
         """A record."""
@@ -245,6 +254,13 @@ class _Telling:
             case RunCancelled() | RunUndone():
                 word = "cancelled" if isinstance(event, RunCancelled) else "undone"
                 told.end, told.end_lsn = (word, f"{event.who}: {event.why}"), lsn
+
+    def see_before(self, record: Record) -> None:
+        """A record of the code before the first step, which a checkpoint has."""
+        with suppress(ValueError):
+            event = skim(record)
+            if event is not None and not isinstance(event, MessagesChanged):
+                self.see(record.lsn, event)
 
     def _intended(self, lsn: int, event: CallIntended) -> None:
         told, packed = self.told, _packed(event.args)
@@ -324,22 +340,32 @@ def _entries(
             yield record.lsn, record.time_ns, event
 
 
-def _read_checkpoints(telling: _Telling, state_at: int) -> None:
-    """Where the run begins, for a fork; and its state at the end of a step."""
-    told = telling.told
+def _read_checkpoints(telling: _Telling, state_at: int) -> int:
+    """Where the run begins, for a fork or one whose beginning was removed; and its state at the
+    end of a step. The LSN from which on it is told of."""
+    told, start = telling.told, 1
     base = told.origin.base if told.origin else 0
-    for snapshot in told.log.snapshots(told.damage.append):
+    pruned = told.log.oldest_lsn > 1
+    for snapshot in checkpoints_in(told.log, told.damage.append):
         try:
-            if snapshot.lsn != base and not checked_body(snapshot)["step"] == state_at > 0:
+            wanted = checked_body(snapshot)["step"] == state_at > 0
+            if not (wanted or pruned or snapshot.lsn == base):
                 continue
             restored = restore(told.log, snapshot, lambda packed: packed)
         except BrokenCheckpointError:
             continue
-        if restored.step == state_at and told.state is None:
+        if wanted and told.state is None:
             told.state = restored.state
-        if restored.lsn == base:
+        if pruned or restored.lsn == base:  # of a pruned run the oldest that can be restored
             told.since = told.reached = restored.step
             told.began_with = list(_messages(restored))
+            start = restored.lsn + 1 if pruned else 1
+            oldest = restored
+    if start > 1:
+        found = prologue_in(told.log, oldest.prologue, oldest.generation)
+        for lsn in sorted(found):
+            telling.see_before(found[lsn])
+    return start
 
 
 def _messages(restored: Restored) -> Iterator[Held]:

@@ -19,10 +19,9 @@ from recovery._core import RunCore
 from recovery._doubt import recorded_call
 from recovery._drive import drive, drive_async
 from recovery._errors import DamagedRunError, RecoveryError, UndoError
-from recovery._events import RunStarted
 from recovery._history import decoded
 from recovery._keys import UNDO_CALL, UNDO_PREFIX
-from recovery._lineage import ForkedFrom
+from recovery._lineage import ForkedFrom, started_of
 from recovery._tool import (
     Call,
     ToolSpec,
@@ -127,19 +126,20 @@ def _compensating(spec: ToolSpec, call: Call, outcome: Any) -> ToolSpec:
 def read_plan(run: RunCore, plan: Undoing, known: dict[str, ToolSpec]) -> list[Made]:
     """The calls to undo, newest first; raises, before anything is executed, if that cannot be."""
     lost: list[Damage] = []
-    plan.first_lsn = next((record.lsn for record in run.records.records(1)), 0)
+    plan.first_lsn = run.records.oldest_lsn
+    origin = ForkedFrom.of(started_of(run.records))
+    if origin is not None:
+        plan.forked, plan.base = origin.until, origin.base
     for entry in decoded(run.records, 1, [], lost):
-        if isinstance(entry[2], RunStarted) and (origin := ForkedFrom.of(entry[2])):
-            plan.forked, plan.base = origin.until, origin.base
         plan.add(*entry)
     if lost:
         raise DamagedRunError(run.run_id, lost)
     if not plan.begins_in_the_log:
         raise RecoveryError(
             f"run {run.run_id!r} cannot be undone{f' since step {plan.since}' * bool(plan.since)}: "
-            f"the records before LSN {plan.first_lsn} were removed from its log, and with them the "
-            "calls that they knew of. run.undo(since=step) undoes what came after a step that the "
-            "log still has. Nothing was executed."
+            f"the records before LSN {plan.first_lsn} were removed from its log by retention, and "
+            "with them the calls that they knew of. run.undo(since=step) undoes what came after a "
+            "step that the log still has. Nothing was executed."
         )
     doubt, others = plan.in_doubt(), plan.under_way()
     if (doubt or others) and run.in_flight > 1:

@@ -66,6 +66,7 @@ PURE = {
     "recovery._shorten",
     "recovery._text",
     "recovery._signals",
+    "recovery._family",
     "recovery._compensation",
     "recovery._tally",
     "recovery._values",

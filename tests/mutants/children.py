@@ -95,7 +95,7 @@ MUTANTS = [
         [
             Edit(
                 CHILDREN,
-                "if isinstance(event, CallResolved) and (event.who, event.why) == (who, why):",
+                "if retries.newest == (who, why):",
                 "if False:",
             )
         ],

@@ -311,8 +311,8 @@ MUTANTS = [
         [
             Edit(
                 TOLD,
-                "if lsn in telling.dropped and isinstance(event, RECORDED_ANEW):",
-                "if lsn in telling.dropped:",
+                "if lsn < start or (lsn in telling.dropped and isinstance(event, RECORDED_ANEW)):",
+                "if lsn < start or lsn in telling.dropped:",
             )
         ],
         [

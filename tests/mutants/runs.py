@@ -133,9 +133,8 @@ MUTANTS = [
             ),
             Edit(
                 CORE,
-                "        lsn = self.attempt(lambda: self._snapshots.write(",
-                "        self._write_pending()\n"
-                "        lsn = self.attempt(lambda: self._snapshots.write(",
+                "        lsn = self.attempt(self.pruning.write,",
+                "        self._write_pending()\n        lsn = self.attempt(self.pruning.write,",
             ),
         ],
         [AGENTS + "test_a_checkpoint_knows_what_was_put_off"],

@@ -215,6 +215,7 @@ class World:
     clock: Clock
     disk: SimulatedDisk
     segment_size: int = 1 << 20
+    retention: dict[str, Any] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
     results: dict[str, Any] = field(default_factory=dict)
     raised: set[Any] = field(default_factory=set)
@@ -1186,7 +1187,7 @@ def live(
 
     async def run() -> Any:
         agent = make_agent(world, program)
-        store = CheckpointStore(world.store)
+        store = CheckpointStore(world.store, **world.retention)
         runner = RecoverableAgent(
             agent, store, program.every, max_recoveries=1 if program.open else 3,
             on_event=told.append, budget=world.budget,
@@ -1279,12 +1280,21 @@ def die_and_return(world: World, power: int | None) -> None:
     after = process if power is None else dead.after_power_loss(power)
     found = {record.lsn: record for record in records(after, damage)}
     assert {one.first_lsn for one in damage} <= world.harmed, damage
-    for lsn in range(1, acknowledged + 1):
+    for lsn in range(oldest(after), acknowledged + 1):
         if lsn in world.harmed:
             continue
         assert lsn in before and lsn in found, f"LSN {lsn} was acknowledged and is gone"
         assert found[lsn] == before[lsn]
     world.disk = after
+
+
+def oldest(disk: SimulatedDisk) -> int:
+    """The LSN that the run's log begins at: 1 unless retention has removed some records."""
+    try:
+        with EventLog.read(f"runs/{RUN}", files=disk) as reader:
+            return reader.oldest_lsn
+    except (FileNotFoundError, eventlog.UnsupportedFormatError):
+        return 1
 
 
 def forget_values(world: World) -> None:
