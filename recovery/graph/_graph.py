@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from eventlog._dataclass import dataclass
 from recovery._errors import RecoveryError
@@ -99,6 +99,12 @@ class Graph:
     def start(self) -> str:
         """The node where execution begins."""
         return self._start or next(iter(self.nodes), "")
+
+    @overload
+    def node(self, name: str, /, **options: Unpack[NodeOptions]) -> Callable[[W], W]: ...
+
+    @overload
+    def node(self, name: str, work: W, /, **options: Unpack[NodeOptions]) -> W: ...
 
     def node(self, name: str, work: Any = None, /, **options: Unpack[NodeOptions]) -> Any:
         """Add a node; without ``work``, a decorator that does.

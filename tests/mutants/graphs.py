@@ -17,11 +17,7 @@ MUTANTS = [
     Mutant(
         "graph-edges-taken-while-at-work-are-lost",
         "A visit uses up all edges to its node, also those that came while it was at work.",
-        [
-            Edit(
-                STANDING, '        for edge in entry["via"]:\n', "        for edge in list(left):\n"
-            )
-        ],
+        [Edit(STANDING, "left[edge] -= 1", "left[edge] = 0")],
         [TESTS + "test_a_node_that_leads_to_one_beside_it_is_not_lost"],
     ),
     Mutant(

@@ -13,6 +13,8 @@ from recovery import (
     BudgetError,
     Call,
     Checkpoint,
+    CheckpointConfig,
+    CheckpointManager,
     CheckpointStore,
     InDoubtError,
     OutcomeUnknown,
@@ -20,6 +22,7 @@ from recovery import (
     RecoverableAgent,
     RecoveryReport,
     Resolution,
+    RestoredCheckpoint,
     Run,
     RunEvent,
     RunFailedError,
@@ -30,6 +33,16 @@ from recovery import (
     events,
     resolve,
     tool,
+)
+from recovery.graph import (
+    END,
+    ExecutionResult,
+    FlexibleGraphExecutor,
+    Graph,
+    GraphExecutor,
+    NodeContext,
+    NodeResult,
+    PlanStep,
 )
 from recovery.stores.file import FileStore
 from recovery.stores.memory import MemoryStore
@@ -238,3 +251,26 @@ def test_my_agent_survives() -> None:
     )  # fmt: skip
     assert_type(report.findings, tuple[Finding, ...])
     crash_everywhere(plain_agent, points=[report.findings[0].point])
+
+
+# -- graphs
+
+
+async def graphs(storage: str) -> None:
+    graph = Graph("g", max_visits=10)
+
+    @graph.node("a", join=True, timeout_s=1.0)
+    async def node(context: NodeContext) -> NodeResult:
+        context.memory["x"] = context.input_data
+        return NodeResult(output={"y": await context.call(len, "abc")}, next_node=END)
+
+    graph.node("b", lambda context: None, pause=True)
+    graph.edge("a", "b", lambda output, memory: output["y"] == memory["y"])
+    graph.node("c", node, no_option=True)  # type: ignore[call-arg]
+    manager = CheckpointManager(storage, CheckpointConfig(every_n_nodes=2))
+    executor = GraphExecutor(checkpoint_manager=manager, budget=Budget(calls=5))
+    assert_type(await executor.execute(graph, "goal", {"x": 1}), ExecutionResult)
+    assert_type(await executor.resume(graph, "run"), ExecutionResult)
+    assert_type(manager.restore("run"), RestoredCheckpoint | None)
+    plans = FlexibleGraphExecutor(lambda context: [PlanStep("a", "len")], {"len": len})
+    assert_type(await plans.execute("goal"), ExecutionResult)

@@ -399,6 +399,35 @@ def test_a_branch_that_had_finished_is_not_run_again(manager: CheckpointManager)
     assert sorted(entered) == ["b", "c", "slow", "slow"]
 
 
+def test_of_a_batch_of_parallel_tools_only_the_one_under_way_is_in_doubt(
+    manager: CheckpointManager,
+) -> None:
+    """Killed in the twelfth of twelve: others make eleven of them twice."""
+    called: list[int] = []
+
+    @tool
+    async def act(n: int) -> int:
+        called.append(n)
+        if n == 11:
+            for _ in range(100):  # until the others have ended
+                await asyncio.sleep(0)
+            raise Died
+        return n
+
+    async def batch(context: NodeContext) -> dict[str, Any]:
+        return {"sum": sum(await asyncio.gather(*(context.call(act, n) for n in range(12))))}
+
+    graph = linear("g", ("batch", batch))
+    die(graph, manager)
+    with pytest.raises(InDoubtError) as parked:
+        resume(graph, manager)
+    (call,) = parked.value.calls
+    assert call.args == (11,)
+    recovery.resolve(manager.store, RUN, call.lsn, Resolution.outcome(11))
+    assert resume(graph, manager).output == {"sum": 66}
+    assert sorted(called) == [*range(12)]
+
+
 # -- loops and failures
 
 
