@@ -266,7 +266,7 @@ async def graphs(storage: str) -> None:
 
     graph.node("b", lambda context: None, pause=True)
     graph.edge("a", "b", lambda output, memory: output["y"] == memory["y"])
-    graph.node("c", node, no_option=True)  # type: ignore[call-arg]
+    graph.node("c", node, no_option=True)  # type: ignore[call-overload]
     manager = CheckpointManager(storage, CheckpointConfig(every_n_nodes=2))
     executor = GraphExecutor(checkpoint_manager=manager, budget=Budget(calls=5))
     assert_type(await executor.execute(graph, "goal", {"x": 1}), ExecutionResult)

@@ -223,11 +223,11 @@ def test_graphs_that_make_no_sense_are_refused() -> None:
     with pytest.raises(GraphError, match="a function or an object with execute"):
         graph.node("b", 5)
     with pytest.raises(TypeError, match="no option 'retries'"):
-        graph.node("b", gives(None), retries=1)  # type: ignore[call-arg]
+        graph.node("b", gives(None), retries=1)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="timeout_s"):
         graph.node("b", gives(None), timeout_s=0)
     with pytest.raises(ValueError, match="after_crash"):
-        graph.node("b", gives(None), after_crash="report")  # type: ignore[arg-type]
+        graph.node("b", gives(None), after_crash="report")  # type: ignore[call-overload]
     with pytest.raises(GraphError, match="when= is"):
         graph.edge("a", "a", "sometimes")  # type: ignore[arg-type]
     graph.edge("a", "b")
