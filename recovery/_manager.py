@@ -15,6 +15,7 @@ from typing import Any, Self
 from eventlog._dataclass import dataclass
 from recovery._checkpoint import Checkpoint, CheckpointStore
 from recovery._errors import RecoveryError
+from recovery._pruning import Kept, Retention
 from recovery._status import RunStatus, runs, status, status_of
 from recovery._stored import StoredCheckpoint
 from recovery.stores.file import default_directory
@@ -33,7 +34,10 @@ class CheckpointConfig:
     and ``on_node_complete``: where one node ends the next one begins, so a checkpoint is taken
     there if either is on; with neither, none is taken, and a recovery replays the run from its
     beginning. What a finished node did is in the log in any case. ``auto_recovery``: whether
-    ``execute`` goes on with a run that has not ended; else only ``resume`` does.
+    ``execute`` goes on with a run that has not ended; else only ``resume`` does. ``retention``:
+    "all", "prune_old" (the newest ``max_checkpoints_per_run``, 3) or "latest_only", see
+    CheckpointStore. A graph's run is made of all that its nodes have written, so what goes is what
+    they did on the way to it.
     """
 
     enabled: bool = True
@@ -41,10 +45,13 @@ class CheckpointConfig:
     on_node_start: bool = False
     on_node_complete: bool = True
     auto_recovery: bool = True
+    retention: Kept = "all"
+    max_checkpoints_per_run: int | None = None
 
     def __post_init__(self) -> None:
         if self.every_n_nodes < 1:
             raise ValueError(f"every_n_nodes is 1 or more, not {self.every_n_nodes}")
+        Retention.of(self.retention, self.max_checkpoints_per_run)
 
     @property
     def every(self) -> int:
@@ -88,7 +95,12 @@ class CheckpointManager:
         self.config = config or CheckpointConfig()
         if storage is None:
             storage = default_directory()
-        self.store = storage if isinstance(storage, CheckpointStore) else CheckpointStore(storage)
+        kept, keep = self.config.retention, self.config.max_checkpoints_per_run
+        if not isinstance(storage, CheckpointStore):
+            storage = CheckpointStore(storage, retention=kept, keep=keep)
+        elif kept != "all":
+            raise ValueError("give retention to the CheckpointStore itself, not to its manager")
+        self.store = storage
         self._steps: dict[str, int] = {}  # of runs to which something was saved
 
     # -- what there is

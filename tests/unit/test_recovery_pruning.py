@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import io
 import threading
@@ -23,6 +24,8 @@ from eventlog.testing import SimulatedDisk
 from eventlog.transfer import export, import_
 from recovery import (
     Checkpoint,
+    CheckpointConfig,
+    CheckpointManager,
     CheckpointStore,
     DamagedRunError,
     RecoverableAgent,
@@ -48,6 +51,7 @@ from recovery._keys import step_scope
 from recovery._parts import is_portion
 from recovery._pruning import Kept, Retention, first_needed
 from recovery._snapshots import checkpoints_in, restore
+from recovery.graph import Graph, GraphExecutor
 from recovery.stores.protocol import LogStore
 from tests.property.agents import frames
 from tests.unit.lives import RUN, executed, run_sync, send
@@ -437,6 +441,35 @@ def test_errors_that_are_held_keep_nothing() -> None:
         raise ValueError(n)
 
     pruned(agent=agent)
+
+
+@pytest.mark.usefixtures("at_once", "fresh")
+def test_a_graph_goes_on_from_what_its_nodes_have_written() -> None:
+    graph = Graph("g", max_visits=200)
+
+    @graph.node("again", max_visits=200)
+    async def again(context: Any) -> Any:
+        n = context.memory["n"] + 1
+        send(f"{n:900}")
+        if n == 120 and not executed["died"]:
+            executed["died"] += 1
+            raise Died
+        return {"n": n}
+
+    graph.edge("again", "again", lambda output, memory: output["n"] < 150)
+    manager = CheckpointManager(
+        backend := Small(),
+        CheckpointConfig(retention="prune_old", max_checkpoints_per_run=2),
+    )
+    executor = GraphExecutor(checkpoint_manager=manager)
+    with pytest.raises(Died):
+        asyncio.run(executor.execute(graph, "goal", {"n": 0}, RUN))
+    assert backend.oldest() > 1
+    result = asyncio.run(executor.resume(graph, RUN))
+    assert result.output["n"] == 150 and len(result.path) == 150
+    assert [executed[f"{n:900}"] for n in range(1, 151)] == [1] * 150
+    with pytest.raises(ValueError, match="to the CheckpointStore itself"):
+        CheckpointManager(CheckpointStore(), CheckpointConfig(retention="latest_only"))
 
 
 # -- what is carried
