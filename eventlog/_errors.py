@@ -38,7 +38,8 @@ class Damage:
             loss = f"LSN {self.first_lsn} lost" + (" (a snapshot)" if self.snapshot else "")
         else:
             loss = f"LSN {self.first_lsn}-{self.last_lsn} lost"
-        return f"segment {self.segment}, offset {self.offset}: {self.what}; {loss}"
+        where = f"segment {self.segment}, offset {self.offset}: " if self.segment else ""
+        return f"{where}{self.what}; {loss}"
 
 
 class LogError(Exception):

@@ -167,6 +167,22 @@ class InboxConsequences:
         return ()
 
 
+class Refusal:
+    """The same of what no frame shows: records that are no events, or that were removed."""
+
+    def of(self, finding: Finding) -> str:
+        """In a line."""
+        return (
+            "recovery refuses to go on: what is not there, or makes no sense, may be a call that "
+            "was made. `logdump repair` cannot help. Put the log back from a copy, or fork the run "
+            "at a checkpoint that `recovery checkpoints` calls sound"
+        )
+
+    def calls_hit(self, finding: Finding) -> tuple[OpenCall, ...]:
+        """None that could be named."""
+        return ()
+
+
 def _loses(finding: Finding) -> bool:
     return finding.last_lsn >= finding.first_lsn and finding.bit not in (0, TORN, NOT_A_LOG)
 

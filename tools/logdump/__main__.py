@@ -153,11 +153,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
+    option, text = "--print-completion", "a script for the shell's completion"
     try:
         import shtab  # noqa: PLC0415 - an extra
     except ImportError:
-        return
-    shtab.add_argument_to(parser, "--print-completion", help="a script for the shell's completion")
+        parser.add_argument(option, metavar="SHELL", action=_NeedsShtab, help=text)
+    else:
+        shtab.add_argument_to(parser, option, help=text)
+
+
+class _NeedsShtab(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        extra = "pip install 'agent-eventlog[cli]'"
+        parser.error(f"completion needs shtab, which is not installed: {extra}")
 
 
 class _Parser(argparse.ArgumentParser):

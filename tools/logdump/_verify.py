@@ -14,7 +14,7 @@ from logdump._command import Command, Context, UsageError
 from logdump._exit import IO_ERROR, NO_KEY
 from logdump._show import as_line, finding_line, place_line, summary_line
 from recovery import RecoveryError
-from recovery._consequences import Consequences, InboxConsequences, is_run
+from recovery._consequences import Consequences, InboxConsequences, Refusal, is_run
 from recovery._status import OpenCall, RunStatus, status_of
 from recovery._text import count, printable
 from recovery.stores.protocol import INBOX, RUN_ID
@@ -22,7 +22,7 @@ from recovery.stores.protocol import INBOX, RUN_ID
 FINDINGS_MAX = 10_000  # of a log, of which it is said what they mean: they are kept in memory
 SEGMENT = "[0-9]" * 8 + ".seg"
 
-Meaning = Consequences | InboxConsequences | None
+Meaning = Consequences | InboxConsequences | Refusal | None
 
 TEXT = """\
 Check every segment, frame, footer, snapshot and value of a run, of one segment
@@ -151,7 +151,8 @@ class _Checked:
         with self.context.read(self.path) as reader:
             checking = _Findings(verify(reader, segment))
             held = list(islice(checking, FINDINGS_MAX))
-            of_run = not segment and is_run(reader)
+            # Kinds of messages in an inbox are those of events too.
+            of_run = not segment and Path(self.path).name != INBOX and is_run(reader)
             run = self._status(reader) if of_run else None
             meaning: Meaning = None
             if held and Path(self.path).name == INBOX:
@@ -162,7 +163,11 @@ class _Checked:
                 self._show_finding(finding, meaning)
             for finding in checking:  # more than anybody reads: what they mean is not said
                 self._show_finding(finding, None)
-            if run is not None:
+            refused = _refused(run) if run is not None else []
+            for finding in refused:
+                self._show_finding(finding, Refusal())
+                checking.totals.exit_code |= finding.bit
+            if run is not None and not refused:
                 self._show_calls(run)
         totals = checking.totals
         totals.exit_code |= before
@@ -218,6 +223,16 @@ class _Checked:
                 name, step = printable(call.name), f"step {call.step}, " if call.step else ""
                 text = f"call {name} ({step}{call.state}) has no outcome: recovery {then}"
                 self.context.tell(f"{self.prefix}note: {text}")
+
+
+def _refused(run: RunStatus) -> list[Finding]:
+    """What a recovery refuses to go on without, though every frame of the log is sound: records
+    that are no events, or that were removed."""
+    return [
+        Finding(DAMAGED, 0, 0, 0, one.first_lsn, one.last_lsn, one.what)
+        for one in run.damage
+        if one.lost and not one.segment and run.state in ("damaged", "unreadable")
+    ]
 
 
 def _call(call: OpenCall) -> dict[str, Json]:
