@@ -139,6 +139,21 @@ def loop(world: World, visits: int = 5) -> Graph:
     return graph
 
 
+def heavy(world: World, visits: int = 40) -> Graph:
+    """A loop whose tools return much, of which little is written."""
+    graph = Graph("heavy")
+
+    async def work(context: NodeContext) -> dict[str, Any]:
+        world.enter(context)
+        found = await context.call(world.look_up, f"{context.visit:>600}")
+        await context.call(world.send, context.visit)
+        return {"sum": context.memory.read("sum", 0) + len(found[0]), "n": context.visit}
+
+    graph.node("work", work)
+    graph.edge("work", "work", lambda output, memory: output["n"] < visits)
+    return graph
+
+
 def flexible(world: World, manager: CheckpointManager) -> FlexibleGraphExecutor:
     """A plan of which one step is tried again, and one makes a new plan."""
 
@@ -210,7 +225,12 @@ def died(exc: BaseException) -> bool:
     )
 
 
-def killed(subject: Subject, every: int, crash: tuple[int, int] | None) -> tuple[Any, World, int]:
+def killed(
+    subject: Subject,
+    every: int,
+    crash: tuple[int, int] | None,
+    manager_of: Callable[[SimulatedDisk, int], CheckpointManager] = manager_on,
+) -> tuple[Any, World, int]:
     """An execution that dies at this call of the disk, and is resumed; what came of it, and how
     many calls of the disk the last process made."""
     world, disk = World(), SimulatedDisk(seed=1)
@@ -218,7 +238,7 @@ def killed(subject: Subject, every: int, crash: tuple[int, int] | None) -> tuple
         disk.crash_at(*crash)
     act = begin
     while True:
-        manager = manager_on(disk, every)
+        manager = manager_of(disk, every)
         done = finished_visits(manager) if act is resume else set()
         world.entered.clear()
         try:

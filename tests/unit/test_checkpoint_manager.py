@@ -63,6 +63,20 @@ def test_settings_that_make_no_sense_are_refused() -> None:
         CheckpointConfig(every_n_nodes=0)
 
 
+def test_retention_is_that_of_the_store(tmp_path: Path) -> None:
+    config = CheckpointConfig(retention="prune_old", max_checkpoints_per_run=5)
+    store = CheckpointStore(tmp_path, retention="prune_old", keep=5)
+    assert CheckpointManager(tmp_path, config).store.retention == store.retention
+    assert CheckpointManager(store).store.retention == store.retention
+    assert CheckpointManager(tmp_path).store.retention == CheckpointStore(tmp_path).retention
+    with pytest.raises(ValueError, match="give retention to the CheckpointStore itself"):
+        CheckpointManager(store, CheckpointConfig(retention="latest_only"))
+    wrongs: list[dict[str, Any]] = [{"retention": "some"}, {"max_checkpoints_per_run": 5}]
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match="retention"):
+            CheckpointConfig(**wrong)
+
+
 def test_a_manager_keeps_runs_where_it_is_told(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("EVENTLOG_HOME", str(tmp_path / "home"))
     store = CheckpointStore(tmp_path / "store")

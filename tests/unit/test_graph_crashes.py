@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 import eventlog._log
-from recovery import RecoverableAgent, tool
+import recovery._pruning
+from eventlog.testing import SimulatedDisk
+from recovery import CheckpointConfig, CheckpointManager, RecoverableAgent, tool
 from recovery.graph import Graph, GraphExecutor
 from recovery.graph._walk import Walk
 from recovery.testing import crash_everywhere
 from tests.conftest import Figures
-from tests.unit.graphs import Subject, World, chain, fan_out, flexible, killed, loop
+from tests.unit.graphs import Subject, World, chain, fan_out, flexible, heavy, killed, loop
+from tests.unit.test_recovery_pruning import AtOnce, Small
 
 SUBJECTS: list[Subject] = [chain, fan_out, loop, flexible]
 TORN = (0, 1, 30, 100)  # bytes of a write that come to the disk
@@ -49,6 +52,49 @@ def test_resumed_graphs_come_to_the_same_end(subject: Subject, rng: random.Rando
     calls = wanted(subject, 1)[2]
     for point in sorted(rng.sample(range(calls), 25)):
         check(subject, 1, (point, rng.choice(TORN)))
+
+
+def pruned(disk: SimulatedDisk, every: int) -> CheckpointManager:
+    """What is before the checkpoints that are kept goes."""
+    config = CheckpointConfig(every_n_nodes=every, retention="prune_old", max_checkpoints_per_run=2)
+    return CheckpointManager(Small(disk), config)
+
+
+def latest(disk: SimulatedDisk, every: int) -> CheckpointManager:
+    config = CheckpointConfig(every_n_nodes=every, retention="latest_only")
+    return CheckpointManager(Small(disk), config)
+
+
+@pytest.mark.parametrize("manager_of", [pruned, latest])
+def test_graphs_whose_beginning_is_gone_come_to_the_same_end(
+    manager_of: Any, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery._pruning, "flushers", AtOnce())
+    disks: list[SimulatedDisk] = []
+
+    def kept(disk: SimulatedDisk, every: int) -> CheckpointManager:
+        disks.append(disk)
+        return manager_of(disk, every)  # type: ignore[no-any-return]
+
+    seen, world, calls = killed(heavy, 1, None, kept)
+    assert seen.output == {"given": 1, "sum": 40 * 600, "n": 40}
+    assert Small(disks[-1]).oldest() > 100  # of some 400 records
+    for point in sorted(rng.sample(range(calls), 12)):
+        found, again, _ = killed(heavy, 1, (point, rng.choice(TORN)), kept)
+        assert (found.output, found.path, again.made) == (seen.output, seen.path, world.made)
+        assert Small(disks[-1]).oldest() > 100
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("manager_of", [pruned, latest])
+def test_graphs_whose_beginning_is_gone_survive_each_crash(
+    manager_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery._pruning, "flushers", AtOnce())
+    seen, world, calls = killed(heavy, 1, None, manager_of)
+    for point in range(calls):
+        found, again, _ = killed(heavy, 1, (point, 30), manager_of)
+        assert (found.output, found.path, again.made) == (seen.output, seen.path, world.made)
 
 
 @pytest.mark.crash
