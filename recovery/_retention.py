@@ -38,7 +38,8 @@ def gc(
     Also deletes what interrupted removals have left. Reads each run from its newest checkpoint on.
     Agents may be at work meanwhile, and others that remove. After a crash each run is there, whole,
     or gone. Returns what was removed, or with ``dry_run`` what would be: the oldest first, but a
-    parent before its children. Raises ValueError for impossible settings; OSError.
+    parent before its children. Raises ValueError for impossible settings; OSError for a run that
+    could not be removed, when all the others have been.
     """
     wanted = frozenset(states)
     if not wanted <= set(ENDED):
@@ -53,13 +54,22 @@ def gc(
     known = {one.run_id: _Known.of(one) for one in runs(store)}
     before = math.inf if older_than_s is None else time.time() - older_than_s
     gone: dict[str, RemovedRun] = {}
+    failed: list[tuple[str, OSError]] = []
     for one in _in_order(_due(known, wanted, keep or 0, before)):
         above = one.needed_by(known)
         if above is not None and above.run_id not in gone:
             continue  # it does not go, or was to go first and has not
-        size = backend.size(one.run_id)
-        if dry_run or _remove(backend, one):
-            gone[one.run_id] = RemovedRun(one.run_id, one.state, one.ended, one.records, size)
+        try:
+            size = backend.size(one.run_id)
+            if dry_run or _remove(backend, one):
+                gone[one.run_id] = RemovedRun(one.run_id, one.state, one.ended, one.records, size)
+        except OSError as exc:  # of one run, which is not to keep the others
+            failed.append((one.run_id, exc))
+    if failed:
+        run_id, why = failed[0]
+        more = f", and {len(failed) - 1} more runs" if len(failed) > 1 else ""
+        raise OSError(why.errno, f"run {run_id} could not be removed: {why.strerror or why}{more}. "
+                      f"Runs that were removed: {len(gone)}") from why  # fmt: skip
     return list(gone.values())
 
 
