@@ -23,6 +23,7 @@ from recovery._snapshots import (
     Restored,
     SnapshotWriter,
     checkpoints_in,
+    is_left_over,
     restore,
 )
 from recovery._state import checksum, pack_state
@@ -349,7 +350,8 @@ class CheckpointStore:
                 try:
                     yield self._checkpoint(restore(reader, snapshot))
                 except BrokenCheckpointError as exc:
-                    broken.append(str(exc))
+                    if not is_left_over(snapshot, reader.oldest_lsn):
+                        broken.append(str(exc))
 
     def _checkpoint(self, found: Restored) -> Checkpoint:
         results = found.tool_results

@@ -286,6 +286,15 @@ def checked_body(snapshot: Snapshot) -> dict[str, Any]:
         return _body(snapshot)
 
 
+def is_left_over(snapshot: Snapshot, oldest_lsn: int) -> bool:
+    """Whether retention has removed what a checkpoint may need: it is there for its segment is."""
+    try:
+        generation: Generation = checked_body(snapshot)["generation"]
+    except BrokenCheckpointError:
+        return False
+    return generation.first < oldest_lsn
+
+
 @contextmanager
 def _named(snapshot: Snapshot) -> Iterator[None]:
     try:

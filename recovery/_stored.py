@@ -14,6 +14,7 @@ from recovery._snapshots import (
     BrokenCheckpointError,
     checked_body,
     checkpoints_in,
+    is_left_over,
     place_in_state,
 )
 from recovery._values import Ref
@@ -69,10 +70,13 @@ def stored_checkpoints(log: RunRecords) -> list[StoredCheckpoint]:
     """The checkpoints in a log, the newest first. Reads it once and restores nothing."""
     damage: list[Damage] = []
     snapshots: list[_Pieces] = []
+    left_over: set[int] = set()
     unsound: list[StoredCheckpoint] = []
     for snapshot in checkpoints_in(log, damage.append):
         try:
             snapshots.append(_pieces(snapshot))
+            if is_left_over(snapshot, log.oldest_lsn):
+                left_over.add(snapshot.lsn)
         except BrokenCheckpointError as exc:
             unsound.append(_unreadable(snapshot.lsn, len(snapshot.packed), str(exc)))
     unsound += [_unreadable(one.first_lsn, one.size, str(one)) for one in damage if one.snapshot]
@@ -84,6 +88,7 @@ def stored_checkpoints(log: RunRecords) -> list[StoredCheckpoint]:
         lent |= _lent(record)
     read = {one.found.lsn: one for one in snapshots}
     listed = [_verified(one, read, there, lent) for one in snapshots]
+    listed = [one for one in listed if one.validity or one.lsn not in left_over]
     return sorted(listed + unsound, key=lambda one: -one.lsn)
 
 

@@ -103,6 +103,12 @@ MUTANTS = [
         [UNIT + "test_what_is_gone_is_refused_by_name"],
     ),
     Mutant(
+        "leftovers-taken-for-damage",
+        "Checkpoints whose segment is still there, and what they need is not, count as damaged.",
+        [Edit(CHECKPOINT, "if not is_left_over(snapshot, reader.oldest_lsn):", "if True:")],
+        [UNIT + "test_what_is_left_of_other_checkpoints_is_not_taken_for_damage"],
+    ),
+    Mutant(
         "link-lost-with-the-beginning",
         "Of a pruned run nothing says which run it is, or was forked from.",
         [Edit(LINEAGE, "        return _started_in_checkpoint(log, read)\n", "        pass\n")],

@@ -50,7 +50,7 @@ from recovery._history import RunRecords
 from recovery._keys import step_scope
 from recovery._parts import is_portion
 from recovery._pruning import Kept, Retention, first_needed
-from recovery._snapshots import checkpoints_in, restore
+from recovery._snapshots import BrokenCheckpointError, checkpoints_in, restore
 from recovery.graph import Graph, GraphExecutor
 from recovery.stores.protocol import LogStore
 from tests.property.agents import frames
@@ -293,6 +293,37 @@ def test_the_task_and_the_first_record_stay_known() -> None:
     with pytest.raises(RecoveryError, match="is about another task"):
         RecoverableAgent(windowed(200), store).run_with_recovery_sync("another", RUN)
     assert lineage(store, RUN) == [] and parent(store, RUN) is None
+
+
+@pytest.mark.usefixtures("at_once", "fresh")
+def test_what_is_left_of_other_checkpoints_is_not_taken_for_damage() -> None:
+    """Segments go as a whole: some checkpoints are there, and what they need is not."""
+
+    def agent(run: Any) -> Any:
+        for step in run.steps():
+            run.messages.append(run.call(send, f"{step:50}"))
+            del run.messages[:-5]
+            if step == run.task:
+                return step
+
+    left_over = 0
+    for steps in range(100, 200, 10):
+        store = CheckpointStore(Small(), retention="latest_only")
+        RecoverableAgent(agent, store, checkpoint_every_n=1).run_with_recovery_sync(steps, RUN)
+        with reader(store) as log:
+            there = [restorable(log, one) for one in checkpoints_in(log)]
+            left_over += there.count(False)
+        assert store.validate(RUN).sound
+        assert all(one.validity for one in store.checkpoints(RUN))
+    assert left_over
+
+
+def restorable(log: LogReader, snapshot: Snapshot) -> bool:
+    try:
+        restore(log, snapshot)
+    except BrokenCheckpointError:
+        return False
+    return True
 
 
 def harm(store: CheckpointStore, wanted: Callable[[Frame], bool]) -> None:
