@@ -56,10 +56,10 @@ class GraphExecutor:
     """Executes graphs: each visit of a node is a recorded call, so that none is made twice.
 
     ``runtime``: an object that is told what happens, by those of these methods that it has:
-    ``start_run``, ``end_run``, ``report_problem``, ``set_node``, ``decide``. They are told of what
-    this process does, never of what is served from the log. ``checkpoint_manager``: where runs are
-    kept; without one nothing is stored, and runs end with the executor. ``options``: those of a
-    RecoverableAgent.
+    ``start_run``, ``end_run``, ``report_problem``, ``set_node``, ``decide``, ``record_outcome``.
+    They are told of what this process does, never of what is served from the log.
+    ``checkpoint_manager``: where runs are kept; without one nothing is stored, and runs end with
+    the executor. ``options``: those of a RecoverableAgent.
     """
 
     def __init__(

@@ -202,11 +202,15 @@ class Walk:
             entry = visit.entry(output=memory.written, next=targets)
         pack_message(entry, f"output of node {name}")
         edges = [str(edge) for edge in self.graph.edges_from(name)]
-        await tell(
+        decision = await tell(
             self.runtime, "decide", intent=f"where to go from node {name}",
             options=[{"id": edge, "description": edge} for edge in edges],
             chosen=", ".join(entry["next"]) or END,
             reasoning="the node named it" if chosen else "the edges' conditions",
+        )  # fmt: skip
+        await tell(
+            self.runtime, "record_outcome", decision_id=decision, success=True,
+            result=dict(entry["output"]), summary=f"node {name}, visit {visit.number}",
         )  # fmt: skip
         return entry
 

@@ -709,6 +709,10 @@ class Hooks:
         self.told.append(("decide", (intent, chosen)))
         return "decision"
 
+    def record_outcome(self, decision_id: str, success: bool, result: Any, summary: str) -> None:
+        assert (decision_id, success) == ("decision", True)
+        self.told.append(("record_outcome", (summary, result)))
+
 
 def test_the_runtime_is_told_of_what_this_process_does(manager: CheckpointManager) -> None:
     made: list[int] = []
@@ -727,12 +731,19 @@ def test_the_runtime_is_told_of_what_this_process_does(manager: CheckpointManage
     error = "node 'b' failed: ValueError: attempt 1"
     assert first.told == [
         ("start_run", ("goal 1", "to greet", {"in": 1})), ("set_node", "a"),
-        ("decide", ("where to go from node a", "b")), ("set_node", "b"),
+        ("decide", ("where to go from node a", "b")),
+        ("record_outcome", ("node a, visit 1", {"x": 1})), ("set_node", "b"),
         ("report_problem", ("critical", error)),
         ("end_run", (False, error, {"in": 1, "x": 1})),
     ]  # fmt: skip
     asyncio.run(main(second))
-    assert [hook for hook, _ in second.told] == ["start_run", "set_node", "decide", "end_run"]
+    assert [hook for hook, _ in second.told] == [
+        "start_run",
+        "set_node",
+        "decide",
+        "record_outcome",
+        "end_run",
+    ]
     assert second.told[-1][1][:2] == (True, "the graph came to its end")
 
 
