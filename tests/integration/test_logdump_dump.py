@@ -37,6 +37,7 @@ from tests.cli.harness import NOW, RUNS, SGR, call, columns
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tools'}"}
 ENVIRONMENT.pop("PYTHONUNBUFFERED", None)  # which would hide that nothing is flushed
+ENVIRONMENT.pop("COLUMNS", None)  # which pytest sets for its workers
 PATIENCE_S = 30.0
 
 
