@@ -140,7 +140,7 @@ def examine(
         except UnsupportedFormatError as exc:
             yield Finding(NOT_A_LOG, place.number, examined.offset, 0, 1, 0, str(exc))
         except FileNotFoundError:
-            if place.first_lsn >= reader.listing.oldest_lsn():  # else it was removed on purpose
+            if place.first_lsn >= reader.oldest_lsn:  # else it was removed on purpose
                 what = f"{segment_name(place.number)} vanished while it was being read"
                 yield Finding(MISSING, place.number, 0, 0, 1, 0, what)
         expected = max(expected, examined.lsn)

@@ -114,7 +114,7 @@ def survey(reader: LogReader) -> Survey:
             "there: a file was put here under a wrong number, or a part of another log. Nothing "
             "was changed. Move away what is no part of the log; then repair what is left."
         )
-    seen.begin = reader.listing.oldest_lsn()
+    seen.begin = reader.oldest_lsn
     last = max((ranges[-1][1] for ranges in seen.found.values()), default=0)
     seen.end = max(last, max((found.last_lsn for found in seen.findings), default=0))
     return seen
@@ -233,7 +233,7 @@ def header_for(reader: LogReader, slot: Slot, log_id: bytes, found: tuple[bytes,
     epoch = near[0].epoch if near else 1
     if slot.place is None:
         encrypted = encrypted or any(header.encrypted for header in near)
-    oldest = min(reader.listing.oldest_lsn(), slot.first)
+    oldest = min(reader.oldest_lsn, slot.first)
     return SegmentHeader(slot.number, log_id, slot.first, oldest, epoch, salt, encrypted)
 
 

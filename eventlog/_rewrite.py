@@ -6,9 +6,8 @@ what is sound is copied as it is, under the same salt.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-import msgpack
 import xxhash
 
 from eventlog._cipher import Encrypter
@@ -27,11 +26,24 @@ from eventlog._frame import (
 )
 from eventlog._layout import LOST, Range, Slot, header_for
 from eventlog._reader import LogReader
+from eventlog._record import Packed, encode_payload, pack
 from eventlog._scan import End, Mark, Segment
 from eventlog._segment import SegmentWriter, read_footer, segment_name
 
 LOST_AT_ONCE = 4096  # placeholders in a frame: what a reader holds of them in memory
 _TRIES = 64
+
+
+def placeholders(lost: Range, snapshots: Collection[int]) -> Iterator[tuple[int, list[Packed]]]:
+    """What stands for records that are lost: for each frame its first LSN, and the bodies in it.
+
+    The first body says up to where its frame goes, and whether a snapshot was lost there.
+    """
+    first, last = lost
+    for lsn in range(first, last + 1, LOST_AT_ONCE):
+        until = min(lsn + LOST_AT_ONCE - 1, last)
+        about = {"last": until} | ({"snapshot": True} if lsn in snapshots else {})
+        yield lsn, [Packed(pack(about)), *[Packed(pack({"last": 0}))] * (until - lsn)]
 
 
 class Rewriting:
@@ -112,22 +124,15 @@ class Rewriting:
             yield from self._placeholders(one, snapshot)
 
     def _placeholders(self, lost: Range, snapshot: int) -> Iterator[tuple[int, bytes, int]]:
-        first, last = lost
-        for lsn in range(first, last + 1, LOST_AT_ONCE):
-            count = min(LOST_AT_ONCE, last + 1 - lsn)
-            body = {"last": lsn + count - 1}
-            if lsn in self._slot.snapshots:
-                body["snapshot"] = True
-            yield lsn, self._placeholder(lsn, count, body, snapshot), snapshot
+        for lsn, bodies in placeholders(lost, self._slot.snapshots):
+            yield lsn, self._placeholder(lsn, bodies, snapshot), snapshot
 
-    def _placeholder(self, lsn: int, count: int, body: dict[str, int], snapshot: int) -> bytes:
+    def _placeholder(self, lsn: int, bodies: list[Packed], snapshot: int) -> bytes:
         # Durable before the segment has its name: so is what is before it.
         marks, kind, salt = (lsn, lsn - 1, snapshot), RECORDS, self.header.salt
-        payload = b""
+        count, payload = len(bodies), b""
         for n in range(_TRIES):  # no payload holds the salt of its segment
-            flat = [self._time_ns + n, LOST, msgpack.packb(body)]
-            flat += [LOST, msgpack.packb({"last": 0})] * (count - 1)
-            payload = bytes(msgpack.packb(flat))
+            payload = encode_payload(self._time_ns + n, [(LOST, body) for body in bodies])
             if self._encrypter is not None or not holds(payload, salt):
                 break
         if self._encrypter is not None:

@@ -44,7 +44,7 @@ from eventlog._lines import (
 from eventlog._log import SEGMENT_SIZE, EventLog
 from eventlog._reader import LogReader
 from eventlog._record import Packed, Record, Snapshot, encode_payload, encode_snapshot, pack
-from eventlog._rewrite import LOST_AT_ONCE
+from eventlog._rewrite import placeholders
 from eventlog.encryption import Encryption
 
 __all__ = ["BadExportError", "Imported", "export", "import_"]
@@ -130,7 +130,7 @@ class _Exported:
     def _begin(self, name: str, first: int) -> Iterator[dict[str, Any]]:
         if not self.expected:
             # What was removed on purpose since the reader looked may have been read all the same.
-            oldest = self._reader.listing.oldest_lsn()
+            oldest = self._reader.oldest_lsn
             self.expected = min(oldest, first or oldest)
             yield log_line(name, self.expected)
 
@@ -147,7 +147,7 @@ class _Exported:
     def _lost(self, last: int) -> Iterator[dict[str, Any]]:
         """A line for what is missing up to ``last``."""
         if self.expected <= last:
-            if self._reader.listing.oldest_lsn() > self.expected:
+            if self._reader.oldest_lsn > self.expected:
                 raise LogError(
                     f"{self._reader.path}: old records were removed while it was exported. Nothing "
                     "is wrong with it: export it again."
@@ -345,17 +345,15 @@ class _Import:
         self._missing_lsns.append([first, last])
         self._snapshots += [first] if line.get("snapshot") is True else []
         self.lost += last - first + 1
-        for lsn in range(first, last + 1, LOST_AT_ONCE):
-            until = min(lsn + LOST_AT_ONCE - 1, last)
-            about = {"last": until} | ({"snapshot": True} if lsn in self._snapshots[-1:] else {})
-            self._add(log, [(LOST, pack(about)), *[(LOST, pack({"last": 0}))] * (until - lsn)])
+        for _, bodies in placeholders((first, last), self._snapshots[-1:]):
+            self._add(log, [(LOST, body) for body in bodies])
 
-    def _add(self, log: EventLog, items: list[tuple[str, bytes]]) -> None:
+    def _add(self, log: EventLog, items: list[tuple[str, Packed]]) -> None:
         """Append what no line says."""
         first = log.last_lsn + 1
         batch = first, log.last_lsn + len(items)
         for lsn, (kind, packed) in enumerate(items, first):
-            line = Line(lsn, batch, self._time_ns, kind, Packed(packed), False)
+            line = Line(lsn, batch, self._time_ns, kind, packed, False)
             self._made.update(as_text(record_line(line)).encode() + b"\n")
             self._batch.append(line)
         self._added += len(items)
@@ -366,7 +364,7 @@ class _Import:
             about = {"lost": self._missing_lsns, "snapshots": self._snapshots, "segments": [],
                      "who": "", "why": "imported with losses", "backup": ""}  # fmt: skip
             self._missing_lsns, self._snapshots = [], []
-            self._add(log, [(REPAIRED, pack(about))])
+            self._add(log, [(REPAIRED, Packed(pack(about)))])
 
     def _finish(self, line: dict[str, Any]) -> None:
         self._close()

@@ -120,7 +120,7 @@ MUTANTS = [
         [
             Edit(
                 TRANSFER,
-                "            if self._reader.listing.oldest_lsn() > self.expected:\n",
+                "            if self._reader.oldest_lsn > self.expected:\n",
                 "            if False:\n",
             )
         ],

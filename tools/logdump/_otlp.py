@@ -135,7 +135,7 @@ class _Run:
         lost = self._lost
         if lost:
             spans.lost(lost)
-        oldest = self._reader.listing.oldest_lsn()
+        oldest = self._reader.oldest_lsn
         if oldest > 1:
             run.attributes["agent_eventlog.oldest_lsn"] = oldest
         owner = self._reader.owner()
