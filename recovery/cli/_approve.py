@@ -16,10 +16,10 @@ from recovery.cli._store import (
     Who,
     Why,
     known,
-    login,
     store_of,
 )
 from recovery.cli._terminal import ends_politely, say
+from recovery.cli._who import who_or_login
 
 MORE = """\b
 The decision is about exactly this call with these arguments. Of several the
@@ -76,7 +76,7 @@ def _decide(
         lsn = lsn_of(runs, run, name, asking)
         who, why = said
         decide = approve if is_yes else deny
-        decide(runs, run, lsn, who=login() if who is None else who, why=why)
+        decide(runs, run, lsn, who=who_or_login(who), why=why)
         shown = next((f"{call.name}{arguments(call, Redaction(redact or ()))}"
                       for call in asking if call.lsn == lsn), str(lsn))  # fmt: skip
         say(f"{shown} of run {run}: asks -> {'approved' if is_yes else 'denied'}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from recovery import accept, cancel, status
 from recovery._text import count
 from recovery.cli._show import commands_for
-from recovery.cli._store import KeyFile, RunId, StoreOption, Who, Why, Yes, known, login, store_of
+from recovery.cli._store import KeyFile, RunId, StoreOption, Who, Why, Yes, known, store_of
 from recovery.cli._story import children_known
 from recovery.cli._terminal import confirm, ends_politely, say
+from recovery.cli._who import who_or_login
 
 CANCEL_MORE = """\b
 A run that no process has is ended at once, and its child runs with it. A
@@ -62,7 +63,7 @@ def command(
         if open_ones:
             say(f"{count(len(open_ones), 'child run')} will end with it")
         confirm(f"End run {run} ({one.state}, step {one.progress.step})?", yes)
-        cancel(runs, run, who=login() if who is None else who, why=why)
+        cancel(runs, run, who=who_or_login(who), why=why)
         after = status(runs, run)
         if after.state == "cancelled":
             say(f"run {run}: {one.state} -> cancelled")
@@ -83,6 +84,6 @@ def accepted(
         runs = store_of(run, store, key_file)
         known(runs, run)
         confirm(f"Let run {run} diverge from its record, once?", yes)
-        accept(runs, run, who=login() if who is None else who, why=why)
+        accept(runs, run, who=who_or_login(who), why=why)
         say(f"run {run}: it may diverge once")
         say("next: " + commands_for(runs, run, store).resume())

@@ -27,10 +27,10 @@ from recovery.cli._store import (
     Who,
     Why,
     imported,
-    login,
     store_of,
 )
 from recovery.cli._terminal import complain, ends_politely, output, say, show_json
+from recovery.cli._who import who_or_login
 
 FORK_MORE = """\b
 NEW_ID is as RUN was at the end of step N (0: before the first; without --at
@@ -98,7 +98,7 @@ def command(
         imported(imports)
         runs = store_of(run, store, key_file)
         try:
-            link = fork(runs, run, new_id, at_step=at, who=login() if who is None else who,
+            link = fork(runs, run, new_id, at_step=at, who=who_or_login(who),
                         why=why, **changes)  # fmt: skip
         except RecoveryError as exc:
             said = str(exc).replace("None takes all", "without --at it is all")

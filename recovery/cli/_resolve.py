@@ -20,10 +20,10 @@ from recovery.cli._store import (
     Who,
     Why,
     known,
-    login,
     store_of,
 )
 from recovery.cli._terminal import ends_politely, say
+from recovery.cli._who import who_or_login
 
 MORE = """\b
 Exactly one of --outcome, --retry and --fail. A call is always named, also if
@@ -85,7 +85,7 @@ def command(
         before = known(runs, run)
         lsn = lsn_of(runs, run, call, before.calls)
         name, state = _about(runs, before, lsn)
-        resolve(runs, run, lsn, how, who=login() if who is None else who, why=why)
+        resolve(runs, run, lsn, how, who=who_or_login(who), why=why)
         say(f"{name} of run {run}: {state} -> {said}")
         after = status(runs, run)
         say("next: " + commands_for(runs, run, store).next(after)[0])

@@ -9,8 +9,9 @@ import typer
 from recovery import signal
 from recovery.cli._given import VALUE, AsText, value_given
 from recovery.cli._show import commands_for
-from recovery.cli._store import KeyFile, RunId, StoreOption, Who, known, login, store_of
+from recovery.cli._store import KeyFile, RunId, StoreOption, Who, known, store_of
 from recovery.cli._terminal import ends_politely, say
+from recovery.cli._who import who_or_login
 
 MORE = """\b
 The next run.wait_for(NAME) of the run returns the value. Signals of a name
@@ -54,7 +55,7 @@ def command(
         given = value_given(value, "VALUE", as_text=text)
         runs = store_of(run, store, key_file)
         one = known(runs, run)
-        signal(runs, run, name, given, who=login() if who is None else who, key=key)
+        signal(runs, run, name, given, who=who_or_login(who), key=key)
         say(f"run {run}: sent {name!r}")
         if one.state != "running":
             say("next: " + commands_for(runs, run, store).resume())

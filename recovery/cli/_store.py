@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from difflib import get_close_matches
-from getpass import getuser
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any
@@ -150,14 +149,6 @@ def known(store: CheckpointStore, run: str) -> RunStatus:
     if found.state == "unreadable":
         raise RecoveryError(f"run {run!r} cannot be read: {found.why}")
     return found
-
-
-def login() -> str:
-    """Who is at the keyboard, for the record; "" when the system does not say."""
-    try:
-        return getuser()
-    except (KeyError, OSError, ImportError):
-        return ""
 
 
 def _path(where: str) -> str:

@@ -26,11 +26,11 @@ from recovery.cli._store import (
     Who,
     Why,
     Yes,
-    login,
     named,
     store_of,
 )
 from recovery.cli._terminal import complain, confirm, ends_politely, hint, say, show_json
+from recovery.cli._who import who_or_login
 
 MORE = """\b
 Each call whose tool names an undo= and that took effect is undone, the
@@ -90,7 +90,7 @@ def command(
         confirm(f"Give run {run} up, and undo that?", yes)
         try:
             done = undo(runs, run, tools=list(dict.fromkeys(known)),
-                        who=login() if who is None else who, why=why)  # fmt: skip
+                        who=who_or_login(who), why=why)  # fmt: skip
         except InDoubtError as exc:
             lines = "\n".join(f"  {call}" for call in exc.calls)
             ended = complain(f"nobody knows whether this took effect:\n{lines}\nFind out, say so, "

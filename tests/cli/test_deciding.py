@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -27,6 +29,7 @@ from recovery._events import CallResolved, Event, decode
 from recovery._posted import posted
 from recovery.cli._calls import lsn_of
 from recovery.cli._next import Commands
+from recovery.cli._who import who_or_login
 from tests.cli.harness import RUNS, Done, Processes, call, raw
 from tests.data import make_runs
 
@@ -122,6 +125,12 @@ def test_a_value_comes_from_a_file_and_who_is_the_login(store: Path) -> None:
     assert (found.value, found.who) == ({"receipt": "R-17"}, "eve")
     missing = recovery(store, "resolve", "parked", "58", "--outcome", "@no.json")
     assert missing.code == 1 and "no.json: No such file" in missing.err
+
+
+def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recovery.cli._who.getuser", Mock(side_effect=KeyError("uid not found")))
+    assert who_or_login(None) == f"user {os.getuid()}"
+    assert who_or_login("") == ""  # which was said
 
 
 def test_a_run_that_is_held_names_its_owner(store: Path) -> None:

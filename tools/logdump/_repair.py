@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import os
 import shlex
 from pathlib import Path
@@ -17,6 +16,7 @@ from recovery import RecoveryError
 from recovery._consequences import Consequences, InboxConsequences, is_run
 from recovery._status import status_of
 from recovery._text import count, printable, size
+from recovery.cli._who import who_or_login
 from recovery.stores.protocol import INBOX
 
 TEXT = """\
@@ -72,8 +72,9 @@ def _run(context: Context) -> int:
         if found.needed:
             meanings = _meanings(context, reader, found)
     if args.apply and found.needed:
-        who = args.who if args.who is not None else _user()
-        found = repair(args.path, who=who, why=args.why, encryption=context.encryption)
+        found = repair(
+            args.path, who=who_or_login(args.who), why=args.why, encryption=context.encryption
+        )
     show = _show_json if args.json else _show
     show(context, found, meanings)
     if found.lsn or not found.needed:
@@ -166,13 +167,6 @@ def _undo(done: RepairPlan) -> str:
     path = os.path.realpath(done.path)
     aside, words = shlex.quote(f"{path}.~repaired~"), shlex.quote(path)
     return f"mv {words} {aside} && mv {shlex.quote(done.backup)} {words}"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container without names for its users
-        return f"user {os.getuid()}"
 
 
 COMMAND = Command(
