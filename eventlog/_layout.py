@@ -9,6 +9,7 @@ be read at all; else into the segment before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import field
 from itertools import pairwise
 
@@ -127,11 +128,9 @@ def layout(directory_of: LogReader, seen: Survey) -> list[Slot]:
     for place, following in pairwise(seen.places):
         # A writer seals its segments. What comes next is new: this one needs its footer.
         if following.number in by_number and place.number not in by_number and place.first_lsn:
-            sealed = Sealed.open(directory_of._directory, place)
-            if sealed is None:
-                by_number[place.number] = _as_it_is(place, seen)
-            else:
-                sealed.__exit__()
+            with Sealed.open(directory_of._directory, place) or nullcontext() as sealed:
+                if sealed is None:
+                    by_number[place.number] = _as_it_is(place, seen)
     count = sum(last - first + 1 for slot in slots for first, last in slot.lost)
     if count > LOST_MAX:
         raise LogError(

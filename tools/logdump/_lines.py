@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from eventlog import LogReader
@@ -21,8 +20,6 @@ DECODED_SIZE_MAX = 4 << 20
 
 # Fields of a run's events that hold, or may quote, what went into a tool or came out of it.
 _OF_TOOLS = ("args", "value", "message", "traceback")
-
-_to_text = json.JSONEncoder(allow_nan=False).encode  # json.dumps makes one each time
 
 
 def shown_value(packed: bytes, kind: str, tool: str, redaction: Redaction) -> Any:
@@ -129,7 +126,7 @@ class Lines:
             self._frame = number, 0
 
     def _json(self, row: Row) -> str:
-        head = _to_text(row.as_json())
+        head = as_line(row.as_json())
         if row.record is None:
             return head
         hidden = self._args.redact
