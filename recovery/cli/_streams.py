@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 from contextlib import suppress
+from typing import TextIO
 
 
 def open_closed() -> None:
@@ -38,3 +41,13 @@ def discard() -> None:
     complain about a closed pipe or a full disk again."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def folded(text: str, stream: TextIO) -> str:
+    """Lines of prose that are too long for a terminal, folded at their blanks, where words of a
+    command are kept whole; in a pipe they stay as they are."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    return "\n".join(textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
+                     for line in text.splitlines())  # fmt: skip

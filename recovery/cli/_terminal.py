@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
-import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 
@@ -21,7 +19,7 @@ from recovery._text import printable, printable_lines
 from recovery.cli._console import Terminal
 from recovery.cli._exit import CLOSED_PIPE, FOUND, INTERRUPTED, USAGE
 from recovery.cli._keys import KeyFileError
-from recovery.cli._streams import discard, output_failed
+from recovery.cli._streams import discard, folded, output_failed
 
 PIPE_WIDTH = 160
 
@@ -75,7 +73,7 @@ def _interrupt(*_: object) -> None:
 
 def complain(text: str, code: int) -> typer.Exit:
     """Say on standard error what is wrong; the exception that ends the command with ``code``."""
-    typer.echo(_folded(f"recovery: {printable_lines(text)}", sys.stderr), err=True)
+    typer.echo(folded(f"recovery: {printable_lines(text)}", sys.stderr), err=True)
     return typer.Exit(code)
 
 
@@ -93,16 +91,7 @@ def hint(commands: Sequence[str]) -> None:
 
 def say(text: str) -> None:
     """Print a line, or lines, of the result."""
-    typer.echo(_folded(printable_lines(text), sys.stdout))
-
-
-def _folded(text: str, stream: TextIO) -> str:
-    """Lines that are too long for a terminal, at their blanks; in a pipe they stay as they are."""
-    if not stream.isatty():
-        return text
-    width = shutil.get_terminal_size().columns
-    return "\n".join(textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
-                     for line in text.splitlines())  # fmt: skip
+    typer.echo(folded(printable_lines(text), sys.stdout))
 
 
 def show_json(value: Any) -> None:

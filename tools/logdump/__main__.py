@@ -7,9 +7,7 @@ import errno
 import io
 import logging
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +21,7 @@ from logdump._exit import CLOSED_PIPE, IN_USE, INTERRUPTED, IO_ERROR, NO_INPUT, 
 from recovery import RecoveryError
 from recovery._text import printable
 from recovery.cli._keys import KeyFileError
-from recovery.cli._streams import discard, open_closed, output_failed
+from recovery.cli._streams import discard, folded, open_closed, output_failed
 
 _RAW = argparse.RawDescriptionHelpFormatter
 HINTS_MAX = 5
@@ -106,11 +104,7 @@ def _with_command(argv: Sequence[str]) -> list[str]:
 
 
 def _complain(code: int, text: str) -> int:
-    line = f"logdump: {printable(text)}"
-    if sys.stderr.isatty():
-        width = shutil.get_terminal_size((80, 24)).columns
-        line = "\n".join(textwrap.wrap(line, width, subsequent_indent="  "))
-    print(line, file=sys.stderr)
+    print(folded(f"logdump: {printable(text)}", sys.stderr), file=sys.stderr)
     return code
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from eventlog import EventLog, LogReader
 from eventlog.encryption import Encryption
 from recovery._readable import Redaction
 from recovery.cli._keys import encryption_from
+from recovery.cli._streams import folded
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,12 +73,7 @@ class Context:
 
     def tell(self, line: str) -> None:
         """Write a line of prose, which must be printable already; folded on a terminal."""
-        lines = (
-            [line]
-            if not self.out.isatty()
-            else textwrap.wrap(line, self.width, subsequent_indent="  ")
-        )
-        self.print("\n".join(lines))
+        self.print(folded(line, self.out))
 
     @cached_property
     def console(self) -> Console:
