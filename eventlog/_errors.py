@@ -1,7 +1,7 @@
 """What can go wrong with a log, by what the caller can do about it.
 
 A torn tail is not an error: it was never acknowledged, so it is cut off and counted in the
-report. ``OSError`` from the operating system passes through untouched.
+report. ``OSError`` from the operating system passes through, with the path that it is about.
 """
 
 from __future__ import annotations

@@ -141,37 +141,58 @@ def _flock(start: int, size: int) -> bytes:
     return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, size, 0)
 
 
+class _Path:
+    """What the system is asked about while this is entered. It knows a descriptor and a name at
+    most, and so its errors say no more, if that."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, exc: object, trace: object) -> None:
+        if isinstance(exc, OSError) and os.sep not in str(exc.filename):
+            exc.filename, exc.filename2 = self._path, None
+
+
 class OSFile:
     """A file by its descriptor."""
 
     _fd = -1  # Ctrl-C may come before there is one
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd, self._path = fd, _Path(path)
 
     def pread(self, size: int, offset: int) -> bytes:
-        data = os.pread(self._fd, size, offset)
-        while 0 < len(data) < size:  # the end, or more than the system reads at once (2 GiB)
-            part = os.pread(self._fd, size - len(data), offset + len(data))
-            if not part:
-                break
-            data += part
-        return data
+        with self._path:
+            data = os.pread(self._fd, size, offset)
+            while 0 < len(data) < size:  # the end, or more than the system reads at once (2 GiB)
+                part = os.pread(self._fd, size - len(data), offset + len(data))
+                if not part:
+                    break
+                data += part
+            return data
 
     def pwrite(self, data: bytes, offset: int) -> int:
-        return os.pwrite(self._fd, data, offset)
+        with self._path:
+            return os.pwrite(self._fd, data, offset)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
+        with self._path:
+            os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        if _F_FULLFSYNC is not None:
-            fcntl.fcntl(self._fd, _F_FULLFSYNC)
-        else:
-            os.fdatasync(self._fd)
+        with self._path:
+            if _F_FULLFSYNC is not None:
+                fcntl.fcntl(self._fd, _F_FULLFSYNC)
+            else:
+                os.fdatasync(self._fd)
 
     def lock(self, slot: int) -> bool:
         try:
@@ -214,8 +235,12 @@ class OSDirectory:
         self.path = path
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
+    def _at(self, name: str) -> _Path:
+        return _Path(os.path.join(self.path, name))
+
     def names(self) -> list[str]:
-        return os.listdir(self._fd)
+        with _Path(self.path):
+            return os.listdir(self._fd)
 
     def open(self, name: str, *, write: bool = False, create: bool = False) -> OSFile:
         # O_NONBLOCK: opening a FIFO that somebody put there must not wait for its other end.
@@ -223,12 +248,13 @@ class OSDirectory:
         flags |= os.O_RDWR if write else os.O_RDONLY
         flags |= os.O_CREAT if create else 0
         try:
-            fd = os.open(name, flags, 0o600, dir_fd=self._fd)
+            with self._at(name):
+                fd = os.open(name, flags, 0o600, dir_fd=self._fd)
         except OSError as exc:
             if exc.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 raise self._foreign(name) from None
             raise
-        file, found = OSFile(fd), os.fstat(fd)
+        file, found = OSFile(fd, os.path.join(self.path, name)), os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise self._foreign(name)
         if write and found.st_nlink > 1:
@@ -245,6 +271,10 @@ class OSDirectory:
         )
 
     def publish(self, temporary: str, name: str) -> None:
+        with self._at(name):
+            self._publish(temporary, name)
+
+    def _publish(self, temporary: str, name: str) -> None:
         try:
             os.link(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         except OSError as exc:
@@ -252,22 +282,25 @@ class OSDirectory:
                 raise
             # No hard links here: a rename would replace, so look first. The lock keeps others out.
             if self.identity(name) is not None:
-                raise FileExistsError(errno.EEXIST, "segment exists", name) from None
+                raise FileExistsError(errno.EEXIST, "segment exists") from None
             os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         else:
             os.unlink(temporary, dir_fd=self._fd)
 
     def replace(self, temporary: str, name: str) -> None:
-        os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        with self._at(name):
+            os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
 
     def remove(self, name: str) -> None:
         try:
-            os.unlink(name, dir_fd=self._fd)
+            with self._at(name):
+                os.unlink(name, dir_fd=self._fd)
         except IsADirectoryError:
             raise self._foreign(name) from None
 
     def sync(self) -> None:
-        os.fsync(self._fd)
+        with _Path(self.path):
+            os.fsync(self._fd)
 
     def identity(self, name: str) -> object:
         try:
@@ -323,19 +356,20 @@ class OSDirectory:
         self.close()
 
 
-def _empty(fd: int) -> None:
-    """Delete all that is in a directory. By descriptors, so that a name that is exchanged for a
-    link meanwhile leads nowhere else."""
+def _empty(fd: int, path: str) -> None:
+    """Delete all that is in directory ``path``. By descriptors, so that a name that is exchanged
+    for a link meanwhile leads nowhere else."""
     with os.scandir(fd) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:
-        with contextlib.suppress(FileNotFoundError):  # somebody else deletes it as well
+        inner = os.path.join(path, name)
+        with contextlib.suppress(FileNotFoundError), _Path(inner):  # another deletes it as well
             if not is_directory:
                 os.unlink(name, dir_fd=fd)
                 continue
             inside = os.open(name, _DIRECTORY, dir_fd=fd)
             try:
-                _empty(inside)
+                _empty(inside, inner)
             finally:
                 os.close(inside)
             os.rmdir(name, dir_fd=fd)
@@ -395,7 +429,7 @@ class OSFiles:
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(path, _DIRECTORY)
             try:
-                _empty(fd)
+                _empty(fd, path)
             finally:
                 os.close(fd)
             os.rmdir(path)

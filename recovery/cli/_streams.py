@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
 import textwrap
 from contextlib import suppress
 from typing import TextIO
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def open_closed() -> None:
@@ -34,6 +37,14 @@ def output_failed() -> bool:
         discard()
         return True
     return False
+
+
+def where_of(exc: OSError) -> str:
+    """What the system could not read or write, as far as that is known. Files have their names
+    in the error, so that it is standard output which is full where there is none."""
+    if isinstance(exc.filename, str | bytes):
+        return os.fsdecode(exc.filename)
+    return "standard output" if output_failed() or exc.errno in FULL else ""
 
 
 def discard() -> None:

@@ -19,7 +19,7 @@ from recovery._text import printable, printable_lines
 from recovery.cli._console import Terminal
 from recovery.cli._exit import CLOSED_PIPE, FOUND, INTERRUPTED, USAGE
 from recovery.cli._keys import KeyFileError
-from recovery.cli._streams import discard, folded, output_failed
+from recovery.cli._streams import discard, folded, where_of
 
 PIPE_WIDTH = 160
 
@@ -53,7 +53,7 @@ def ends_politely() -> Iterator[None]:
 
 def because(exc: OSError) -> str:
     """What the system refused, and where."""
-    where = exc.filename or ("standard output" if output_failed() else "")
+    where = where_of(exc)
     return f"{where}{where and ': '}{exc.strerror or exc}"
 
 

@@ -15,11 +15,11 @@ MODULES = {"logdump": "logdump.__main__", "recovery": "recovery.cli"}
 ENTRIES = {"logdump": "logdump", "recovery": "recovery.cli"}  # of [project.scripts]
 
 
-def run(command: str, redirections: str) -> subprocess.CompletedProcess[str]:
+def run(command: str, redirections: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a shell, in the directory of the golden runs."""
     tool, _, words = command.partition(" ")
     path = os.pathsep.join(str(Path(part).absolute()) for part in sys.path if part)
-    env = environment(PYTHONPATH=path, EVENTLOG_HOME=str(RUNS))
+    env = environment(PYTHONPATH=path, EVENTLOG_HOME=str(RUNS), **more)
     return subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m {MODULES[tool]} {words} {redirections}"],
         cwd=RUNS, env=env, capture_output=True, text=True, check=False,
@@ -61,12 +61,15 @@ def test_who_asks_without_standard_input_is_told_so() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize(("command", "code"), [
-    ("logdump dump finished", 74), ("logdump finished", 74), ("logdump export finished", 74),
-    ("recovery runs", 1), ("recovery --help", 1),
+@pytest.mark.parametrize(("command", "code", "unbuffered"), [
+    ("logdump dump finished", 74, ""), ("logdump finished", 74, ""),
+    ("logdump export finished", 74, "1"), ("recovery runs", 1, ""), ("recovery --help", 1, ""),
+    ("recovery show finished --json", 1, "1"),
 ])  # fmt: skip
-def test_output_that_cannot_be_written_is_not_blamed_on_the_log(command: str, code: int) -> None:
-    done = run(command, ">/dev/full")
+def test_output_that_cannot_be_written_is_not_blamed_on_the_log(
+    command: str, code: int, unbuffered: str
+) -> None:
+    done = run(command, ">/dev/full", PYTHONUNBUFFERED=unbuffered)
     said = f"{command.partition(' ')[0]}: standard output: No space left on device\n"
     assert (done.returncode, done.stderr) == (code, said)
 

@@ -57,9 +57,9 @@ MUTANTS = [
         [
             Edit(
                 FILES,
-                "            os.fdatasync(self._fd)\n",
-                "            try:\n                os.fdatasync(self._fd)\n"
-                "            except OSError:\n                os.fdatasync(self._fd)\n",
+                "                os.fdatasync(self._fd)\n",
+                "                try:\n                    os.fdatasync(self._fd)\n"
+                "                except OSError:\n                    os.fdatasync(self._fd)\n",
             )
         ],
         [SEEDED + "test_a_flush_that_failed_is_not_tried_again"],
@@ -70,9 +70,9 @@ MUTANTS = [
         [
             Edit(
                 FILES,
-                "            os.fdatasync(self._fd)\n",
-                "            with contextlib.suppress(OSError):\n"
                 "                os.fdatasync(self._fd)\n",
+                "                with contextlib.suppress(OSError):\n"
+                "                    os.fdatasync(self._fd)\n",
             )
         ],
         [SEEDED + "test_a_flush_that_failed_is_not_tried_again"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -38,6 +39,38 @@ def test_bytes_and_sizes(files: Files, path: str) -> None:
     assert directory.open("f").pread(9, 2) == b"a\0"
     file.close()
     file.close()
+
+
+def test_an_error_of_the_system_has_the_path_that_it_is_about(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = OSFiles().make_directory(path)
+    file = directory.open("f", write=True, create=True)
+    for verb, name in (
+        (lambda: directory.open("no"), "no"), (lambda: directory.remove("no"), "no"),
+        (lambda: directory.publish("no", "f"), "f"), (lambda: directory.replace("no", "f"), "f"),
+    ):  # fmt: skip
+        with pytest.raises(FileNotFoundError) as missing:
+            verb()
+        assert (missing.value.filename, missing.value.filename2) == (f"{path}/{name}", None)
+    monkeypatch.setattr(file, "_fd", 1 << 20)
+    monkeypatch.setattr(directory, "_fd", 1 << 20)
+    of_file = (lambda: file.pread(1, 0), lambda: file.pwrite(b"", 0), lambda: file.truncate(0),
+               file.sync)  # fmt: skip
+    for act, where in (*((one, f"{path}/f") for one in of_file), (directory.names, path),
+                       (directory.sync, path)):  # fmt: skip
+        with pytest.raises(OSError, match="Bad file descriptor") as bad:
+            act()
+        assert bad.value.filename == where
+
+
+def test_what_cannot_be_deleted_is_named(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = OSFiles()
+    files.make_directory(f"{path}/inbox").open("f", write=True, create=True)
+    monkeypatch.setattr("os.unlink", Mock(side_effect=PermissionError(1, "not", "f")))
+    with pytest.raises(PermissionError) as refused:
+        files.delete(path)
+    assert refused.value.filename == f"{path}/inbox/f"
 
 
 def test_names(files: Files, path: str) -> None:

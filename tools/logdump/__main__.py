@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import io
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -21,12 +19,10 @@ from logdump._exit import CLOSED_PIPE, IN_USE, INTERRUPTED, IO_ERROR, NO_INPUT, 
 from recovery import RecoveryError
 from recovery._text import printable
 from recovery.cli._keys import KeyFileError
-from recovery.cli._streams import discard, folded, open_closed, output_failed
+from recovery.cli._streams import discard, folded, open_closed, where_of
 
 _RAW = argparse.RawDescriptionHelpFormatter
 HINTS_MAX = 5
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-WRITING = {"repair", "import"}
 
 HELP = """\
 Show and check the log of an agent: a directory with 00000001.seg and so on.
@@ -81,17 +77,7 @@ def _run(args: argparse.Namespace, out: TextIO) -> int:
     except RecoveryError as exc:
         return _complain(NOT_A_LOG, str(exc))
     except OSError as exc:
-        return _complain(IO_ERROR, f"{_where(exc, args)}: {exc.strerror or exc}")
-
-
-def _where(exc: OSError, args: argparse.Namespace) -> str:
-    """What could not be read or written. Files of a log are opened in its directory."""
-    if exc.filename:
-        name = os.fsdecode(exc.filename)
-        return name if os.sep in name else str(Path(args.path, name))
-    # Of what a command reads, nothing can be full.
-    full = exc.errno in FULL and args.command not in WRITING
-    return "standard output" if output_failed() or full else str(args.path)
+        return _complain(IO_ERROR, f"{where_of(exc) or args.path}: {exc.strerror or exc}")
 
 
 def _with_command(argv: Sequence[str]) -> list[str]:
