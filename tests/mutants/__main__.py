@@ -42,6 +42,7 @@ _RUN_SUITE = ["unit/test_recovery*.py", "unit/test_seeded_bugs.py", "property/te
 _LOG_LAYERS = ("frames", "segments", "writer", "files", "repair", "encryption")
 SUITES = {layer: _LOG_SUITE if layer in _LOG_LAYERS else _RUN_SUITE for layer in LAYERS}
 SUITES["graphs"] = ["unit/test_graph*.py", "unit/test_checkpoint_manager.py"]
+SUITES["hive"] = ["unit/test_hive*.py"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,11 @@
+"""Aden Hive: its tools called once, its conversations healed and kept, its graphs resumed.
+
+Nothing of Hive is imported: what is wrapped is known by what it can do, so that this serves its
+releases with graph executors (0.8.0) as those with AgentLoop and Orchestrator (August 2026). See
+docs/hive.md.
+"""
+
+from recovery.integrations.hive._graph import recorded_llm, recorded_nodes, recorded_result
+from recovery.integrations.hive._home import default_store
+
+__all__ = ["default_store", "recorded_llm", "recorded_nodes", "recorded_result"]
