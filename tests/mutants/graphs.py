@@ -12,6 +12,7 @@ HOOKS, MANAGER = "recovery/graph/_hooks.py", "recovery/_manager.py"
 TESTS = "unit/test_graph.py::"
 PLANS = "unit/test_graph_flexible.py::"
 KEPT = "unit/test_checkpoint_manager.py::"
+SPOILED = "unit/test_graph_damage.py::"
 
 MUTANTS = [
     Mutant(
@@ -160,5 +161,66 @@ MUTANTS = [
         "A run that was to wait for somebody is resumed by itself.",
         [Edit(EXECUTOR, "if manager is None or manager.config.auto_recovery:", "if manager:")],
         [KEPT + "test_automatic_recovery_can_be_off"],
+    ),
+    Mutant(
+        "graph-damaged-checkpoint-hides-the-older-ones",
+        "Behind one bad checkpoint no older one is looked at: all is read from the beginning.",
+        [
+            Edit(
+                "eventlog/_reader.py",
+                "                            on_damage(item)\n                return\n",
+                "                            on_damage(item)\n"
+                "                        return\n                return\n",
+            )
+        ],
+        [SPOILED + "test_the_newest_checkpoints_cut_in_half_cost_no_node"],
+    ),
+    Mutant(
+        "graph-checkpoints-are-found-by-the-index-alone",
+        "In a segment that has lost its footer nobody looks for checkpoints.",
+        [
+            Edit(
+                "eventlog/_reader.py",
+                "            sealed = Sealed.open(self._directory, place)\n"
+                "            if sealed is not None:\n"
+                "                newest, found",
+                "            sealed = Sealed.open(self._directory, place)\n"
+                "            if sealed is None:\n"
+                "                continue\n"
+                "            if sealed is not None:\n"
+                "                newest, found",
+            )
+        ],
+        [SPOILED + "test_there_is_no_index_to_lose"],
+    ),
+    Mutant(
+        "graph-lost-end-is-cut-off",
+        "Records that were acknowledged and are gone count as a torn tail: their nodes run twice.",
+        [
+            Edit(
+                "recovery/_history.py",
+                "    if lost:\n        raise DamagedRunError(run_id, lost)\n    for reason",
+                "    for reason",
+            )
+        ],
+        [SPOILED + "test_a_log_that_ends_in_its_newest_checkpoint_is_refused_and_forked_before_it"],
+    ),
+    Mutant(
+        "graph-altered-record-is-obeyed",
+        "What a checkpoint restores is not verified: a run whose record was altered skips nodes.",
+        [Edit("recovery/_snapshots.py", 'if actual != body["checksum"]:', "if not actual:")],
+        [SPOILED + "test_a_run_that_is_altered_and_can_be_read_skips_nothing"],
+    ),
+    Mutant(
+        "graph-batch-cut-short-is-made-again",
+        "Of tools that ran side by side none counts before the visit has ended: 11 of 12 twice.",
+        [
+            Edit(
+                "recovery/_replay.py",
+                "call.key.scope, call.lsn, lambda outer: outer.done)",
+                "call.key.scope, call.lsn, lambda outer: True)",
+            )
+        ],
+        [TESTS + "test_of_a_batch_of_parallel_tools_only_the_one_under_way_is_in_doubt"],
     ),
 ]
