@@ -145,8 +145,7 @@ class CheckpointManager:
         task = status(self.store, run_id).task
         if not isinstance(task, dict) or "input" not in task or not found.messages:
             raise RecoveryError(f"run {run_id!r} is not one of a graph")
-        first = found.messages[0]["node"]
-        standing = Standing.of(first, task["input"], found.messages)
+        standing = Standing.of("", task["input"], found.messages)
         return RestoredCheckpoint(
             run_id, found.checkpoint_id, found.step_number, found.timestamp, standing.memory,
             standing.path, list(standing.pending), standing.visits,

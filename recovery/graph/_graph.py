@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from eventlog._dataclass import dataclass
@@ -44,23 +45,35 @@ class NodeOptions(TypedDict, total=False):
     approval_timeout_s: float
 
 
+# What the visit does that is made here.
+making: ContextVar[Callable[[], Awaitable[Any]]] = ContextVar("making")
+
+
+async def make_visit(number: int, via: list[str], attempt: int) -> Any:
+    """The recorded call of a visit: one function for all, of which what is known of a function is
+    found out once, and which holds on to nothing of a run."""
+    return await making.get()()
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a graph: what is to be done there, and how."""
+    """A node of a graph: what is to be done there, and how; how visits of it are recorded."""
 
     name: str
     work: Any
     options: NodeOptions
+    spec: ToolSpec
 
-    def spec(self, visit: Callable[..., Any]) -> ToolSpec:
-        """How a visit is recorded: ``visit`` is what makes it."""
+    @classmethod
+    def of(cls, name: str, work: Any, options: NodeOptions) -> Node:
+        """As users say it; ValueError and TypeError for what is wrong with the options."""
         given: dict[str, Any] = {
-            key: value for key, value in self.options.items()
+            key: value for key, value in options.items()
             if key in ("after_crash", "timeout_s", "needs_approval", "approval_timeout_s")
         }  # fmt: skip
         given.setdefault("after_crash", "retry")
-        given["raises"] = (NodeFailedError, *self.options.get("raises", ()))
-        return spec_of(tool(name=f"node {self.name}", **given)(visit))
+        given["raises"] = (NodeFailedError, *options.get("raises", ()))
+        return cls(name, work, options, spec_of(tool(name=f"node {name}", **given)(make_visit)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +148,7 @@ class Graph:
             raise ValueError(
                 f'node {name!r}: after_crash is "retry" or "park", not {options["after_crash"]!r}'
             )
-        node = Node(name, work, options)
-        node.spec(lambda: None)  # raises what is wrong with the options
+        node = Node.of(name, work, options)
         self._places[name] = len(self.nodes)
         self.nodes[name] = node
         return work

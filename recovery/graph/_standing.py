@@ -2,14 +2,15 @@
 
 A visit is recorded as one entry, which is the outcome of its call and a message of the run: by
 reference, so it is in the log once. All that a run of a graph is can be made of its entries:
-nothing of it grows in a checkpoint, however many nodes have been visited.
+nothing of it grows in a checkpoint, however many nodes have been visited. Of a loop most of what
+was written is written over: then one entry takes the place of all, which says where the run stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Self
 
 from eventlog._dataclass import dataclass
 
@@ -35,13 +36,29 @@ class Standing:
     pending: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, first: str, given: Mapping[str, Any], entries: Iterable[Any]) -> Standing:
-        """That of a run that began at node ``first`` with ``given`` in its memory."""
-        standing = cls(dict(given))
-        standing._arrive(START, [first], ARROW)
-        for entry in entries:
+    def of(cls, start: str, given: Mapping[str, Any], entries: Sequence[Any]) -> Self:
+        """That of a run that began with ``given`` in its memory; at node ``start``, if it has no
+        entries yet."""
+        first: Mapping[str, Any] = entries[0] if entries else {"node": start}
+        if "memory" in first:
+            standing = cls(
+                dict(first["memory"]), list(first["path"]), dict(first["visits"]),
+                dict(first["retries"]), list(first["failed"]),
+                {node: dict(via) for node, via in first["pending"].items()},
+            )  # fmt: skip
+        else:
+            standing = cls(dict(given))
+            standing._arrive(START, [first["node"]], ARROW)
+        for entry in entries["memory" in first :]:
             standing.take(entry)
         return standing
+
+    def entry(self) -> dict[str, Any]:
+        """The entry that takes the place of all others."""
+        return {
+            "memory": self.memory, "path": self.path, "visits": self.visits,
+            "retries": self.retries, "failed": self.failed, "pending": self.pending,
+        }  # fmt: skip
 
     def take(self, entry: Mapping[str, Any]) -> None:
         """A visit has ended.

@@ -16,13 +16,15 @@ from recovery._events import RunParked
 from recovery._run import Run
 from recovery._tool import is_async
 from recovery._values import pack_message
-from recovery.graph._graph import Graph, Node, function_of
+from recovery.graph._graph import Graph, Node, function_of, making
 from recovery.graph._hooks import tell
 from recovery.graph._node import Memory, NodeContext, NodeFailedError
 from recovery.graph._standing import ARROW, END, START, Standing, sources
 
 Entry = dict[str, Any]  # of a visit: see Standing
 
+# Entries of visits, from so many on, and one entry in the place of all: not larger than that.
+FOLDED_MIN, FOLDED_SIZE_MAX = 256, 16 << 20
 
 RESOLVED_AS_FAILED = "resolved as failed"  # a ToolError for what a person has said
 
@@ -79,6 +81,7 @@ class Walk:
         raise AssertionError("the loop of steps has no end")
 
     async def _step(self, run: Run, standing: Standing) -> None:
+        known = len(run.messages)
         self._check(run, standing)
         visits = [self._visit_of(run, standing, name) for name in ready(self.graph, standing)]
         self.under_way = {visit.node.name: None for visit in visits}
@@ -99,6 +102,7 @@ class Walk:
         for entry in entries:
             standing.take(entry)
             run.messages.append(entry)
+        fold(run, standing, known)
 
     def _check(self, run: Run, standing: Standing) -> None:
         """Stop the run if the graph does not have what it is to go on with."""
@@ -113,9 +117,9 @@ class Walk:
             else:
                 found = f"graph {self.graph.name!r} has no edge {edge}"
             source = sources([edge])[0]
-            last = next((ref.lsn for message, ref in zip(reversed(run.messages),
-                         reversed(run.messages.refs), strict=True)
-                         if ref is not None and message["node"] == source), 0)  # fmt: skip
+            entries = zip(reversed(run.messages), reversed(run.messages.refs), strict=True)
+            last = next((ref.lsn for one, ref in entries
+                         if ref is not None and one.get("node", source) == source), 0)  # fmt: skip
             run.diverge(Sides(last, f"node {source} led to node {name} (edge {edge})", found))
             # That was accepted, and is recorded, so that it is not asked about again.
             entry = {"node": name, "via": via if name not in self.graph.nodes else gone,
@@ -172,19 +176,23 @@ class Walk:
         visit.executed = False
         memory = Memory(standing.memory)
 
-        async def attempt(number: int, via: list[str], attempt: int) -> Entry:
+        async def attempt() -> Entry:
             visit.executed = True
             self.executed += 1
             context = NodeContext(
-                run.run_id, visit.node.name, run.task["goal"], run.task["input"], memory, number,
-                attempt, tuple(via), visit.answer, self.runtime, run,
+                run.run_id, visit.node.name, run.task["goal"], run.task["input"], memory,
+                visit.number, visit.attempt, tuple(visit.via), visit.answer, self.runtime, run,
             )  # fmt: skip
             await tell(self.runtime, "set_node", visit.node.name)
             found = await worked(visit.node.work, context)
             return await self._entry(visit, memory, found)
 
         given = (visit.number, visit.via, visit.attempt), dict[str, Any]()
-        found = await run.perform_async(visit.node.spec(attempt), given, "")
+        token = making.set(attempt)
+        try:
+            found = await run.perform_async(visit.node.spec, given, "")
+        finally:
+            making.reset(token)
         if is_entry(found):
             return found  # type: ignore[no-any-return]
         # Somebody has said what a visit in doubt had come to (Resolution.outcome).
@@ -251,13 +259,28 @@ def check_task(run_id: str, task: Any, graph: Graph) -> None:
 def begun(run: Run, graph: Graph) -> Standing:
     """Where the run stands at the beginning of the first step in this process."""
     try:
-        first = run.messages[0]["node"] if run.messages else graph.start
-        return Standing.of(first, run.task["input"], run.messages)
+        return Standing.of(graph.start, run.task["input"], run.messages)
     except (KeyError, TypeError) as exc:
         raise RecoveryError(
             f"the messages of run {run.run_id!r} are not those of a graph ({exc!r}). Nothing was "
             "executed."
         ) from None
+
+
+def fold(run: Run, standing: Standing, known: int) -> None:
+    """Put one entry in the place of all, where most of what they have written was written over.
+
+    ``known``: how many there were before this step. Whether it is done is looked at each time that
+    there are twice as many, and it at least halves what they take: so all of it together costs less
+    than the entries do. Invariant: it depends on what is recorded, and on nothing else, for a
+    replay does it again.
+    """
+    count = len(run.messages)
+    if count < FOLDED_MIN or count.bit_length() == known.bit_length():
+        return
+    whole = standing.entry()
+    if len(pack_message(whole, "memory")) <= min(run.messages.size // 2, FOLDED_SIZE_MAX):
+        run.messages = [whole]
 
 
 def finished(standing: Standing) -> dict[str, Any]:

@@ -14,7 +14,33 @@ PLANS = "unit/test_graph_flexible.py::"
 KEPT = "unit/test_checkpoint_manager.py::"
 SPOILED = "unit/test_graph_damage.py::"
 
+LONG = "unit/test_graph_long.py::"
+
 MUTANTS = [
+    Mutant(
+        "graph-loops-keep-what-was-written-over",
+        "A loop of a million visits keeps what each of them has written, whatever the retention.",
+        [Edit(WALK, "        run.messages = [whole]\n", "        pass\n")],
+        [LONG + "test_retention_frees_what_a_loop_has_written_over"],
+    ),
+    Mutant(
+        "graph-folded-visits-are-forgotten",
+        "Behind the entry that stands for all others, nobody knows which nodes had failed.",
+        [Edit(STANDING, 'list(first["failed"]),', "[],")],
+        [LONG + "test_loops_whose_entries_were_folded_come_to_the_same_end"],
+    ),
+    Mutant(
+        "graph-folds-again-and-again",
+        "In a long chain, all that was written is packed behind each node.",
+        [
+            Edit(
+                WALK,
+                "    if count < FOLDED_MIN or count.bit_length() == known.bit_length():\n",
+                "    if count < 16:\n",
+            )
+        ],
+        [LONG + "test_the_two_hundredth_node_costs_what_the_thirtieth_has_cost"],
+    ),
     Mutant(
         "graph-edges-taken-while-at-work-are-lost",
         "A visit uses up all edges to its node, also those that came while it was at work.",
@@ -59,8 +85,8 @@ MUTANTS = [
     ),
     Mutant(
         "graph-attempts-are-not-told-apart",
-        "A later attempt is entered as the first one: it is served the failures of its tools.",
-        [Edit(WALK, "visit.via, visit.attempt), dict", "visit.via, 1), dict")],
+        "A later attempt is told that it is the first one.",
+        [Edit(WALK, "visit.number, visit.attempt, tuple(", "visit.number, 1, tuple(")],
         [
             TESTS + "test_a_tool_that_failed_is_called_again_by_the_next_attempt",
             TESTS + "test_attempts_are_counted_over_a_crash",
