@@ -17,6 +17,7 @@ import typer
 
 from eventlog import LogError, LogLockedError
 from recovery import (
+    CheckpointStore,
     DivergenceError,
     InDoubtError,
     RecoverableAgent,
@@ -44,7 +45,17 @@ from recovery.cli._store import (
     named,
     open_store,
 )
-from recovery.cli._terminal import complain, confirm, ends_politely, hint, say, show_json, their_own
+from recovery.cli._streams import where_of
+from recovery.cli._terminal import (
+    because,
+    complain,
+    confirm,
+    ends_politely,
+    hint,
+    say,
+    show_json,
+    their_own,
+)
 
 MORE = """\b
 The agent is looked for in the present directory, then among what is
@@ -170,8 +181,9 @@ def _resumed(
             ended = complain(_in_doubt(exc) if type(exc) is InDoubtError else str(exc), FOUND)
             todo = commands.next(status(agent.store, run))
         except Exception as exc:
-            text = f"run {run}: its agent raised this. What is recorded stays, and it can go on"
-            ended = their_own(exc, text)
+            ended = _store_failed(exc, agent.store) or their_own(
+                exc, f"run {run}: its agent raised this. What is recorded stays, and it can go on"
+            )
             todo = [commands.resume()]
     hint(todo)
     raise ended
@@ -183,6 +195,17 @@ def _in_doubt(exc: InDoubtError) -> str:
         f"run {exc.run_id!r} is parked: nobody knows whether this took effect.\n{lines}\n"
         "Nothing was executed. Find out, and say so; then resume it."
     )
+
+
+def _store_failed(exc: Exception, store: CheckpointStore) -> typer.Exit | None:
+    """Say so if it was not the agent that failed but the disk under the store."""
+    root = getattr(store.backend, "root", None)
+    if root is None or not isinstance(exc, OSError) or not where_of(exc).startswith(f"{root}/"):
+        return None
+    return complain(
+        f"{because(exc)}. That was the store, not the agent: what is recorded stays. Remove the "
+        "cause (free space, check the disk, let it be written to); then resume it.", FOUND,
+    )  # fmt: skip
 
 
 def _choices(exc: DivergenceError, commands: Commands) -> list[str]:

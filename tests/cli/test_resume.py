@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +63,12 @@ def refused(run):
 
 def raises(run):
     raise ValueError("a bug \\x1b[2J of the agent's")
+
+def reads(run):
+    raise FileNotFoundError(2, "no", "/no/such/file")
+
+def fills(run):
+    raise OSError(28, "full")
 
 def waits(run):
     return run.wait_for("go")
@@ -234,6 +242,33 @@ def test_an_error_of_the_agent_has_its_traceback_and_nothing_raw(place: Place) -
     assert "a bug \\x1b[2J of the agent's" in done.err and raw(done.err) == []
     assert "its agent raised this" in done.err and "next: recovery resume run" in done.err
     assert "recovering from ValueError" in done.err  # what the library warns of
+
+
+@pytest.mark.parametrize(("verb", "number"), [("open", errno.EROFS), ("pwrite", errno.ENOSPC)])
+def test_a_store_that_cannot_be_written_is_not_blamed_on_the_agent(
+    place: Place, monkeypatch: pytest.MonkeyPatch, verb: str, number: int
+) -> None:
+    """Read-only, or full. The errors that an agent raises itself stay its own."""
+    place.begin()
+    really = getattr(os, verb)
+
+    def refused(*args: Any, **options: Any) -> Any:
+        if verb == "pwrite" or (args[0] == "LOCK" and args[1] & os.O_RDWR):
+            raise OSError(number, os.strerror(number), *(["LOCK"] if verb == "open" else []))
+        return really(*args, **options)
+
+    monkeypatch.setattr(os, verb, refused)
+    done = place.resume("plain", "--store", "runs")
+    lock = f"recovery: {place.path}/runs/run/LOCK: {os.strerror(number)}"
+    assert done.code == 1 and done.err.startswith(f"{lock}. That was the store, not the agent")
+    assert "Traceback" not in done.err and "next: recovery resume run" in done.err
+    other = place.recovery("cancel", "run", "--yes")
+    assert (other.code, other.err) == (1, f"{lock.replace('LOCK', 'inbox/LOCK')}\n")
+    monkeypatch.undo()
+    for agent, named in (("reads", " '/no/such/file'"), ("fills", "")):
+        done = place.resume(agent, "--store", "runs")
+        assert done.code == 1 and "its agent raised this" in done.err and named in done.err
+    assert place.resume("plain", "--store", "runs").code == 0
 
 
 def test_what_the_library_logs_is_shown_when_asked_for(place: Place) -> None:
