@@ -29,7 +29,7 @@ from recovery.cli._store import (
     imported,
     store_of,
 )
-from recovery.cli._terminal import complain, ends_politely, output, say, show_json
+from recovery.cli._terminal import because, complain, ends_politely, output, say, show_json
 from recovery.cli._who import who_or_login
 
 FORK_MORE = """\b
@@ -103,6 +103,12 @@ def command(
         except RecoveryError as exc:
             said = str(exc).replace("None takes all", "without --at it is all")
             raise complain(said, FOUND) from None
+        except OSError as exc:  # nothing is taken back: what is there of it may not be ours
+            raise complain(
+                f"{because(exc)}. Run {new_id} is not whole, if it is there at all. "
+                "Remove the cause, and the same command makes it whole.",
+                FOUND,
+            ) from None
         if as_json:
             return show_json(asdict(link) | {"new_run_id": new_id})
         say(f"run {new_id}: as run {run} was at the end of step {link.step} (LSN {link.lsn})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -241,6 +243,32 @@ def test_a_run_is_undone_by_the_tools_of_a_module(store: Path) -> None:
     assert state(store, "finished") == "undone"
     again = recovery(store, "undo", "finished", "--tools", "tests.data.trip:hold_seat", "--yes")
     assert again.code == 0
+
+
+@pytest.mark.parametrize("written", [0, 1, 4])
+def test_a_fork_on_a_full_disk_is_made_whole_by_the_same_command(
+    store: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """Written before the disk is full: nothing, its lock file, some of its records."""
+    really, left = os.pwrite, [None] * written
+
+    def pwrite(*args: Any) -> int:
+        if not left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left.pop()
+        return really(*args)
+
+    command = "fork", "finished", "new", "--at", "4"
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", pwrite)
+        done = recovery(store, *command)
+    assert done.code == 1 and done.err.startswith(f"recovery: {store}/new/"), done.err
+    assert "No space left on device. Run new is not whole" in done.err
+    assert recovery(store, *command).code == 0
+    assert recovery(store, *command[:2], "other", *command[3:]).code == 0
+    alike = [[(type(one), getattr(one, "value", 0)) for one in recorded(store, run)]
+             for run in ("new", "other")]  # fmt: skip
+    assert alike[0] == alike[1]
 
 
 def test_a_fork_is_made_with_what_is_to_be_otherwise(store: Path) -> None:
