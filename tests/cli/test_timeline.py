@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 import stat
@@ -66,6 +68,34 @@ def test_what_cannot_be_done_is_said_in_a_line(
     done = call("logdump", "timeline", *words, cwd=store)
     assert (done.code, done.out) == (code, "")
     assert text in done.err and "Traceback" not in done.err
+
+
+def test_what_is_there_stays_until_a_page_is_whole(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, link, pipe = (tmp_path / name for name in ("run.html", "link.html", "pipe"))
+    out.write_text("before")
+    out.chmod(0o644)
+    link.symlink_to(out)
+    os.mkfifo(pipe)
+
+    def page(model: Any) -> Iterator[str]:
+        yield "x" * 100_000
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr("logdump._timeline.page", page)
+        done = call("logdump", "timeline", "finished", "-o", str(link), cwd=store)
+    assert (done.code, done.err) == (74, f"logdump: {link}: No space left on device\n")
+    assert (out.read_text(), sorted(tmp_path.iterdir())) == (
+        "before", sorted([link, out, pipe, store])
+    )  # fmt: skip
+    monkeypatch.setattr("logdump._timeline.page", lambda model: iter(["new"]))
+    with os.fdopen(os.open(pipe, os.O_RDWR)) as reader:  # no file that another takes the place of
+        for target in (link, pipe):
+            assert call("logdump", "timeline", "finished", "-o", str(target), cwd=store).code == 0
+        assert reader.read(3) == out.read_text() == "new"
+    assert link.is_symlink() and pipe.is_fifo() and stat.S_IMODE(out.stat().st_mode) == 0o600
 
 
 def test_on_a_terminal_it_asks_where_to_write(store: Path) -> None:

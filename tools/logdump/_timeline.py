@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkstemp
 from typing import Any, TextIO
 
 from eventlog import LogReader
@@ -105,10 +106,25 @@ def gather(reader: LogReader, texts: Texts, last: int) -> dict[str, Any]:
 
 @contextmanager
 def _private(path: str) -> Iterator[TextIO]:
-    """A new file for its owner alone, as logs are: whom it is sent to is somebody's decision."""
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(number, "w", encoding="ascii", newline="\n") as out:
-        yield out
+    """A new file for its owner alone, as logs are: whom it is sent to is somebody's decision. What
+    was there under its name stays there until it is whole."""
+    target = Path(path).resolve()
+    try:
+        if target.exists() and not target.is_file():  # a pipe, a device
+            with target.open("w", encoding="ascii", newline="\n") as out:
+                yield out
+            return
+        number, temporary = mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(number, "w", encoding="ascii", newline="\n") as out:
+                yield out
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink()
+            raise
+    except OSError as exc:
+        exc.filename, exc.filename2 = path, None
+        raise
 
 
 COMMAND = Command("timeline", "a run as one HTML file", TEXT, MORE, _arguments, _run)
