@@ -29,6 +29,7 @@ from recovery import (
 )
 from recovery._readable import Redaction, readable, short
 from recovery._text import printable_lines
+from recovery._tool import ToolSpec
 from recovery._values import pack
 from recovery.cli._exit import FOUND, INTERRUPTED
 from recovery.cli._next import Commands
@@ -136,6 +137,8 @@ def _report(report: RecoveryReport) -> dict[str, Any]:
 
 def _agent(name: str, store: str | None, key_file: str | None) -> RecoverableAgent:
     found = named(name)
+    if isinstance(getattr(found, "tool_spec", None), ToolSpec):  # whose effect nobody has asked for
+        raise RecoveryError(f"{name} is a tool, not an agent. Nothing was executed.")
     if inspect.isroutine(found) and not inspect.signature(found).parameters:
         try:
             found = found()
@@ -145,9 +148,19 @@ def _agent(name: str, store: str | None, key_file: str | None) -> RecoverableAge
         if store is not None:
             found.store = open_store(store, key_file)
         return found
-    if not callable(found):
+    if not _takes_a_run(found):
         raise RecoveryError(f"{name} is neither a RecoverableAgent nor a function of a run")
     return RecoverableAgent(found, open_store(store, key_file))
+
+
+def _takes_a_run(found: Any) -> bool:
+    try:
+        inspect.signature(found).bind(None)
+    except TypeError:  # it takes something else, or is nothing that is called
+        return False
+    except ValueError:  # nothing says what it takes
+        return True
+    return True
 
 
 def _ask(one: RunStatus, yes: bool) -> None:

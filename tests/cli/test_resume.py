@@ -64,6 +64,9 @@ def refused(run):
 def raises(run):
     raise ValueError("a bug \\x1b[2J of the agent's")
 
+def two(run, more):
+    look("x")
+
 def reads(run):
     raise FileNotFoundError(2, "no", "/no/such/file")
 
@@ -213,6 +216,19 @@ def test_what_is_not_there_is_said_in_a_line(place: Place) -> None:
     done = place.resume("agent", run="rum")
     assert done.code == 1 and "there is no run 'rum'" in done.err and "Is it run?" in done.err
     assert place.store.backend.run_ids() == ["run"] and place.looked() == ""
+
+
+def test_what_is_no_agent_is_not_called(place: Place) -> None:
+    """A tool above all, with parameters or without."""
+    place.begin()
+    before = status(place.store, "run").last_lsn
+    for agent in ("look", "refuse"):
+        done = place.resume(agent, "--store", "runs")
+        said = f"recovery: {place.module}:{agent} is a tool, not an agent. Nothing was executed.\n"
+        assert (done.code, done.out, done.err) == (1, "", said)
+    for agent in ("two", "NOTHING"):
+        assert "is neither a Recov" in place.resume(agent, "--store", "runs").err
+    assert status(place.store, "run").last_lsn == before and place.looked() == ""
 
 
 @pytest.mark.parametrize(
