@@ -191,7 +191,7 @@ def look(store: FileStore) -> Seen:
 
 _TROUBLE: dict[State, tuple[Level, str]] = {
     "damaged": ("problem", "recovery runs --state damaged; then logdump verify PATH"),
-    "unreadable": ("warning", "recovery runs --state unreadable: no run, or its key is missing"),
+    "unreadable": ("warning", "recovery runs --state unreadable; then recovery show RUN: why"),
     "in doubt": ("warning", 'recovery runs --state "in doubt"; then recovery show RUN'),
     "interrupted": ("warning", "recovery runs --state interrupted: they go on when they are run"),
 }

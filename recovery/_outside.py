@@ -94,7 +94,8 @@ def _check_not_ended(store: CheckpointStore | RunStore, run_id: str, what: str) 
         ended = ended_by((record.lsn, record.time_ns, event) for record in read
                          if (event := skim(record)) is not None)  # fmt: skip
     if ended is not None:
-        raise RecoveryError(f"run {run_id!r} has ended ({ended.kind}): {what} was not sent")
+        state = ended.kind.removeprefix("run_")
+        raise RecoveryError(f"run {run_id!r} has ended ({state}): {what} was not sent")
 
 
 def pending(store: CheckpointStore | RunStore, run_id: str) -> list[Call]:

@@ -20,6 +20,7 @@ from recovery.cli._console import Terminal
 from recovery.cli._exit import CLOSED_PIPE, FOUND, INTERRUPTED, USAGE
 from recovery.cli._keys import KeyFileError
 from recovery.cli._streams import discard, folded, where_of
+from recovery.cli._who import holder
 
 PIPE_WIDTH = 160
 
@@ -41,7 +42,8 @@ def ends_politely() -> Iterator[None]:
         except (KeyFileError, ValueError) as exc:
             raise complain(str(exc), USAGE) from None
         except LogLockedError as exc:
-            raise complain(_held(exc), FOUND) from None
+            stuck = "one that is known to be stuck is overruled by recovery resume --takeover."
+            raise complain(f"{holder(exc)}; {stuck}", FOUND) from None
         except (RecoveryError, LogError) as exc:
             raise complain(str(exc), FOUND) from None
         except OSError as exc:
@@ -55,16 +57,6 @@ def because(exc: OSError) -> str:
     """What the system refused, and where."""
     where = where_of(exc)
     return f"{where}{where and ': '}{exc.strerror or exc}"
-
-
-def _held(exc: LogLockedError) -> str:
-    """Who has the run, and what can be done, in words of the command."""
-    owner = f"process {exc.pid} on {exc.host}, since {exc.since}" if exc.pid else "another process"
-    return (
-        f"{exc.path} is held by {owner}. Nothing was changed. Stop that process first (SIGTERM, if "
-        "its agent has stop_on=, loses nothing); one that is known to be stuck is overruled by "
-        "recovery resume --takeover."
-    )
 
 
 def _interrupt(*_: object) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,29 @@ def test_it_finds_the_damaged_runs_and_changes_nothing(store: Path) -> None:
     assert "damaged" in problem and "recovery runs --state damaged" in done.out
     assert done.out.splitlines()[-1].startswith("1 problem, ")
     assert sorted(path.relative_to(store) for path in store.rglob("*")) == before
+
+
+def test_why_runs_cannot_be_read_is_for_show_to_say(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key is not always what is missing."""
+    really = os.open
+
+    def refused(path: str, *args: Any, **options: Any) -> int:
+        if path.endswith("/finished"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return really(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", refused)
+    told = call(*DOCTOR, "--json", cwd=store).out
+    (todo,) = [one["todo"] for one in json.loads(told)["checks"]
+              if one["level"] == "warning" and "unreadable" in one["text"]]  # fmt: skip
+    assert todo == "recovery runs --state unreadable; then recovery show RUN: why"
+    assert "finished" in call("recovery", "runs", "--state", "unreadable", "--store", ".",
+                              cwd=store).out  # fmt: skip
+    for run, why in (("finished", "finished: Permission denied"), ("encrypted", "the key")):
+        shown = call("recovery", "show", run, "--store", ".", cwd=store)
+        assert why in " ".join((shown.out + shown.err).split()), shown
 
 
 def test_an_empty_store_is_well(tmp_path: Path) -> None:

@@ -349,7 +349,7 @@ def test_nothing_is_sent_to_a_run_that_is_not_there_or_has_ended(
     assert store.backend.run_ids() == []
     go(store, waiter())
     for send in (lambda: signal(store, RUN, "a"), lambda: cancel(store, RUN)):
-        with pytest.raises(RecoveryError, match=r"has ended \(run_finished\)"):
+        with pytest.raises(RecoveryError, match=r"has ended \(finished\)"):
             send()
     assert store.backend.inbox(RUN) is None
 

@@ -20,6 +20,7 @@ from recovery import RecoveryError
 from recovery._text import printable
 from recovery.cli._keys import KeyFileError
 from recovery.cli._streams import discard, folded, open_closed, where_of
+from recovery.cli._who import holder
 
 _RAW = argparse.RawDescriptionHelpFormatter
 HINTS_MAX = 5
@@ -63,8 +64,10 @@ def _run(args: argparse.Namespace, out: TextIO) -> int:
         return code
     except BrokenPipeError:
         raise
-    except (UsageError, LogLockedError) as exc:
-        return _complain(USAGE if isinstance(exc, UsageError) else IN_USE, str(exc))
+    except UsageError as exc:
+        return _complain(USAGE, str(exc))
+    except LogLockedError as exc:
+        return _complain(IN_USE, f"{holder(exc)}, or kill it when it is stuck: the log stands it.")
     except (EncryptedLogError, KeyFileError, ImportError) as exc:
         return _complain(NO_KEY, str(exc))
     except FileNotFoundError as exc:
@@ -72,10 +75,9 @@ def _run(args: argparse.Namespace, out: TextIO) -> int:
     except NotADirectoryError as exc:
         text = f"{exc.filename or args.path} is a file; a log is a directory"
         return _complain(NOT_A_LOG, f"{text} (for one segment: the one it is in)")
-    except LogError as exc:
-        return _complain(NOT_A_LOG, f"{exc}{_hint(args.path)}")
-    except RecoveryError as exc:
-        return _complain(NOT_A_LOG, str(exc))
+    except (LogError, RecoveryError) as exc:
+        hint = _hint(args.path) if isinstance(exc, LogError) else ""
+        return _complain(NOT_A_LOG, f"{exc}{hint}")
     except OSError as exc:
         return _complain(IO_ERROR, f"{where_of(exc) or args.path}: {exc.strerror or exc}")
 
