@@ -177,9 +177,9 @@ class Processes:
         master, slave = pty.openpty()
         try:
             termios.tcsetwinsize(slave, size)
-            self._start(tool, args, given, [slave] * 3)
+            pid = self._start(tool, args, given, [slave] * 3)
             os.close(slave)
-            shown = _shown(master, keys)
+            shown = _shown(master, keys, pid)
         finally:
             os.close(master)
         code = int(self._socket.recv(100))
@@ -229,7 +229,7 @@ class Processes:
         return Done((tool, *args), code, err=err.read().decode())
 
 
-def _shown(master: int, keys: bytes) -> bytes:
+def _shown(master: int, keys: bytes, pid: int) -> bytes:
     """What comes to the terminal until the process has ended."""
     shown = b""
     while True:
@@ -243,12 +243,14 @@ def _shown(master: int, keys: bytes) -> bytes:
             return shown
         shown += part
         if keys:
+            _until_it_waits(pid)  # a Ctrl-C just before it reads would be seen at the next key only
             os.write(master, keys)
             keys = b""
 
 
 def _until_it_waits(pid: int) -> None:
-    """Until the process sleeps, and does so again a moment later: in a write that is full."""
+    """Until the process sleeps, and does so again a moment later: in a write to what is full, or a
+    read of what is not there yet."""
     deadline = time.monotonic() + PATIENCE_S
     sleeps = 0
     while sleeps < 5:
