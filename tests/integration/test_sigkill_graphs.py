@@ -39,15 +39,18 @@ file = os.open(effects, os.O_APPEND | os.O_RDWR | os.O_CREAT)
 with open(effects) as known:
     world.effects = Lasting(line.rstrip("\\n").split(" ", 1) for line in known)
 
-append, count = EventLog.append, 0
-def counted(self, *args):
-    global count
-    lsn = append(self, *args)
-    count += 1
-    if count == records:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return lsn
-EventLog.append = counted
+count = 0
+def dies(append):
+    def counted(self, *args):
+        global count
+        lsn = append(self, *args)
+        count += 1
+        if count == records:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return lsn
+    return counted
+EventLog.append = dies(EventLog.append)
+EventLog.append_snapshot = dies(EventLog.append_snapshot)
 
 manager = CheckpointManager(home)
 done = graphs.finished_visits(manager)
