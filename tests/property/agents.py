@@ -23,7 +23,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -78,7 +78,8 @@ from recovery._events import (
 )
 from recovery._history import History, load
 from recovery._keys import outer_call, step_of
-from recovery._snapshots import BrokenCheckpointError, restore
+from recovery._parts import is_portion
+from recovery._snapshots import BrokenCheckpointError, is_left_over, restore
 from recovery._values import unpack
 from recovery.stores.protocol import LogStore
 from tests.property.recount import check_account
@@ -163,6 +164,16 @@ class Loop(asyncio.SelectorEventLoop):
         return future
 
 
+class Log(EventLog):
+    """A log of which the tests remember what retention removes: they ask for all that was."""
+
+    def truncate_before(self, lsn: int) -> int:
+        disk = self._files
+        assert isinstance(disk, SimulatedDisk)
+        _removed.setdefault(disk, {}).update({one.lsn: one for one in read(disk).records})
+        return super().truncate_before(lsn)
+
+
 class Store(LogStore):
     """Runs on a simulated disk, in small segments."""
 
@@ -173,9 +184,7 @@ class Store(LogStore):
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         path = self._path(run_id)
-        log = EventLog.open(
-            path, files=self._files, segment_size=self.segment_size, takeover=takeover
-        )
+        log = Log.open(path, files=self._files, segment_size=self.segment_size, takeover=takeover)
         self.log = log
         return log
 
@@ -325,15 +334,20 @@ class World:
 
 @dataclass(frozen=True)
 class Read:
-    """What a disk held after so many calls that change it."""
+    """What a disk held after so many calls that change it, behind what retention has removed.
+
+    ``oldest``: the LSN that the log itself begins at.
+    """
 
     calls: int
     records: list[Any]
     damage: list[Damage]
     events: list[tuple[int, Any]]
+    oldest: int = 1
 
 
 _read: WeakKeyDictionary[SimulatedDisk, Read] = WeakKeyDictionary()
+_removed: WeakKeyDictionary[SimulatedDisk, dict[int, Any]] = WeakKeyDictionary()
 
 
 def read(disk: SimulatedDisk) -> Read:
@@ -341,18 +355,21 @@ def read(disk: SimulatedDisk) -> Read:
     found = _read.get(disk)
     if found is None or found.calls != len(disk.calls):
         damage: list[Damage] = []
-        try:
-            with EventLog.read(f"runs/{RUN}", files=disk) as reader:
-                sound = list(reader.records(1, on_damage=damage.append))
-        except (FileNotFoundError, eventlog.UnsupportedFormatError):
-            sound = []
+        sound, oldest = [], 1
+        with (
+            suppress(FileNotFoundError, eventlog.UnsupportedFormatError),
+            EventLog.read(f"runs/{RUN}", files=disk) as reader,
+        ):
+            sound, oldest = list(reader.records(1, on_damage=damage.append)), reader.oldest_lsn
+        removed = _removed.get(disk, {})
+        sound = [removed[lsn] for lsn in sorted(removed) if lsn < oldest] + sound
         told = [(record.lsn, decode(record)) for record in sound]
-        found = _read[disk] = Read(len(disk.calls), sound, damage, told)
+        found = _read[disk] = Read(len(disk.calls), sound, damage, told, oldest)
     return found
 
 
 def records(disk: SimulatedDisk, damage: list[Damage] | None = None) -> list[Any]:
-    """All sound records of the run's log."""
+    """All sound records of the run's log, and those that retention has removed."""
     found = read(disk)
     if damage is not None:
         damage += found.damage
@@ -1273,11 +1290,13 @@ def die_and_return(world: World, power: int | None) -> None:
     """The disk for the next process. ``power``: the seed of a power loss."""
     dead = world.disk
     process = dead.after_process_death()
+    _removed[process] = _removed.get(dead, {})
     log = world.store.log
     acknowledged = 0 if log is None else log.durable_lsn
     damage: list[Damage] = []
     before = {record.lsn: record for record in records(process, damage)}
     after = process if power is None else dead.after_power_loss(power)
+    _removed[after] = _removed[process]
     found = {record.lsn: record for record in records(after, damage)}
     assert {one.first_lsn for one in damage} <= world.harmed, damage
     for lsn in range(oldest(after), acknowledged + 1):
@@ -1290,11 +1309,7 @@ def die_and_return(world: World, power: int | None) -> None:
 
 def oldest(disk: SimulatedDisk) -> int:
     """The LSN that the run's log begins at: 1 unless retention has removed some records."""
-    try:
-        with EventLog.read(f"runs/{RUN}", files=disk) as reader:
-            return reader.oldest_lsn
-    except (FileNotFoundError, eventlog.UnsupportedFormatError):
-        return 1
+    return read(disk).oldest
 
 
 def forget_values(world: World) -> None:
@@ -1422,21 +1437,29 @@ def check_log(disk: SimulatedDisk, said: dict[int, list[str]]) -> None:
 
 def check_told(world: World) -> None:
     """What the process was told is what its log says, and so is what a follower reads of it."""
-    read = [] if not records(world.disk) else list(run_events(world.store, RUN, until="now"))
+    whole = [one for one in records(world.disk) if not is_portion(one)]
+    read = [] if not whole else list(run_events(world.store, RUN, until="now"))
     read = [event for event in read if event.kind != "damage"]
-    assert [event.lsn for event in read] == [record.lsn for record in records(world.disk)]
+    first_kept = oldest(world.disk)
+    assert [event.lsn for event in read] == [one.lsn for one in whole if one.lsn >= first_kept]
     if not read:
         return
+    # Where the beginning is gone, the first checkpoint says what was counted before it.
+    counts_from = 1
+    if first_kept > 1:
+        counts_from = next(event.lsn for event in read if event.kind == "snapshot")
     if not world.harmed:  # else a follower cannot know what was in the record that is lost
-        found = Counter(event.kind for event in read)
-        counted = found["step"], found["call"] + found["retry"], found["failure"]
+        found = Counter(type(event) for _, event in events(world.disk))
+        calls = found[CallIntended] + found[CallRetried]
         progress = read[-1].progress
-        assert (progress.usage.steps, progress.usage.calls, progress.failed) == counted
+        counted = progress.usage.steps, progress.usage.calls, progress.failed
+        assert counted == (found[StepStarted], calls, found[CallFailed])
     if world.fence is None and world.told:
         told = [replace(event, progress=replace(event.progress, served=0)) for event in world.told]
         first = told[0].lsn
         assert told[0].kind in ("run_started", "run_resumed"), "the first event is of no life"
-        mine = [event for event in read if event.lsn >= first]
+        mine = [event for event in read if event.lsn >= max(first, counts_from)]
+        told = [event for event in told if event.lsn >= counts_from]
         # A crash in an append may leave a record of which nobody was told.
         told += mine[len(told) :] if world.dead and len(mine) == len(told) + 1 else []
         assert mine == told if not world.harmed else len(mine) == len(told)
@@ -1445,14 +1468,20 @@ def check_told(world: World) -> None:
     assert world.harmed or rest == [event for event in read if event.lsn > middle]
 
 
+def checkpoints_of(disk: SimulatedDisk) -> list[Snapshot]:
+    """Those of which all is there that they need, as far as retention is concerned."""
+    first = oldest(disk)
+    return [one for one in records(disk) if isinstance(one, Snapshot) and one.lsn >= first
+            and not is_portion(one) and not is_left_over(one, first)]  # fmt: skip
+
+
 def check_checkpoints(world: World) -> int:
     """Each checkpoint in the log restores what the step ended with; how many are new and did.
 
     One that does not is a bug even where an earlier one would stand in for it.
     """
     found = {record.lsn: record for record in records(world.disk)}
-    new = [record for lsn, record in found.items()
-           if isinstance(record, Snapshot) and lsn not in world.restores]  # fmt: skip
+    new = [record for record in checkpoints_of(world.disk) if record.lsn not in world.restores]
     if not new:
         return 0
     with EventLog.read(f"runs/{RUN}", files=world.disk) as reader:

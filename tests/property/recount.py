@@ -23,6 +23,7 @@ from recovery._events import (
     skim,
 )
 from recovery._keys import outer_call
+from recovery._parts import is_portion
 from recovery._usage import usage_from
 
 ENDS = (CallReturned, CallFailed, AttemptFailed, CallAbandoned)
@@ -48,8 +49,9 @@ def check_account(records: Sequence[Record]) -> None:
     }
     assert (account.records, account.size) == (len(records), sum(len(r.packed) for r in records))
     assert sum(account.parts.values()) == account.size
-    snapshots = [len(record.packed) for record in records if isinstance(record, Snapshot)]
-    assert (account.checkpoints.count, account.checkpoints.size) == (len(snapshots), sum(snapshots))
+    snapshots = [record for record in records if isinstance(record, Snapshot)]
+    assert account.checkpoints.count == sum(not is_portion(one) for one in snapshots)
+    assert account.checkpoints.size == sum(len(one.packed) for one in snapshots)
     entries = [(r.lsn, r.time_ns, event) for r in records if (event := skim(r)) is not None]
     check_calls(account, entries)
     assert sum(step.size for step in steps) == account.size

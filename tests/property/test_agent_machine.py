@@ -16,7 +16,8 @@ A feature of the runtime (a timer, a signal, an approval, undo, a child run, ret
 one place each: what the agent's code does is a method of `agents.Interpreter` and a rule below that
 writes it; what its tools may do is a line of `agents.licensed`; what people do is a rule beside
 `settle`.
-A new way for the world to misbehave (a fork, retention) is one more rule that calls `life`.
+A new way for the world to misbehave (a fork) is one more rule that calls `life`.
+Some runs are pruned all along (see `pruned.Setting`); what goes is remembered for the checks.
 
 Not in the programs, because the guarantees name them as limits: task groups that cancel calls (no
 record says so), plain tools called directly beside other tasks, coroutines that sleep for longer
@@ -34,6 +35,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -67,6 +69,7 @@ from recovery import (
 )
 from recovery._events import CallIntended, CallResolved, CallRetried, RunResumed
 from recovery._failure import failure
+from recovery._parts import is_portion
 from tests.property.agent_programs import (
     MUTATIONS,
     branches,
@@ -99,6 +102,7 @@ from tests.property.agents import (
     check_log,
     check_results,
     check_told,
+    checkpoints_of,
     die_and_return,
     events,
     frames,
@@ -107,6 +111,7 @@ from tests.property.agents import (
     in_doubt,
     live,
     newest_checkpoint,
+    oldest,
     outcome_of,
     outcomes,
     records,
@@ -117,6 +122,7 @@ from tests.property.agents import (
     virtual_time,
 )
 from tests.property.encrypted import KEY, encrypted
+from tests.property.pruned import Setting, check_kept, pruned_by, pruning
 
 SETTLED_BY_HAND = {"park", "undecorated", "reconcile", "hesitant", "sync_park", "fail"}
 
@@ -127,6 +133,7 @@ nths = near | st.integers(0, 30)
 far = st.integers(0, 12) | st.integers(0, 60)
 first_ones = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5])
 changes = st.lists(message_ops() | state_ops(), max_size=3)
+settings_or_none = st.none() | pruning()
 doubts = st.lists(st.sampled_from(["", "raises", "unknown", "nonsense", "dies"]), max_size=2)
 
 answers = st.lists(st.sampled_from(["truth", "result", "failure"]), min_size=1, max_size=3)
@@ -158,14 +165,19 @@ class AgentMachine(RuleBasedStateMachine):
         plain=st.sampled_from([False, False, False, True]),
         steps=st.lists(changes, max_size=4),
         hidden=st.sampled_from([False, False, True]),
+        setting=settings_or_none,
     )
     def begin(
-        self, every: int, segment_size: int, plain: bool, steps: list[list[Any]], hidden: bool
-    ) -> None:
+        self, every: int, segment_size: int, plain: bool, steps: list[list[Any]], hidden: bool,
+        setting: Setting | None,
+    ) -> None:  # fmt: skip
         AgentMachine.key = KEY if hidden else None
+        self.setting = setting
+        segment_size = setting.segment_size if setting else segment_size
         rows = tuple(map(tuple, steps))
         self.program = Program((), rows, every, segment_size, plain, open=True)
-        self.world = World(self.clock, SimulatedDisk(seed=1), segment_size)
+        self.world = World(self.clock, SimulatedDisk(seed=1), segment_size,
+                           dict(setting.retention) if setting else {})  # fmt: skip
         self.oracles: dict[str, tuple[World, End]] = {}
         self.numbers = 0
         self.unique: set[str] = set()  # arguments of one call each
@@ -321,7 +333,10 @@ class AgentMachine(RuleBasedStateMachine):
             do = Do(name, self.label(), direct=plainly_called, then="append")
             self.add(("call", do))
 
-    @precondition(growing)
+    def has_its_beginning(self) -> bool:
+        return self.growing() and self.setting is None
+
+    @precondition(has_its_beginning)
     @rule()
     def undo(self) -> None:
         self.add(("undo",))
@@ -496,12 +511,24 @@ class AgentMachine(RuleBasedStateMachine):
         world.begin()
         world.store.claim(RUN).close()
         used = newest_checkpoint(world)
+        if oldest(world.disk) > 1 and not self.stands_in(used):
+            die_and_return(world, None)
+            return
         place = next((place for place in frames(world.disk) if place[1].lsn == used), None)
         if place is not None:
             harm(world, place, rng)
             world.harmed.add(used)
             self.counts["checkpoint damaged"] += 1
         die_and_return(world, None)
+
+    def stands_in(self, used: int) -> bool:
+        """Whether a run whose beginning is gone can be resumed without this checkpoint."""
+        assert self.setting is not None
+        others = [one.lsn for one in checkpoints_of(self.world.disk)
+                  if one.lsn not in {used, *self.world.harmed}]  # fmt: skip
+        if not self.world.harmed and self.setting.kept.generations > 1:
+            assert others, "nothing stands in for the newest checkpoint"
+        return bool(others)
 
     @rule(every=st.integers(1, 4))
     def set_how_often_checkpoints_are_taken(self, every: int) -> None:
@@ -607,7 +634,8 @@ class AgentMachine(RuleBasedStateMachine):
         before = Held.by(world.disk)
         self.reports.found.clear()
         prepare()
-        end = live(world, self.program)
+        with pruned_by(self.setting) if self.setting else nullcontext():
+            end = live(world, self.program)
         self.counts["lives"] += 1
         self.counts[end.how] += 1
         self.how, self.news = end.how, False
@@ -617,6 +645,8 @@ class AgentMachine(RuleBasedStateMachine):
         check_log(world.disk, world.said)
         check_told(world)
         self.counts["checkpoints"] += check_checkpoints(world)
+        if self.setting and not world.harmed:
+            check_kept(world, self.setting.kept)
         if not self.swapped:
             self.check_order()
         if not edited:
@@ -704,7 +734,8 @@ class AgentMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def begin_another_run(self, data: Any) -> None:
         self.begin(data.draw(st.integers(1, 4)), data.draw(st.sampled_from([600, 1 << 20])), False,
-                   data.draw(st.lists(changes, max_size=4)), data.draw(st.booleans()))  # fmt: skip
+                   data.draw(st.lists(changes, max_size=4)), data.draw(st.booleans()),
+                   data.draw(settings_or_none))  # fmt: skip
 
     def teardown(self) -> None:
         if not hasattr(self, "program"):
@@ -720,6 +751,7 @@ class AgentMachine(RuleBasedStateMachine):
         again = self.life(power=1)
         assert outcome_of(self.world, again) == outcome_of(self.world, end)
         self.counts["runs"] += 1
+        self.counts["pruned"] += oldest(self.world.disk) > 1
 
 
 @dataclass(frozen=True)
@@ -734,7 +766,8 @@ class Held:
     @classmethod
     def by(cls, disk: SimulatedDisk) -> Held:
         found = [event for _, event in events(disk) if event is not None]
-        checkpoints = [record.lsn for record in records(disk) if isinstance(record, Snapshot)]
+        checkpoints = [record.lsn for record in records(disk)
+                       if isinstance(record, Snapshot) and not is_portion(record)]  # fmt: skip
         return cls(
             bool(found or checkpoints), sum(isinstance(event, RunResumed) for event in found),
             {lsn for lsn, _ in in_doubt(disk)}, max(checkpoints, default=0),
@@ -798,7 +831,7 @@ def run_machine(figures: Any, sweep: str, examples: int, steps: int) -> None:
     counts = AgentMachine.counts
     figures.add(
         sweep, runs=counts["runs"], lives=counts["lives"], states=counts["crashed"],
-        settled=counts["settled"],
+        settled=counts["settled"], pruned=counts["pruned"],
         checkpoints=counts["checkpoints"], seconds=time.perf_counter() - began,
     )  # fmt: skip
 
