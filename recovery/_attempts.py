@@ -9,12 +9,14 @@ from typing import Any
 
 from eventlog import RefusedValueError
 from recovery._budget import admit, measured
+from recovery._chance import a_number
 from recovery._core import RunCore
 from recovery._doubt import Settled, settle
 from recovery._effects import Attend, Commit, Effect, Invoke, Nap, TimedOutError
 from recovery._events import (
     AttemptFailed,
     CallAbandoned,
+    CallFailed,
     CallResolved,
     CallRetried,
     CallReturned,
@@ -66,7 +68,7 @@ def resume(
     run: RunCore, spec: ToolSpec, recorded: RecordedCall, call: Call
 ) -> Generator[Effect, Any, Settled | None]:
     """A recorded call without an outcome: what became of it; None if it is to be made again."""
-    if recorded.cancelled:
+    if recorded.cancelled and not recorded.past:
         if spec.child_id is not None:
             run.children.end_for_good(call)
         yield Attend(_cancelled_again(run, recorded))
@@ -78,6 +80,13 @@ def resume(
             yield Attend(until(run, when))
             return None
         case CallResolved(how="retry") | CallAbandoned(begun=False):
+            return None
+        case CallAbandoned(went_on=True) if spec.when_cut == "fail":
+            return None
+        case CallFailed():
+            why = "it failed in an attempt at the call around it, which is made again"
+            again = CallResolved(recorded.lsn, "retry", None, "retry=", why)
+            run.children.asked(recorded.lsn, run.emit(again))
             return None
     return (yield from settle(run, spec, call))
 
@@ -106,7 +115,7 @@ def _attempt(
 ) -> Generator[Effect, Any, Settled | float]:
     """One attempt: how the call ended, or when to make the next one."""
     run.executed += 1
-    scope = Scope(run, call_scope(call.lsn), call, (*run.here().calls, call.lsn))
+    scope = Scope(run, call_scope(call.lsn), call, run.here())
     try:
         if spec.waits:
             value = yield Attend(spec.function(run, call))
@@ -127,10 +136,10 @@ def _attempt(
             raise RefusedValueError(f"result of {spec.name}", exc.reason) from None
     except TimedOutError as exc:
         scope.check()
-        return (yield from _overdue(run, spec, call, failed, exc.error()))
+        return (yield from _overdue(run, spec, scope, failed, exc.error()))
     except Exception as exc:
         scope.check()
-        return _raised(run, spec, call, failed, exc)
+        return (yield from _raised(run, spec, scope, failed, exc))
     except BaseException:
         scope.check()
         run.cut(spec, call, begun=True)
@@ -152,27 +161,37 @@ def leave(run: RunCore) -> Generator[Nap, None, None]:
 
 
 def _raised(
-    run: RunCore, spec: ToolSpec, call: Call, failed: int, exc: Exception
-) -> Settled | float:
+    run: RunCore, spec: ToolSpec, scope: Scope, failed: int, exc: Exception
+) -> Generator[Effect, Any, Settled | float]:
+    call = scope.call
+    assert call is not None
     event = failure(call.lsn, exc, run.secrets)
     if spec.retry is None or not spec.retry.again(exc, failed + 1):
         return Settled(run.emit(event), event, exc)
-    import random  # noqa: PLC0415 - only where something is tried again
+    from recovery._left_behind import (  # noqa: PLC0415 - only where something is tried again
+        landed,
+        leave_behind,
+    )
 
-    when = run.wall_clock() + spec.retry.pause_s(exc, failed + 1, random.random())
+    if scope.used:
+        yield Attend(landed(run, scope))
+    when = run.wall_clock() + spec.retry.pause_s(exc, failed + 1, a_number())
     _logger.info("run %s: attempt %d failed, next in %.1f s: %s: %s: %s", run.run_id, call.attempt,
                  when - run.wall_clock(), call, event.type, event.message)  # fmt: skip
     run.emit(AttemptFailed(call.lsn, call.attempt, event.type, event.message, when,
                            event.traceback))  # fmt: skip
+    leave_behind(run, scope)
     return when
 
 
 def _overdue(
-    run: RunCore, spec: ToolSpec, call: Call, failed: int, exc: TimeoutError
+    run: RunCore, spec: ToolSpec, scope: Scope, failed: int, exc: TimeoutError
 ) -> Generator[Effect, Any, Settled | float]:
     """A time-out tells nothing about the outcome of a side effect: it is in doubt."""
+    call = scope.call
+    assert call is not None
     if spec.when_cut == "fail":
-        return _raised(run, spec, call, failed, exc)
+        return (yield from _raised(run, spec, scope, failed, exc))
     run.emit(CallAbandoned(call.lsn, call.attempt, "timeout", begun=True))
     settled = yield from settle(run, spec, call)
-    return settled or _raised(run, spec, call, failed, exc)
+    return settled or (yield from _raised(run, spec, scope, failed, exc))

@@ -75,7 +75,7 @@ def _life(
         given = run.secrets.hide(spec, given)
     packed = pack_arguments(*_canonical(spec, *given), f"{spec.name}(...)")
     key = CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))
-    key = key.nth(scope.next_occurrence(key))
+    key = run.replay.earlier.placed(key.nth(scope.next_occurrence(key)))
     recorded = run.replay.claim(key) or _presumed(run, spec, key, packed, given)
     _account_for(run, recorded)
     if recorded is not None and recorded.done:
@@ -106,7 +106,7 @@ def _life(
             settled = yield from _made(run, spec, (call, true), failed)
         if recorded is not None:
             recorded.last = settled.event
-            run.replay.over(recorded)
+        run.replay.over(call.lsn)
     finally:
         run.leave(scope)
     # What was recorded is served before what is new, as it was the first time. Of what may be lost

@@ -270,6 +270,7 @@ class Children:
             self._parked[call.lsn] = child, exc
         finally:
             del self.lives[call.lsn]
+            self._started[call.lsn, child] = life.started
             self.places.leave(life.place)
         yield from self._others(run)
         run.emit(RunParked(list(self._parked)))
@@ -293,6 +294,10 @@ class Children:
                 pause = min(2 * pause, POLL_MAX_S)
         finally:
             run.waiting -= 1
+
+    def asked(self, call: int, lsn: int) -> None:
+        """A failed call is to be made again, says record ``lsn``: so is what failed in its run."""
+        self._asked[call] = lsn
 
     def idle(self) -> int:
         """How many only wait for something outside."""

@@ -16,11 +16,19 @@ from weakref import ref
 
 from eventlog import EventLog, RefusedValueError
 from recovery._budget import admit
+from recovery._chance import a_number, an_id
 from recovery._checkpoint import CheckpointStore
 from recovery._children import Children
 from recovery._conversation import Conversation
 from recovery._doubt import describe
-from recovery._errors import DivergenceError, InDoubtError, RecoveryError, Sides, Stop
+from recovery._errors import (
+    DivergenceError,
+    InDoubtError,
+    LeftBehindError,
+    RecoveryError,
+    Sides,
+    Stop,
+)
 from recovery._events import (
     CallAbandoned,
     Event,
@@ -75,7 +83,7 @@ class RunCore(ABC):
         self.waiting = 0  # of those in flight: calls that wait for something outside
         self.waits: list[Waiting] = []  # those of them that run.sleep and the like make
         self.idle_since: tuple[float, object] | None = None  # since it does nothing but wait
-        self._inside: Counter[int] = Counter()  # of those in flight: inside which other call
+        self.inside: Counter[int] = Counter()  # of those in flight: inside which other call
         self.mutex = threading.RLock()
         self.replay = history.replay
         self.settled: list[str] = []
@@ -167,11 +175,11 @@ class RunCore(ABC):
 
     def random(self) -> float:
         """A random number in [0, 1), the same on replay."""
-        return float(self._value("random", _random))
+        return float(self._value("random", a_number))
 
     def uuid(self) -> str:
         """A new UUID, the same on replay."""
-        return str(self._value("uuid", _uuid))
+        return str(self._value("uuid", an_id))
 
     def usage(self) -> Usage:
         """What the run has used so far, over all its lives; the same on replay."""
@@ -271,18 +279,18 @@ class RunCore(ABC):
         """A call is under way in this scope."""
         self.in_flight += 1
         if scope.call is not None:
-            self._inside[scope.call.lsn] += 1
+            self.inside[scope.call.lsn] += 1
 
     def leave(self, scope: Scope) -> None:
         """It is not any more."""
         self.in_flight -= 1
         if scope.call is not None:
-            self._inside[scope.call.lsn] -= 1
-            self._inside += Counter()  # forget what is zero
+            self.inside[scope.call.lsn] -= 1
+            self.inside += Counter()  # forget what is zero
 
     def idle(self) -> bool:
         """Whether every call under way waits for something outside, or for a call that does."""
-        busy = self.in_flight - len(self._inside)
+        busy = self.in_flight - len(self.inside)
         return busy <= self.waiting + self.children.idle()
 
     # -- what is missing, and the end
@@ -386,7 +394,7 @@ class RunCore(ABC):
         Where it is only asked to stop, it may still do what is no call: the calls that are under
         way beside it are not to be cut short by a stop in the middle of their results.
         """
-        if self._stopped is not None or self._closed:
+        if self._stopped is not None or self._closed or self.here().left_behind:
             self.check()
         for stream in tuple(self.streams):
             if stream.is_left():
@@ -415,12 +423,10 @@ class RunCore(ABC):
 
     def check(self) -> None:
         """Raise what stops the run, if anything does: a call is where it can stop."""
-        error = self.stopped
-        if error is not None and self.ends(self.here()):
-            self.stop(error)
-        if self._closed:
-            raise RecoveryError(f"run {self.run_id!r} is over, or was recovered since this task "
-                                "began: nothing that it does counts any more")  # fmt: skip
+        if self.stopped is not None and self.ends(self.here()):
+            self.stop(self.stopped)
+        if self._closed or self.here().left_behind:
+            raise LeftBehindError(self.run_id)
 
     def note(self, event: ValueRecorded | MessagesChanged) -> int:
         """Record what replay comes upon again by itself; its LSN, or 0 while it is put off.
@@ -482,15 +488,3 @@ class RunCore(ABC):
         lsn = self.emit(HistoryDropped(dropped))
         if not self._prologue.keys().isdisjoint(dropped):
             self._prologue[lsn] = None
-
-
-def _random() -> float:
-    import random  # noqa: PLC0415 - only where it is needed
-
-    return random.random()
-
-
-def _uuid() -> str:
-    import uuid  # noqa: PLC0415 - as above
-
-    return str(uuid.uuid4())

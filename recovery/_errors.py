@@ -14,6 +14,16 @@ class RecoveryError(Exception):
     """Base of the errors of this package."""
 
 
+class LeftBehindError(RecoveryError):
+    """A task is at work for what nobody waits for any more."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(
+            f"run {run_id!r} is over, or was recovered, or makes the call around this one again, "
+            "since this task began: nothing that it does counts any more"
+        )
+
+
 class TaskMismatchError(RecoveryError):
     """The run exists, with another task. Nothing was executed or written.
 

@@ -20,6 +20,9 @@ from dataclasses import field
 from typing import Any
 
 from eventlog._dataclass import dataclass
+from eventlog._errors import RefusedValueError
+from recovery._earlier import Earlier
+from recovery._errors import ApprovalDeniedError, PermanentError
 from recovery._events import (
     AttemptFailed,
     CallAbandoned,
@@ -36,12 +39,16 @@ from recovery._events import (
     StepStarted,
     ValueRecorded,
 )
-from recovery._keys import CallKey, outer_call
+from recovery._keys import UNDO_CALL, CallKey, outer_call
 from recovery._lost import Losses, losses_in
 
 # Of what was dropped, code that comes to it again records these anew; calls are served to it.
 RECORDED_ANEW = (MessagesChanged, StepStarted)
 
+
+# Failures that stay: to make the call again would change nothing about them.
+_STAYS = {f"{kind.__module__}.{kind.__qualname__}"
+          for kind in (ApprovalDeniedError, PermanentError, RefusedValueError)}  # fmt: skip
 
 # What is recorded of a call after its intent.
 About = CallReturned | CallFailed | CallResolved | CallRetried | AttemptFailed | CallAbandoned
@@ -73,11 +80,13 @@ class RecordedCall:
     heard: int = 0  # the LSN, in the inbox, of the last decision that counted
     # Whether records are lost behind the last one about it, so that it may have gone on.
     unsure: bool = False
+    # Whether it was made in an attempt, at a call around it, that is over: see _earlier.
+    past: bool = False
 
     @property
     def turn(self) -> int:
-        """Where its outcome stands in the order of the record; 0 where that is not known."""
-        return 0 if self.intent.lost else self.last_lsn
+        """Where its outcome stands in the order of the record; 0 where it has no place there."""
+        return 0 if self.intent.lost or self.past else self.last_lsn
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -88,11 +97,19 @@ class RecordedCall:
     def done(self) -> bool:
         """Whether its outcome is known, so that it is never executed again."""
         match self.last:
-            case CallReturned() | CallFailed():
+            case CallReturned():
                 return True
+            case CallFailed():
+                return not self.failed_with_its_attempt
             case CallResolved(how=how):
                 return how != "retry"
         return False
+
+    @property
+    def failed_with_its_attempt(self) -> bool:
+        """Whether it failed in an attempt that is over: then the next one makes it again."""
+        last = self.last
+        return self.past and isinstance(last, CallFailed) and last.type not in _STAYS
 
     @property
     def begun(self) -> bool:
@@ -115,12 +132,19 @@ class RecordedCall:
                 return how == "retry"
             case CallAbandoned(begun=begun):
                 return not begun
+            case CallFailed():
+                return self.failed_with_its_attempt
         return isinstance(self.last, AttemptFailed)
 
     @property
     def cancelled(self) -> bool:
         """Whether the agent cancelled it and went on, so that it does the same on replay."""
         return isinstance(self.last, CallAbandoned) and self.last.went_on
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it was started and nothing says how it ended."""
+        return self.begun and not (self.done or self.to_retry or self.cancelled)
 
 
 @dataclass(slots=True)
@@ -144,6 +168,7 @@ class Replay:
     # if they are not.
     optional: int = 0
     losses: Losses | None = None  # what may have been among records that are lost
+    earlier: Earlier = field(default_factory=Earlier)  # what attempts that are over have left
     _calls: dict[CallKey, RecordedCall] = field(default_factory=dict)
     _by_lsn: dict[int, RecordedCall] = field(default_factory=dict)
     _foreign: dict[int, str] = field(default_factory=dict)  # idempotency keys, by LSN
@@ -179,10 +204,10 @@ class Replay:
             if not replay._covered(call.key.scope, call.lsn, lambda outer: outer.done)
         }  # fmt: skip
         wanted = [call for call in calls.values() if call.lsn not in dropped]
-        placed = [call for call in wanted if not call.intent.lost]
+        placed = [call for call in wanted if not (call.intent.lost or call.past)]
         opened = [(call.lsn, call.key.scope) for call in placed]
         opened += [(call.last_lsn, call.key.scope) for call in placed if call.done]
-        opened += [(lsn, value.scope) for lsn, value in replay._values.values()]
+        opened += [(lsn, value.scope) for lsn, value in replay._values.values() if lsn]
         opened += [(recorded.lsn, "") for recorded in replay.changes]
         opened += [(lsn, "") for lsn in replay._steps.values()]
         replay.optional = optional
@@ -198,6 +223,7 @@ class Replay:
                 key = event.identity
                 call = RecordedCall(lsn, time_ns, event, key, self._step_ns or time_ns)
                 self._calls[key] = self._by_lsn[lsn] = call
+                self.earlier.add_call(call)
             case CallResolved(undo=True):
                 pass
             case (
@@ -208,12 +234,13 @@ class Replay:
             case CallDecided():
                 self._add_decision(event)
             case ValueRecorded():
-                self._values[event.scope, event.name, event.occurrence] = lsn, event
+                drawn = event.scope, event.name, event.occurrence
+                self._values[drawn] = lsn, event
+                self.earlier.add_value(drawn)
             case MessagesChanged():
                 self._add_change(lsn, event)
             case RecordsLost(snapshot=False):
-                for call in self._by_lsn.values():
-                    call.unsure = not call.done
+                _doubt(self._by_lsn.values())
             case StepStarted():
                 self._steps[event.step], self._step_ns = lsn, time_ns
 
@@ -223,11 +250,26 @@ class Replay:
             return  # of a call before the checkpoint, which had its outcome there
         about.last, about.last_lsn, about.last_ns = event, lsn, time_ns
         about.unsure = False
+        about.past = about.past and isinstance(event, CallAbandoned | CallResolved)
         if isinstance(event, CallRetried):
             about.attempts = event.attempt
         about.failed += isinstance(event, AttemptFailed)
+        match event:
+            case AttemptFailed():
+                self._end_attempt(about.lsn)
+            case CallFailed() if about.key.tool != UNDO_CALL:  # which knows what failed in it
+                about.failed = 0
+                self._end_attempt(about.lsn)
+            case CallReturned() | CallResolved(how="outcome" | "fail"):
+                self.earlier.forget(about.lsn)
         if about.to_retry and not about.begun:
             about.decided = None  # whoever has it made again has to ask again
+
+    def _end_attempt(self, lsn: int) -> None:
+        calls, values = self.earlier.end_attempt(lsn)
+        self._calls.update(calls)
+        for key in values:
+            self._values[key] = 0, self._values[key][1]
 
     def _add_decision(self, event: CallDecided) -> None:
         asking = self._by_lsn.get(event.call)
@@ -248,18 +290,41 @@ class Replay:
         """The recorded call of this identity; each is given out once."""
         call = self._calls.pop(key, None)
         if call is not None:
-            self.claims += bool(call.intent.lost)  # its place in the order is not known
-            self.done_again(0 if call.intent.lost else call.lsn)
+            unplaced = bool(call.intent.lost) or call.past  # in the order of the record
+            self.claims += unplaced
+            self.done_again(0 if unplaced else call.lsn)
             while self._left and self._left[0].key not in self._calls:
                 self._left.popleft()
             if call.done:
-                self.over(call)
+                self.over(call.lsn)
         return call
 
-    def over(self, call: RecordedCall) -> None:
+    def over(self, lsn: int) -> None:
         """The call has its outcome, which covers what was recorded inside it, and was claimed: it
         is not kept for as long as the run lives."""
-        self._by_lsn.pop(call.lsn, None)
+        for one in (lsn, *self.earlier.forget(lsn)):
+            self._by_lsn.pop(one, None)
+
+    def end_attempt(self, lsn: int, recorded: Iterable[tuple[int, int, Event]]) -> None:
+        """An attempt at this call is over, now. ``recorded``: all that is recorded of the call and
+        inside it, as ``of`` takes it."""
+        for one in self.earlier.forget(lsn):
+            self._by_lsn.pop(one, None)
+        key = None
+        for entry in recorded:
+            if isinstance(entry[2], RecordsLost):
+                _doubt(self.earlier.inside(lsn))
+            else:
+                self._add(*entry)
+                key = key or self._by_lsn[lsn].key
+        if key is not None:
+            self._calls.pop(key, None)  # it is under way
+        inside = list(self.earlier.inside(lsn))
+        self._left.extend(inside)
+        scopes = self.earlier.scopes((lsn, *(call.lsn for call in inside)))
+        gone = {one[0] for one in self._open if one[1] in scopes}
+        self._open = deque(one for one in self._open if one[0] not in gone)
+        self._claimed -= gone
 
     def take_value(self, scope: str, name: str, occurrence: int) -> ValueRecorded | None:
         """The recorded answer of the outside world."""
@@ -341,7 +406,7 @@ class Replay:
         the outside world is done; and so is what the outside world said. A step begins anew.
         """
         left = {call.lsn for call in self._calls.values()}
-        left |= {lsn for lsn, _ in self._values.values()} | {*self._steps.values()}
+        left |= {lsn for lsn, _ in self._values.values() if lsn} | {*self._steps.values()}
         left |= {recorded.lsn for recorded in self.changes}
         new = sorted(left - self._dropped)
         self._dropped |= left
@@ -351,8 +416,7 @@ class Replay:
 
     def in_doubt(self) -> list[RecordedCall]:
         """Calls that were started and of which nothing says how they ended."""
-        return [call for call in self.unclaimed()
-                if call.begun and not (call.done or call.to_retry or call.cancelled)]  # fmt: skip
+        return [call for call in self.unclaimed() if call.in_doubt]
 
     def undecided(self) -> list[RecordedCall]:
         """Calls that wait for somebody to approve them."""
@@ -364,7 +428,8 @@ class Replay:
     def used_up(self) -> bool:
         """Whether nothing recorded is left: what comes now is new."""
         # Invariant: a call that was claimed, covered or optional stays so, and none is added (what
-        # is recorded now is no part of what is replayed). So each is looked at once.
+        # is recorded now is no part of what is replayed) but behind the others, when an attempt is
+        # over. So each is looked at once.
         while self._left and not self._is_unclaimed(self._left[0]):
             self._left.popleft()
         return not self._left and not self.changes
@@ -386,6 +451,8 @@ class Replay:
                     or self._covered(call.key.scope, call.lsn))  # fmt: skip
 
     def _is_optional(self, call: RecordedCall) -> bool:
+        if call.past and not (call.in_doubt and call.intent.after_crash != "retry"):
+            return True
         return call.lsn in self._dropped or (call.done and call.lsn <= self.optional)
 
     def _covered(
@@ -398,3 +465,9 @@ class Replay:
             return False
         outer = self._by_lsn.get(outer_lsn)
         return outer is None or over(outer) or self._covered(outer.key.scope, outer_lsn, over)
+
+
+def _doubt(calls: Iterable[RecordedCall]) -> None:
+    """Records are lost, which may have been about any of these."""
+    for call in calls:
+        call.unsure = not call.done

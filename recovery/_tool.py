@@ -184,22 +184,41 @@ class Scope:
     """Where in a run the present code is: part of the identity of the calls it makes.
 
     Counts equal calls itself, so that the counts go when the last task of the scope has gone.
-    ``calls``: the LSNs of the calls in which it is, the innermost last.
+    ``calls``: the LSNs of the calls in which it is, the innermost last. ``outer``: the attempt in
+    which the call was made, if it was made inside another one.
     """
 
-    __slots__ = ("__weakref__", "_counts", "call", "calls", "metered", "path", "run", "stopped")
+    __slots__ = (
+        "__weakref__", "_counts", "call", "calls", "metered", "outer", "over", "path", "run",
+        "stopped",
+    )  # fmt: skip
 
     def __init__(
-        self, run: RunCore, path: str, call: Call | None = None, calls: tuple[int, ...] = ()
+        self, run: RunCore, path: str, call: Call | None = None, outer: Scope | None = None
     ) -> None:
-        self.run, self.path, self.call, self.calls = run, path, call, calls
+        self.run, self.path, self.call = run, path, call
+        around = outer.calls if outer is not None else ()
+        self.outer = outer if around else None
+        self.calls: tuple[int, ...] = (*around, call.lsn) if call is not None else around
+        self.over = False  # whether the attempt is, and another follows
         self.stopped = False  # whether the run was stopped at a call made here
         self.metered = False  # whether a call made here said what it used
         self._counts: dict[object, int] = {}
 
+    @property
+    def used(self) -> bool:
+        """Whether anything was recorded here that has an occurrence."""
+        return bool(self._counts)
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether what is at work here belongs to an attempt that is over."""
+        return self.over or (self.outer is not None and self.outer.left_behind)
+
     def check(self) -> None:
-        """Stop again if a call made here did, whatever became of that."""
-        if self.stopped:
+        """Stop again if a call made here did, whatever became of that; or if nobody waits for what
+        comes of this."""
+        if self.stopped or self.left_behind:
             self.run.check()
 
     def next_occurrence(self, what: object) -> int:

@@ -53,6 +53,7 @@ PURE = {
     "recovery._state",
     "recovery._events",
     "recovery._replay",
+    "recovery._earlier",
     "recovery._retry",
     "recovery._difference",
     "recovery._keys",

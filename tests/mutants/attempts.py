@@ -12,6 +12,8 @@ TOOL = "recovery/_tool.py"
 TRIED = "unit/test_recovery_attempts.py::"
 ENDED = "unit/test_recovery_stopping.py::"
 ACCEPTED = "unit/test_recovery_accept.py::"
+AGAIN = "unit/test_recovery_earlier.py::"
+EARLIER, LEFT_BEHIND = "recovery/_earlier.py", "recovery/_left_behind.py"
 
 MUTANTS = [
     Mutant(
@@ -48,6 +50,66 @@ MUTANTS = [
             ),
         ],
         [TRIED + "test_attempts_survive_the_crash_and_so_does_the_time_of_the_next"],
+    ),
+    Mutant(
+        "next-attempt-pays-again",
+        "What the failed attempt has recorded is not looked at, live: a payment is made twice.",
+        [
+            Edit(
+                LEFT_BEHIND, "    run.attempt(run.replay.end_attempt, lsn, _inside(run, lsn))\n", ""
+            )
+        ],
+        [AGAIN + "test_what_returned_is_served_and_what_failed_is_made_again"],
+    ),
+    Mutant(
+        "next-attempt-fails-as-the-last-one",
+        "Failures inside are served to the next attempt: all attempts fail the same way.",
+        [
+            Edit(
+                REPLAY, "return self.past and isinstance(last, CallFailed)", "return False and last"
+            )
+        ],
+        [AGAIN + "test_each_failure_is_made_again_until_the_attempts_are_used_up"],
+    ),
+    Mutant(
+        "next-attempt-pays-in-another-order",
+        "Equal calls count from 1 in each attempt: the one that failed first is paid once more.",
+        [Edit(EARLIER, "key=lambda one: (not one.done, one.key", "key=lambda one: (one.key")],
+        [AGAIN + "test_one_of_equal_calls_that_succeeded_later_is_not_made_again"],
+    ),
+    Mutant(
+        "next-attempt-has-to-do-the-same",
+        "Calls of an attempt that failed are waited for: a body that does something else diverges.",
+        [Edit(REPLAY, "        if call.past and not (call.in_doubt", "        if not (call.done")],
+        [AGAIN + "test_an_attempt_may_do_something_else_than_the_last_one"],
+    ),
+    Mutant(
+        "doubt-forgotten-with-the-attempt",
+        "A payment in doubt is forgotten where the next attempt does something else.",
+        [
+            Edit(
+                REPLAY, "if call.past and not (call.in_doubt and", "if call.past and not (False and"
+            )
+        ],
+        [AGAIN + "test_a_side_effect_in_doubt_is_not_forgotten"],
+    ),
+    Mutant(
+        "next-attempt-waits-for-nobody",
+        "A call that its neighbour raised past is at work when the next attempt makes it again.",
+        [Edit(ATTEMPTS, "        yield Attend(landed(run, scope))\n", "        pass\n")],
+        [AGAIN + "test_what_one_of_several_raised_past_gets_to_its_end"],
+    ),
+    Mutant(
+        "left-behind-counts",
+        "What is left of a failed attempt records its outcome over that of the next one.",
+        [Edit(LEFT_BEHIND, "    scope.over = True\n", "")],
+        [AGAIN + "test_what_does_not_is_in_doubt_and_counts_no_more"],
+    ),
+    Mutant(
+        "failed-child-stays-failed",
+        "The run of a child that failed in a failed attempt is not told to go on.",
+        [Edit(ATTEMPTS, "run.children.asked(recorded.lsn, run.emit(again))", "run.emit(again)")],
+        [AGAIN + "test_a_child_that_failed_inside_goes_on"],
     ),
     Mutant(
         "attempt-not-recorded-before-it-is-made",
@@ -254,8 +316,8 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                "            self._prologue[lsn] = None\n\n\ndef",
-                "            pass\n\n\ndef",
+                ".isdisjoint(dropped):\n            self._prologue[lsn] = None\n",
+                ".isdisjoint(dropped):\n            pass\n",
             )
         ],
         [ACCEPTED + "test_code_before_the_first_step_may_diverge"],

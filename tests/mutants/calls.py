@@ -244,7 +244,13 @@ MUTANTS = [
     Mutant(
         "occurrence-not-counted",
         "Equal calls of a step are one: the second is served the first one's result.",
-        [Edit(CALL, "key = key.nth(scope.next_occurrence(key))", "key = key.nth(1)")],
+        [
+            Edit(
+                CALL,
+                "key = run.replay.earlier.placed(key.nth(scope.next_occurrence(key)))",
+                "key = key.nth(1)",
+            )
+        ],
         [TOOLS + "test_each_call_of_each_run_has_a_key_of_its_own"],
     ),
     Mutant(
@@ -310,8 +316,8 @@ MUTANTS = [
         [
             Edit(
                 REPLAY,
-                "            case CallReturned() | CallFailed():\n",
-                "            case CallReturned():\n",
+                "                return not self.failed_with_its_attempt\n",
+                "                return False\n",
             )
         ],
         [AGENT + "test_the_agent_sees_the_same_exception_first_and_on_replay"],
@@ -322,8 +328,8 @@ MUTANTS = [
         [
             Edit(
                 REPLAY,
-                "from recovery._keys import CallKey, outer_call",
-                "from recovery._keys import CallKey, outer_call as _outer",
+                "from recovery._keys import UNDO_CALL, CallKey, outer_call",
+                "from recovery._keys import UNDO_CALL, CallKey, outer_call as _outer",
             ),
             Edit(
                 REPLAY,
@@ -405,8 +411,8 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                "        if error is not None and self.ends(self.here()):\n"
-                "            self.stop(error)\n",
+                "        if self.stopped is not None and self.ends(self.here()):\n"
+                "            self.stop(self.stopped)\n",
                 "",
             )
         ],
@@ -417,7 +423,9 @@ MUTANTS = [
         "A tool that catches everything is recorded as done though the call in it was stopped.",
         [
             Edit(
-                TOOL, "        if self.stopped:\n            self.run.check()\n", "        return\n"
+                TOOL,
+                "        if self.stopped or self.left_behind:\n            self.run.check()\n",
+                "        return\n",
             )
         ],
         [AGENT + "test_a_tool_cannot_swallow_that_a_call_inside_it_parked"],

@@ -173,8 +173,8 @@ MUTANTS = [
         [
             Edit(
                 REPLAY,
-                "                    call.unsure = not call.done\n",
-                "                    pass\n",
+                "        call.unsure = not call.done\n",
+                "        pass\n",
             )
         ],
         [ONE + "test_a_call_that_was_to_be_made_again_and_may_have_been_is_in_doubt"],

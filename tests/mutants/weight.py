@@ -21,7 +21,13 @@ MUTANTS = [
     Mutant(
         "replayed-calls-are-kept",
         "A resumed run holds the outcomes that it was served for as long as it lives.",
-        [Edit(REPLAY, "        self._by_lsn.pop(call.lsn, None)\n", "        pass\n")],
+        [
+            Edit(
+                REPLAY,
+                "        for one in (lsn, *self.earlier.forget(lsn)):\n",
+                "        for one in ():\n",
+            )
+        ],
         [HOLDING],
     ),
     Mutant(
