@@ -261,7 +261,6 @@ class RecoverableAgent:
             live_runs.discard(effect.run)
             current_scope.reset(token)
             effect.run.left()
-            effect.run.leave_streams()
             await _landed(effect.run)
 
     def _perform(self, effect: _Effect) -> Any:
@@ -275,9 +274,8 @@ class RecoverableAgent:
         finally:
             current_scope.reset(token)
             effect.run.children.end()
-            effect.run.leave_streams()
             deadline = time.monotonic() + LANDING_S
-            while effect.run.in_flight and time.monotonic() < deadline:
+            while not effect.run.landed() and time.monotonic() < deadline:
                 time.sleep(0.005)
 
     def _recover(
@@ -358,9 +356,9 @@ async def _landed(run: Run) -> None:
     run.children.end()
     for patience_s in (LANDING_S, CUTTING_S):
         deadline = time.monotonic() + patience_s
-        while run.in_flight and time.monotonic() < deadline:  # noqa: ASYNC110 - rare, and short
+        while not run.landed() and time.monotonic() < deadline:  # noqa: ASYNC110 - rare, and short
             await asyncio.sleep(0.005)
-        if not run.in_flight:
+        if run.landed():
             return
         run.children.cut()
 

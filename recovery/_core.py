@@ -318,12 +318,14 @@ class RunCore(ABC):
             self.attempt(self._log.commit)
             return replace(event, result=unpack(packed))
 
-    def leave_streams(self) -> None:
-        """The agent function has ended: nobody reads on in the streams that it left open."""
+    def landed(self) -> bool:
+        """Whether no call is under way any more. The agent function has ended: nobody reads on in
+        the streams that it left open, nor in one whose chunk has come only now."""
         raised = sys.exc_info()[1] is not None
         for stream in [one for one in self.streams if one.is_left(ended=True)]:
             with suppress(Stop):
                 stream.abandon() if raised else stream.refuse()
+        return not self.in_flight
 
     def close(self) -> None:
         """Nothing that a left-over task of this execution does counts any more."""

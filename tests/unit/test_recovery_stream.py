@@ -688,6 +688,42 @@ def test_two_readers_of_one_stream_are_refused():
         start(agent, recoveries=0)
 
 
+@pytest.mark.parametrize("kind", ["async", "async, raises", "plain", "plain, raises"])
+def test_a_chunk_that_comes_after_the_agent_has_ended_keeps_nobody_waiting(kind: str):
+    runs: list[Any] = []
+
+    async def agent(run: Run) -> Any:
+        runs.append(run)
+        reader = asyncio.ensure_future(anext(run.stream(words_async)))
+        await asyncio.sleep(0)
+        assert not reader.done()
+        if "raises" in kind:
+            raise OSError
+
+    def plain_agent(run: SyncRun) -> Any:
+        runs.append(run)
+        begun = threading.Event()
+
+        def slowly() -> Iterator[int]:
+            begun.set()
+            over.wait()
+            yield 1
+
+        over = threading.Event()
+        stream = run.stream(slowly)
+        thread = threading.Thread(target=lambda: next(stream))
+        thread.start()
+        begun.wait()
+        threading.Timer(0.05, over.set).start()
+        if "raises" in kind:
+            raise OSError
+
+    expected = OSError if "raises" in kind else RecoveryError
+    with pytest.raises(expected):
+        start(plain_agent if "plain" in kind else agent, recoveries=0)
+    assert runs[0].in_flight == 0  # else it was waited for in vain, until patience was at its end
+
+
 def test_an_async_generator_of_a_plain_agent_runs_in_one_loop():
     loops: set[Any] = set()
 
