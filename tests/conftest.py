@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -89,9 +91,14 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(f"{request.config.option.hypothesis_seed} {request.node.nodeid}")
 
 
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Directories that do not exist yet. (`mktemp` lists all that there are for each new one.)"""
+    above = tmp_path_factory.mktemp("eventlog-homes")
+    return (above / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _eventlog_home(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def _eventlog_home(monkeypatch: pytest.MonkeyPatch, _homes: Iterator[Path]) -> None:
     """No test, nor a process that it starts, ever touches the user's own runs."""
-    monkeypatch.setenv("EVENTLOG_HOME", str(tmp_path_factory.mktemp("eventlog-home")))
+    monkeypatch.setenv("EVENTLOG_HOME", str(next(_homes)))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import fcntl
+import functools
 import io
 import json
 import os
@@ -30,7 +31,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from unicodedata import east_asian_width
 from unittest import mock
 
@@ -48,6 +49,16 @@ MAINS: dict[str, Callable[[list[str]], int]] = {
     "logdump": logdump.__main__.main,
     "recovery": recovery.cli.main,
 }
+
+# To make the parser of all commands takes most of the time of one.
+try:
+    import typer.main
+except ModuleNotFoundError:  # without the extra, logdump alone can be tested
+    one_parser: Callable[[], Any] = contextlib.nullcontext
+else:
+    one_parser = functools.partial(
+        mock.patch, "typer.main.get_command", functools.cache(typer.main.get_command)
+    )
 
 # Colours and the like, which the commands send themselves; no other escape sequence ever.
 SGR = re.compile(r"\x1b\[[0-9;]*m")
@@ -88,6 +99,7 @@ def call(tool: str, *args: str, cwd: Path, env: dict[str, str] | None = None) ->
         contextlib.chdir(cwd),
         mock.patch.dict(os.environ, environment(**env or {}), clear=True),
         mock.patch.multiple(time, time=lambda: NOW, time_ns=lambda: int(NOW * 1e9)),
+        one_parser(),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

@@ -24,7 +24,13 @@ import logdump.__main__
 import recovery.cli
 
 with contextlib.suppress(ModuleNotFoundError):  # without the extra, logdump alone can be tested
+    import typer.main
+
     import recovery.cli._app
+
+    # Once for all of them: it takes most of the time of a command.
+    parser = typer.main.get_command(recovery.cli._app.app)
+    typer.main.get_command = lambda typer_instance: parser
 
 
 Request = dict[str, Any]

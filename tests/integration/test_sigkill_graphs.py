@@ -104,7 +104,7 @@ def test_killed_at_a_record_and_resumed_from_the_id(
     tmp_path: Path, subject: str, rng: random.Random
 ) -> None:
     wanted, records = whole(tmp_path, subject)
-    killed_at(tmp_path, subject, sorted(rng.sample(range(1, records), 6)), wanted)
+    killed_at(tmp_path, subject, sorted(rng.sample(range(1, records), 2)), wanted)
 
 
 @pytest.mark.crash

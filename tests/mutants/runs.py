@@ -20,7 +20,7 @@ MESSAGE_TESTS = "unit/test_recovery_messages.py::"
 VALUE_TESTS = "unit/test_recovery_values.py::"
 PART_TESTS = "unit/test_recovery_parts.py::"
 PROPERTIES = "property/test_agent_properties.py::"
-RARE = PROPERTIES + "test_rare_programs_that_crash_at_every_call_of_the_disk"
+RARE = PROPERTIES + "test_rare_programs_that_crash_at_calls_of_the_disk"
 SEEDED = "unit/test_seeded_bugs.py::"
 
 MUTANTS = [

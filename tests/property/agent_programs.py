@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.property.agents import CAREFUL, LONG, PLAIN, SYNC, Branch, Do, Program
 
 
-def scaled(examples: int) -> int:
-    """As many examples as the profile asks for: ``examples`` where it asks for 100."""
+def scaled(quick: int, crash: int) -> int:
+    """So many examples: few with every test run, many with `make crash` (see tests/conftest.py)."""
     default = settings.default
     assert default is not None
-    return max(1, examples * default.max_examples // 100)
+    return crash if default.max_examples > 100 else quick
 
 
 def example_settings(**options: Any) -> settings:

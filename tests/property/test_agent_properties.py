@@ -96,7 +96,7 @@ def sweep(clock: Clock, figures: Any, name: str, examples: int, count: int) -> N
 
 
 def test_a_run_that_crashes_ends_like_one_that_never_does(clock: Clock, figures: Any) -> None:
-    sweep(clock, figures, "crashes of random agents, quick", scaled(50), 8)
+    sweep(clock, figures, "crashes of random agents, quick", scaled(12, 150), 8)
 
 
 def _call(name: str, x: Any, then: str = "", delay: int = 0) -> tuple[str, Do]:
@@ -153,22 +153,29 @@ RARE = {
 }  # fmt: skip
 
 
+# How many calls of the disk: a sample, and with the long sweeps all of them.
+HERE_AND_THERE = pytest.param(12, id="here and there")
+EVERYWHERE = pytest.param(1 << 30, id="everywhere", marks=pytest.mark.crash)
+
+
+@pytest.mark.parametrize("count", [HERE_AND_THERE, EVERYWHERE])
 @pytest.mark.parametrize("name", RARE)
-def test_rare_programs_that_crash_at_every_call_of_the_disk(
-    clock: Clock, figures: Any, name: str, rng: random.Random
+def test_rare_programs_that_crash_at_calls_of_the_disk(
+    clock: Clock, figures: Any, name: str, rng: random.Random, count: int
 ) -> None:
     began = time.perf_counter()
     one = trial(clock, RARE[name])
-    for plan in crash_plans(one, rng, 1 << 30):
+    for plan in crash_plans(one, rng, count):
         with noted(plan):
             one.crash(plan)
     seconds = time.perf_counter() - began
     figures.add("crashes of rare agents", states=one.points, seconds=seconds)
 
 
+@pytest.mark.parametrize("count", [HERE_AND_THERE, EVERYWHERE])
 @pytest.mark.parametrize("_", range(8))
 def test_coroutines_go_on_in_the_order_of_their_outcomes(
-    clock: Clock, rng: random.Random, _: int
+    clock: Clock, rng: random.Random, _: int, count: int
 ) -> None:
     delays = rng.sample(range(0, 60, 4), 6)
     tools = rng.choices(["retry", "park", "reconcile"], k=6)
@@ -177,7 +184,7 @@ def test_coroutines_go_on_in_the_order_of_their_outcomes(
         for i, (tool, delay) in enumerate(zip(tools, delays, strict=True))
     )
     one = trial(clock, Program((), ((("race", racers),), _steps_of_calls()), every=9))
-    for plan in crash_plans(one, rng, 1 << 30):
+    for plan in crash_plans(one, rng, count):
         world = one.world()
         end = lives(world, one.program, plan)
         with noted(plan):
@@ -198,7 +205,7 @@ def _steps_of_calls() -> tuple[Any, ...]:
 
 @pytest.mark.crash
 def test_many_runs_that_crash_at_every_call_of_the_disk(clock: Clock, figures: Any) -> None:
-    sweep(clock, figures, "crashes of random agents", scaled(2), 1 << 30)
+    sweep(clock, figures, "crashes of random agents", 6, 1 << 30)
 
 
 # -- damage
@@ -229,10 +236,10 @@ def finishes(world: World, trial: Trial) -> None:
     check_effects(world, trial.oracle)
 
 
-def checkpointed(clock: Clock, check: Callable[..., None], examples: int = 60) -> None:
+def checkpointed(clock: Clock, check: Callable[..., None]) -> None:
     """Call check(trial, world, LSNs of its checkpoints, rng) for crashed runs that have some."""
 
-    @settings(example_settings(max_examples=scaled(examples)))
+    @settings(example_settings(max_examples=scaled(20, 180)))
     @given(programs(), st.integers(0, 1 << 30))
     def run(program: Program, number: int) -> None:
         rng = random.Random(number)
@@ -345,7 +352,7 @@ def check_edited(one: Trial, edited: Program, world: World) -> str:
 def test_edited_code_resumes_or_stops_before_it_does_harm(clock: Clock, figures: Any) -> None:
     counts: Counter[str] = Counter()
 
-    @settings(example_settings(max_examples=scaled(200)))
+    @settings(example_settings(max_examples=scaled(60, 600)))
     @given(programs().filter(plainly), st.sampled_from(MUTATIONS), st.integers(0, 1 << 30))
     def check(program: Program, what: str, number: int) -> None:
         rng = random.Random(number)
@@ -418,7 +425,7 @@ def test_accepted_code_goes_on_as_if_it_had_always_been_this_code(
 ) -> None:
     counts: Counter[str] = Counter()
 
-    @settings(example_settings(max_examples=scaled(25)))
+    @settings(example_settings(max_examples=scaled(25, 75)))
     @given(programs().filter(plainly), st.sampled_from(MUTATIONS), st.integers(0, 1 << 30))
     def check(program: Program, what: str, number: int) -> None:
         rng = random.Random(number)
@@ -436,5 +443,5 @@ def test_accepted_code_goes_on_as_if_it_had_always_been_this_code(
                 counts[check_accepted(one, edited, world, rng)] += 1
 
     check()
-    assert counts["accepted"]
+    assert counts["accepted"] or counts.total() < 30  # few of few may be none
     figures.add("edits of agents' code, accepted", **counts)

@@ -58,7 +58,7 @@ def sweep(clock: Clock, figures: Any, name: str, examples: int, count: int) -> N
 
 
 def test_a_family_that_crashes_ends_like_one_that_never_does(clock: Clock, figures: Any) -> None:
-    sweep(clock, figures, "crashes of runs with children, quick", scaled(10), 6)
+    sweep(clock, figures, "crashes of runs with children, quick", scaled(4, 30), 6)
 
 
 def test_a_power_loss_at_any_call_of_the_disk_leaves_no_child_lost(clock: Clock) -> None:
@@ -84,4 +84,4 @@ def test_a_child_that_was_given_up_is_given_up_again_wherever_the_process_died(
 
 @pytest.mark.crash
 def test_many_families_that_crash_at_every_call_of_the_disk(clock: Clock, figures: Any) -> None:
-    sweep(clock, figures, "crashes of runs with children", scaled(4), 1 << 30)
+    sweep(clock, figures, "crashes of runs with children", 12, 1 << 30)

@@ -262,7 +262,7 @@ def at_every_step(clock: Clock, program: Program, rng: random.Random, crashes: i
 
 
 def test_a_fork_at_any_step_ends_like_its_parent_and_repeats_nothing(clock: Clock) -> None:
-    @settings(example_settings(max_examples=scaled(15)))
+    @settings(example_settings(max_examples=scaled(6, 45)))
     @given(programs(), st.integers(0, 1 << 30), st.integers(0, 2))
     def check(program: Program, number: int, crashes: int) -> None:
         at_every_step(clock, program, random.Random(number), crashes)
@@ -290,7 +290,7 @@ def test_a_fork_leaves_alone_what_it_began_with(clock: Clock, step: int, own: li
 def test_a_run_that_was_cut_short_goes_on_in_its_fork(clock: Clock) -> None:
     """Crashed, parked or waiting for nobody: what is recorded is there, what was in doubt too."""
 
-    @settings(example_settings(max_examples=scaled(15)))
+    @settings(example_settings(max_examples=scaled(6, 45)))
     @given(programs(), st.integers(0, 1 << 30), st.booleans())
     def check(program: Program, number: int, resumed: bool) -> None:
         rng = random.Random(number)
@@ -332,7 +332,7 @@ def check_once(world: World, other: World, step: int | None) -> None:
 
 
 def test_changed_code_behind_the_step_runs_and_executes_its_own(clock: Clock) -> None:
-    @settings(example_settings(max_examples=scaled(15)))
+    @settings(example_settings(max_examples=scaled(6, 45)))
     @given(programs().map(distinct), programs().map(distinct), st.integers(0, 1 << 30))
     def check(program: Program, other: Program, number: int) -> None:
         at = random.Random(number).randrange(len(program.steps))
@@ -366,7 +366,7 @@ def crosses(program: Program, at: int) -> bool:
 def test_state_and_messages_can_be_changed_at_any_step(clock: Clock) -> None:
     """As if the code of the next step had begun by setting them."""
 
-    @settings(example_settings(max_examples=scaled(15)))
+    @settings(example_settings(max_examples=scaled(6, 45)))
     @given(programs(), st.integers(0, 1 << 30), st.booleans())
     def check(program: Program, number: int, messages: bool) -> None:
         rng = random.Random(number)

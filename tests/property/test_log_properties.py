@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -91,12 +92,26 @@ def test_any_crash_leaves_a_prefix_with_all_that_was_committed(
     history.drop()
 
 
-@pytest.mark.parametrize("program", [SMALL, PROGRAM], ids=["small", "all"])
+@pytest.mark.parametrize(
+    "program", [SMALL, pytest.param(PROGRAM, marks=pytest.mark.crash)], ids=["small", "all"]
+)
 def test_a_crash_at_every_call(program: list[Action]) -> None:
     for history in crashes(program, TORN_SIZES):
         check_recovery(history, history.disk.after_process_death())
         for seed in range(8):
             check_recovery(history, history.disk.after_power_loss(seed))
+
+
+def test_a_crash_at_any_call_of_a_long_history(rng: random.Random) -> None:
+    whole = run(PROGRAM)
+    whole.drop()
+    calls = len(whole.calls) + len(whole.disk.calls)
+    for call in rng.sample(range(calls), min(calls, 40)):
+        history = run(PROGRAM, (call, rng.choice(TORN_SIZES)))
+        check_recovery(history, history.disk.after_process_death())
+        for _ in range(4):
+            check_recovery(history, history.disk.after_power_loss(rng.getrandbits(32)))
+        history.drop()
 
 
 def crashed_recoveries(disk: SimulatedDisk, seed: int) -> Iterator[SimulatedDisk]:
@@ -123,8 +138,9 @@ def nested(program: list[Action], seeds: int) -> None:
                     check_recovery(history, twice.after_power_loss(seed), again=False)
 
 
-def test_a_crash_in_recovery_and_in_the_recovery_of_that() -> None:
-    nested(SMALL, 2)
+@pytest.mark.parametrize("seeds", [1, pytest.param(4, marks=pytest.mark.crash)])
+def test_a_crash_in_recovery_and_in_the_recovery_of_that(seeds: int) -> None:
+    nested(SMALL, seeds)
 
 
 @pytest.mark.parametrize("verb", ["sync", "write", "truncate", "sync directory", "publish"])

@@ -107,12 +107,12 @@ def sweep(clock: Clock, figures: Any, name: str, examples: int, count: int) -> N
 def test_a_pruned_run_that_crashes_ends_like_one_that_keeps_everything(
     clock: Clock, figures: Any
 ) -> None:
-    sweep(clock, figures, "crashes of pruned agents, quick", scaled(6), 4)
+    sweep(clock, figures, "crashes of pruned agents, quick", scaled(6, 60), 4)
 
 
 @pytest.mark.crash
 def test_many_pruned_runs_that_crash_at_every_call_of_the_disk(clock: Clock, figures: Any) -> None:
-    sweep(clock, figures, "crashes of pruned agents", scaled(2), 1 << 30)
+    sweep(clock, figures, "crashes of pruned agents", 6, 1 << 30)
 
 
 def crashed(one: Pruned, plan: Plan) -> World | None:
@@ -135,7 +135,7 @@ def test_an_earlier_checkpoint_stands_in_for_a_damaged_one(clock: Clock) -> None
     included: there is one that needs none of it."""
     cut = 0
 
-    @settings(example_settings(max_examples=scaled(12)))
+    @settings(example_settings(max_examples=scaled(12, 150)))
     @given(programs(steps_max=14), pruning(), st.integers(0, 1 << 30))
     def check(program: Program, setting: Setting, number: int) -> None:
         nonlocal cut
@@ -173,4 +173,4 @@ def test_an_earlier_checkpoint_stands_in_for_a_damaged_one(clock: Clock) -> None
             cut += was_cut
 
     check()
-    assert cut or scaled(12) < 20
+    assert cut or scaled(12, 150) < 20

@@ -275,7 +275,7 @@ def check_random_agent(trial: agents.Trial, world: agents.World, rng: random.Ran
 def random_agents(clock: agents.Clock, examples: int) -> Counter[str]:
     ends = Counter[str]()
 
-    @settings(example_settings(max_examples=scaled(examples)))
+    @settings(example_settings(max_examples=scaled(examples, 3 * examples)))
     @given(programs(), st.integers(0, 1 << 30))
     def run(program: agents.Program, number: int) -> None:
         rng = random.Random(number)
