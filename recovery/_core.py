@@ -321,10 +321,9 @@ class RunCore(ABC):
     def landed(self) -> bool:
         """Whether no call is under way any more. The agent function has ended: nobody reads on in
         the streams that it left open, nor in one whose chunk has come only now."""
-        raised = sys.exc_info()[1] is not None
         for stream in [one for one in self.streams if one.is_left(ended=True)]:
             with suppress(Stop):
-                stream.abandon() if raised else stream.refuse()
+                stream.abandon() if sys.exc_info()[1] is not None else stream.refuse()
         return not self.in_flight
 
     def close(self) -> None:
