@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator
 from eventlog import LogError, LogReader, Snapshot
 from eventlog._dataclass import dataclass
 from eventlog.dump import BAD_SNAPSHOT, MISSING, NOT_A_LOG, TORN, Finding
-from recovery._events import RecordsLost, is_event, skim
+from recovery._events import RecordsLost, is_event
 from recovery._history import Entry, reaches_behind
 from recovery._lost import Gap, Losses
+from recovery._skimmed import skimmed
 from recovery._snapshots import BrokenCheckpointError, checkpoints_in
 from recovery._status import OpenCall
 from recovery._stored import needs
@@ -74,13 +75,7 @@ def start_of_recovery(reader: LogReader, lost: Lost) -> Start:
 
 
 def _entries(reader: LogReader, after: int) -> Iterator[Entry]:
-    for record in reader.records(after + 1, on_damage=lambda damage: None):
-        try:
-            event = skim(record)
-        except ValueError:
-            continue
-        if event is not None:
-            yield record.lsn, record.time_ns, event
+    return skimmed(reader.records(after + 1, on_damage=lambda damage: None), [])
 
 
 class Consequences:

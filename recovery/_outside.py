@@ -9,13 +9,13 @@ from eventlog import EventLog, LogLockedError
 from recovery._checkpoint import CheckpointStore
 from recovery._doubt import recorded_call
 from recovery._errors import RecoveryError
-from recovery._events import CallDecided, RunCancelled, encode, skim
+from recovery._events import CallDecided, RunCancelled, encode
 from recovery._existing import backend_of, reader_of
 from recovery._family import children_of
 from recovery._history import ended_by, load
 from recovery._inbox import CANCEL, DECISION, SIGNAL
 from recovery._relatives import is_child
-from recovery._skimmed import skim_run
+from recovery._skimmed import skim_run, skimmed
 from recovery._tool import Call
 from recovery._values import pack
 from recovery.stores.protocol import RunStore, check_signal_name
@@ -76,8 +76,8 @@ def cancel_children(
     store: CheckpointStore | RunStore, log: EventLog, run_id: str, who: str
 ) -> None:
     """End the runs that this one has started, and they others: all that have not ended."""
-    read = log.records(1, on_damage=lambda damage: None)
-    for child in children_of((record.lsn, skim(record)) for record in read):
+    read = skimmed(log.records(1, on_damage=lambda damage: None), [])
+    for child in children_of((lsn, event) for lsn, _, event in read):
         if child.state == "open" and is_child(store, child.run_id, run_id):
             with suppress(RecoveryError):  # it has ended, or never begun
                 cancel(
@@ -90,9 +90,7 @@ def _check_not_ended(store: CheckpointStore | RunStore, run_id: str, what: str) 
     with reader_of(store, run_id, f": {what} was not sent") as reader:
         # A run that has ended takes no checkpoint, so nothing that matters is in front of one.
         start = reader.tail().snapshot or 1
-        read = reader.records(start, on_damage=lambda damage: None)
-        ended = ended_by((record.lsn, record.time_ns, event) for record in read
-                         if (event := skim(record)) is not None)  # fmt: skip
+        ended = ended_by(skimmed(reader.records(start, on_damage=lambda damage: None), []))
     if ended is not None:
         state = ended.kind.removeprefix("run_")
         raise RecoveryError(f"run {run_id!r} has ended ({state}): {what} was not sent")

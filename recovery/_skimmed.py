@@ -120,13 +120,13 @@ def skim_run(log: RunRecords, run_id: str) -> Skimmed:
     damage: list[Damage] = []
     for point in _points(log, damage):
         lost: list[Damage] = []
-        tail = list(_light(_entries(log.records(point.lsn + 1, on_damage=lost.append), lost)))
+        tail = list(_light(skimmed(log.records(point.lsn + 1, on_damage=lost.append), lost)))
         # As for a recovery, see _history.load.
         if not reaches_behind(tail, point.step) and not _needs_what_is_lost(log, point, tail):
             break
     if not point.lsn and log.oldest_lsn > 1:
         lost.append(beginning_gone(log, []))
-    entries = [*_entries(point.prologue, lost), *tail]
+    entries = [*skimmed(point.prologue, lost), *tail]
     started = next((event for _, _, event in entries if isinstance(event, RunStarted)), None)
     origin = ForkedFrom.of(started)
     replay = Replay.of(entries, origin.optional if origin else 0, point.step)
@@ -182,7 +182,8 @@ def _light(entries: Iterable[Entry]) -> Iterator[Entry]:
         yield before
 
 
-def _entries(records: Iterable[Record], lost: list[Damage]) -> Iterator[Entry]:
+def skimmed(records: Iterable[Record], lost: list[Damage]) -> Iterator[Entry]:
+    """The events of records, values unread; notes records that make no sense as lost."""
     for record in records:
         try:
             event = skim(record)

@@ -28,11 +28,12 @@ from recovery._events import (
     StepStarted,
     skim,
 )
-from recovery._history import Entry, RunRecords
+from recovery._history import RunRecords
 from recovery._keys import outer_call, step_of
 from recovery._lineage import ForkedFrom, started_of
 from recovery._parts import Values, resolve, stand_in_of
 from recovery._replay import RECORDED_ANEW
+from recovery._skimmed import skimmed
 from recovery._snapshots import (
     BrokenCheckpointError,
     Restored,
@@ -188,7 +189,7 @@ def tell(log: RunRecords, run_id: str, state_at: int = 0) -> RunTold:
     telling = _Telling(told)
     start = _read_checkpoints(telling, state_at)
     length = len(told.began_with)
-    for lsn, _, event in _entries(log, told.damage):
+    for lsn, _, event in skimmed(log.records(1, on_damage=told.damage.append), told.damage):
         if lsn < start or (lsn in telling.dropped and isinstance(event, RECORDED_ANEW)):
             continue  # it is recorded anew if it was done again
         if isinstance(event, MessagesChanged):
@@ -202,11 +203,6 @@ def tell(log: RunRecords, run_id: str, state_at: int = 0) -> RunTold:
     return told
 
 
-def skimmed_start(log: RunRecords) -> RunStarted | None:
-    """How a run began, its task unread; None when its log does not say so."""
-    return started_of(log, skim)
-
-
 class _Telling:
     """What has to be known of the records before, to tell of the next one."""
 
@@ -217,12 +213,14 @@ class _Telling:
         self._outcomes: dict[int, bytes] = {}  # their digests
         self._recent: OrderedDict[int, Packed] = OrderedDict()
         self._recent_size = 0
-        for lsn, _, event in _entries(told.log, [], ("dropped", "run_started")):
+        kinds = HistoryDropped.kind, RunStarted.kind
+        read = told.log.records(1, on_damage=lambda damage: None)
+        for lsn, _, event in skimmed((one for one in read if one.kind in kinds), []):
             if isinstance(event, HistoryDropped):
                 self.dropped.update(event.records)
             elif isinstance(event, RunStarted) and not told.started_lsn:
                 told.started_lsn = lsn
-        started = skimmed_start(told.log)
+        started = started_of(told.log, skim)
         if started is not None:
             told.task, told.origin = _packed(started.task), ForkedFrom.of(started)
 
@@ -323,21 +321,6 @@ class _Telling:
             case CallAbandoned(why=why):
                 return "given up", why
         return "in doubt", None
-
-
-def _entries(
-    log: RunRecords, damage: list[Damage], kinds: tuple[str, ...] = ()
-) -> Iterator[Entry]:  # fmt: skip
-    for record in log.records(1, on_damage=damage.append):
-        if kinds and record.kind not in kinds:
-            continue
-        try:
-            event = skim(record)
-        except ValueError as exc:
-            damage.append(Damage(0, 0, len(record.packed), record.lsn, record.lsn, str(exc)))
-            continue
-        if event is not None:
-            yield record.lsn, record.time_ns, event
 
 
 def _read_checkpoints(telling: _Telling, state_at: int) -> int:

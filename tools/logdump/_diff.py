@@ -17,9 +17,10 @@ from recovery import RecoveryError
 from recovery._compare import ComparedRun, compared, told_both
 from recovery._comparing import Comparing, Ended, Found, Side, as_readable
 from recovery._difference import ABSENT
-from recovery._lineage import ForkedFrom
+from recovery._events import skim
+from recovery._lineage import ForkedFrom, started_of
 from recovery._readable import HIDDEN, Redaction, Term
-from recovery._told import RunTold, skimmed_start
+from recovery._told import RunTold
 from recovery.stores.protocol import check_run_id
 
 TEXT = """\
@@ -82,7 +83,7 @@ def _paths(context: Context) -> list[str]:
     if args.other is not None:
         return [args.path, args.other]
     with context.read() as reader:
-        origin = ForkedFrom.of(skimmed_start(reader))
+        origin = ForkedFrom.of(started_of(reader, skim))
     if origin is None:
         raise UsageError(f"{args.path} is no fork: name the run to compare it with")
     path = Path(args.path)
