@@ -24,20 +24,15 @@ from recovery._events import (
     CallRetried,
     CallReturned,
     Event,
-    HistoryDropped,
-    MessagesChanged,
-    RunFailed,
-    RunFinished,
-    RunParked,
     RunResumed,
     RunStarted,
     StepStarted,
-    ValueRecorded,
     skim,
 )
 from recovery._growth import Durations, Growth
 from recovery._keys import outer_call, step_of
 from recovery._parts import is_portion
+from recovery._progress import OF_ITS_PROCESS
 from recovery._spent import Flight, Mode, Spent
 from recovery._usage import usage_from
 from recovery._values import unpack, unpack_map
@@ -51,11 +46,6 @@ POINTS_MAX = 100  # checkpoints from which a resumption is known to have begun
 
 PARTS = ("messages", "results", "arguments", "checkpoints", "other")
 _PART = {"messages": 0, "outcome": 1, "failure": 1, "signal": 1, "call": 2, "snapshot": 3}
-_OF_ITS_PROCESS = (
-    StepStarted, CallIntended, CallDecided, CallReturned, MessagesChanged, ValueRecorded,
-    CallRetried, AttemptFailed, CallAbandoned, CallFailed, HistoryDropped, RunParked, RunFinished,
-    RunFailed,
-)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -224,7 +214,7 @@ class Account:
         if isinstance(event, RunStarted | RunResumed):
             self._life += 1
             self.spent.begin(time_ns, self._open.values())
-        elif isinstance(event, _OF_ITS_PROCESS):
+        elif isinstance(event, (CallDecided, *OF_ITS_PROCESS)):
             before = self.spent.at_work_ns
             self.spent.until(time_ns)
             self.step.at_work_ns += self.spent.at_work_ns - before

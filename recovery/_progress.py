@@ -38,7 +38,7 @@ _STATUS: dict[type[Event], Status] = {
 }  # fmt: skip
 
 # What only the process writes that has the run: what it says of time is that process' time.
-_OF_ITS_PROCESS = (
+OF_ITS_PROCESS = (
     StepStarted, CallIntended, CallReturned, MessagesChanged, ValueRecorded, CallRetried,
     AttemptFailed, CallAbandoned, CallFailed, HistoryDropped, RunParked, RunFinished, RunFailed,
 )  # fmt: skip
@@ -165,7 +165,7 @@ class ProgressTally:
         # to have been lived: a process that died counts up to its last record.
         if self._undone:
             return
-        if isinstance(event, _OF_ITS_PROCESS):
+        if isinstance(event, OF_ITS_PROCESS):
             if self._last_ns:
                 self._used_ns += max(0, time_ns - self._last_ns)  # clocks are set back at times
             self._last_ns = time_ns
