@@ -35,8 +35,8 @@ from recovery._snapshots import (
     BrokenCheckpointError,
     Restored,
     checkpoints_in,
-    prologue_in,
     restore,
+    whole_prologue,
 )
 from recovery._tally import Tallies
 from recovery._values import Ref, pack, unpack
@@ -218,20 +218,11 @@ def checkpoints(
             if not wanted(snapshot):
                 continue
             restored = restore(log, snapshot)
-            found = prologue_in(log, restored.prologue, restored.generation)
-            lost = [record for record in found.values() if record.kind == RecordsLost.kind]
-            if lost or len(found) < len(restored.prologue):
-                raise BrokenCheckpointError(
-                    f"checkpoint at LSN {snapshot.lsn}: records of the code before the first step "
-                    "are damaged"
-                )
+            prologue = whole_prologue(log, snapshot.lsn, restored.prologue, restored.generation)
         except BrokenCheckpointError as exc:
             broken.append(str(exc))
             continue
-        items: list[Item] = []
-        for lsn in sorted(found):
-            items += _item(found[lsn], [])
-        yield restored, items
+        yield restored, [item for record in prologue for item in _item(record, [])]
     yield None, []
 
 

@@ -27,8 +27,8 @@ from recovery._snapshots import (
     SnapshotWriter,
     checked_body,
     checkpoints_in,
-    prologue_in,
     restore,
+    whole_prologue,
 )
 from recovery._together import flushers
 
@@ -81,7 +81,7 @@ class Pruning:
     ) -> None:  # fmt: skip
         self._log, self._writer, self._retention, self._read = log, writer, retention, read
         writer.measures |= retention.checkpoints > 0
-        self._prologue: dict[int, Record] = {}
+        self._prologue: list[Record] = []
         self._prologue_size = 0
         # Whether something may go: what a process before this one left, or a generation.
         self._due = True
@@ -102,7 +102,7 @@ class Pruning:
 
             try:
                 lsn = write_whole(self._log, self._writer, what, state, messages,
-                                  self._prologue.values())  # fmt: skip
+                                  self._prologue)  # fmt: skip
                 self._due = True
                 return lsn
             except RefusedValueError:
@@ -111,7 +111,7 @@ class Pruning:
                 _logger.warning("run %s: retention: no checkpoint can stand alone, so nothing is "
                                 "removed: %s", what.run_id, exc)  # fmt: skip
             finally:
-                self._prologue = {}
+                self._prologue = []
         return self._writer.write(what, state, messages)
 
     def _pays(self, what: Checkpointed, messages: Messages) -> bool:
@@ -123,12 +123,12 @@ class Pruning:
         if recorded < GAIN * (size + self._prologue_size):
             return False
         try:
-            found = prologue_in(self._log, what.prologue, generation)
+            found = whole_prologue(self._log, self._log.last_lsn + 1, what.prologue, generation)
         except BrokenCheckpointError:
             return False
-        self._prologue_size = sum(len(record.packed) for record in found.values())
+        self._prologue_size = sum(len(record.packed) for record in found)
         self._prologue = found
-        return len(found) == len(what.prologue) and recorded >= GAIN * (size + self._prologue_size)
+        return recorded >= GAIN * (size + self._prologue_size)
 
     def check(self, event: Event) -> None:
         """RecoveryError if no recovery could bring back the code that does this."""
@@ -199,9 +199,7 @@ def first_needed(log: RunRecords, retention: Retention) -> tuple[int, int, int]:
             is_last = found + 1 >= retention.checkpoints
             if is_last or generation.first not in firsts:
                 restore(log, snapshot, lambda packed: packed)
-                prologue = prologue_in(log, body["prologue"], generation)
-                if len(prologue) < len(body["prologue"]):
-                    continue
+                whole_prologue(log, snapshot.lsn, body["prologue"], generation)
         except BrokenCheckpointError:
             continue
         found += 1

@@ -15,7 +15,6 @@ from recovery._events import (
     CallReturned,
     LogRepaired,
     MessagesChanged,
-    RecordsLost,
     RunStarted,
     SignalTaken,
     ValueRecorded,
@@ -36,7 +35,7 @@ from recovery._snapshots import (
     BrokenCheckpointError,
     checked_body,
     checkpoints_in,
-    prologue_in,
+    whole_prologue,
 )
 from recovery._stored import needs
 from recovery._tool import Call
@@ -157,14 +156,11 @@ def _points(log: RunRecords, damage: list[Damage]) -> Iterator[Point]:
     for snapshot in checkpoints_in(log, damage.append):
         try:
             body = checked_body(snapshot)
-            found = prologue_in(log, body["prologue"], body["generation"])
+            prologue = whole_prologue(log, snapshot.lsn, body["prologue"], body["generation"])
         except BrokenCheckpointError:
             continue
-        is_there = all(record.kind != RecordsLost.kind for record in found.values())
-        if is_there and len(found) == len(body["prologue"]):
-            prologue = [found[lsn] for lsn in sorted(found)]
-            yield Point(snapshot.lsn, snapshot.time_ns, body["step"], body["recoveries"],
-                        body["carried"], prologue, snapshot)  # fmt: skip
+        yield Point(snapshot.lsn, snapshot.time_ns, body["step"], body["recoveries"],
+                    body["carried"], prologue, snapshot)  # fmt: skip
     yield Point()
 
 

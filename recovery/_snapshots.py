@@ -13,7 +13,7 @@ of them. Neither does any that follows. See _whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field, replace
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from eventlog import Damage, Packed, Record, RefusedValueError, Snapshot
 from eventlog._dataclass import dataclass
 from recovery._errors import RecoveryError, UnreadableValueError
+from recovery._events import RecordsLost
 from recovery._messages import Messages, digest_of_all
 from recovery._parts import LostValueError, Values, is_portion, pack_stand_in, resolve, stand_in_of
 from recovery._state import KeptState, checksum
@@ -253,6 +254,18 @@ def prologue_in(source: Source, lsns: Iterable[int], generation: Generation) -> 
         for record in _carried_in(portion):
             found[record.lsn] = record
     return {lsn: record for lsn, record in found.items() if lsn in wanted}
+
+
+def whole_prologue(
+    source: Source, at: int, lsns: Collection[int], generation: Generation
+) -> list[Record]:
+    """The same of the checkpoint at LSN ``at``, in their order, and none may be missing."""
+    found = prologue_in(source, lsns, generation)
+    if len(found) < len(lsns) or any(one.kind == RecordsLost.kind for one in found.values()):
+        raise BrokenCheckpointError(
+            f"checkpoint at LSN {at}: records of the code before the first step are damaged"
+        )
+    return [found[lsn] for lsn in sorted(found)]
 
 
 def _carried_in(portion: Record) -> Iterator[Record]:

@@ -17,6 +17,19 @@ STANDS_IN = ANY + "test_an_earlier_checkpoint_stands_in_for_a_damaged_one"
 
 MUTANTS = [
     Mutant(
+        "lost-prologue-counts-as-there",
+        "A record of the code before the first step that a repair has marked as lost is carried as "
+        "if it were one: no recovery takes the checkpoint, and what it could begin with is gone.",
+        [
+            Edit(
+                SNAPSHOTS,
+                " or any(one.kind == RecordsLost.kind for one in found.values()):\n",
+                ":\n",
+            )
+        ],
+        [UNIT + "test_a_repaired_run_that_lost_a_message_of_its_beginning_stays_whole"],
+    ),
+    Mutant(
         "prologue-not-carried",
         "What the code before the first step recorded goes, the run's first record with it.",
         [Edit(WHOLE, '                    portions.add(lsn)\n', "                    pass\n")],

@@ -20,6 +20,7 @@ from eventlog import EventLog, LogReader, Snapshot
 from eventlog._appender import Appender
 from eventlog._frame import SNAPSHOT, Frame
 from eventlog.dump import verify
+from eventlog.repair import repair
 from eventlog.testing import SimulatedDisk
 from eventlog.transfer import export, import_
 from recovery import (
@@ -361,6 +362,29 @@ def test_nothing_goes_while_the_checkpoint_that_is_to_stay_is_not_sound() -> Non
         assert needed(log, 1, 1) == older
         assert needed(log, 3, 2) == 0
     assert store.load_latest(RUN).step_number < 200  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("at_once", "fresh")
+def test_a_repaired_run_that_lost_a_message_of_its_beginning_stays_whole() -> None:
+    """No checkpoint stands for what is lost of the code before the first step: all are needed."""
+    backend = Small()
+    with pytest.raises(Died):
+        run_sync(windowed(100, dies_at(2)), CheckpointStore(backend))
+    path, disk = f"runs/{RUN}", backend.disk.after_process_death()
+    with EventLog.read(path, files=disk) as log:
+        lost = next(record.lsn for record in log.records() if record.kind == "messages")
+    ((name, frame),) = [found for found in frames(disk) if found[1].lsn == lost]
+    file: Any = disk.directories[path][name]
+    file.content[frame.payload_end - 1] ^= 1
+    EventLog.open(path, files=disk).close()
+    assert repair(path, files=disk).lost_count == 1
+    backend = Small(disk)
+    with pytest.raises(Died):
+        run_sync(windowed(100, dies_at(80)), CheckpointStore(backend, retention="latest_only"))
+    assert backend.oldest() == 1
+    backend = Small(disk.after_process_death())
+    found = run_sync(windowed(100), CheckpointStore(backend, retention="latest_only"))
+    assert found["result"] == run_sync(windowed(100), CheckpointStore(Small()))["result"]
 
 
 @pytest.mark.usefixtures("at_once", "fresh")
