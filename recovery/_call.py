@@ -307,4 +307,6 @@ def call_site() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         frame = frame.f_back
+    if frame.f_globals.get("__name__", "").startswith("asyncio."):
+        return "in a task of its own"  # as the visits of a graph are
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

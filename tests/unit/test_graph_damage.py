@@ -4,6 +4,7 @@ half, the index gone, and what is altered and can be read all the same."""
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import cache
 from typing import Any
 
@@ -170,6 +171,9 @@ def test_a_run_that_is_altered_and_can_be_read_skips_nothing(
         assert (restored.step, restored.next_nodes) == (
             (DONE - 1, ["n11"]) if ended in places else (DONE, ["n12"])
         )
-        with pytest.raises(error):
+        with pytest.raises(error) as refused:
             run.resume(manager=manager)
+        assert not forged or re.search(
+            r"now: node n1\d, .*, in a task of its own", str(refused.value)
+        )
         assert run.world.entered == []
