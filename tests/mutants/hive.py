@@ -6,7 +6,13 @@ from tests.mutants._mutant import Edit, Mutant
 
 GRAPH = "recovery/integrations/hive/_graph.py"
 
+BOOK, TOOLS = "recovery/integrations/hive/_book.py", "recovery/integrations/hive/_tools.py"
+SESSION = "recovery/integrations/hive/_session.py"
+CONVERSATION = "recovery/integrations/hive/_conversation.py"
+
 GRAPHS = "unit/test_hive_graph.py::"
+LOOP = "unit/test_hive_loop.py::"
+CRASHES = "unit/test_hive_crashes.py::"
 
 MUTANTS = [
     Mutant(
@@ -72,5 +78,164 @@ MUTANTS = [
             )
         ],
         [GRAPHS + "test_nodes_registered_later_are_recorded_and_are_what_they_were"],
+    ),
+    Mutant(
+        "hive-tool-starts-before-its-intent-is-durable",
+        "After a power loss nothing says that a tool had been started.",
+        [
+            Edit(
+                BOOK,
+                "            self._open.add(made.lsn)\n        self.commit()\n",
+                "            self._open.add(made.lsn)\n",
+            )
+        ],
+        [LOOP + "test_intents_are_durable_before_the_tool_and_results_before_the_loop_has_them"],
+    ),
+    Mutant(
+        "hive-result-is-not-durable",
+        "The loop has a result that a power loss takes back.",
+        [
+            Edit(
+                BOOK,
+                "            self._settled(made)\n        self.commit()\n",
+                "            self._settled(made)\n",
+            )
+        ],
+        [LOOP + "test_intents_are_durable_before_the_tool_and_results_before_the_loop_has_them"],
+    ),
+    Mutant(
+        "hive-results-are-not-put-in",
+        "The model is shown an error for what was done, and asks for it again.",
+        [Edit(CONVERSATION, "            await self._heal()\n", "")],
+        [LOOP + "test_a_batch_killed_in_its_last_tool_has_one_call_in_doubt_and_repeats_none"],
+    ),
+    Mutant(
+        "hive-results-are-put-in-at-the-end",
+        "A result that does not follow the message that asks for it is hidden by Hive.",
+        [
+            Edit(
+                CONVERSATION,
+                "while at < len(book.parts) and _answers(book.parts[at], asking):",
+                "while at < len(book.parts):",
+            )
+        ],
+        [LOOP + "test_what_a_user_said_before_the_tools_ran_does_not_hide_their_results"],
+    ),
+    Mutant(
+        "hive-results-go-to-an-earlier-turn",
+        "Where ids are used again, results are put in where the id first stands.",
+        [
+            Edit(
+                CONVERSATION,
+                'for part in book.parts if part["role"] == "assistant"}',
+                'for part in reversed(book.parts) if part["role"] == "assistant"}',
+            )
+        ],
+        [LOOP + "test_ids_that_a_provider_uses_again_do_not_bring_back_old_results"],
+    ),
+    Mutant(
+        "hive-results-of-former-turns-are-kept",
+        "A result that no message asks for any more is served for an id that is used again.",
+        [
+            Edit(
+                BOOK,
+                '                self.unseen.pop(part.get("tool_use_id") or "", None)\n',
+                "                pass\n",
+            )
+        ],
+        [
+            CRASHES + "test_a_loop_that_dies_anywhere_goes_on",
+            LOOP + "test_a_long_conversation_is_opened_from_its_checkpoint",
+        ],
+    ),
+    Mutant(
+        "hive-call-in-doubt-is-made-again",
+        "A tool of which nothing is said is called again after a crash.",
+        [
+            Edit(
+                SESSION,
+                'return policy.get(tool, "park") if isinstance(policy, Mapping) else policy',
+                'return policy.get(tool, "park") if isinstance(policy, Mapping) else "retry"',
+            )
+        ],
+        [LOOP + "test_a_batch_killed_in_its_last_tool_has_one_call_in_doubt_and_repeats_none"],
+    ),
+    Mutant(
+        "hive-unknown-is-an-outcome",
+        "What could not be found out is taken for a result.",
+        [Edit(SESSION, "        if open_:  # before", "        if False:  # before")],
+        [LOOP + "test_what_cannot_be_found_out_stops_for_a_person_before_anything_is_made_again"],
+    ),
+    Mutant(
+        "hive-attempts-are-not-counted",
+        "A call that is made again says that it is the first attempt.",
+        [Edit(SESSION, "                call.attempts += 1\n", "")],
+        [LOOP + "test_a_call_made_again_has_the_key_that_it_had"],
+    ),
+    Mutant(
+        "hive-early-tools-have-no-place",
+        "Results of tools that began while the model spoke are lost, for its message is a partial.",
+        [Edit(CONVERSATION, "            await self._promote_partials()\n", "")],
+        [LOOP + "test_tools_that_start_while_the_model_speaks_are_not_repeated"],
+    ),
+    Mutant(
+        "hive-checkpoint-forgets-results",
+        "A checkpoint comes between a result and the message that has it.",
+        [Edit(BOOK, " or self._open or self.left or self.unseen:", ":")],
+        [LOOP + "test_a_crash_between_record_and_file_loses_no_message"],
+    ),
+    Mutant(
+        "hive-other-input-is-served",
+        "A call with the same id and another input is served the result of the first.",
+        [Edit(TOOLS, "known is not None and known.arguments == ((), given)", "known is not None")],
+        [LOOP + "test_results_come_back_with_type_and_fields_and_once"],
+    ),
+    Mutant(
+        "hive-cancelled-call-is-forgotten",
+        "Nothing says that a call was cancelled, so that it is in doubt for ever.",
+        [Edit(TOOLS, "            self._book.cancelled(call)\n", "")],
+        [LOOP + "test_a_cancelled_call_is_told_to_be_unknown"],
+    ),
+    Mutant(
+        "hive-altered-message-is-obeyed",
+        "A file that was altered counts, and not what is recorded.",
+        [Edit(CONVERSATION, "        if found == part:\n", "        if found is not None:\n")],
+        [LOOP + "test_a_damaged_conversation_is_put_right_and_no_tool_called_again"],
+    ),
+    Mutant(
+        "hive-lost-meta-clears-the-conversation",
+        "Without meta.json there is no conversation, and Hive begins anew.",
+        [
+            Edit(
+                CONVERSATION,
+                '        found: dict[str, Any] | None = deepcopy(self._book.state.get("meta"))',
+                "        found: dict[str, Any] | None = await self._inner.read_meta()",
+            ),
+            Edit(
+                CONVERSATION,
+                "            await inner.write_meta(deepcopy(known))\n",
+                "            pass\n",
+            ),
+        ],
+        [LOOP + "test_a_damaged_conversation_is_put_right_and_no_tool_called_again"],
+    ),
+    Mutant(
+        "hive-damage-is-taken-for-a-beginning",
+        "A conversation that is damaged and not recorded is taken for none, and Hive deletes it.",
+        [Edit(CONVERSATION, "and (parts or cursor):", "and False:")],
+        [LOOP + "test_a_damaged_conversation_that_is_not_recorded_is_refused_and_kept"],
+    ),
+    Mutant(
+        "hive-deleted-messages-come-back",
+        "A crash between record and files brings back what was compacted.",
+        [
+            Edit(
+                CONVERSATION,
+                "            await inner.delete_parts_before(first)  # a crash came",
+                "            pass  # a crash came",
+            ),
+            Edit(CONVERSATION, "            news = [seq for seq in news if seq >= first]\n", ""),
+        ],
+        [LOOP + "test_compaction_is_followed_also_when_a_crash_comes_before_the_files"],
     ),
 ]
