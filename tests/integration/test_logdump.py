@@ -1,4 +1,4 @@
-"""The command logdump, as a process: in a pipe, on a terminal, interrupted, misused."""
+"""The command logdump: in a pipe, on a terminal, interrupted, misused."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from logdump.__main__ import main
 from eventlog import EventLog, Packed
 from eventlog.dump import from_json
 from eventlog.encryption import Encryption
+from tests.cli.harness import call
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-W", "error", "-m", "logdump")
@@ -31,9 +32,13 @@ NASTY = "\x1b[31mred\x1b]0;title\x07\x9b\x7f\r\n\u202e\u2028"
 
 
 def run(*args: str | Path, **more: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*COMMAND, *args], capture_output=True, env=ENVIRONMENT | more, check=False, timeout=60
-    )
+    """Call the command in this process; with ``more`` in the environment, as a process."""
+    if more:
+        return subprocess.run(
+            [*COMMAND, *args], capture_output=True, env=ENVIRONMENT | more, check=False, timeout=60
+        )
+    done = call("logdump", *map(str, args), cwd=Path.cwd(), env={"COLUMNS": ""})
+    return subprocess.CompletedProcess(args, done.code, done.out.encode(), done.err.encode())
 
 
 @pytest.fixture

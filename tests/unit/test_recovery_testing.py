@@ -94,7 +94,7 @@ def hook(what: Any) -> None:
 
 def sweep(agent: Any, **options: Any) -> CrashReport:
     return crash_everywhere(
-        agent, "a task", **{"setup": reset, "timeout_s": 3, "points": 40, **options}
+        agent, "a task", **{"setup": reset, "timeout_s": 3, "points": 25, **options}
     )
 
 
