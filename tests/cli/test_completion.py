@@ -19,6 +19,12 @@ def test_the_script_is_one_of_the_shell_and_knows_the_commands() -> None:
     assert "--redact" in script
 
 
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_there_is_one_for_each_shell_of_the_documentation(shell: str) -> None:
+    done = call("logdump", "--print-completion", shell, cwd=RUNS)
+    assert done.code == 0 and all(command.name in done.out for command in COMMANDS)
+
+
 def test_without_shtab_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
+import math
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +24,17 @@ from recovery import (
     OpenCall,
     RecoverableAgent,
     RecoveryError,
+    RunStatus,
     SyncRun,
     register,
+    runs,
     status,
     tool,
 )
 from recovery._coded import BY_NAME, BY_TYPE
 from recovery._events import CallResolved, Event, decode
 from recovery._posted import posted
+from recovery._values import unpack
 from recovery.cli._calls import lsn_of
 from recovery.cli._next import Commands
 from recovery.cli._who import who_or_login
@@ -227,6 +233,73 @@ def test_a_closed_pipe_ends_it_silently(processes: Processes, words: str) -> Non
     assert (done.code, done.err) == (141, "")
 
 
+@pytest.mark.parametrize(
+    ("words", "stdin", "value"),
+    [
+        (["@offer.json"], "", {"rooms": 2}),
+        (["-"], '{"rooms": 3}', {"rooms": 3}),
+        (["call me", "--text"], "", "call me"),
+        ([], "", None),
+    ],
+)
+def test_a_signal_is_sent_once_under_its_key(
+    store: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], stdin: str, value: Any
+) -> None:
+    (store / "offer.json").write_text('{"rooms": 2}')
+    for _ in range(2):
+        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+        done = recovery(store, "signal", "waiting", "answer", *words, "--key", "order-4711")
+        assert done.code == 0, done.err
+    sent = posted(CheckpointStore(store), "waiting")
+    assert [(one.kind, one.about, unpack(one.value or b"")) for one in sent] == [
+        ("signal", "answer", value)
+    ]
+    other = recovery(store, "signal", "waiting", "answer", "7", "--key", "order-4711")
+    assert other.code == 2 and "was sent something else under 'order-4711'" in other.err
+
+
+# -- which store, which runs
+
+
+def test_a_store_is_a_path_a_url_or_at_home(store: Path) -> None:
+    named = recovery(store, "runs").out
+    home = store.parent / "home"
+    home.mkdir()
+    (home / ".eventlog").symlink_to(store)
+    for words, env in (
+        (["--store", f"file://{store}"], {}), (["--store", f"file://localhost{store}"], {}),
+        ([], {"EVENTLOG_HOME": str(store)}), ([], {"EVENTLOG_HOME": "", "HOME": str(home)}),
+    ):  # fmt: skip
+        assert call("recovery", "runs", *words, cwd=store.parent, env=env).out == named
+    for url, says in (("file://runs", "use file:///PATH"), ("postgres://db", "are not known")):
+        done = call("recovery", "runs", "--store", url, cwd=store)
+        assert done.code == 1 and says in done.err
+
+
+def test_runs_are_printed_as_they_are_read_and_in_the_order_asked_for(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = []
+
+    def watched(there: CheckpointStore) -> Iterator[RunStatus]:
+        for one in runs(there):
+            assert isinstance(sys.stdout, io.TextIOWrapper)
+            assert isinstance(sys.stdout.buffer, io.BytesIO)
+            printed.append(sys.stdout.buffer.getvalue().count(b"\n"))
+            yield one
+
+    with monkeypatch.context() as patched:
+        patched.setattr("recovery.cli._runs.all_runs", watched)
+        found = [json.loads(line) for line in recovery(store, "runs", "--json").out.splitlines()]
+    assert printed == list(range(len(found)))
+    why = {one["run_id"]: one["why"] for one in found if one["state"] == "unreadable"}
+    assert "the key" in why["encrypted"]
+    for order, wanted in (("last", lambda one: -one["last"]),
+                          ("age", lambda one: one["started"] or math.inf)):  # fmt: skip
+        lines = recovery(store, "runs", "--sort", order, "--json").out.splitlines()
+        assert [json.loads(line) for line in lines] == sorted(found, key=wanted)
+
+
 # -- undo and fork
 
 
@@ -352,6 +425,15 @@ def test_values_of_types_that_are_not_here_are_shown_by_their_fields(tmp_path: P
     assert done.code == 0, done.err
     for shown in ('task     {"Money": {"cents": 7}}', '({"Money": {"cents": 5}})', '"I pay."'):
         assert shown in done.out
+    refused = recovery(tmp_path, "fork", "run", "new", "--at", "0", "--state", "{}")
+    assert refused.code == 1 and "Money" in refused.err
+    (tmp_path / "money.py").write_text(
+        "from dataclasses import dataclass\nfrom recovery import register\n"
+        "@register\n@dataclass(frozen=True)\nclass Money:\n    cents: int\n"
+    )
+    forked = recovery(tmp_path, "fork", "run", "new", "--at", "0", "--state", "{}", "--import",
+                      "money")  # fmt: skip
+    assert forked.code == 0, forked.err
     hidden = recovery(tmp_path, "show", "run", "--redact", "Money", "--redact", "content").out
     assert '"cents": 5' not in hidden and '"cents": 7' not in hidden and "I pay" not in hidden
 

@@ -95,6 +95,20 @@ def test_each_section_is_about_a_command_that_is_there(name: str) -> None:
     assert name in {*names, "A"}
 
 
+def test_what_status_says_as_json_is_what_show_says() -> None:
+    for run in ("parked", "damaged_payload"):
+        told = call("recovery", "show", run, "--store", ".", "--json", cwd=RUNS).out
+        shown = json.loads(told.replace(f"{RUNS}/", ""))  # in the commands
+        done = call("logdump", "status", run, "--json", cwd=RUNS)
+        status = json.loads(done.out)
+        segments = list((RUNS / run).glob("*.seg"))
+        assert (status.pop("segments"), status.pop("on_disk")) == (
+            len(segments), sum(path.stat().st_size for path in segments)
+        )  # fmt: skip
+        assert shown | status == shown and done.code == 2 * bool(shown["damage"])
+        assert set(shown) - set(status) == {"said", "resumed", "recent", "children", "inbox"}
+
+
 def test_the_fields_of_show_are_those_of_the_documentation(tmp_path: Path) -> None:
     shutil.copytree(RUNS / "parked", tmp_path / "parked")
     found = json.loads(call("recovery", "show", "parked", "--store", ".", "--json",

@@ -40,19 +40,17 @@ def _run(context: Context) -> int:
     path = Path(context.args.path)
     with context.read() as reader:
         found = status_of(reader, path.resolve().name)
-    if context.args.json:
-        context.print(as_line(as_json_object(found, context.redaction)))
-    else:
-        there = Commands(found.run_id, str(path.parent), str(path))
-        todo = [("" if i else "next", text, "bold") for i, text in enumerate(there.next(found))]
-        told = rows(found, context.now(), context.redaction)
-        console.print(grid([*told, _on_disk(path), *todo]))
-    return 2 if found.damage else 0
-
-
-def _on_disk(path: Path) -> tuple[str, str, str]:
     sizes = [file.stat().st_size for file in path.glob("*.seg")]
-    return "log", f"{size(sum(sizes))} in {count(len(sizes), 'segment')}", ""
+    todo = Commands(found.run_id, str(path.parent), str(path)).next(found)
+    if context.args.json:
+        told = as_json_object(found, context.redaction)
+        on_disk = {"segments": len(sizes), "on_disk": sum(sizes), "next": todo}
+        context.print(as_line(told | on_disk))
+    else:
+        log = "log", f"{size(sum(sizes))} in {count(len(sizes), 'segment')}", ""
+        commands = [("" if i else "next", text, "bold") for i, text in enumerate(todo)]
+        console.print(grid([*rows(found, context.now(), context.redaction), log, *commands]))
+    return 2 if found.damage else 0
 
 
 COMMAND = Command("status", "how it stands with a run, on one screen", TEXT, MORE, _arguments, _run)
