@@ -168,6 +168,20 @@ def test_the_slowest_fit_the_terminal_whatever_they_were_called_with(tmp_path: P
     assert all(columns(line.rstrip()) <= 80 and " ms " in line for line in lines), lines
 
 
+@pytest.mark.parametrize(("times", "is_warned_of"), [(4, False), (6, True)])
+def test_a_run_that_records_over_five_times_as_much_a_step_is_yellow(
+    tmp_path: Path, times: int, is_warned_of: bool
+) -> None:
+    with EventLog.open(tmp_path / "log") as log:
+        log.append("run_started", {"run_id": "log", "task": 1, "uid": "u"})
+        for step in range(1, 21):
+            log.append("step", {"step": step})
+            log.append("note", "x" * (1000 * times if step > 10 else 1000))
+    coloured = call("logdump", "stats", "log", cwd=tmp_path, env={"FORCE_COLOR": "1"}).out
+    (line,) = [line for line in coloured.splitlines() if "in the first tenth" in line]
+    assert ("\x1b[33m" in line) == is_warned_of
+
+
 def test_a_call_inside_another_one_is_not_at_work_beside_it(tmp_path: Path) -> None:
     with EventLog.open(tmp_path / "log") as log:
         log.append("run_started", {"run_id": "log", "task": 1, "uid": "u"})
