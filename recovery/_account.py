@@ -167,7 +167,7 @@ class Account:
     @property
     def open(self) -> list[Flight]:
         """Calls without an outcome, in the order in which they were begun."""
-        return list(self._open.values())
+        return [flight for flight in self._open.values() if not flight.failed]
 
     @property
     def steps(self) -> int:
@@ -201,7 +201,7 @@ class Account:
         """The log ends here."""
         self._end_step()
         for flight in self._open.values():
-            _named(self.tools, flight.tool, ToolAccount).open += 1
+            _named(self.tools, flight.tool, ToolAccount).open += not flight.failed
 
     def _event(self, record: Record) -> Event | None:
         try:
@@ -306,7 +306,8 @@ class Account:
         self._turn(flight, "waits" if flight.waits or asks else "works")
         if len(self._open) > OPEN_MAX:
             oldest = next(iter(self._open))
-            _named(self.tools, self._open[oldest].tool, ToolAccount).open += 1
+            flight = self._open[oldest]
+            _named(self.tools, flight.tool, ToolAccount).open += not flight.failed
             self.forgotten += 1
             self._forget(oldest)
 
@@ -323,7 +324,7 @@ class Account:
         _named(self.tools, flight.tool, ToolAccount).attempts += 1
         if flight.life != self._life and not flight.waits:
             self.recoveries.repeated += 1
-        flight.attempt = event.attempt
+        flight.attempt, flight.failed = event.attempt, False
         self._begin(event.call, time_ns)
 
     def _attempt_ended(self, call: int, time_ns: int, mode: Mode) -> None:
@@ -349,7 +350,11 @@ class Account:
         tool.results_size += len(value) if type(value) is Packed else 0
         if not isinstance(event, CallResolved):
             self._time(flight, time_ns)
-        self._forget(event.call)
+        if isinstance(event, CallFailed) and flight.outer in self._open:
+            flight.failed = True  # and made again, if the call around it is
+            self._turn(flight, "still")
+        else:
+            self._forget(event.call)
 
     def _time(self, flight: Flight, time_ns: int) -> None:
         """The attempt is over; how long it took, if the process that began it has ended it."""

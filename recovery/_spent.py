@@ -22,6 +22,7 @@ class Flight:
 
     ``since_ns``: when this attempt began. ``life``: the process (by number) that began it.
     ``inside``: the calls that were made inside it; ``busy``: how many of these are under way.
+    ``failed``: it has an outcome, and may be made again with the call that it was made inside.
     """
 
     lsn: int
@@ -36,6 +37,7 @@ class Flight:
     waits: bool = False
     inside: list[int] = field(default_factory=list)
     busy: int = 0
+    failed: bool = False
 
 
 class Spent:

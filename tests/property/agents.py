@@ -437,7 +437,7 @@ def licensed(world: World, call: Any, policy: str) -> str:
     needs an intent that is durable, and for each further attempt somebody who said so.
     """
     begun, log = world.begun, world.store.log
-    if call.lsn in begun.settled:
+    if call.lsn in begun.settled and not failed_with_its_attempt(world.disk, call.lsn):
         return "it had an outcome and is executed again"
     if policy == "retry":
         twice = call.idempotency_key in begun.made and not refused(world, call)
@@ -467,6 +467,20 @@ def licensed_again(world: World, call: Any, policy: str) -> str:
     if said < call.attempt - 1:
         return f"attempt {call.attempt}, and {said} times somebody said so"
     return ""
+
+
+def failed_with_its_attempt(disk: SimulatedDisk, call: int) -> bool:
+    """Whether the call failed inside an attempt, at the call around it, that then failed as well;
+    so that it may be made again."""
+    outer = last = 0
+    for lsn, event in events(disk):
+        if lsn == call and isinstance(event, CallIntended):
+            outer = outer_call(event.scope)
+        elif isinstance(event, CallReturned | CallFailed) and event.call == call:
+            last = lsn if isinstance(event, CallFailed) else 0
+        elif isinstance(event, AttemptFailed) and event.call == outer and last:
+            return True
+    return False
 
 
 def refused(world: World, call: Any) -> bool:
@@ -809,7 +823,41 @@ def make_outer_tools(world: World, tools: dict[str, Any]) -> dict[str, Callable[
         )
         return [first, second["x"], third["x"]]
 
+    def refused_at_first(x: Any) -> Any:
+        """A side effect that is refused as often as its argument says, and has no retry=."""
+        call = world.enter("park")
+        world.refused[call.idempotency_key] += 1
+        if world.refused[call.idempotency_key] <= zlib.crc32(repr(shown(x)).encode()) % 3:
+            raise ConnectionError("refused")
+        result = answer(world, "once", x)
+        world.effect(f"once {shown(x)}", "park", result)
+        return result
+
+    @tool(name="once")
+    async def once(x: Any, delay: int = 0) -> Any:
+        await yields(delay)
+        return refused_at_first(x)
+
+    sync_once = tool(name="sync_once")(refused_at_first)
+    again = Retry(attempts=5, delay_s=2, on=ConnectionError)
+
+    @tool(after_crash="retry", retry=again)
+    async def outer_again(x: Any, delay: int = 0) -> Any:
+        """Its next attempt is served what returned in the last one, also beside what failed."""
+        world.enter("retry")
+        first = await inner_park(["inner", shown(x)], delay)
+        second, third, fourth = await asyncio.gather(
+            inner_retry(first["x"], 1), once(["first", shown(x)], delay),
+            once(["second", shown(x)], 2),
+        )  # fmt: skip
+        return [first, second["x"], third["x"], fourth["x"]]
+
     sync_park = tools["sync_park"]
+
+    @tool(after_crash="retry", retry=again)
+    def sync_outer_again(x: Any, delay: int = 0) -> Any:
+        world.enter("retry")
+        return [sync_park(["inner", shown(x)]), sync_once(["once", shown(x)])]
 
     @tool
     def sync_outer(x: Any, delay: int = 0) -> Any:
@@ -820,19 +868,21 @@ def make_outer_tools(world: World, tools: dict[str, Any]) -> dict[str, Callable[
         "outer": tool(name="outer")(outer),
         "outer_retry": tool(name="outer_retry", after_crash="retry")(outer),
         "sync_outer": sync_outer,
+        "outer_again": outer_again,
+        "sync_outer_again": sync_outer_again,
     }
 
 
 CAREFUL = (
-    "park", "retry", "report", "reconcile", "hesitant", "outer", "outer_retry", "sync_park",
-    "sync_retry", "undecorated", "fail", "fail_declared", "fail_hidden", "fail_permanently",
-    "flaky", "flaky_retry", "hang_retry", "hang_report", "hang_reconcile", "stream", "stream_retry",
-    "sync_stream",
+    "park", "retry", "report", "reconcile", "hesitant", "outer", "outer_retry", "outer_again",
+    "sync_park", "sync_retry", "undecorated", "fail", "fail_declared", "fail_hidden",
+    "fail_permanently", "flaky", "flaky_retry", "hang_retry", "hang_report", "hang_reconcile",
+    "stream", "stream_retry", "sync_stream",
 )  # fmt: skip
 PLAIN = ("sync_park", "sync_retry", "sync_outer", "park", "reconcile", "fail", "undecorated",
-         "sync_flaky", "stream", "sync_stream")  # fmt: skip
+         "sync_flaky", "stream", "sync_stream", "sync_outer_again")  # fmt: skip
 STREAMS = {"stream", "stream_retry", "sync_stream"}
-SYNC = {"sync_park", "sync_retry", "sync_outer", "sync_flaky"}
+SYNC = {"sync_park", "sync_retry", "sync_outer", "sync_flaky", "sync_outer_again"}
 OF_CALLS = CallReturned | CallFailed | CallResolved | CallRetried | AttemptFailed | CallAbandoned
 
 
@@ -1427,6 +1477,8 @@ def check_log(disk: SimulatedDisk, said: dict[int, list[str]]) -> None:
                     assert isinstance(event.value, OutcomeUnknown)
                 case "operator" | "reconcile":
                     assert event.how in said.get(event.call, ()), f"nobody said so: {event}"
+                case "retry=":
+                    assert failed_with_its_attempt(disk, event.call), f"{event}"
                 case who:
                     raise AssertionError(f"resolved by {who!r}")
     assert max(ends.values(), default=0) <= 1, "a call has two outcomes"

@@ -74,24 +74,32 @@ def check_calls(account: Account, entries: Entries) -> None:
             return False
         return (outer in ends and ends[outer][0] > lsn) or covered(outer)
 
-    first_ends: dict[int, int] = {}
+    def is_last(event: Any) -> bool:
+        """Whether nothing more is of account; a call that failed may be made again with another."""
+        return not isinstance(event, CallFailed) or outer_call(calls[event.call].scope) not in calls
+
+    last_ends: dict[int, int] = {}
     for lsn, _, event in entries:
-        if is_end(event):
-            first_ends.setdefault(event.call, lsn)
-    tried = Counter(
-        event.call for lsn, _, event in entries
+        if is_end(event) and event.call in calls and is_last(event):
+            last_ends.setdefault(event.call, lsn)
+    again = [
+        (lsn, event.call) for lsn, _, event in entries
         if isinstance(event, CallRetried) and event.call in calls
-        and lsn < first_ends.get(event.call, lsn + 1) and not late(event.call, lsn, calls, ends)
-    )  # fmt: skip
+        and lsn < last_ends.get(event.call, lsn + 1) and not late(event.call, lsn, calls, ends)
+    ]  # fmt: skip
+    tried, last_tried = Counter(call for _, call in again), {call: lsn for lsn, call in again}
     for name in {event.tool for event in calls.values()}:
         mine = {lsn: event for lsn, event in calls.items() if event.tool == name}
-        ended = [ends[lsn] for lsn in mine if lsn in ends]
         # What comes after the outcome of the call that it was made inside is of no account.
-        counted = [event for lsn, event in ended if not late(event.call, lsn, calls, ends)]
+        ended = [(lsn, event) for lsn, _, event in entries
+                 if is_end(event) and event.call in mine]  # fmt: skip
+        counted = [event for lsn, event in ended if lsn <= last_ends.get(event.call, lsn)
+                   and not late(event.call, lsn, calls, ends)]  # fmt: skip
+        still = [lsn for lsn in mine if lsn not in ends or last_tried.get(lsn, 0) > ends[lsn][0]]
         found = account.tools[name]
         assert found.calls == len(mine)
         assert found.attempts == len(mine) + sum(tried[lsn] for lsn in mine)
-        assert found.open == sum(lsn not in ends and not covered(lsn) for lsn in mine)
+        assert found.open == sum(not covered(lsn) for lsn in still)
         assert found.arguments_size == sum(event.size for event in mine.values())
         assert found.failed == sum(is_failure(event) for event in counted)
         values = [event.value for event in counted if not isinstance(event, CallFailed)]

@@ -137,6 +137,18 @@ RARE = {
                       Branch(1, Do("outer", "y", then="append"), 0))),), ()),
         every=2,
     ),
+    "attempts that fail, and are made again with the calls inside": Program(
+        (_call("outer_again", "x", "append"),),
+        ((("gather", (Branch(0, Do("outer_again", "y", then="append"), 0),
+                      Branch(1, Do("outer_again", "y", then="append"), 0))),),
+         (_call("outer_again", "z", "state"),)),
+        every=2,
+    ),
+    "a plain agent with attempts that fail": Program(
+        (_call("sync_outer_again", "first", "state"),),
+        ((_call("sync_outer_again", "x", "append"), _call("sync_outer_again", "x", "append")), ()),
+        every=2, plain=True,
+    ),
     "messages and state are edited from step to step": Program(
         (("append", "a"), ("append", "long")),
         ((("append", "b"), ("append", "c"), ("nest", "k", 1), ("set", "l", 5)),
