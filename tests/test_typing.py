@@ -7,7 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parent / "typing" / "api.py"
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One for all: what has been checked once is not checked again."""
+    return tmp_path_factory.mktemp("mypy")
 
 
 def mypy(path: Path, cache: Path) -> str:
@@ -31,14 +39,14 @@ def mypy(path: Path, cache: Path) -> str:
     return done.stdout + done.stderr
 
 
-def test_what_users_write_type_checks(tmp_path: Path) -> None:
-    assert mypy(EXAMPLES, tmp_path) == ""
+def test_what_users_write_type_checks(cache: Path) -> None:
+    assert mypy(EXAMPLES, cache) == ""
 
 
-def test_what_users_get_wrong_is_found(tmp_path: Path) -> None:
+def test_what_users_get_wrong_is_found(tmp_path: Path, cache: Path) -> None:
     wrong = tmp_path / "wrong.py"
     text = EXAMPLES.read_text().replace("# type: ignore[call-arg]", "")
     wrong.write_text(text.replace("found = await of.run", "found = of.run"))
-    found = mypy(wrong, tmp_path)
+    found = mypy(wrong, cache)
     assert 'Missing positional argument "body"' in found
     assert "Coroutine" in found

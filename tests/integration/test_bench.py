@@ -38,6 +38,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_peers, "python", refuse)
     monkeypatch.setattr(bench, "journalled", lambda directory: nullcontext(None))
     # What takes so long whatever the scale is.
+    for module in bench.BENCHMARKS.values():
+        if isinstance(getattr(module, "ROUNDS", None), int):
+            monkeypatch.setattr(module, "ROUNDS", 3)
     monkeypatch.setattr(resume, "STEPS", resume.STEPS[:2])
     small = [(name, min(size, 10_000), min(messages, 100), says, 1)
              for name, size, messages, says, _ in checkpoint.CASES]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,13 +37,15 @@ def test_it_runs_and_its_result_stays(tmp_path: Path) -> None:
     assert second.splitlines() == [*FOUND, "payments: []"]
 
 
-def test_it_survives_being_killed_at_every_point(calls: Any) -> None:
+@pytest.mark.parametrize("points", [30, pytest.param("all", marks=pytest.mark.crash)])
+def test_it_survives_being_killed_anywhere(calls: Any, points: Any, rng: random.Random) -> None:
     def reset() -> None:
         calls.refusals[:] = ["503", "503"]
         calls.bank.clear()
 
     report = crash_everywhere(
         lambda: RecoverableAgent(calls.agent, CheckpointStore()), task="Lisbon", setup=reset,
-        effects=lambda: list(calls.bank.values()), points=150,
+        effects=lambda: list(calls.bank.values()),
+        points=points, seed=rng.randrange(1 << 20),
     )  # fmt: skip
     assert report.ok, str(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -40,10 +41,14 @@ def test_it_runs_and_its_result_stays(tmp_path: Path) -> None:
         assert done.stdout.splitlines() == FOUND
 
 
-def test_it_survives_being_killed_at_every_point(child_runs: Any) -> None:
+@pytest.mark.parametrize("points", [30, pytest.param("all", marks=pytest.mark.crash)])
+def test_it_survives_being_killed_anywhere(
+    child_runs: Any, points: Any, rng: random.Random
+) -> None:
     report = crash_everywhere(
         lambda: RecoverableAgent(child_runs.researcher, CheckpointStore()),
-        task=child_runs.QUESTIONS, points=80,
+        task=child_runs.QUESTIONS,
+        points=points, seed=rng.randrange(1 << 20),
     )  # fmt: skip
     assert report.ok, str(report)
     assert report.effects == {"search": 5, "ask_model": 2}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,10 +37,12 @@ def test_it_runs_and_its_result_stays(tmp_path: Path) -> None:
     assert first == second == "{'last': 'sleeper at 20:00', 'left': Decimal('71.00'), 'seen': 2}\n"
 
 
-def test_it_survives_being_killed_at_every_point(values: Any) -> None:
+@pytest.mark.parametrize("points", [30, pytest.param("all", marks=pytest.mark.crash)])
+def test_it_survives_being_killed_anywhere(values: Any, points: Any, rng: random.Random) -> None:
     """The result, and what was booked, are the same wherever the process dies."""
     report = crash_everywhere(
         lambda: RecoverableAgent(values.agent, CheckpointStore(), 1), task="Lisbon",
-        setup=values.booked.clear, effects=lambda: list(values.booked), points=300,
+        setup=values.booked.clear, effects=lambda: list(values.booked),
+        points=points, seed=rng.randrange(1 << 20),
     )  # fmt: skip
     assert report.ok, str(report)
