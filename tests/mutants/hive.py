@@ -238,4 +238,29 @@ MUTANTS = [
         ],
         [LOOP + "test_compaction_is_followed_also_when_a_crash_comes_before_the_files"],
     ),
+    Mutant(
+        "hive-conversations-take-results-from-each-other",
+        "A turn of another conversation in the same store makes results be forgotten.",
+        [
+            Edit(
+                BOOK,
+                "known = {one for _, ids in self._turns.values() for one in ids}",
+                "known = asked",
+            ),
+            Edit(BOOK, "or not (key in over or call.last_lsn < before)", "or False"),
+        ],
+        [LOOP + "test_conversations_that_share_a_store_do_not_take_results_from_each_other"],
+    ),
+    Mutant(
+        "hive-result-goes-to-another-call-of-its-id",
+        "What is put in is looked up by its id alone.",
+        [
+            Edit(
+                CONVERSATION,
+                "if one in book.unseen and _is_same(how, book.unseen[one])",
+                "if one in book.unseen",
+            )
+        ],
+        [LOOP + "test_a_result_goes_to_no_other_call_of_its_id"],
+    ),
 ]

@@ -105,13 +105,18 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_book, "CHECKPOINT_SIZE", 1500)
 
 
-def killed(path: Path, at: int, early: bool) -> int:
-    """Die at a point, if any, and go on; how many there are."""
-    world = Mortal(path, at, early)
-    if at:
-        with pytest.raises(Died):
+def killed(path: Path, ats: tuple[int, ...], early: bool) -> int:
+    """Die at these points, of one process each, and go on; how many there are in the last one."""
+    world = Mortal(path, 0, early)
+    for at in ats:
+        world.at, world.points = at, 0
+        try:
             world.live()
-        world.disk, world.dead, world.at = world.left, False, 0
+            assert at != ats[0]  # the others may come to the end before
+        except Died:
+            world.disk = world.left
+        world.dead, world.at = False, 0
+    world.points = 0
     assert world.live() == "all done"
     assert Counter(world.effects.values()) == Counter(range(ITEMS))
     parts = asyncio.run(FileConversationStore(path).read_parts())
@@ -124,14 +129,23 @@ def killed(path: Path, at: int, early: bool) -> int:
 
 @cache
 def points(path: Path, early: bool) -> int:
-    return killed(path, 0, early)
+    return killed(path, (), early)
 
 
 @pytest.mark.parametrize("early", [False, True])
 def test_a_loop_that_dies_anywhere_goes_on(tmp_path, early, rng):
     last = points(tmp_path / "whole", early)
     for at in sorted(rng.sample(range(1, last), 6)):
-        killed(tmp_path / str(at), at, early)
+        killed(tmp_path / str(at), (at,), early)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("early", [False, True])
+def test_a_loop_that_dies_while_it_is_put_right_goes_on(tmp_path, early, rng):
+    last = points(tmp_path / "whole", early)
+    for i in range(150):
+        ats = rng.randrange(1, last), rng.randrange(1, 24), rng.randrange(1, 12)
+        killed(tmp_path / str(i), ats, early)
 
 
 @pytest.mark.crash
@@ -139,5 +153,5 @@ def test_a_loop_that_dies_anywhere_goes_on(tmp_path, early, rng):
 def test_a_loop_that_dies_at_any_point_goes_on(tmp_path, early, figures: Figures):
     last = points(tmp_path / "whole", early)
     for at in range(1, last):
-        killed(tmp_path / str(at), at, early)
+        killed(tmp_path / str(at), (at,), early)
     figures.add("Hive's loop, killed at every write", points=last)

@@ -32,7 +32,7 @@ from tests.unit.hive_graphs import (
     NodeSpec,
     Orchestrator,
 )
-from tests.unit.lives import RUN, Died, after_death, disk_store
+from tests.unit.lives import RUN, Died, Disk, after_death, disk_store
 
 BOTH = pytest.mark.parametrize("executor", [GraphExecutor, Orchestrator])
 
@@ -121,6 +121,21 @@ def test_no_node_of_a_killed_chain_is_executed_again(executor):
     assert set(world.done.values()) == {1}
     assert world.live(executor, store) == expected  # and a finished run executes nothing
     assert set(world.done.values()) == {1}
+
+
+def test_a_power_loss_takes_back_no_node_that_had_ended():
+    """Where checkpoints are written behind the executor's back, those of fast nodes are lost."""
+    world, store = World(chain(20), adds_up), disk_store()
+    world.die(GraphExecutor, store, "n12")
+    assert isinstance(store.backend, Disk)
+    for seed in range(5):
+        left = disk_store(store.backend.disk.after_power_loss(seed))
+        done = Counter(world.done)
+        with pytest.raises(InDoubtError):
+            world.live(GraphExecutor, left)
+        assert world.done == done
+        world.live(GraphExecutor, left, after_crash="retry")
+        assert world.done - done == Counter(f"n{i}" for i in range(12, 20))
 
 
 @BOTH

@@ -463,6 +463,61 @@ def test_a_large_result_that_is_put_in_is_cut_and_says_where_the_whole_is(tmp_pa
     assert "40,006 characters. The whole result is recorded in LSN" in long
 
 
+def test_conversations_that_share_a_store_do_not_take_results_from_each_other(tmp_path):
+    world = World(tmp_path)
+
+    def asks(*uses: ToolUse) -> dict[str, Any]:
+        return {"tool_calls": [{"id": use.id, "function": {
+            "name": use.name, "arguments": json.dumps(use.input)}} for use in uses]}  # fmt: skip
+
+    look, other = ToolUse("a1", "look", {"at": 1}), ToolUse("b1", "look", {"at": 2})
+
+    async def first() -> None:
+        with world.opens(lambda use: ToolResult(use.id, f"found {use.input['at']}")) as session:
+            store = session.conversation_store
+            one, two = (NodeConversation(store, "run-1", name) for name in ("one", "two"))
+            await one.add("assistant", "", **asks(look))
+            session.tool_executor(look)
+            two.next_seq = one.next_seq
+            await two.add("assistant", "", **asks(other))
+            session.tool_executor(other)
+            await two.add("assistant", "nothing came of it")
+            world.store = after_death(world.store)
+
+    async def second() -> list[Any]:
+        with world.opens() as session:
+            return await session.conversation_store.read_parts()
+
+    asyncio.run(first())
+    parts = asyncio.run(second())
+    told = [(part["phase_id"], part.get("tool_use_id"), part["content"]) for part in parts]
+    assert told == [("one", None, ""), ("two", None, ""), ("two", None, "nothing came of it"),
+                    ("one", "a1", "found 1")]  # fmt: skip
+
+
+def test_a_result_goes_to_no_other_call_of_its_id(tmp_path):
+    world = World(tmp_path, 2, 1)
+    world.recycled = True
+
+    class Hasty(AgentLoop):  # a tool that begins while the model speaks, which then is cut short
+        async def execute(self, ctx: AgentContext) -> str:
+            conversation = NodeConversation(self._store, ctx.run_id, ctx.agent_id)
+            await conversation.add("user", "begin")
+            await self._run(ToolUse("call_0", "send", {"item": 1}))
+            await conversation.add("assistant", "", tool_calls=[{"id": "call_0", "function": {
+                "name": "send", "arguments": json.dumps({"item": 0})}}])  # fmt: skip
+            return ""
+
+    with world.opens() as session:
+        loop = Hasty(tool_executor=session.tool_executor,
+                     conversation_store=session.conversation_store)  # fmt: skip
+        asyncio.run(loop.execute(AgentContext(world.llm)))
+        world.store = after_death(world.store)
+    with world.opens() as session:
+        parts = asyncio.run(session.conversation_store.read_parts())
+    assert [part["role"] for part in parts] == ["user", "assistant"]
+
+
 # -- damage
 
 
@@ -596,6 +651,26 @@ def test_a_long_conversation_is_opened_from_its_checkpoint(tmp_path, monkeypatch
     assert world.live() == "all done"
     assert world.made == Counter(range(24))
     assert status(world.store, RUN).replayed < 60
+
+
+def test_behind_a_damaged_checkpoint_an_earlier_one_stands_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(_book, "CHECKPOINT_SIZE", 2000)
+    world = World(tmp_path, 24, 2)
+    world.live()
+    assert isinstance(world.store.backend, Disk)
+    disk = world.store.backend.disk
+    newest = world.store.checkpoints(RUN)
+    assert len(newest) > 1
+    directory = disk.open_directory(f"home/{RUN}")
+    for name in directory.names():
+        file = directory.open(name, write=True)
+        at = file.pread(file.size(), 0).find(newest[0].checkpoint_id.encode())
+        if at > 0:
+            file.pwrite(b"\0" * 8, at + 40)
+    world.items = 26
+    world.live()
+    assert world.made == Counter(range(26))
+    assert status(world.store, RUN).checkpoint > 0
 
 
 def test_state_lives_in_the_home_of_hive_beside_its_own_files(tmp_path, monkeypatch):

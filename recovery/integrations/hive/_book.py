@@ -45,6 +45,7 @@ from recovery._tool import Call
 from recovery._values import Ref, digest, pack, pack_arguments, pack_list, unpack
 
 TASK = {"hive": "conversation"}
+SHARED = ("phase_id", "run_id")  # by which Hive tells conversations in one store apart
 CHECKPOINT_SIZE = 256 << 10  # so much is read at most, and the last turn, when it is opened again
 
 
@@ -62,6 +63,8 @@ class Book:
         self.mutex = threading.RLock()
         self.state: dict[str, Any] = {}
         self.unseen: dict[str, RecordedCall] = {}
+        # Of each conversation that is in here, the last turn: its LSN, and what it asked for.
+        self._turns: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
         self._open: set[int] = set()  # calls of this process that have not ended
         self._counts: Counter[CallKey] = Counter()
         self._log = store.claim(run_id)
@@ -120,7 +123,7 @@ class Book:
                         for i, item in enumerate(event.new)
                     ]
                     self.parts._put(event.start, event.stop, packed, refs)
-                    self._notice(self.parts[event.start : event.start + len(packed)])
+                    self._notice(self.parts[event.start : event.start + len(packed)], lsn)
         return [call for call in calls.values() if not (call.done or call.cancelled)]
 
     def _begin(self) -> None:
@@ -228,7 +231,7 @@ class Book:
             if any(part["role"] == "assistant" and part.get("tool_calls") for part in new):
                 self.next_step()
             self.parts[start:stop] = new
-            self._notice(new)
+            self._notice(new, self.last_lsn)
             self._checkpoint_if_due()
 
     def _record_parts(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
@@ -240,14 +243,25 @@ class Book:
         lsn = self.emit(MessagesChanged(start, stop, new))
         return [item if isinstance(item, Ref) else Ref(lsn, i) for i, item in enumerate(found)]
 
-    def _notice(self, new: list[Any]) -> None:
-        """The conversation knows of these calls now, or will never ask for them again."""
+    def _notice(self, new: list[Any], lsn: int) -> None:
+        """The conversation knows of these calls now, or will never ask for them again.
+
+        What a turn has asked for is over when the next turn of the same conversation begins. What
+        nobody has asked for may be asked for by a message that the model has not ended: one turn
+        more.
+        """
         for part in new:
             if part["role"] == "tool":
                 self.unseen.pop(part.get("tool_use_id") or "", None)
             elif part["role"] == "assistant":
-                asked = ids_of(part)
-                self.unseen = {key: call for key, call in self.unseen.items() if key in asked}
+                whose, asked = conversation_of(part), ids_of(part)
+                before, over = self._turns.get(whose, (0, {}))
+                self._turns[whose] = lsn, asked
+                known = {one for _, ids in self._turns.values() for one in ids}
+                self.unseen = {
+                    key: call for key, call in self.unseen.items() if key in known
+                    or not (key in over or call.last_lsn < before)
+                }  # fmt: skip
 
     def _checkpoint_if_due(self) -> None:
         # Behind a checkpoint nothing would know of calls before it.
@@ -268,6 +282,11 @@ class Book:
         """Let go of the run. What is under way is in doubt when it is opened again."""
         self._pruning.close()
         self._log.close()
+
+
+def conversation_of(part: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Which of the conversations that share a store a message belongs to."""
+    return tuple(part.get(name) for name in SHARED)
 
 
 def ids_of(part: Mapping[str, Any]) -> dict[str, Any]:

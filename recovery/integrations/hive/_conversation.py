@@ -17,13 +17,12 @@ from typing import Any
 from eventlog import RefusedValueError
 from recovery import RecoveryError
 from recovery._replay import RecordedCall
-from recovery.integrations.hive._book import Book, ids_of
+from recovery.integrations.hive._book import SHARED, Book, conversation_of, ids_of
 from recovery.integrations.hive._tools import outcome_of
 
 _logger = logging.getLogger("recovery")
 
 RESULT_SIZE_MAX = 30_000  # characters of a result that is put in: as much as Hive lets into one
-SHARED = ("phase_id", "run_id")  # what Hive filters the parts of a conversation by
 
 
 class DamagedConversationError(RecoveryError):
@@ -244,10 +243,11 @@ class RecordedConversation:
         right behind the message that asks for it, and what had come after that behind it."""
         book = self._book
         # Of each conversation in the store the last one: ids may be those of former turns again.
-        last = {tuple(part.get(name) for name in SHARED): part
+        last = {conversation_of(part): part
                 for part in book.parts if part["role"] == "assistant"}  # fmt: skip
         for asking in last.values():
-            asked = [one for one in ids_of(asking) if one in book.unseen]
+            asked = [one for one, how in ids_of(asking).items()
+                     if one in book.unseen and _is_same(how, book.unseen[one])]  # fmt: skip
             if not asked:
                 continue
             at = book.place_of(asking["seq"]) + 1
@@ -286,9 +286,20 @@ class RecordedConversation:
 
 def _answers(part: Any, asking: Any) -> bool:
     """Whether a message is an answer to this one, or of another conversation in the same store."""
-    if any(part.get(name) != asking.get(name) for name in SHARED):
-        return True
-    return bool(part["role"] == "tool")
+    return part["role"] == "tool" or conversation_of(part) != conversation_of(asking)
+
+
+def _is_same(asked: Any, call: RecordedCall) -> bool:
+    """Whether what a message asks for is this call, and not one whose id is used again."""
+    function = asked.get("function") or {}
+    try:
+        given = json.loads(function.get("arguments") or "{}")
+    except ValueError:
+        given = None
+    known = call.arguments
+    # Hive may have cut the arguments of an older message.
+    cut = not isinstance(given, dict) or "_compacted" in given
+    return function.get("name") == call.key.tool and (cut or ((), given) == known)
 
 
 def _is_message(part: Any) -> bool:
