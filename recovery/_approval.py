@@ -18,10 +18,9 @@ from recovery._core import RunCore
 from recovery._doubt import Settled, call_of
 from recovery._effects import Attend, Commit, Effect, Nap
 from recovery._errors import ApprovalDeniedError
-from recovery._events import CallDecided
+from recovery._events import CallDecided, CallIntended
 from recovery._failure import failure
 from recovery._inbox import Decision
-from recovery._keys import CallKey
 from recovery._replay import RecordedCall
 from recovery._tool import Arguments, Call, ToolSpec
 from recovery._waiting import Waiting, wait
@@ -51,11 +50,11 @@ class Asking:
         return cls(recorded.intent.asks_until, recorded.decided, recorded.heard)
 
 
-def asks(run: RunCore, spec: ToolSpec, key: CallKey, given: Arguments) -> Asking | None:
+def asks(run: RunCore, spec: ToolSpec, event: CallIntended, given: Arguments) -> Asking | None:
     """What a new call asks for; None if nothing."""
     needed = spec.needs_approval
     if callable(needed):
-        needed = bool(needed(call_of(run, 0, key, given, (1, time.time_ns()))))
+        needed = bool(needed(call_of(run, 0, event, given, (1, time.time_ns()))))
     if not needed:
         return None
     limit = spec.approval_timeout_s

@@ -31,7 +31,7 @@ from recovery._events import (
     CallRetried,
     CallReturned,
 )
-from recovery._keys import CallKey, idempotency_key, step_of
+from recovery._keys import CallKey, nested_key, step_of
 from recovery._lost import Losses
 from recovery._replay import RecordedCall
 from recovery._shorten import shorten
@@ -77,11 +77,10 @@ def _life(
     key = CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))
     key = run.replay.earlier.placed(key.nth(scope.next_occurrence(key)))
     recorded = run.replay.claim(key) or _presumed(run, spec, key, packed, given)
-    _account_for(run, recorded)
     if recorded is not None and recorded.done:
         yield from _in_turn(run, recorded.turn, lambda: True)
         run.served += 1
-        _account_for(run, recorded)
+        _go_past(run, recorded)
         assert isinstance(recorded.last, Outcome)
         return _serve(run, spec, recorded.lsn, Settled(recorded.last_lsn, recorded.last))
     run.enter(scope)
@@ -92,7 +91,8 @@ def _life(
         else:
             if spec.only_waits:  # until the time recorded first, whatever the code says now
                 given = recorded.arguments or given
-            call = call_of(run, recorded.lsn, key, given, (recorded.attempts, recorded.time_ns))
+            call = call_of(run, recorded.lsn, recorded.intent, given,
+                           (recorded.attempts, recorded.time_ns))  # fmt: skip
             settled = yield from resume(run, spec, recorded, call)
             asking = Asking.of(recorded)
             if settled is None and recorded.begun:
@@ -115,7 +115,7 @@ def _life(
     if turn:
         run.replay.add_outcome(turn)
     yield from _in_turn(run, turn, run.has_begun)
-    _account_for(run, recorded)
+    _go_past(run, recorded)
     return _serve(run, spec, call.lsn, settled)
 
 
@@ -168,7 +168,7 @@ def _intend(
         run.diverge(sides)
     event, asking = _intent(run, spec, key, packed, given)
     admit(run, "call", key.tool)
-    return call_of(run, run.emit(event), key, given, (1, time.time_ns())), asking
+    return call_of(run, run.emit(event), event, given, (1, time.time_ns())), asking
 
 
 def _presumed(
@@ -194,13 +194,14 @@ def _presumed(
     return RecordedCall(run.emit(event), now, event, key, now)
 
 
-def _account_for(run: RunCore, recorded: RecordedCall | None) -> None:
-    """The intent of a call that may be among what is lost, or its outcome, is accounted for."""
+def _go_past(run: RunCore, recorded: RecordedCall | None) -> None:
+    """The code goes on behind a call that may be among what is lost: if what it does next is among
+    it as well, so are this call's intent and its outcome."""
     losses = run.replay.losses
     if losses is None or recorded is None or step_of(recorded.key.scope) is None:
         return
     if recorded.intent.lost:
-        _accounted.set((losses, _accounted_for(losses) + 1))
+        _accounted.set((losses, _accounted_for(losses) + 2))
 
 
 def _accounted_for(losses: Losses) -> int:
@@ -213,18 +214,20 @@ def _intent(
     run: RunCore, spec: ToolSpec, key: CallKey, packed: Packed, given: Arguments
 ) -> tuple[CallIntended, Asking | None]:
     """What is recorded of a call before it is made, and what it asks for."""
-    asking = asks(run, spec, key, given)
+    outer = run.here().call
+    event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
+                         "wait" if spec.only_waits else spec.after_crash, None, len(packed),
+                         key=nested_key(outer.idempotency_key if outer else "", key))  # fmt: skip
+    asking = asks(run, spec, event, given)
     # Whole, where somebody is to say yes to exactly these.
     small = packed if len(packed) <= ARGS_SIZE_MAX or asking is not None else None
     undo = "" if spec.undo is None else function_name(spec.undo)
     if undo:  # its arguments are all that the compensation will know of it
         args, kwargs = _canonical(spec, *given)
         small = pack([list(args), kwargs], f"{spec.name}(...)")
-    child = spec.child_id(idempotency_key(run.uid, key)) if spec.child_id else ""
-    event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
-                         "wait" if spec.only_waits else spec.after_crash, small, len(packed),
-                         undo, child, asks_until=asking and asking.until)  # fmt: skip
-    return event, asking
+    child = spec.child_id(event.idempotency_key(run.uid)) if spec.child_id else ""
+    until = asking and asking.until
+    return replace(event, args=small, undo=undo, child=child, asks_until=until), asking
 
 
 def _sides(run: RunCore, recorded: RecordedCall | None, key: CallKey, packed: Packed) -> Sides:

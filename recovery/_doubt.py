@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from eventlog._dataclass import dataclass
 from recovery._effects import Effect, Invoke
-from recovery._events import CallFailed, CallResolved, CallReturned
-from recovery._keys import CallKey, idempotency_key
+from recovery._events import CallFailed, CallIntended, CallResolved, CallReturned
 from recovery._shorten import shorten
 from recovery._tool import Arguments, Call, Resolution, ToolSpec
 from recovery._values import OutcomeUnknown, pack
@@ -38,22 +37,20 @@ class Settled:
 def call_of(
     run: RunCore | History | Skimmed,
     lsn: int,
-    key: CallKey,
+    intent: CallIntended,
     given: Arguments,
     attempt: tuple[int, int],
 ) -> Call:
     """The call as its tool or an operator sees it; ``attempt`` is its number and when it began."""
     number, started_ns = attempt
-    # The effect of a call that came here with a fork may have happened under the key it had there.
-    idempotent = run.replay.foreign_key(lsn) or idempotency_key(run.uid, key)
-    return Call(run.run_id, lsn, key.scope, key.tool, *given, key.call_id,
-                idempotent, number, started_ns)  # fmt: skip
+    return Call(run.run_id, lsn, intent.scope, intent.tool, *given, intent.call_id,
+                intent.idempotency_key(run.uid), number, started_ns)  # fmt: skip
 
 
 def recorded_call(run: RunCore | History, made: RecordedCall | Made) -> Call:
     """The same of a recorded call, with the arguments that its record has."""
     given = made.intent.arguments or ((), {})
-    return call_of(run, made.lsn, made.intent.identity, given, (made.attempts, made.time_ns))
+    return call_of(run, made.lsn, made.intent, given, (made.attempts, made.time_ns))
 
 
 def settle(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Settled | None]:
@@ -62,9 +59,7 @@ def settle(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, S
     match spec.after_crash:
         case "retry":
             how = Resolution.retry()
-        case "report" if run.replay.losses is not None and not run.replay.used_up:
-            # It is recorded that the agent went on with an outcome, which is lost: without it the
-            # agent would do something else than it did.
+        case "report" if _is_behind_a_loss(run, call):
             how = Resolution.unknown()
         case "report":
             how = Resolution.outcome(OutcomeUnknown(spec.name, call.idempotency_key))
@@ -83,6 +78,14 @@ def settle(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, S
     event = CallResolved(call.lsn, how.how, value, who)
     lsn = run.emit(event)
     return None if how.how == "retry" else Settled(lsn, event)
+
+
+def _is_behind_a_loss(run: RunCore, call: Call) -> bool:
+    """Whether the agent may have had the outcome and gone on with it: without it, it would do
+    something else than it did. And an agent that tries again whatever it is told nothing of would
+    do so for ever, for nobody knows of which call that is true."""
+    losses = run.replay.losses
+    return losses is not None and (call.lsn in losses.presumed or not run.replay.used_up)
 
 
 def _others_in_doubt(run: RunCore) -> list[Call]:

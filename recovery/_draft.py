@@ -13,8 +13,8 @@ import msgpack
 
 from eventlog._dataclass import dataclass
 from eventlog._record import Packed, Record, unpack
-from recovery._events import CallIntended, Event
-from recovery._keys import UNDO_PREFIX, call_scope, idempotency_key, outer_call
+from recovery._events import CallDecided, CallIntended, Event
+from recovery._keys import UNDO_PREFIX, call_scope, outer_call
 from recovery._parts import Parts, pack_stand_in, stand_in_of
 from recovery._values import Ref
 
@@ -66,10 +66,12 @@ class Mover:
         """Add the event, its references changed; none if it is about a call that is not there."""
         body = unpack(record.packed)  # values of ours stay as they are
         if isinstance(event, CallIntended):
-            body["key"] = event.key or idempotency_key(self._uid, event.identity)
+            body["key"] = event.idempotency_key(self._uid)
             if event.tool.startswith(UNDO_PREFIX):  # its id is the LSN of the call that it undoes
                 undone = int(event.call_id) if event.call_id.isdecimal() else 0
                 body["call_id"] = str(self.at.get(undone, 0))
+        if isinstance(event, CallDecided):
+            body["inbox"] = 0  # that is in the inbox of another run
         for name in body:
             moved = self._moved(name, body[name])
             if moved is None and body[name] is not None:

@@ -14,7 +14,7 @@ from msgpack import Packer
 from eventlog._dataclass import dataclass
 from eventlog._record import Packed, Record
 from recovery._errors import UnreadableValueError
-from recovery._keys import CallKey
+from recovery._keys import CallKey, idempotency_key
 from recovery._values import pack, unpack, unpack_map
 
 
@@ -60,8 +60,9 @@ class CallIntended:
 
     ``args`` is [positional, by name] while that is small or the call can be undone, else None;
     ``size`` is its packed size. ``undo`` names the function that undoes it, "" if none does;
-    ``child`` the run that it starts. ``key`` is the idempotency key of a call that was made in
-    another run and came here with a fork; empty where it follows from the identity.
+    ``child`` the run that it starts. ``key`` is the idempotency key of a call that was made inside
+    another one, or in another run and came here with a fork; empty where it follows from the
+    identity.
     ``asks_until``: somebody has to approve it before it begins, until then (seconds since 1970, or
     infinity); None where nobody has to. ``lost``: True where it may have been made before, for its
     record may be among those that are lost; None where it was not.
@@ -87,6 +88,10 @@ class CallIntended:
         """Which call of its run it is."""
         return CallKey(self.scope, self.tool, self.call_id, self.digest, self.occurrence)
 
+    def idempotency_key(self, uid: str) -> str:
+        """What the outside world may know it by, in run ``uid``."""
+        return self.key or idempotency_key(uid, self.identity)
+
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """What it was made with; None when that was too large to be recorded."""
@@ -100,7 +105,8 @@ class CallIntended:
 class CallDecided:
     """Somebody has said yes or no to a call that asked for it. A call with a yes may have begun.
 
-    ``inbox``: the LSN of the message, in the run's inbox; 0: nobody decided in time.
+    ``inbox``: the LSN of the message, in the run's inbox; 0: nobody decided in time, or it came
+    here with a fork.
     """
 
     kind: ClassVar = "decided"

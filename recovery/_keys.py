@@ -54,6 +54,18 @@ def idempotency_key(uid: str, key: CallKey) -> str:
     return str(xxhash.xxh3_128_hexdigest(msgpack.packb(parts)))
 
 
+def nested_key(outer: str, key: CallKey) -> str:
+    """The same of a call made inside the call with the idempotency key ``outer``; "" for one that
+    has its key from elsewhere.
+
+    It does not follow from the scope, the LSN of the outer call: should that be among records that
+    are lost, the outer call is recorded anew, and what is made inside it is the same as before.
+    """
+    if not outer or key.tool.startswith(UNDO_PREFIX):
+        return ""
+    return idempotency_key(outer, replace(key, scope=""))
+
+
 def step_scope(step: int) -> str:
     """The scope of calls made in a step; 0 is the code before the first one."""
     return str(step)

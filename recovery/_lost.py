@@ -10,8 +10,11 @@ It could have been made there if the agent can have come to it by then:
 * a call made inside a call that had begun before the loss ended;
 * a call made inside one that is itself in doubt for this reason.
 
-When the code has done, since the repair, as many things as there are lost records, then all of the
-lost ones are accounted for, and what comes now is new: in the same task, or in another step.
+When the code has come by as many things, in the same task, as there are lost records, then all of
+the lost ones are accounted for, and what comes now is new. So are calls of the step behind the last
+one that fits into what is lost beside what is known to have been there. Both hold as long as the
+code does what it did: not once it was given anything that may not be what it got then, the outcome
+of a call that was made again, or another time or random number.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dataclasses import field
 
 from eventlog._dataclass import dataclass
 from recovery._events import (
+    CallAbandoned,
     CallFailed,
     CallIntended,
     CallResolved,
@@ -64,25 +68,28 @@ class Losses:
     """The losses in the part of a log that is replayed, and what may have been among them.
 
     ``step`` is the one that was over where that part begins. ``drawn``: whether the code was given
-    another time, random number or id than the one that may be lost.
+    another time, random number or id than the one that may be lost. ``strayed``: whether it may do
+    something else than it did, for it was given something else.
     """
 
     step: int
     gaps: list[Gap] = field(default_factory=list)
     presumed: set[int] = field(default_factory=set)  # intents of calls that may have been made
     drawn: bool = False
+    strayed: bool = False
     upto_change: int = 0  # the highest step in which a change of the messages cannot be read
     _high: int = 0  # the highest step that may have begun
     _declared: list[tuple[int, int]] = field(default_factory=list)
-    _spent: int = 0  # things done since, each of which may be one of those lost
+    _orphans: set[int] = field(default_factory=set)  # lost intents of which something is told
+    _spent: int = 0  # steps begun since, and calls that were made then: records that were lost
 
     def __post_init__(self) -> None:
         self._high = self.step
 
     @property
     def room(self) -> int:
-        """How many records are lost."""
-        return sum(gap.count for gap in self.gaps)
+        """For how many things a call may come to that are not recorded, or only in part."""
+        return sum(gap.count for gap in self.gaps) + len(self._orphans)
 
     @property
     def upto(self) -> int:
@@ -104,13 +111,10 @@ class Losses:
                     gap.is_bounded = gap.is_bounded or not gap.repaired
             case CallIntended(lost=True):
                 self.presumed.add(lsn)
-                self._spend(event.scope)
-            case CallReturned() | CallFailed() | CallResolved() if event.call in self.presumed:
-                self._spend(str(self.step))
-            case ValueRecorded(scope=scope):
-                self._spend(scope)
-            case MessagesChanged():
-                self._spend(str(self.step))
+            case ValueRecorded():
+                self.strayed |= self._is_repaired
+            case CallReturned() | CallFailed() | CallResolved() | CallAbandoned():
+                self._end(event)
 
     def hides(self, key: CallKey, before: int = 0) -> bool:
         """Whether a call that is not recorded may have been, among what is lost.
@@ -121,7 +125,7 @@ class Losses:
         outer = outer_call(key.scope)
         if outer in self.presumed:
             return True  # perhaps not even lost, but recorded inside of a call that is
-        if before + 1 > self.room:
+        if before + 1 > self.room and not self.strayed:
             return False
         if outer:
             return any(outer < gap.last for gap in self.gaps)
@@ -179,17 +183,30 @@ class Losses:
             if not gap.repaired and not gap.is_bounded and step > gap.begun:
                 gap.upto, gap.is_bounded = min(gap.upto, step - 1), True
         if step > self.step:
-            if any(gap.repaired for gap in self.gaps):
+            if self._is_repaired:
                 self._spent += 1
-                if self._spent + 1 > self.room:
+                if self._spent + 1 > self.room and not self.strayed:
                     for gap in self.gaps:
                         gap.upto = min(gap.upto, step - 1)
             self.step = self._high = step
 
-    def _spend(self, scope: str) -> None:
-        # Of the present step alone: what a task of an earlier one does may have come later then.
-        if step_of(scope) == self.step and any(gap.repaired for gap in self.gaps):
-            self._spent += 1
+    @property
+    def _is_repaired(self) -> bool:
+        return any(gap.repaired for gap in self.gaps)
+
+    def _end(self, event: CallReturned | CallFailed | CallResolved | CallAbandoned) -> None:
+        """A call has its outcome, which it may have had before, among what is lost."""
+        call = event.call
+        if self.hold(call):
+            self._orphans.add(call)  # its intent is lost, and this is not
+        elif call in self.presumed or any(gap.repaired and call < gap.last for gap in self.gaps):
+            match event:
+                case CallResolved(how="retry") | CallAbandoned(went_on=False):
+                    pass  # not yet
+                case CallResolved(how="outcome", who=who) if who != "after_crash=report":
+                    self._spent += call in self.presumed  # it was made: so its record was there
+                case _:
+                    self.strayed = True
 
 
 def losses_in(events: Iterable[tuple[int, int, Event]], step: int) -> Losses | None:

@@ -10,7 +10,6 @@ from eventlog._dataclass import dataclass
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import UnreadableValueError
 from recovery._existing import backend_of, reader_of
-from recovery._keys import idempotency_key
 from recovery._signals import Signals
 from recovery._skimmed import Skimmed, skim_run
 from recovery._values import unpack, unpack_map
@@ -50,10 +49,7 @@ def posted(store: CheckpointStore | RunStore, run_id: str) -> list[Posted]:
 
 def _untaken(inbox: LogReader, run: Skimmed) -> list[Posted]:
     signals = _taken(run)
-    asking = {
-        run.replay.foreign_key(one.lsn) or idempotency_key(run.uid, one.key): one
-        for one in run.replay.undecided()
-    }
+    asking = {one.intent.idempotency_key(run.uid): one for one in run.replay.undecided()}
     names = {_awaited(one.intent.args) for one in run.open_calls() if one.intent.tool == "wait_for"}
     found: list[Posted] = []
     decided: dict[str, int] = {}  # where in `found` the last decision about a call is

@@ -171,7 +171,6 @@ class Replay:
     earlier: Earlier = field(default_factory=Earlier)  # what attempts that are over have left
     _calls: dict[CallKey, RecordedCall] = field(default_factory=dict)
     _by_lsn: dict[int, RecordedCall] = field(default_factory=dict)
-    _foreign: dict[int, str] = field(default_factory=dict)  # idempotency keys, by LSN
     _values: dict[tuple[str, str, int], tuple[int, ValueRecorded]] = field(default_factory=dict)
     _steps: dict[int, int] = field(default_factory=dict)
     _step_ns: int = 0
@@ -193,8 +192,6 @@ class Replay:
         replay.losses = losses_in(known, step)
         dropped = dropped_by(event for _, _, event in known)
         replay._dropped = dropped
-        replay._foreign = {lsn: event.key for lsn, _, event in known
-                           if isinstance(event, CallIntended) and event.key}  # fmt: skip
         for lsn, time_ns, event in known:
             if not (lsn in dropped and isinstance(event, RECORDED_ANEW)):
                 replay._add(lsn, time_ns, event)
@@ -275,8 +272,7 @@ class Replay:
         asking = self._by_lsn.get(event.call)
         if asking is not None:
             asking.decided, asking.unsure = event, False
-            if not asking.intent.key:  # else perhaps of the inbox of another run
-                asking.heard = max(asking.heard, event.inbox)
+            asking.heard = max(asking.heard, event.inbox)
 
     def _add_change(self, lsn: int, event: MessagesChanged) -> None:
         if self.losses is not None and self.losses.refers_to_lost(event):
@@ -441,10 +437,6 @@ class Replay:
         """
         may_have = self.losses is not None and self.losses.reaches(step + 1)
         return bool(self._steps) or may_have
-
-    def foreign_key(self, lsn: int) -> str:
-        """The idempotency key that the call of this LSN had in the run that it was forked from."""
-        return self._foreign.get(lsn, "")
 
     def _is_unclaimed(self, call: RecordedCall) -> bool:
         return not (call.key not in self._calls or self._is_optional(call)

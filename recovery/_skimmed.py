@@ -110,7 +110,7 @@ class Skimmed:
         except (UnreadableValueError, ValueError):
             given = [[...], {}]
         args, kwargs = given if given is not None else ([], {})
-        return call_of(self, made.lsn, made.key, (tuple(args), kwargs),
+        return call_of(self, made.lsn, made.intent, (tuple(args), kwargs),
                        (made.attempts, made.time_ns))  # fmt: skip
 
 

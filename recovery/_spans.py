@@ -37,7 +37,7 @@ from recovery._events import (
     RunUndone,
     StepStarted,
 )
-from recovery._keys import idempotency_key, outer_call, step_of
+from recovery._keys import outer_call, step_of
 from recovery._usage import usage_from
 
 # Of a span; what there is more is counted. OpenTelemetry's own limit.
@@ -275,7 +275,7 @@ class Spans:
             about["agent_eventlog.child.run.id"] = intent.child
         if not waits:
             with suppress(ValueError, OverflowError):  # an identity that no call has
-                key = intent.key or idempotency_key(self._uid, intent.identity)
+                key = intent.idempotency_key(self._uid)
                 about["agent_eventlog.idempotency_key"] = key
         state = "waiting" if waits else "asks" if intent.asks_until is not None else "in doubt"
         made = Span(span, parent, "wait" if waits else "call", intent.tool, time_ns,

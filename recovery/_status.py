@@ -24,7 +24,7 @@ from recovery._events import (
 from recovery._existing import backend_of, reader_of
 from recovery._family import ParentRun
 from recovery._history import Ended, Entry
-from recovery._keys import idempotency_key, step_of
+from recovery._keys import step_of
 from recovery._lineage import ForkedFrom
 from recovery._progress import Progress, ProgressTally
 from recovery._replay import RecordedCall, Replay
@@ -250,7 +250,7 @@ class _Read:
         return OpenCall(
             call.lsn, intent.tool, intent.call_id, step_of(intent.scope), state, then,
             intent.after_crash, call.attempts, call.time_ns / 1e9,
-            self.replay.foreign_key(call.lsn) or idempotency_key(uid, call.key), intent.size,
+            intent.idempotency_key(uid), intent.size,
             intent.child, _packed(intent.args),
         )  # fmt: skip
 

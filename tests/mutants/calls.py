@@ -28,9 +28,9 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "    return call_of(run, run.emit(event), key, given, (1, time.time_ns()))",
+                "    return call_of(run, run.emit(event), event, given, (1, time.time_ns()))",
                 "    run.late = event\n"
-                "    return call_of(run, run._log.last_lsn + 1, key, given, (1, time.time_ns()))",
+                "    return call_of(run, run._log.last_lsn + 1, event, given, (1, time.time_ns()))",
             ),
             Edit(
                 ATTEMPTS,

@@ -6,7 +6,7 @@ from tests.mutants._mutant import Edit, Mutant
 
 FORK, DRAFT, LINEAGE = "recovery/_fork.py", "recovery/_draft.py", "recovery/_lineage.py"
 HISTORY, REPLAY, STORED = "recovery/_history.py", "recovery/_replay.py", "recovery/_stored.py"
-COMPARE, TOLD, DOUBT = "recovery/_comparing.py", "recovery/_told.py", "recovery/_doubt.py"
+COMPARE, TOLD, EVENTS = "recovery/_comparing.py", "recovery/_told.py", "recovery/_events.py"
 
 TESTS = "unit/test_recovery_fork.py::"
 COMPARING = "unit/test_recovery_compare.py::"
@@ -27,13 +27,24 @@ MUTANTS = [
     Mutant(
         "fork-of-a-fork-computes-keys-anew",
         "The second fork gives a copied call a third key, under which nothing has happened.",
-        [Edit(DRAFT, "event.key or idempotency_key(", "idempotency_key(")],
+        [
+            Edit(
+                DRAFT,
+                "event.idempotency_key(self._uid)",
+                "idempotency_key(self._uid, event.identity)",
+            ),
+            Edit(
+                DRAFT,
+                "from recovery._keys import UNDO_PREFIX,",
+                "from recovery._keys import idempotency_key, UNDO_PREFIX,",
+            ),
+        ],
         [TESTS + "test_a_call_in_doubt_is_in_doubt_in_the_fork_under_its_key"],
     ),
     Mutant(
         "fork-does-not-use-the-keys-it-has",
         "The key is recorded, and the tool is given another one.",
-        [Edit(DOUBT, "run.replay.foreign_key(lsn) or idempotency_key(", "idempotency_key(")],
+        [Edit(EVENTS, "return self.key or idempotency_key(", "return idempotency_key(")],
         [TESTS + "test_a_call_in_doubt_is_in_doubt_in_the_fork_under_its_key"],
     ),
     Mutant(

@@ -7,9 +7,10 @@ from tests.mutants._mutant import Edit, Mutant
 REPAIR, LAYOUT, REWRITE, BACKUP = (
     "eventlog/repair.py", "eventlog/_layout.py", "eventlog/_rewrite.py", "eventlog/_backup.py",
 )  # fmt: skip
-LOST, REPLAY, CALL, ATTEMPTS, APPROVAL, HISTORY, CONVERSATION, CHILDREN = (
+LOST, REPLAY, CALL, ATTEMPTS, APPROVAL, HISTORY, CONVERSATION, CHILDREN, KEYS, DOUBT = (
     f"recovery/_{name}.py" for name in (
         "lost", "replay", "call", "attempts", "approval", "history", "conversation", "children",
+        "keys", "doubt",
     )
 )  # fmt: skip
 RUNS = "property/test_repaired_runs.py::test_nothing_is_done_twice_behind_a_repair"
@@ -166,6 +167,54 @@ MUTANTS = [
         "A repeatable call whose record is lost is made again, and the side effects inside it too.",
         [Edit(LOST, "        if outer in self.presumed:\n", "        if False:\n")],
         [RUNS],
+    ),
+    Mutant(
+        "keys-of-inner-calls-follow-the-log",
+        "What is made inside a call that is recorded anew is another call to the outside world.",
+        [Edit(KEYS, "if not outer or key.tool.startswith(UNDO_PREFIX):", "if True:")],
+        [ONE + "test_what_is_made_inside_a_call_whose_intent_is_lost_is_known_by_its_key"],
+    ),
+    Mutant(
+        "code-that-strayed-is-counted",
+        "The agent does other things than it did, and what it then comes to is taken for new.",
+        [
+            Edit(
+                LOST,
+                "if before + 1 > self.room and not self.strayed:",
+                "if before + 1 > self.room:",
+            )
+        ],
+        [ONE + "test_an_agent_that_may_do_something_else_meets_what_is_lost_later"],
+    ),
+    Mutant(
+        "steps-of-code-that-strayed-are-counted",
+        "The same, of what it comes to in a later step.",
+        [
+            Edit(
+                LOST,
+                "self._spent + 1 > self.room and not self.strayed:",
+                "self._spent + 1 > self.room:",
+            )
+        ],
+        [UNIT + "test_code_that_was_given_something_else_may_come_to_what_is_lost_later"],
+    ),
+    Mutant(
+        "outcome-that-is-there-counts-as-lost",
+        "Of a call the intent is lost and the outcome is not: it accounts for two lost records.",
+        [Edit(LOST, " + len(self._orphans)", "")],
+        [UNIT + "test_an_outcome_that_is_not_lost_accounts_for_nothing"],
+    ),
+    Mutant(
+        "unknown-reported-behind-a-loss",
+        "An agent that tries until it is told the outcome tries for ever.",
+        [
+            Edit(
+                DOUBT,
+                "(call.lsn in losses.presumed or not run.replay.used_up)",
+                "not run.replay.used_up",
+            )
+        ],
+        [ONE + "test_a_call_that_reports_what_is_unknown_parks_where_it_may_be_lost"],
     ),
     Mutant(
         "retry-decided-before-the-loss-counts",

@@ -394,7 +394,8 @@ def outcomes(disk: SimulatedDisk) -> list[tuple[int, int, Any]]:
 def in_doubt(disk: SimulatedDisk) -> list[tuple[int, CallIntended]]:
     """(LSN, intent) of the calls of which nothing says how they ended, nor that to make them again.
 
-    What was called inside a call that has an outcome is covered by it.
+    What was called inside a call that has an outcome is covered by it; and inside one whose intent
+    is lost, by the one that is recorded in its place.
     """
     made: dict[int, CallIntended] = {}
     last: dict[int, Any] = {}
@@ -416,7 +417,7 @@ def in_doubt(disk: SimulatedDisk) -> list[tuple[int, CallIntended]]:
 
     def covered(scope: str) -> bool:
         outer = outer_call(scope)  # whose own record may be lost
-        return outer > 0 and (over(outer) or (outer in made and covered(made[outer].scope)))
+        return outer > 0 and (outer not in made or over(outer) or covered(made[outer].scope))
 
     return [(lsn, intent) for lsn, intent in made.items()
             if not (over(lsn) or isinstance(last.get(lsn), AttemptFailed | CallResolved))
@@ -459,7 +460,9 @@ def licensed_again(world: World, call: Any, policy: str) -> str:
     assert world.store.log is not None
     durable_lsn = world.store.log.durable_lsn
     held = [event for lsn, event in events(world.disk) if lsn <= durable_lsn]
-    if policy == "report" or CallRetried(call.lsn, call.attempt) not in held:
+    # Of a call behind a loss nobody reports that its outcome is unknown: a person has to say.
+    never = policy == "report" and not world.harmed
+    if never or CallRetried(call.lsn, call.attempt) not in held:
         return f"attempt {call.attempt} without a durable record of it"
     said = sum((isinstance(event, CallResolved) and (event.call, event.how) == (call.lsn, "retry"))
                or (isinstance(event, AttemptFailed) and event.call == call.lsn)

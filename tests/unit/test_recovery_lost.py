@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from eventlog import Packed
 from recovery._events import (
+    CallAbandoned,
+    CallFailed,
     CallIntended,
+    CallResolved,
     CallReturned,
     Event,
     HistoryDropped,
@@ -69,21 +74,57 @@ def test_a_step_that_begins_anew_behind_an_accepted_divergence_says_nothing_eith
     assert found.hides(key("4"))
 
 
-def test_when_as_much_was_done_as_is_lost_what_comes_is_new() -> None:
-    events: list[tuple[int, Event]] = [
-        (1, StepStarted(3)), (2, RecordsLost(6)), (7, LogRepaired([[2, 6]])),
-        (8, intent("3", lost=True)), (9, CallReturned(8, 1)), (10, MessagesChanged(0, 0, [1])),
-    ]  # fmt: skip
-    # Five are lost, three are accounted for, the beginning of step 4 is one, a call would be one.
-    assert losses(*events, (11, StepStarted(4))).hides(key("4"))
-    more = losses(*events, (11, ValueRecorded("3", "now", 1, 1)), (12, StepStarted(4)))
+def was_made(lsn: int, scope: str = "3") -> list[tuple[int, Event]]:
+    """A call that may be among what is lost, and somebody who knows that it took place."""
+    return [(lsn, intent(scope, lost=True)),
+            (lsn + 1, CallResolved(lsn, "outcome", 1, "operator"))]  # fmt: skip
+
+
+REPAIRED: list[tuple[int, Event]] = [
+    (1, StepStarted(3)), (2, RecordsLost(4)), (5, LogRepaired([[2, 4]]))
+]  # fmt: skip
+
+
+def test_when_as_much_was_there_as_is_lost_the_next_step_is_new() -> None:
+    # Three are lost: the call that was made, the beginning of step 4, and one more may be.
+    assert losses(*REPAIRED, *was_made(6), (8, StepStarted(4))).hides(key("4"))
+    more = losses(*REPAIRED, *was_made(6), *was_made(8, "1"), (10, StepStarted(4)))
     assert not more.hides(key("4")) and more.hides(key("3"))
 
 
-def test_what_a_task_of_an_earlier_step_does_accounts_for_nothing() -> None:
-    found = losses((1, StepStarted(3)), (2, RecordsLost(3)), (4, LogRepaired([[2, 3]])),
-                   (5, intent("1", lost=True)), (6, StepStarted(4)))  # fmt: skip
-    assert found.hides(key("3"))
+@pytest.mark.parametrize(
+    "given",
+    [
+        CallReturned(6, 1),
+        CallFailed(6, "ValueError", "", [], ""),
+        CallResolved(6, "fail", "why", "operator"),
+        CallResolved(6, "outcome", 1, "after_crash=report"),
+        CallAbandoned(6, 1, "cancelled", went_on=True),
+        ValueRecorded("3", "now", 1, 1),
+    ],
+    ids=lambda event: f"{event.kind} {getattr(event, 'how', '')}",
+)
+def test_code_that_was_given_something_else_may_come_to_what_is_lost_later(given: Event) -> None:
+    for call in (intent("3", lost=True), intent("3")):
+        found = losses((1, StepStarted(3)), (2, RecordsLost(4)), (5, LogRepaired([[2, 4]])),
+                       (6, call), (7, given), (8, StepStarted(4)))  # fmt: skip
+        new = call.lost is None and not isinstance(given, ValueRecorded)
+        assert found.hides(key("3"), before=9) is not new, "its outcome is that of a new call"
+    found = losses((1, StepStarted(3)), (6, intent("3")), (7, RecordsLost(8)),
+                   (9, LogRepaired([[7, 8]])), (10, given), (11, StepStarted(4)))  # fmt: skip
+    assert found.hides(key("4"), before=9), "the outcome may have been lost"
+
+
+def test_what_is_to_be_made_again_was_given_nothing_yet() -> None:
+    for given in (CallResolved(6, "retry", None, "operator"), CallAbandoned(6, 1, "timeout")):
+        found = losses(*REPAIRED, (6, intent("3", lost=True)), (7, given))
+        assert not found.hides(key("3"), before=3)
+
+
+def test_an_outcome_that_is_not_lost_accounts_for_nothing() -> None:
+    found = losses((1, StepStarted(3)), (2, RecordsLost(2)), (3, CallReturned(2, 1)),
+                   (4, RecordsLost(4)), (5, LogRepaired([[2, 2], [4, 4]])))  # fmt: skip
+    assert found.hides(key("3"), before=2) and not found.hides(key("3"), before=3)
 
 
 def test_calls_inside_a_call_that_began_before_the_loss_ended_may_be_among_it() -> None:

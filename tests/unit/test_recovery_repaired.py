@@ -20,6 +20,7 @@ from recovery import (
     RunEvent,
     WaitingError,
     approve,
+    current_call,
     events,
     resolve,
     signal,
@@ -140,6 +141,102 @@ def test_a_call_whose_intent_is_lost_is_in_doubt_and_its_resolution_is_served() 
     report = result["report"]
     assert report.lost and "repaired by ops: bad sector" in report.lost[0]
     assert f"LOST: {report.lost[0]}" in str(report)
+
+
+@pytest.mark.parametrize("of_both", [False, True], ids=["outer", "both"])
+def test_what_is_made_inside_a_call_whose_intent_is_lost_is_known_by_its_key(of_both: bool) -> None:
+    """The outer call is recorded anew elsewhere; the outside world knows the inner one by key."""
+    paid: dict[str, int] = {}
+
+    def known(call: Any) -> Resolution:
+        return Resolution.outcome("paid") if call.idempotency_key in paid else Resolution.retry()
+
+    @tool(reconcile=known)
+    def pay(amount: int) -> str:
+        call = current_call()
+        assert call is not None
+        paid[call.idempotency_key] = amount
+        return "paid"
+
+    dies = [True]
+
+    @tool(after_crash="retry")
+    def order(number: int) -> str:
+        outcome = pay(number)
+        if dies:
+            dies.pop()
+            raise Died
+        return outcome
+
+    def agent(run: Any) -> Any:
+        for _ in run.steps():
+            return run.call(order, 7)
+
+    store = a_run(agent)
+    assert len(paid) == 1
+    lose(
+        store, lambda event: isinstance(event, CallIntended) and (of_both or event.tool == "order")
+    )
+    assert run_sync(agent, store)["result"] == "paid"
+    assert len(paid) == 1, "paid twice, under another key"
+
+
+def test_a_call_that_reports_what_is_unknown_parks_where_it_may_be_lost() -> None:
+    """An agent that tries until it is told the outcome would try for ever."""
+
+    @tool(after_crash="report")
+    def mail(to: str) -> str:
+        executed[to] += 1
+        return "sent"
+
+    def agent(run: Any) -> Any:
+        for _ in run.steps():
+            for attempt in range(99):
+                if run.call(mail, "bob", call_id=f"try {attempt}") == "sent":
+                    break
+            if executed["end"]:
+                return attempt
+            executed["end"] += 1
+            raise Died
+
+    store = a_run(agent)
+    lose(store, lambda event: isinstance(event, CallIntended))
+    with pytest.raises(InDoubtError) as stopped:
+        run_sync(agent, store)
+    assert stopped.value.calls[0].call_id == "try 0" and executed["bob"] == 1
+    resolve(store, RUN, stopped.value.calls[0].lsn, Resolution.outcome("sent"))
+    assert run_sync(agent, store)["result"] == 0 and executed["bob"] == 1
+
+
+def test_an_agent_that_may_do_something_else_meets_what_is_lost_later() -> None:
+    """The model is asked again and wants more things first; the mail comes when as much was done
+    as is lost, and had been sent."""
+    wanted = [["a", "b", "c", "mail"], ["mail"]]
+
+    @tool(after_crash="retry")
+    def ask() -> list[str]:
+        return wanted.pop()
+
+    def agent(run: Any) -> Any:
+        for _ in run.steps():
+            for what in run.call(ask):
+                run.call(send, what)
+            if executed["end"]:
+                return "done"
+            executed["end"] += 1
+            raise Died
+
+    store = a_run(agent)
+    assert executed["mail"] == 1
+    lose(store, lambda event: isinstance(event, CallReturned | CallIntended))
+    for _ in range(4):
+        with pytest.raises(InDoubtError) as stopped:
+            run_sync(agent, store)
+        (call,) = stopped.value.calls
+        how = Resolution.outcome("sent") if executed[call.args[0]] else Resolution.retry()
+        resolve(store, RUN, call.lsn, how, who="me")
+    assert run_sync(agent, store)["result"] == "done"
+    assert executed == {"mail": 1, "a": 1, "b": 1, "c": 1, "end": 1}
 
 
 def test_a_call_that_was_to_be_made_again_and_may_have_been_is_in_doubt() -> None:

@@ -21,7 +21,7 @@ from recovery._events import (
     ChildStarted,
     SignalTaken,
 )
-from recovery._keys import idempotency_key, outer_call
+from recovery._keys import outer_call
 from recovery._readable import readable
 from recovery._run_event import RunEvent
 from recovery._status import OpenCall
@@ -160,7 +160,7 @@ class Calls:
             "args": self._arguments(held),
         }  # fmt: skip
         if self.uid and held.after_crash not in ("wait", "retry"):
-            about["key"] = printable(held.key) or idempotency_key(self.uid, held.identity)
+            about["key"] = printable(held.idempotency_key(self.uid))
         asks = held.after_crash == "wait" or held.asks_until is not None
         call = _Call(bar, about, "wait" if asks else "work")
         if held.asks_until is not None:
