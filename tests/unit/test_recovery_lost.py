@@ -113,6 +113,9 @@ def test_code_that_was_given_something_else_may_come_to_what_is_lost_later(given
     found = losses((1, StepStarted(3)), (6, intent("3")), (7, RecordsLost(8)),
                    (9, LogRepaired([[7, 8]])), (10, given), (11, StepStarted(4)))  # fmt: skip
     assert found.hides(key("4"), before=9), "the outcome may have been lost"
+    made = [*was_made(6), *was_made(8)]
+    found = losses(*REPAIRED, *made, (10, ValueRecorded("3", "now", 1, 1)), (11, StepStarted(4)))
+    assert found.hides(key("4")), "as much was there as is lost, and step 4 may be another one"
 
 
 def test_what_is_to_be_made_again_was_given_nothing_yet() -> None:
