@@ -18,7 +18,7 @@ MUTANTS = [
         [
             Edit(
                 DRAFT,
-                'body["key"] = event.key or idempotency_key(self._uid, event.identity)',
+                'body["key"] = event.idempotency_key(self._uid)',
                 "pass",
             )
         ],
