@@ -347,12 +347,12 @@ async def send(what: str) -> str:
     return f"sent {what}"
 
 
-def cancelling(function: Any, *args: Any) -> Any:
+def cancelling(function: Any, *args: Any, after_s: float = 0.02) -> Any:
     """An agent that cancels a call and goes on, and whose process dies once, after that."""
 
     async def agent(run: Run) -> Any:
         with suppress(TimeoutError):
-            async with asyncio.timeout(0.02):
+            async with asyncio.timeout(after_s):
                 await run.call(function, *args)
         sent = await run.call(send, "next")
         if executed["agent"] == 0:
@@ -509,7 +509,7 @@ def test_calls_inside_a_cancelled_call_are_no_divergence() -> None:
         await send("inside")
         await asyncio.Event().wait()
 
-    agent = cancelling(outer)
+    agent = cancelling(outer, after_s=0.5)  # by then it has come to what it waits for
     store = die_in(agent, disk_store())
     assert run(agent, store)["result"] == "sent next"
     assert executed == {"inside": 1, "next": 1, "agent": 1}
