@@ -263,4 +263,16 @@ MUTANTS = [
         ],
         [LOOP + "test_a_result_goes_to_no_other_call_of_its_id"],
     ),
+    Mutant(
+        "hive-served-result-is-of-another-type",
+        "What an AgentLoop gave comes from the record as a NodeResult, without what that lacks.",
+        [
+            Edit(
+                GRAPH,
+                "return hint if isinstance(hint, type) else type_beside",
+                "return type_beside",
+            )
+        ],
+        [GRAPHS + "test_a_node_gives_the_type_that_it_says_also_from_the_record"],
+    ),
 ]

@@ -211,9 +211,7 @@ class _Executor:
         for attempt in range(spec.max_retries):
             scoped = memory.with_permissions(spec.input_keys, spec.output_keys)
             ctx = self.context(self.runtime, spec.id, spec, scoped, given, self.llm, attempt + 1)
-            wrong = impl.validate_input(ctx)
-            if wrong:
-                return NodeResult(False, error="; ".join(wrong))
+            impl.validate_input(ctx)  # what is wrong is reported, and goes on
             try:
                 result = await impl.execute(ctx)
             except Exception as exc:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -27,10 +28,12 @@ from tests.unit.hive_graphs import (
     GraphExecutor,
     GraphSpec,
     LLMProvider,
+    NodeContext,
     NodeProtocol,
     NodeResult,
     NodeSpec,
     Orchestrator,
+    SharedMemory,
 )
 from tests.unit.lives import RUN, Died, Disk, after_death, disk_store
 
@@ -290,6 +293,41 @@ def test_nodes_registered_later_are_recorded_and_are_what_they_were():
     asyncio.run(RecoverableAgent(agent, store).run_with_recovery(None, RUN))
     assert seen == [(True, ("hello",))]
     assert [call.tool for call in _calls(store)] == ["node n0"]
+
+
+def test_a_node_gives_the_type_that_it_says_also_from_the_record():
+    @dataclass
+    class AgentResult:
+        success: bool
+        output: dict[str, Any] = field(default_factory=dict)
+        exit_reason: str = "?"
+        conversation: Any = None
+
+    class Unannotated(Node):
+        async def execute(self, ctx):
+            return NodeResult(True, {"n1": 1}, tokens_used=7)
+
+    class AgentLoop(Node):
+        async def execute(self, ctx: Any) -> AgentResult:  # type: ignore[override]
+            return AgentResult(True, {"n0": 1}, "completed", conversation=object())
+
+    AgentLoop.execute.__annotations__["return"] = AgentResult  # as at the top of a module
+    store, seen = disk_store(), list[Any]()
+
+    async def agent(run: Any) -> None:
+        nodes = recorded_nodes(run, {"n0": AgentLoop(adds_up), "n1": Unannotated(adds_up)})
+        for name in ("n0", "n1"):
+            ctx = NodeContext(None, name, NodeSpec(name), SharedMemory())
+            seen.append(await nodes[name].execute(ctx))
+        if len(seen) == 2:
+            raise Died
+
+    made = RecoverableAgent(agent, store)
+    with pytest.raises(Died):
+        asyncio.run(made.run_with_recovery(None, RUN))
+    asyncio.run(made.run_with_recovery(None, RUN))
+    assert seen[:2] == seen[2:] == [AgentResult(True, {"n0": 1}, "completed"),
+                                    NodeResult(True, {"n1": 1}, tokens_used=7)]  # fmt: skip
 
 
 def test_a_plain_completion_is_recorded_too():

@@ -46,6 +46,7 @@ from recovery._values import Ref, digest, pack, pack_arguments, pack_list, unpac
 
 TASK = {"hive": "conversation"}
 SHARED = ("phase_id", "run_id")  # by which Hive tells conversations in one store apart
+UNSEEN_MAX = 1000  # more calls than any model asks for in a turn
 CHECKPOINT_SIZE = 256 << 10  # so much is read at most, and the last turn, when it is opened again
 
 
@@ -203,6 +204,8 @@ class Book:
         self._open.discard(made.lsn)
         self.left = [call for call in self.left if call is not made]
         self.unseen[made.key.call_id] = made
+        if len(self.unseen) > UNSEEN_MAX:  # of a loop whose conversation is not recorded
+            del self.unseen[next(iter(self.unseen))]
 
     def call(self, made: RecordedCall) -> Call:
         """A recorded call as tools and people see it."""

@@ -127,6 +127,9 @@ class RecordedConversation:
         """Close Hive's store; the record stays open until the RecordedLoop is closed."""
         await self._inner.close()
 
+    def __getattr__(self, name: str) -> Any:  # what else Hive's store has
+        return getattr(self._inner, name)
+
     # -- what is recorded
 
     def _record(self, seq: int, data: dict[str, Any]) -> None:

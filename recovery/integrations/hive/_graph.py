@@ -9,6 +9,7 @@ August 2026, and nothing that was recorded is executed.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
@@ -165,9 +166,13 @@ class _Node(_Standin):
     async def execute(self, ctx: Any) -> Any:
         """A visit: made once."""
 
+        kind: Any = None
+
         async def visit() -> dict[str, Any]:
+            nonlocal kind
             seen, written = _watched(ctx)
             result = await self._real.execute(seen)
+            kind = type(result)
             held = fields_of(result)
             held.pop("conversation", None)  # an object that lives; see docs/hive.md
             return {"result": held, "written": written}
@@ -176,7 +181,16 @@ class _Node(_Standin):
         if not executed:
             for key, value in found["written"].items():
                 _memory_of(ctx)[1].write(key, value, validate=False)
-        return made(type_beside(type(ctx), "NodeResult"), found["result"])
+        return made(kind or self._result_type(ctx), found["result"])
+
+    def _result_type(self, ctx: Any) -> Any:
+        """What the node says that it gives (an AgentLoop's is its own), else a NodeResult. Never
+        what a record says: that could be anything."""
+        execute = self._real.execute
+        hint = getattr(execute, "__annotations__", {}).get("return")
+        if isinstance(hint, str):
+            hint = getattr(sys.modules.get(execute.__module__), hint, None)
+        return hint if isinstance(hint, type) else type_beside(type(ctx), "NodeResult")
 
 
 def _succeeded(found: dict[str, Any] | Exception) -> bool:
