@@ -9,9 +9,51 @@ EXAMINE, SCAN, OTLP = "eventlog/_examine.py", "eventlog/_scan.py", "tools/logdum
 CONSOLE = "recovery/cli/_console.py"
 
 SAID = "unit/test_recovery_consequences.py::"
-CLI = "cli/test_verify.py::"
+CLI, RESUME = "cli/test_verify.py::", "cli/test_resume.py::"
 
 MUTANTS = [
+    Mutant(
+        "resume-blames-the-agent-for-the-disk",
+        "A full or read-only disk under the store is told as an error of the agent's code.",
+        [Edit("recovery/cli/_resume.py", "_store_failed(exc, agent.store) or ", "")],
+        [RESUME + "test_a_store_that_cannot_be_written_is_not_blamed_on_the_agent"],
+    ),
+    Mutant(
+        "resume-runs-a-tool",
+        "A tool that is named for the agent is called: a side effect that nobody has asked for.",
+        [
+            Edit(
+                "recovery/cli/_resume.py",
+                'if isinstance(getattr(found, "tool_spec", None), ToolSpec):',
+                "if False:",
+            )
+        ],
+        [RESUME + "test_what_is_no_agent_is_not_called"],
+    ),
+    Mutant(
+        "errors-name-no-directory",
+        "An error of the system says the bare name of a file in some directory or other.",
+        [
+            Edit(
+                "eventlog/_files.py",
+                "            exc.filename, exc.filename2 = self._path, None\n",
+                "            pass\n",
+            )
+        ],
+        ["unit/test_files.py::test_an_error_of_the_system_has_the_path_that_it_is_about"],
+    ),
+    Mutant(
+        "timeline-is-written-in-place",
+        "A page that cannot be written whole takes the place of the one that was there.",
+        [
+            Edit(
+                "tools/logdump/_timeline.py",
+                "if target.exists() and not target.is_file():",
+                "if True:",
+            )
+        ],
+        ["cli/test_timeline.py::test_what_is_there_stays_until_a_page_is_whole"],
+    ),
     Mutant(
         "verify-forgets-what-a-checkpoint-refers-to",
         "Damage is called harmless that a recovery stops at: the checkpoint needs a message in it.",
