@@ -100,8 +100,8 @@ class EncryptedLogError(LogError):
         under = "" if key_id is None else f" under the key {key_id!r}"
         super().__init__(
             f"{path} is encrypted{under}, and {why}. Nothing is lost, and nothing was written. "
-            "Open it with encryption=Encryption(...) of that key; `logdump verify` checks it "
-            "without one."
+            "Give that key: encryption=Encryption(...), or --key-file for the commands. `logdump "
+            "verify` checks it without one."
         )
 
 

@@ -33,6 +33,7 @@ from recovery._events import (
     encode,
 )
 from tests.cli.harness import NOW, RUNS, SGR, call, columns
+from tests.data.make_runs import KEY, KEY_ID
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tools'}"}
@@ -646,6 +647,14 @@ def test_follow_ends_with_ctrl_c(store: Path) -> None:
 
 def test_follow_to_an_lsn_ends_there(store: Path) -> None:
     done = call("logdump", "dump", "finished", "-f", "--lsn", "5..7", "--json", cwd=store)
+    assert [json.loads(line)["lsn"] for line in done.out.splitlines()] == [5, 6, 7]
+
+
+def test_to_follow_an_encrypted_log_takes_its_key(store: Path) -> None:
+    command = "dump", "encrypted", "-f", "--lsn", "5..7", "--json"
+    done = call("logdump", *command, cwd=store)
+    assert done.code == 77 and "--key-file" in done.err and done.out == ""
+    done = call("logdump", *command, cwd=store, env={"EVENTLOG_KEY": f"{KEY_ID} {KEY.hex()}"})
     assert [json.loads(line)["lsn"] for line in done.out.splitlines()] == [5, 6, 7]
 
 

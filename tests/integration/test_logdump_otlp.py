@@ -19,7 +19,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from eventlog import EventLog, Packed, Record
 from eventlog.repair import repair
+from recovery._events import AttemptFailed, CallAbandoned, HistoryDropped
 from tests.cli.harness import RUNS, call
+from tests.cli.timelines import Script
 
 Span = dict[str, Any]
 SOUND = (
@@ -178,6 +180,32 @@ def test_a_call_in_doubt_has_no_status_and_ends_where_the_log_does(store: Path) 
     assert state(doubt) == "in doubt" and "status" not in doubt
     assert doubt["endTimeUnixNano"] == spans[-1]["endTimeUnixNano"]
     assert about(spans[-1])["agent_eventlog.run.status"] == "running"
+
+
+def test_each_call_says_how_it_stands_in_the_words_of_the_documentation(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "logdump.md").read_text()
+    run = Script(tmp_path / "run", "task")
+    run.step()
+    known = {
+        "sent": "in doubt", "wait_for": "waiting", "asking": "asks", "flaky": "to be made again",
+        "queued": "not begun", "of_old_code": "dropped",
+    }  # fmt: skip
+    calls = {name: run.call(name, after="wait" if name == "wait_for" else "park",
+                            asks_until=9e9 if name == "asking" else None)
+             for name in known}  # fmt: skip
+    run.note(AttemptFailed(calls["flaky"], 1, "builtins.OSError", "no", 9e9))
+    run.note(CallAbandoned(calls["queued"], 1, "cancelled"))
+    run.note(HistoryDropped([calls["of_old_code"]]))
+
+    def found() -> dict[str, str]:
+        spans = told(tmp_path, "run")
+        return {str(about(span).get("gen_ai.tool.name", span["name"])): state(span)
+                for span in spans if state(span)}  # fmt: skip
+
+    assert found() == known | {"sent": "under way"}  # its process is alive
+    run.die()
+    assert found() == known
+    assert all(f"`{word}`" in page for word in (*known.values(), "under way"))
 
 
 def test_a_child_is_inside_the_call_that_started_it(store: Path) -> None:

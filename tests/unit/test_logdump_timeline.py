@@ -434,6 +434,16 @@ def test_the_page_needs_nothing_else(shown):
     assert not re.search(r"@import|url\(", "".join(seen.texts["style"]))
 
 
+def test_without_scripts_there_is_a_table_of_the_calls(shown):
+    text, model = shown
+    (table,) = re.findall(r"<noscript>(.*?)</noscript>", text, re.DOTALL)
+    rows = [re.split("<td>", row)[1:] for row in table.split("<tr>")[2:]]
+    calls = {str(call["lsn"]): model["states"][call["state"]] for call in model["calls"]}
+    assert {row[0]: row[3].partition("</table>")[0] for row in rows} == calls
+    first = [row[3] for row in rows[: sum(call["state"] == "doubt" for call in model["calls"])]]
+    assert set(first) <= {model["states"]["doubt"]}  # first, and again in their place
+
+
 def test_the_policy_lets_the_one_script_and_the_one_style_of_the_page_run(shown):
     text, _ = shown
     seen = Seen(text)
