@@ -147,6 +147,9 @@ class Pruning:
         """
         if not self._retention.checkpoints or not self._due:
             return
+        if self.first <= self._log.oldest_lsn:  # the present generation needs all that there is
+            self._due = False
+            return
         if self._work is None or self._work.done():
             self._due = False
             self._work = flushers.submit(partial(self._cut, mutex))
@@ -189,22 +192,26 @@ def first_needed(log: RunRecords, retention: Retention) -> tuple[int, int, int]:
     behind, lowest = 1 << 63, 1 << 63
     for snapshot in checkpoints_in(log, lambda damage: None):
         last = last or snapshot.lsn
-        lowest = min(lowest, _lowest_step(log, snapshot.lsn, behind))
-        behind = snapshot.lsn
         try:
             body = checked_body(snapshot)
+            generation = body["generation"]
+            is_new = generation.first not in firsts
+            is_enough = len(firsts) + is_new >= retention.generations
+            is_last = is_enough and found + 1 >= retention.checkpoints
+            if not is_new and not is_last and found + 1 >= retention.checkpoints:
+                continue  # one of many between the newest ones and the generation before
+            lowest = min(lowest, _lowest_step(log, snapshot.lsn, behind))
+            behind = snapshot.lsn
             if body["step"] >= lowest:
                 continue  # a task of an earlier step outlived it: a recovery passes it over
-            generation = body["generation"]
-            is_last = found + 1 >= retention.checkpoints
-            if is_last or generation.first not in firsts:
+            if is_last or is_new:
                 restore(log, snapshot, lambda packed: packed)
                 whole_prologue(log, snapshot.lsn, body["prologue"], generation)
         except BrokenCheckpointError:
             continue
         found += 1
         firsts.add(generation.first)
-        if is_last and len(firsts) >= retention.generations:
+        if is_last:
             return min(firsts), body["step"], last
     return 0, 0, last
 

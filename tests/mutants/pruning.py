@@ -56,9 +56,14 @@ MUTANTS = [
     Mutant(
         "checkpoints-not-read-back",
         "What is to stay is not verified: the last sound checkpoint goes.",
-        [Edit(PRUNING, "            if is_last or generation.first not in firsts:\n",
-              "            if False:\n")],
+        [Edit(PRUNING, "            if is_last or is_new:\n", "            if False:\n")],
         [UNIT + "test_nothing_goes_while_the_checkpoint_that_is_to_stay_is_not_sound"],
+    ),
+    Mutant(
+        "retention-restores-every-checkpoint",
+        "To find what may go, a process restores each of a thousand checkpoints, for minutes.",
+        [Edit(PRUNING, "            if is_last or is_new:\n", "            if True:\n")],
+        [UNIT + "test_to_find_what_may_go_takes_one_restore_for_each_generation"],
     ),
     Mutant(
         "outlived-checkpoints-count",

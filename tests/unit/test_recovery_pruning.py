@@ -743,3 +743,31 @@ def test_the_log_is_cut_by_another_thread_and_the_end_waits_for_it() -> None:
     result = run_sync(windowed(400), store)["result"]
     assert result == run_sync(windowed(400), CheckpointStore(Small()))["result"]
     assert store.validate(RUN).sound
+
+
+@pytest.mark.usefixtures("at_once", "fresh")
+def test_to_find_what_may_go_takes_one_restore_for_each_generation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    restored, looked = list[int](), list[int]()
+
+    def counted(source: Any, snapshot: Any, read: Any) -> Any:
+        restored.append(snapshot.lsn)
+        return restore(source, snapshot, read)
+
+    def counted_looks(log: Any, retention: Retention) -> Any:
+        looked.append(log.tail().next_lsn)
+        return first_needed(log, retention)
+
+    monkeypatch.setattr(recovery._pruning, "restore", counted)
+    monkeypatch.setattr(recovery._pruning, "first_needed", counted_looks)
+    store = CheckpointStore(Small())
+    run_sync(windowed(40), store, checkpoint_every_n=1)
+    with reader(store) as log:
+        assert first_needed(log, Retention(3, 2))[0] == 0
+        assert first_needed(log, Retention(3, 1))[0] == 1
+    assert len(restored) == 1 + 2
+    # Where there is one generation, nobody looks.
+    store = CheckpointStore(Small(), retention="prune_old")
+    run_sync(windowed(6), store, checkpoint_every_n=1)
+    assert looked == [] and len(store.checkpoints(RUN)) == 5
