@@ -123,7 +123,8 @@ class NotEncryptedError(LogError):
         super().__init__(
             f"{path} holds records in clear, and was to be encrypted. Nothing was written. If it "
             "was begun in clear, open it with Encryption(..., accept_clear=True): what is in it "
-            "is believed and what comes is encrypted. If not, somebody has put records into it."
+            "is believed and what comes is encrypted; a command is given no key for it. If not, "
+            "somebody has put records into it."
         )
 
 

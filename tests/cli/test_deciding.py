@@ -460,6 +460,9 @@ def test_an_encrypted_run_is_decided_about_with_its_key(store: Path) -> None:
     shown = recovery(store, "show", "encrypted", *keys).out
     assert "send_mail#58" in shown and "in doubt" in shown
     assert recovery(store, "resolve", "encrypted", "58", "--retry").code == 1
+    in_clear = recovery(store, "resolve", "parked", "58", "--retry", *keys)
+    assert in_clear.code == 1 and "a command is given no key for it" in in_clear.err
+    assert recovery(store, "resolve", "parked", "58", "--retry").code == 0
     done = recovery(store, "resolve", "encrypted", "call_6", "--retry", *keys)
     assert (done.code, done.err) == (0, "")
     there = recovery(store, "show", "encrypted", "--json", *keys).out
