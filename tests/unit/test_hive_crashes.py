@@ -38,6 +38,7 @@ class Mortal:
         self.path, self.at, self.config = path, at, {"early": early}
         self.items, self.batch = ITEMS, BATCH
         self.points, self.ids, self.dead = 0, 0, False
+        self.power: int | None = None  # what the record loses, if it is a power loss
         self.disk = SimulatedDisk()
         self.effects: dict[str, int] = {}
         self.appended = EventLog.append
@@ -49,7 +50,11 @@ class Mortal:
     def point(self) -> None:
         self.points += 1
         if self.points == self.at:
-            self.dead, self.left = True, self.disk.after_process_death()
+            self.dead = True
+            self.left = (
+                self.disk.after_process_death() if self.power is None
+                else self.disk.after_power_loss(self.power)
+            )  # fmt: skip
         if self.dead:
             raise Died
 
@@ -83,7 +88,9 @@ class Mortal:
                 mortal.point()
 
         async def main(session: RecordedLoop) -> str:
-            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+            running = asyncio.get_running_loop()
+            running.set_default_executor(ThreadPoolExecutor(1))
+            running.set_exception_handler(lambda *_: None)  # other tools die with the first
             loop = AgentLoop(None, None, self.config, session.tool_executor,
                              session.conversation_store)  # fmt: skip
             return await loop.execute(AgentContext(LLM(self)))
@@ -105,9 +112,10 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_book, "CHECKPOINT_SIZE", 1500)
 
 
-def killed(path: Path, ats: tuple[int, ...], early: bool) -> int:
+def killed(path: Path, ats: tuple[int, ...], early: bool, power: int | None = None) -> int:
     """Die at these points, of one process each, and go on; how many there are in the last one."""
     world = Mortal(path, 0, early)
+    world.power = power
     for at in ats:
         world.at, world.points = at, 0
         try:
@@ -146,6 +154,16 @@ def test_a_loop_that_dies_while_it_is_put_right_goes_on(tmp_path, early, rng):
     for i in range(150):
         ats = rng.randrange(1, last), rng.randrange(1, 24), rng.randrange(1, 12)
         killed(tmp_path / str(i), ats, early)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("early", [False, True])
+def test_a_power_loss_takes_back_messages_and_no_call(tmp_path, early, rng):
+    """Hive flushes each of its files: they may have messages that the record has lost."""
+    last = points(tmp_path / "whole", early)
+    for i in range(150):
+        ats = rng.randrange(1, last), rng.randrange(1, 24)
+        killed(tmp_path / str(i), ats, early, power=rng.randrange(1 << 30))
 
 
 @pytest.mark.crash

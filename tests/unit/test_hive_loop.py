@@ -373,9 +373,18 @@ def test_a_damaged_record_is_refused_and_hives_files_stay(tmp_path):
 
 def test_a_run_of_another_kind_is_refused(tmp_path):
     world = World(tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(RecoverableAgent(_fails, world.store, max_recoveries=0)
+                    .run_with_recovery("task", RUN))  # fmt: skip
+    with pytest.raises(RecoveryError, match="not one of a conversation"), world.opens():
+        pass
     asyncio.run(RecoverableAgent(_nothing, world.store).run_with_recovery("task", RUN))
     with pytest.raises(RecoveryError, match="has ended"), world.opens():
         pass
+
+
+async def _fails(run: Any) -> None:
+    raise ZeroDivisionError
 
 
 async def _nothing(run: Any) -> None:
