@@ -5,19 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from pathlib import Path
 
-from eventlog import LogError, LogLockedError, LogReader
+from eventlog import LogLockedError, LogReader
 from eventlog.dump import Json
 from eventlog.repair import RepairPlan, plan, repair
 from logdump._command import Command, Context
 from logdump._show import as_line, finding_line
-from recovery import RecoveryError
-from recovery._consequences import Consequences, InboxConsequences, is_run
-from recovery._status import status_of
+from logdump._verify import meaning_of, run_in
 from recovery._text import count, printable, size
 from recovery.cli._who import who_or_login
-from recovery.stores.protocol import INBOX
 
 TEXT = """\
 Say what a repair of a damaged log would do, and with --apply do it.
@@ -89,15 +85,8 @@ def _meanings(
     context: Context, reader: LogReader, found: RepairPlan
 ) -> list[tuple[str, list[str]]]:
     """Of each finding what it means for a recovery, and the calls that become in doubt."""
-    meaning: Consequences | InboxConsequences | None = None
-    path = Path(context.args.path).resolve()
-    if path.name == INBOX:
-        meaning = InboxConsequences()
-    elif is_run(reader):
-        try:
-            meaning = Consequences(reader, found.findings, status_of(reader, path.name).calls)
-        except (LogError, RecoveryError, ValueError):  # of an encrypted log, without its key
-            meaning = None
+    path = context.args.path
+    meaning = meaning_of(reader, path, found.findings, run_in(reader, path))
     if meaning is None:
         return [("", []) for _ in found.findings]
     return [(meaning.of(one), [call.name for call in meaning.calls_hit(one)])

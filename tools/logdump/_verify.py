@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -139,6 +139,28 @@ def _unread(context: Context, run: Path, why: str) -> None:
         context.tell(f"{printable(str(run))}: could not be checked: {printable(why)}")
 
 
+def run_in(reader: LogReader, path: str) -> RunStatus | None:
+    """How it stands with the run of which the log at ``path`` is; None for another log, and for one
+    that does not say: what is wrong with it is said anyway."""
+    name = Path(path).resolve().name
+    # Kinds of messages in an inbox are those of events too.
+    if name == INBOX or not is_run(reader):
+        return None
+    try:
+        return status_of(reader, name)
+    except (LogError, RecoveryError, ValueError):
+        return None
+
+
+def meaning_of(
+    reader: LogReader, path: str, findings: Sequence[Finding], run: RunStatus | None
+) -> Meaning:
+    """What the findings in the log at ``path`` mean, as far as that is known."""
+    if findings and Path(path).resolve().name == INBOX:
+        return InboxConsequences()
+    return Consequences(reader, findings, run.calls) if findings and run is not None else None
+
+
 class _Checked:
     """One log: what is found in it, said as it is asked for."""
 
@@ -151,14 +173,8 @@ class _Checked:
         with self.context.read(self.path) as reader:
             checking = _Findings(verify(reader, segment))
             held = list(islice(checking, FINDINGS_MAX))
-            # Kinds of messages in an inbox are those of events too.
-            of_run = not segment and Path(self.path).name != INBOX and is_run(reader)
-            run = self._status(reader) if of_run else None
-            meaning: Meaning = None
-            if held and Path(self.path).name == INBOX:
-                meaning = InboxConsequences()
-            elif held and run is not None:
-                meaning = Consequences(reader, held, run.calls)
+            run = None if segment else run_in(reader, self.path)
+            meaning = meaning_of(reader, self.path, held, run)
             for finding in held:
                 self._show_finding(finding, meaning)
             for finding in checking:  # more than anybody reads: what they mean is not said
@@ -204,12 +220,6 @@ class _Checked:
             "file": None if size is None else str(file),
             "bytes_after": None if size is None else max(0, size - end),
         }
-
-    def _status(self, reader: LogReader) -> RunStatus | None:
-        try:
-            return status_of(reader, Path(self.path).resolve().name)
-        except (LogError, RecoveryError, ValueError):
-            return None  # what is wrong is said
 
     def _show_calls(self, run: RunStatus) -> None:
         """Intents without outcomes."""
