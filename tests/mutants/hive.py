@@ -275,4 +275,10 @@ MUTANTS = [
         ],
         [GRAPHS + "test_a_node_gives_the_type_that_it_says_also_from_the_record"],
     ),
+    Mutant(
+        "hive-late-result-is-a-second-answer",
+        "A result that came when Hive waited no longer is put in beside what it said of that.",
+        [Edit(CONVERSATION, "if one not in told\n", "if True\n")],
+        [LOOP + "test_a_result_that_comes_when_hive_waits_no_longer_is_no_second_answer"],
+    ),
 ]

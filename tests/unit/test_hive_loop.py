@@ -527,6 +527,25 @@ def test_a_result_goes_to_no_other_call_of_its_id(tmp_path):
     assert [part["role"] for part in parts] == ["user", "assistant"]
 
 
+def test_a_result_that_comes_when_hive_waits_no_longer_is_no_second_answer(tmp_path):
+    world = World(tmp_path)
+    use = ToolUse("id", "look", {})
+    asks = {"id": "id", "function": {"name": "look", "arguments": "{}"}}
+
+    async def main() -> None:
+        with world.opens(lambda use: ToolResult(use.id, "late")) as session:
+            conversation = NodeConversation(session.conversation_store, "run-1", "worker")
+            await conversation.add("assistant", "", tool_calls=[asks])
+            await conversation.add("tool", "timed out", tool_use_id="id", is_error=True)
+            session.tool_executor(use)
+            world.store = after_death(world.store)
+        with world.opens() as session:
+            parts = await session.conversation_store.read_parts()
+            assert [part["content"] for part in parts] == ["", "timed out"]
+
+    asyncio.run(main())
+
+
 # -- damage
 
 

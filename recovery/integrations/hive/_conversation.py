@@ -249,11 +249,14 @@ class RecordedConversation:
         last = {conversation_of(part): part
                 for part in book.parts if part["role"] == "assistant"}  # fmt: skip
         for asking in last.values():
-            asked = [one for one, how in ids_of(asking).items()
-                     if one in book.unseen and _is_same(how, book.unseen[one])]  # fmt: skip
+            at = book.place_of(asking["seq"]) + 1
+            # Hive may have waited no longer for a tool, and said so, before that had its result.
+            told = {part.get("tool_use_id") for part in book.parts[at:] if part["role"] == "tool"
+                    and conversation_of(part) == conversation_of(asking)}  # fmt: skip
+            asked = [one for one, how in ids_of(asking).items() if one not in told
+                     and one in book.unseen and _is_same(how, book.unseen[one])]  # fmt: skip
             if not asked:
                 continue
-            at = book.place_of(asking["seq"]) + 1
             while at < len(book.parts) and _answers(book.parts[at], asking):
                 at += 1
             new = [self._answer(asking, book.unseen[one]) for one in asked]
