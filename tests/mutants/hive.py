@@ -257,8 +257,8 @@ MUTANTS = [
         [
             Edit(
                 CONVERSATION,
-                "if one in book.unseen and _is_same(how, book.unseen[one])",
-                "if one in book.unseen",
+                "and one in book.unseen and _is_same(how, book.unseen[one])",
+                "and one in book.unseen",
             )
         ],
         [LOOP + "test_a_result_goes_to_no_other_call_of_its_id"],
