@@ -206,7 +206,7 @@ class SimulatedDisk(MemoryFiles):
         contents = {
             id(i): chosen(i.durable, i.writes, bytes(i.ghost), choose) for i in self._inodes()
         }
-        names = {path: choose.choice(self._names(path)) for path in self.durable_names}
+        names = {path: self._some_names(path, choose) for path in self.durable_names}
         return self._lost(self._placed(names, choose.randint(0, len(self.moves))), contents)
 
     def power_losses(
@@ -343,6 +343,17 @@ class SimulatedDisk(MemoryFiles):
                 if names not in found:
                     found.append(names)
         return found
+
+    def _some_names(self, path: str, choose: random.Random) -> dict[str, MemoryFile]:
+        """One of ``_names``, of which there are twice as many for each change."""
+        arrives = choose.choice((0.0, 0.5, 0.5, 1.0))
+        names = dict(self.durable_names[path])
+        for name, inode in self.changes[path]:
+            if choose.random() < arrives:
+                names.pop(name, None)
+                if inode is not None:
+                    names[name] = inode
+        return names
 
     def _settle(self) -> None:
         """The names of directories are durable, and those that were deleted are gone for good."""

@@ -248,6 +248,19 @@ def test_names_may_change_in_any_order_until_the_directory_is_synced() -> None:
         directory.publish("g.new", "f")
 
 
+def test_of_many_names_that_no_sync_made_durable_any_may_be_lost() -> None:
+    """Not by making all 2 ** 60 lists that there may be."""
+    disk, _ = fresh()
+    directory = disk.make_directory("d")
+    made = [f"f{number}" for number in range(60)]
+    for name in made:
+        directory.open(name, write=True, create=True)
+    found = [{*disk.after_power_loss(s).directories["d"]} for s in SEEDS]
+    assert set() in found and {*made} in found
+    assert all({name in one for one in found} == {True, False} for name in made)
+    assert len({frozenset(one) for one in found}) > 100
+
+
 def test_what_is_found_after_a_power_loss_stays() -> None:
     disk, _ = fresh()
     directory = disk.make_directory("d")
