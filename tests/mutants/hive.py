@@ -12,7 +12,6 @@ CONVERSATION = "recovery/integrations/hive/_conversation.py"
 
 GRAPHS = "unit/test_hive_graph.py::"
 LOOP = "unit/test_hive_loop.py::"
-CRASHES = "unit/test_hive_crashes.py::"
 
 MUTANTS = [
     Mutant(
@@ -144,8 +143,7 @@ MUTANTS = [
             )
         ],
         [
-            CRASHES + "test_a_loop_that_dies_anywhere_goes_on",
-            LOOP + "test_a_long_conversation_is_opened_from_its_checkpoint",
+            LOOP + "test_the_same_call_with_the_same_id_in_the_next_turn_is_made",
         ],
     ),
     Mutant(

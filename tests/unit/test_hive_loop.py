@@ -546,6 +546,24 @@ def test_a_result_that_comes_when_hive_waits_no_longer_is_no_second_answer(tmp_p
     asyncio.run(main())
 
 
+def test_the_same_call_with_the_same_id_in_the_next_turn_is_made(tmp_path):
+    world, polls = World(tmp_path), count(1)
+    asks = {"id": "call_0", "function": {"name": "poll", "arguments": "{}"}}
+
+    async def main() -> list[str]:
+        found = []
+        with world.opens(lambda use: ToolResult(use.id, f"poll {next(polls)}")) as session:
+            conversation = NodeConversation(session.conversation_store, "run-1", "worker")
+            for _ in range(3):
+                await conversation.add("assistant", "", tool_calls=[asks])
+                result = session.tool_executor(ToolUse("call_0", "poll", {}))
+                await conversation.add("tool", result.content, tool_use_id="call_0")
+                found.append(result.content)
+        return found
+
+    assert asyncio.run(main()) == ["poll 1", "poll 2", "poll 3"]
+
+
 # -- damage
 
 
