@@ -19,11 +19,11 @@ pytest.importorskip("tabulate", reason="as above")
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))  # behind what is installed
 from bench import __main__ as bench
-from bench import _peers, _worker, checkpoint, report, resume
+from bench import _peers, _worker, checkpoint, graphs, report, resume
 from bench._result import Result, found
 from bench.subjects.paced import Paced, Watch
 
-SLOW = {"append", "checkpoint", "import", "memory", "resume", "scan", "step", "unsynced"}
+SLOW = {"append", "checkpoint", "graphs", "import", "memory", "resume", "scan", "step", "unsynced"}
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
          for name in bench.BENCHMARKS]  # fmt: skip
 
@@ -42,6 +42,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         if isinstance(getattr(module, "ROUNDS", None), int):
             monkeypatch.setattr(module, "ROUNDS", 3)
     monkeypatch.setattr(resume, "STEPS", resume.STEPS[:2])
+    monkeypatch.setattr(graphs, "SIZES", graphs.SIZES[:2])
+    monkeypatch.setattr(graphs, "RESUME_ROUNDS", 3)
     small = [(name, min(size, 10_000), min(messages, 100), says, 1)
              for name, size, messages, says, _ in checkpoint.CASES]  # fmt: skip
     monkeypatch.setattr(checkpoint, "CASES", small)
@@ -137,3 +139,19 @@ def test_runs_at_once_begin_with_their_steps_together() -> None:
 def test_found_names_what_was_not_measured() -> None:
     with pytest.raises(KeyError, match="them, 2 KiB"):
         found([Result("2 KiB", "us", 1.0)], "2 KiB", "them")
+
+
+@pytest.mark.slow
+def test_graphs_are_of_the_sizes_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "WAITS_MS", (0,))
+    monkeypatch.setattr(graphs, "RESUMED", ())
+    monkeypatch.setattr(graphs, "flushes", lambda *args: 1.0)
+    args = ["graphs", "--quick", "--sizes", "3,7", "--dir", str(tmp_path), "--out", str(tmp_path)]
+    assert bench.main(args) == 0
+    made = json.loads((tmp_path / "graphs.json").read_text())
+    assert {one["case"] for one in made["results"]} == {"3 nodes of 0 ms", "7 nodes of 0 ms"}
+    ours = found([Result(**one) for one in made["results"]], "7 nodes of 0 ms", graphs.ALL)
+    assert ours.flushes is None and ours.size is not None and ours.size > 2048
+    assert made["scale"] == 0.1

@@ -16,6 +16,7 @@ from . import (
     concurrency,
     encryption,
     footprint,
+    graphs,
     growth,
     imports,
     resume,
@@ -35,12 +36,16 @@ BENCHMARKS: dict[str, Benchmark] = {
     "step": step,
     "resume": resume,
     "checkpoint": checkpoint,
+    "graphs": graphs,
     "growth": growth,
     "scan": scan,
     "memory": footprint,
     "import": imports,
     "encryption": encryption,
 }
+
+
+QUICK = 0.1
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,8 +59,12 @@ def main(argv: list[str] | None = None) -> int:
     add("--out", type=Path, metavar="DIR", help="write figures as JSON, and charts, there")
     add("--dir", type=Path, default=Path.cwd(), help="on the disk to be measured (default: here)")
     add("--scale", type=float, default=1.0, help="so many times the repetitions, and steps")
+    add("--quick", action="store_true", help="the same as --scale 0.1 --no-peers")
     add("--no-peers", action="store_true", help="leave out other packages (and install none)")
+    add("--sizes", type=_sizes, default=(), metavar="N,N", help="of graphs: so many nodes")
     args = parser.parse_args(argv)
+    if args.quick:
+        args.scale, args.no_peers = QUICK, True
     unknown = [name for name in args.names if name not in BENCHMARKS]
     if unknown:
         parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
@@ -64,13 +73,17 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _sizes(text: str) -> list[int]:
+    return [int(one) for one in text.split(",")]
+
+
 def _run(name: str, args: argparse.Namespace) -> None:
     module = BENCHMARKS[name]
     with ExitStack() as held:
         made = held.enter_context(tempfile.TemporaryDirectory(prefix=".bench-", dir=args.dir))
         directory = Path(made).resolve()
         with_journal = held.enter_context(journalled(directory))
-        bench = Bench(directory, with_journal, args.scale, not args.no_peers)
+        bench = Bench(directory, with_journal, args.scale, not args.no_peers, args.sizes)
         found: dict[str, Any] = environment(directory)
         if with_journal is not None:
             found["file system with a journal"] = f"{mount_of(with_journal)}, on a loop device"

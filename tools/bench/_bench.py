@@ -18,13 +18,14 @@ class Bench:
 
     ``journalled``: a directory on a file system with a journal; None where there is none to be had.
     ``scale``: so many times the repetitions and steps. ``peers``: whether other packages are
-    measured too.
+    measured too. ``sizes``: those to measure, where a benchmark has several; else its own.
     """
 
     directory: Path
     journalled: Path | None = None
     scale: float = 1.0
     peers: bool = True
+    sizes: Sequence[int] = ()
     _made: int = 0
 
     def place(self, on: Path | None = None) -> Path:
@@ -41,7 +42,7 @@ class Bench:
             found.append((", ext4 with a journal", self.journalled))
         return found
 
-    def times(self, count: int, least: int = 1) -> int:
+    def times(self, count: float, least: int = 1) -> int:
         """``count``, scaled."""
         return max(least, round(count * self.scale))
 

@@ -25,6 +25,7 @@ def environment(directory: Path) -> dict[str, str]:
         **{name: _version(name) for name in ("msgpack", "xxhash", "isal")},
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": f"{os.cpu_count()} x {_cpu()}",
+        "load": f"{os.getloadavg()[0]:.1f} when it began",
         "scheduling": "SCHED_FIFO where single steps are timed" if _may_real_time()
         else "default: waking up after a flush may take a tick of the kernel",
         "file system": mount_of(directory),

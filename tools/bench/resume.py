@@ -52,20 +52,21 @@ def run(bench: Bench) -> list[Result]:
             print(f"{name} left out: {need / 1e9:.1f} GB free are needed", file=sys.stderr)
             continue
         place = bench.place()
-        made += _measured(place, name, steps, bench, [Subject(OURS, "killed:Ours")], ROUNDS)
+        made += measured(place, name, steps + TAIL, bench, [Subject(OURS, "killed:Ours")], ROUNDS)
         reaching = [(name, kind) for name, kind, most in PEERS if nominal <= most]
         peers = bench.subjects([], reaching)
         if peers:
-            theirs = _measured(place, name, steps, bench, peers, PEERS_ROUNDS)
+            theirs = measured(place, name, steps + TAIL, bench, peers, PEERS_ROUNDS)
             made += [one for one in theirs if one.subject != YARDSTICK]
         shutil.rmtree(place)
     return made
 
 
-def _measured(
+def measured(
     place: Path, name: str, steps: int, bench: Bench, subjects: Sequence[Subject], rounds: int
 ) -> list[Result]:
-    case = {"place": str(place), "steps": steps + TAIL}
+    """How soon these, killed at this step, go on; beside the imports."""
+    case = {"place": str(place), "steps": steps}
     notes = {}
     for subject in subjects:
         with Worker(subject, bench.place(), case) as worker:

@@ -104,6 +104,12 @@ class Ours(Killed):
         return [newest, *(path for path in files if path.suffix != ".seg")]
 
 
+class Graph(Killed):
+    """A graph of recovery."""
+
+    program = "graph.py"
+
+
 class Dbos(Killed):
     """A workflow of DBOS."""
 
