@@ -34,6 +34,7 @@ from recovery._events import (
     LogRepaired,
     MessagesChanged,
     RecordsLost,
+    SignalTaken,
     StepStarted,
     ValueRecorded,
 )
@@ -81,6 +82,7 @@ class Losses:
     _high: int = 0  # the highest step that may have begun
     _declared: list[tuple[int, int]] = field(default_factory=list)
     _orphans: set[int] = field(default_factory=set)  # lost intents of which something is told
+    _signals: list[SignalTaken] = field(default_factory=list)  # of waits whose intents are lost
     _spent: int = 0  # steps begun since, and calls that were made then: records that were lost
 
     def __post_init__(self) -> None:
@@ -149,6 +151,11 @@ class Losses:
         """A change recorded in this step refers to what is lost: so it is lost as well."""
         self.upto_change = max(self.upto_change, step)
 
+    def signal(self, name: str) -> SignalTaken | None:
+        """The first signal of this name that was taken by a wait whose intent is lost: nobody sends
+        it again."""
+        return next((one for one in self._signals if one.name == name), None)
+
     def undeclared(self) -> list[Gap]:
         """Losses of which no record says so: their repair was interrupted."""
         return [gap for gap in self.gaps if self._next_undeclared(gap.first) <= gap.last]
@@ -199,14 +206,24 @@ class Losses:
         call = event.call
         if self.hold(call):
             self._orphans.add(call)  # its intent is lost, and this is not
+            if isinstance(event, SignalTaken):
+                self._signals.append(event)
         elif call in self.presumed or any(gap.repaired and call < gap.last for gap in self.gaps):
             match event:
+                case SignalTaken() if self._taken_again(event):
+                    pass  # what it was given then
                 case CallResolved(how="retry") | CallAbandoned(went_on=False):
                     pass  # not yet
                 case CallResolved(how="outcome", who=who) if who != "after_crash=report":
                     self._spent += call in self.presumed  # it was made: so its record was there
                 case _:
                     self.strayed = True
+
+    def _taken_again(self, event: SignalTaken) -> bool:
+        this = event.uid, event.name, event.inbox
+        left = [one for one in self._signals if (one.uid, one.name, one.inbox) != this]
+        known, self._signals = len(left) < len(self._signals), left
+        return known
 
 
 def losses_in(events: Iterable[tuple[int, int, Event]], step: int) -> Losses | None:

@@ -29,7 +29,8 @@ class Signals:
     def observe(self, lsn: int, time_ns: int, event: Event) -> None:
         """See Tally.observe."""
         if isinstance(event, SignalTaken):
-            self._taken[event.uid, event.name] = event.inbox
+            known = self._taken.get((event.uid, event.name), 0)
+            self._taken[event.uid, event.name] = max(known, event.inbox)
 
     def carry(self) -> Any:
         """See Tally.carry."""

@@ -7,10 +7,10 @@ from tests.mutants._mutant import Edit, Mutant
 REPAIR, LAYOUT, REWRITE, BACKUP = (
     "eventlog/repair.py", "eventlog/_layout.py", "eventlog/_rewrite.py", "eventlog/_backup.py",
 )  # fmt: skip
-LOST, REPLAY, CALL, ATTEMPTS, APPROVAL, HISTORY, CONVERSATION, CHILDREN, KEYS, DOUBT = (
+LOST, REPLAY, CALL, ATTEMPTS, APPROVAL, HISTORY, CONVERSATION, CHILDREN, KEYS, DOUBT, WAITING = (
     f"recovery/_{name}.py" for name in (
         "lost", "replay", "call", "attempts", "approval", "history", "conversation", "children",
-        "keys", "doubt",
+        "keys", "doubt", "waiting",
     )
 )  # fmt: skip
 RUNS = "property/test_repaired_runs.py::test_nothing_is_done_twice_behind_a_repair"
@@ -203,6 +203,21 @@ MUTANTS = [
         "Of a call the intent is lost and the outcome is not: it accounts for two lost records.",
         [Edit(LOST, " + len(self._orphans)", "")],
         [UNIT + "test_an_outcome_that_is_not_lost_accounts_for_nothing"],
+    ),
+    Mutant(
+        "signal-of-a-lost-wait-waited-for-again",
+        "A wait whose record is lost waits for a signal that was taken: nobody sends it again.",
+        [
+            Edit(
+                WAITING,
+                "        if known is not None:  # by a wait",
+                "        if False:  # by a wait",
+            )
+        ],
+        [
+            ONE
+            + "test_a_signal_that_was_taken_by_a_wait_whose_record_is_lost_is_not_waited_for_again"
+        ],
     ),
     Mutant(
         "unknown-reported-behind-a-loss",

@@ -239,6 +239,29 @@ def test_an_agent_that_may_do_something_else_meets_what_is_lost_later() -> None:
     assert executed == {"mail": 1, "a": 1, "b": 1, "c": 1, "end": 1}
 
 
+def test_a_signal_that_was_taken_by_a_wait_whose_record_is_lost_is_not_waited_for_again() -> None:
+    def agent(run: Any) -> Any:
+        for _ in run.steps():
+            heard = [run.wait_for("news"), run.wait_for("news"), run.call(send, "thanks")]
+            if executed["end"]:
+                return heard
+            executed["end"] += 1
+            raise Died
+
+    store = disk_store()
+    with pytest.raises(WaitingError):
+        run_sync(agent, store, park_after_s=0)
+    signal(store, RUN, "news", 1)
+    signal(store, RUN, "news", 2)
+    with pytest.raises(Died):
+        run_sync(agent, store)
+    store = after_death(store)
+    # The signals were taken, so nobody will send them again; where both waits are lost, in order.
+    lose(store, lambda event: isinstance(event, CallIntended) and event.tool == "wait_for")
+    assert run_sync(agent, store, park_after_s=0)["result"] == [1, 2, "sent thanks"]
+    assert executed["thanks"] == 1
+
+
 def test_a_call_that_was_to_be_made_again_and_may_have_been_is_in_doubt() -> None:
     """Somebody resolved it to be repeated; it was, and how it ended is lost."""
     agent = Agent()
