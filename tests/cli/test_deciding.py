@@ -433,6 +433,10 @@ def test_values_of_types_that_are_not_here_are_shown_by_their_fields(tmp_path: P
     )
     forked = recovery(tmp_path, "fork", "run", "new", "--at", "0", "--state", "{}", "--import",
                       "money")  # fmt: skip
+    sys.modules.pop("money", None)  # where the command ran in this process
+    kind = BY_NAME.pop("Money").kind
+    assert kind is not None
+    BY_TYPE.pop(kind)
     assert forked.code == 0, forked.err
     hidden = recovery(tmp_path, "show", "run", "--redact", "Money", "--redact", "content").out
     assert '"cents": 5' not in hidden and '"cents": 7' not in hidden and "I pay" not in hidden
