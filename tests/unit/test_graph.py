@@ -27,6 +27,7 @@ from recovery import (
     TaskMismatchError,
     tool,
 )
+from recovery._events import CallReturned
 from recovery.graph import (
     END,
     ExecutionResult,
@@ -37,6 +38,7 @@ from recovery.graph import (
     NodeResult,
 )
 from recovery.stores.memory import MemoryStore
+from tests.unit.lives import recorded
 
 RUN = "run"
 
@@ -895,10 +897,15 @@ def test_what_does_not_match_is_refused_by_name(
 
 
 def test_accepted_the_branch_ends_there(manager: CheckpointManager) -> None:
+    def ended() -> list[str]:
+        return [event.value["node"] for event in recorded(manager.store, CallReturned)]
+
     def graph_of(*names: str, dies: str = "") -> Graph:
         graph = Graph("g")
 
-        def work(context: NodeContext) -> Any:
+        async def work(context: NodeContext) -> Any:
+            while dies == "b" == context.node_id and "c" not in ended():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)  # until what is beside it is over
             if context.node_id == dies:
                 raise Died
             return {context.node_id: 1}
