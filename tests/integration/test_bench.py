@@ -23,8 +23,9 @@ from bench import _peers, _worker, checkpoint, graphs, report, resume
 from bench._result import Result, found
 from bench.subjects.paced import Paced, Watch
 
-SLOW = {"append", "checkpoint", "graphs", "import", "memory", "resume", "scan", "step", "unsynced"}
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+# Of those that take seconds, one is with the quick tests; `make crash` has the others.
+SLOW = {"append", "checkpoint", "graphs", "import", "memory", "resume", "scan", "unsynced"}
+NAMES = [pytest.param(name, marks=[pytest.mark.crash] if name in SLOW else [])
          for name in bench.BENCHMARKS]  # fmt: skip
 
 
