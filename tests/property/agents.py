@@ -467,6 +467,7 @@ def licensed_again(world: World, call: Any, policy: str) -> str:
     said = sum((isinstance(event, CallResolved) and (event.call, event.how) == (call.lsn, "retry"))
                or (isinstance(event, AttemptFailed) and event.call == call.lsn)
                for event in held)  # fmt: skip
+    said += sum(lsn > call.lsn for lsn in world.harmed)  # that may have said so
     if said < call.attempt - 1:
         return f"attempt {call.attempt}, and {said} times somebody said so"
     return ""
