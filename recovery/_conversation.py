@@ -5,14 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eventlog import Packed
 from recovery._difference import differences
 from recovery._errors import RecoveryError, Sides
 from recovery._events import MessagesChanged
-from recovery._parts import Outcomes, Parts, pack_stand_in
+from recovery._parts import Outcomes, Parts, refs_of
 from recovery._replay import RecordedChange
 from recovery._shorten import shorten
-from recovery._values import Ref, pack_list, unpack
+from recovery._values import Ref, unpack
 
 if TYPE_CHECKING:
     from recovery._core import RunCore
@@ -45,14 +44,8 @@ class Conversation:
             again = self._match(start, stop, packed)
             if again is not None:
                 return again
-            found = [self._outcomes.stand_in(one) for one in packed]
-            new = pack_list([
-                Packed(one) if item is None else pack_stand_in(item)
-                for item, one in zip(found, packed, strict=True)
-            ])  # fmt: skip
-            lsn = run.note(MessagesChanged(start, stop, new))
-            return [item if isinstance(item, Ref) else Ref(lsn, i) if lsn else None
-                    for i, item in enumerate(found)]  # fmt: skip
+            found, new = self._outcomes.stand_ins(packed)
+            return refs_of(found, run.note(MessagesChanged(start, stop, new)))
 
     def shown(self, recorded: RecordedChange) -> str:
         """A recorded change for a person."""
@@ -79,8 +72,7 @@ class Conversation:
                     self._history.forget_values()
                 self._outcomes.borrowed += sum(item.borrowed for item in change.new
                                                if isinstance(item, Parts))  # fmt: skip
-                return [item if isinstance(item, Ref) else Ref(recorded.lsn, i)
-                        for i, item in enumerate(change.new)]  # fmt: skip
+                return refs_of(change.new, recorded.lsn)
             if alone:
                 values, new = [unpack(one) for one in known], [unpack(one) for one in packed]
                 found = differences(

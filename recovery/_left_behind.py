@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from eventlog import Damage
+from recovery._attempts import LANDING_NAP_S, LANDING_S
 from recovery._core import RunCore
 from recovery._effects import Nap
 from recovery._errors import DamagedRunError
@@ -18,13 +19,10 @@ from recovery._history import Entry, items_from
 from recovery._keys import call_scope
 from recovery._tool import Scope
 
-# How long the next attempt waits for calls inside the one that failed. A child run is waited for
-# as long as it takes: there cannot be two of it.
-LANDING_S, LANDING_NAP_S = 30.0, 0.005
-
 
 def landed(run: RunCore, scope: Scope) -> Generator[Nap, None, None]:
-    """Wait until the calls that were made in this attempt have got to their end."""
+    """Wait until the calls that were made in this attempt have got to their end: as long as before
+    a stop, and for a child run as long as it takes, for there cannot be two of it."""
     until = run.wall_clock() + LANDING_S
     while run.inside[scope.calls[-1]] and run.stopped is None:
         children = any(life.call.step == scope.path for life in run.children.lives.values())

@@ -21,7 +21,17 @@ from eventlog._frame import PAYLOAD_SIZE_MAX
 from eventlog._record import Packed, Record
 from eventlog._record import unpack as unpack_undecoded
 from recovery._coded import BY_CODE, BY_TYPE, Codec, ExtType
-from recovery._values import EXT_PARTS, EXT_REF, Ref, digest, pack, split_list, unpack, unpack_map
+from recovery._values import (
+    EXT_PARTS,
+    EXT_REF,
+    Ref,
+    digest,
+    pack,
+    pack_list,
+    split_list,
+    unpack,
+    unpack_map,
+)
 
 REF_SIZE_MIN = 32  # below this the value itself is as short as a reference
 PART_SIZE_MIN = 64  # the same for a part: a reference, and the bytes around it
@@ -128,6 +138,13 @@ def stands_in(item: object) -> TypeGuard[Ref | Parts]:
     return isinstance(item, Ref | Parts)
 
 
+def refs_of(items: Iterable[object], lsn: int) -> list[Ref | None]:
+    """Where in the log the messages are that are recorded as ``items`` in record ``lsn`` (0: it is
+    put off, and where is not known yet)."""
+    return [item if isinstance(item, Ref) else Ref(lsn, i) if lsn else None
+            for i, item in enumerate(items)]  # fmt: skip
+
+
 # -- writing
 
 
@@ -176,6 +193,14 @@ class Outcomes:
         if parts is not None:
             self.borrowed += parts.borrowed
         return parts
+
+    def stand_ins(self, packed: list[bytes]) -> tuple[list[Ref | Parts | None], Packed]:
+        """The same for each of these messages; and what is recorded of all of them."""
+        found = [self.stand_in(one) for one in packed]
+        return found, pack_list([
+            Packed(one) if item is None else pack_stand_in(item)
+            for item, one in zip(found, packed, strict=True)
+        ])  # fmt: skip
 
     def _parts(self, packed: bytes) -> Parts | None:
         found: list[tuple[int, int, Span]] = []

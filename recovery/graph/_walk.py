@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, NoReturn
 
 from eventlog._dataclass import dataclass
 from recovery._attempts import until
+from recovery._chance import a_number
 from recovery._errors import ApprovalDeniedError, ParkedError, RecoveryError, Sides, ToolError
 from recovery._events import RunParked
 from recovery._run import Run
@@ -159,7 +159,7 @@ class Walk:
             final = is_final(error)
             if not final and retry is not None and retry.again(error, failed):
                 if visit.executed:  # else whoever recorded the failure has waited already
-                    await pause(run, retry.pause_s(error, failed, random.random()))
+                    await pause(run, retry.pause_s(error, failed, a_number()))
                 continue
             targets = self.graph.after_failure(node.name)
             if targets:

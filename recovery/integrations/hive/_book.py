@@ -38,11 +38,11 @@ from recovery._herald import record
 from recovery._history import Entry, History, load
 from recovery._keys import CallKey, step_scope
 from recovery._messages import Messages
-from recovery._parts import Outcomes, pack_stand_in
+from recovery._parts import Outcomes, refs_of
 from recovery._replay import RecordedCall
 from recovery._snapshots import Checkpointed, SnapshotWriter
 from recovery._tool import Call
-from recovery._values import Ref, digest, pack, pack_arguments, pack_list, unpack
+from recovery._values import Ref, digest, pack, pack_arguments, unpack
 
 TASK = {"hive": "conversation"}
 SHARED = ("phase_id", "run_id")  # by which Hive tells conversations in one store apart
@@ -119,11 +119,7 @@ class Book:
                         self.unseen[call.key.call_id] = call
                 case MessagesChanged():
                     packed = [self._history.packed_of(item) for item in event.new]
-                    refs: list[Ref | None] = [
-                        item if isinstance(item, Ref) else Ref(lsn, i)
-                        for i, item in enumerate(event.new)
-                    ]
-                    self.parts._put(event.start, event.stop, packed, refs)
+                    self.parts._put(event.start, event.stop, packed, refs_of(event.new, lsn))
                     self._notice(self.parts[event.start : event.start + len(packed)], lsn)
         return [call for call in calls.values() if not (call.done or call.cancelled)]
 
@@ -238,13 +234,8 @@ class Book:
             self._checkpoint_if_due()
 
     def _record_parts(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
-        found = [self._outcomes.stand_in(one) for one in packed]
-        new = pack_list([
-            Packed(one) if item is None else pack_stand_in(item)
-            for item, one in zip(found, packed, strict=True)
-        ])  # fmt: skip
-        lsn = self.emit(MessagesChanged(start, stop, new))
-        return [item if isinstance(item, Ref) else Ref(lsn, i) for i, item in enumerate(found)]
+        found, new = self._outcomes.stand_ins(packed)
+        return refs_of(found, self.emit(MessagesChanged(start, stop, new)))
 
     def _notice(self, new: list[Any], lsn: int) -> None:
         """The conversation knows of these calls now, or will never ask for them again.
