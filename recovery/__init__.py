@@ -7,7 +7,7 @@ after a crash the same call resumes it, and nothing that the log holds is execut
 from typing import TYPE_CHECKING, Any
 
 from recovery import _codecs as _codecs
-from recovery._agent import RecoverableAgent, RecoveryReport
+from recovery._agent import RecoverableAgent
 from recovery._budget import Budget
 from recovery._checkpoint import Checkpoint, CheckpointStore
 from recovery._errors import (
@@ -36,6 +36,7 @@ from recovery._lineage import ForkedFrom
 from recovery._outside import approve, cancel, deny, pending, signal
 from recovery._progress import Progress
 from recovery._relatives import children, lineage, parent
+from recovery._report import RecoveryReport
 from recovery._retry import Retry
 from recovery._run import Run, SyncRun
 from recovery._stored import StoredCheckpoint, Validity

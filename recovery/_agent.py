@@ -9,11 +9,11 @@ import os
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from eventlog import Damage, EventLog, RefusedValueError
+from eventlog import EventLog, RefusedValueError
 from eventlog._dataclass import dataclass
 from recovery._checkpoint import CheckpointStore
 from recovery._children import settled_since
@@ -39,13 +39,14 @@ from recovery._failure import failure, message_of
 from recovery._herald import Herald, record
 from recovery._history import Ended, History, load
 from recovery._outside import cancel_children
+from recovery._report import RecoveryReport, report_of
 from recovery._resuming import RECORDED, Resumption
+from recovery._rules import CURRENT, Rules
 from recovery._run import Run, SyncRun, live_runs
 from recovery._settings import Options, Settings
 from recovery._stopping import Life, Lives
 from recovery._together import flushers
 from recovery._tool import current_scope, is_async
-from recovery._usage import Usage
 from recovery._values import pack
 from recovery.stores.file import FileStore, default_directory
 
@@ -57,50 +58,6 @@ _logger = logging.getLogger("recovery")
 BACKOFF_S, BACKOFF_MAX_S = 0.05, 5.0
 LANDING_S = 30.0  # how long calls of other tasks are waited for when the agent function ends
 CUTTING_S = 1.0  # and child runs that were cancelled then, for they did not stop
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryReport:
-    """What it took to bring a run to where it is. ``str()`` says it in one line.
-
-    ``from_step`` and ``checkpoint_lsn``: the checkpoint (0: none). ``replayed``: records read
-    behind it. ``served``: calls answered from the log; ``executed``: calls made. ``in_doubt``: the
-    calls that a crash had left in doubt, and how each was settled. ``torn_size``: bytes cut off
-    that were never acknowledged. ``damage`` and ``broken``: what is not sound any more, and
-    checkpoints passed over. ``time_s``: from opening the log to the start of the agent function.
-    ``usage``: what the run has used, over all its lives. ``lost``: what was lost behind that
-    checkpoint before the log was repaired, a line each; calls that may have been among it, and are
-    not recorded, are in doubt.
-    """
-
-    run_id: str
-    recovery_count: int
-    from_step: int
-    checkpoint_lsn: int
-    replayed: int
-    served: int
-    executed: int
-    in_doubt: tuple[str, ...]
-    torn_size: int
-    damage: tuple[Damage, ...]
-    broken: tuple[str, ...]
-    time_s: float
-    usage: Usage = field(default_factory=Usage)
-    lost: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        parts = [f"run {self.run_id}: recovery {self.recovery_count} from step {self.from_step}",
-                 f"{self.replayed} records replayed"]  # fmt: skip
-        if self.served or self.executed:  # not known yet when a recovery begins
-            parts.append(f"{self.served} calls served from the log, {self.executed} executed")
-        parts += [f"in doubt: {call}" for call in self.in_doubt]
-        if self.torn_size:
-            parts.append(f"torn tail of {self.torn_size} bytes cut off")
-        parts += [f"DAMAGE: {found}" for found in self.damage]
-        parts += [f"passed over: {reason}" for reason in self.broken]
-        parts += [f"LOST: {loss}" for loss in self.lost]
-        parts.append(f"used: {self.usage}")
-        return "; ".join(parts) + f" ({self.time_s * 1000:.1f} ms)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +254,7 @@ class RecoverableAgent:
                     yield _Block(partial(cancel_children, self.store, log, run_id, ""))
                 ended = _ended(history, run_id, task)
                 if ended is not None:
-                    return _result(run_id, ended, _report(log, history, None, began))
+                    return _result(run_id, ended, report_of(log, history, None, began))
                 if self.settings.on_event is not None:
                     history.herald = Herald(self.settings.on_event, history)
                 recovered = yield _Block(partial(_begin, log, history, life, task))
@@ -305,7 +262,7 @@ class RecoverableAgent:
                 run = kind(log, history, self.store, self.settings)
                 run.children.runner = self._child
                 life.begin(run)
-                report = _report(log, history, run, began)
+                report = report_of(log, history, run, began)
                 _logger.info("%s", report)
                 try:
                     result = yield _Execute(run)
@@ -411,11 +368,14 @@ def _begin(log: EventLog, history: History, life: Life, task: Any) -> int:
     recovering = history.started is not None or history.restored is not None
     if history.started is None:
         parent = life.parent.packable() if life.parent is not None else None
-        history.started = RunStarted(life.run_id, task, _new_uid(), parent)
+        history.started = RunStarted(life.run_id, task, _new_uid(), parent, rules=Rules(CURRENT))
         history.prologue.append(record(log, history, history.started))
     if recovering:
         history.recoveries += 1
-        record(log, history, RunResumed(history.recoveries, history.step))
+        rules = history.rules_to_raise()
+        lsn = record(log, history, RunResumed(history.recoveries, history.step, rules=rules))
+        if rules is not None:
+            history.prologue.append(lsn)
     life.born(log)
     log.commit_behind()
     return int(recovering)
@@ -445,21 +405,6 @@ def _leaves(exc: BaseException) -> list[BaseException]:
     if not isinstance(exc, BaseExceptionGroup):
         return [exc]
     return [leaf for part in exc.exceptions for leaf in _leaves(part)]
-
-
-def _report(
-    log: EventLog, history: History, run: Run | SyncRun | None, began: float
-) -> RecoveryReport:
-    doubt = [] if run is None else history.replay.in_doubt()
-    return RecoveryReport(
-        history.run_id, history.recoveries, history.step,
-        history.restored.lsn if history.restored else 0, history.replayed, 0, 0,
-        tuple(f"{call.key} (LSN {call.lsn})" for call in doubt),
-        log.report.torn_size, tuple(dict.fromkeys((*log.report.damaged, *history.damage))),
-        history.broken, time.perf_counter() - began + log.report.time_s,
-        history.tallies.progress.usage(),
-        tuple(map(str, history.replay.losses.gaps)) if history.replay.losses else (),
-    )  # fmt: skip
 
 
 def _result(run_id: str, ended: RunFinished, report: RecoveryReport) -> dict[str, Any]:

@@ -214,22 +214,20 @@ def _intent(
     run: RunCore, spec: ToolSpec, key: CallKey, packed: Packed, given: Arguments
 ) -> tuple[CallIntended, Asking | None]:
     """What is recorded of a call before it is made, and what it asks for."""
-    small = packed if len(packed) <= ARGS_SIZE_MAX else None
+    outer = run.here().call
+    event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
+                         "wait" if spec.only_waits else spec.after_crash, None, len(packed),
+                         key=nested_key(outer.idempotency_key if outer else "", key))  # fmt: skip
+    asking = asks(run, spec, event, given)
+    # Whole, where somebody is to say yes to exactly these.
+    small = packed if len(packed) <= ARGS_SIZE_MAX or asking is not None else None
     undo = "" if spec.undo is None else function_name(spec.undo)
     if undo:  # its arguments are all that the compensation will know of it
         args, kwargs = _canonical(spec, *given)
         small = pack([list(args), kwargs], f"{spec.name}(...)")
-    outer = run.here().call
-    event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
-                         "wait" if spec.only_waits else spec.after_crash, small, len(packed), undo,
-                         key=nested_key(outer.idempotency_key if outer else "", key))  # fmt: skip
-    if spec.child_id is not None:
-        event = replace(event, child=spec.child_id(event.idempotency_key(run.uid)))
-    asking = asks(run, spec, event, given)
-    if asking is not None:  # whole, for somebody is to say yes to exactly these
-        whole = packed if event.args is None else event.args
-        event = replace(event, args=whole, asks_until=asking.until)
-    return event, asking
+    child = spec.child_id(event.idempotency_key(run.uid)) if spec.child_id else ""
+    until = asking and asking.until
+    return replace(event, args=small, undo=undo, child=child, asks_until=until), asking
 
 
 def _sides(run: RunCore, recorded: RecordedCall | None, key: CallKey, packed: Packed) -> Sides:

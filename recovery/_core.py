@@ -76,7 +76,7 @@ class RunCore(ABC):
             history.started.run_id, history.started.task, history.started.uid,
         )  # fmt: skip
         self.secrets = Secrets(history.started.salt or self.uid)
-        self.recovery_count = history.recoveries
+        self.recovery_count, self.rules = history.recoveries, history.rules
         self.step = 0
         self.served = self.executed = 0
         self.in_flight = 0

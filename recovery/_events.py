@@ -25,6 +25,7 @@ class RunStarted:
     ``parent``: the run that started it (see ParentRun), None if nobody did.
     ``forked_from``: what it was forked from (see ForkedFrom); empty if it was not. ``salt``: with
     which redacted arguments are digested, in place of ``uid``: a fork has that of its origin.
+    ``rules``: the contract that it was begun under (see Rules); None for the first.
     """
 
     kind: ClassVar = "run_started"
@@ -34,16 +35,21 @@ class RunStarted:
     parent: Any = None
     forked_from: dict[str, Any] = field(default_factory=dict)
     salt: str = ""
+    rules: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunResumed:
-    """A process took the run up again: the ``recovery``-th time, from the end of ``from_step``."""
+    """A process took the run up again: the ``recovery``-th time, from the end of ``from_step``.
+
+    ``rules``: the version of the library's contract, where the run was begun under an older one.
+    """
 
     kind: ClassVar = "run_resumed"
     recovery: int
     from_step: int
     reason: str = ""
+    rules: Any = None
 
 
 @dataclass(frozen=True, slots=True)

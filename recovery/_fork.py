@@ -206,7 +206,8 @@ class _Fork:
         task = pack(self.changes["task"] if source is None or new_task else source.task, "task")
         uid = begun.uid if begun is not None else uuid.uuid4().hex
         salt = (source.salt or source.uid) if source else ""
-        started = RunStarted(new_run_id, task, uid, None, link.packable(), salt)
+        rules = source.rules if source else None
+        started = RunStarted(new_run_id, task, uid, None, link.packable(), salt, rules)
         draft.records[0] = replace(draft.records[0], kind=started.kind, packed=encode(started)[1])
         return link, draft
 

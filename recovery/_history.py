@@ -31,6 +31,7 @@ from recovery._lineage import ForkedFrom
 from recovery._lost import Losses
 from recovery._parts import Parts, Values, resolve, stands_in
 from recovery._replay import Replay
+from recovery._rules import CURRENT, Rules, version_of
 from recovery._snapshots import (
     BrokenCheckpointError,
     Restored,
@@ -105,6 +106,22 @@ class History:
     def uid(self) -> str:
         """What tells the run from any other of its name; empty while no agent has run it."""
         return self.started.uid if self.started is not None else ""
+
+    @property
+    def rules(self) -> int:
+        """The version of the contract that the run was begun under; 1 for runs of older libraries.
+
+        Where a rule has changed what a record means, the run keeps to its own.
+        """
+        return version_of(self.started.rules if self.started is not None else None)
+
+    def rules_to_raise(self) -> Rules | None:
+        """What to record once in a run of an older library, so that it refuses it from now on."""
+        known = self.rules >= CURRENT or any(
+            isinstance(event, RunResumed) and event.rules is not None
+            for _, _, event in self.entries
+        )
+        return None if known else Rules(CURRENT)
 
     @property
     def step(self) -> int:
@@ -184,7 +201,7 @@ def load(log: RunRecords, run_id: str) -> History:
         run_id, log, restored, entries, replay, list(prologue_of(tail, restored)), started,
         ended_by(entries),
         (restored.recoveries if restored else 0)
-        + sum(isinstance(e, RunResumed) for _, _, e in entries),
+        + sum(isinstance(e, RunResumed) for _, _, e in tail),
         tuple(dict.fromkeys(damage)), tuple(broken), tallies_of(tail, restored), _accepted(tail),
         origin, size=sum(len(record.packed) for record, _ in items),
     )  # fmt: skip
@@ -285,6 +302,8 @@ def prologue_of(tail: list[Entry], restored: Restored | None) -> dict[int, None]
         before = before and not isinstance(event, StepStarted)
         scope, call = getattr(event, "scope", ""), getattr(event, "call", 0)
         if isinstance(event, RunResumed):
+            if event.rules is not None:  # so that an older library never passes it over
+                needed[lsn] = None
             continue
         if before or scope == step_scope(0) or call in needed:
             needed[lsn] = None

@@ -278,7 +278,7 @@ def _read(reader: LogReader, run_id: str) -> _Read:
         tally, found.replay, found.started, ParentRun.of(found.started), found.origin, found.ended,
         next((event for event in reversed(events) if isinstance(event, RunParked)), None),
         found.damage, found.lost, point.lsn, point.step,
-        point.recoveries + sum(isinstance(event, RunResumed) for event in events), len(tail),
+        point.recoveries + sum(isinstance(event, RunResumed) for _, _, event in tail), len(tail),
         entries[0][1] if entries else point.time_ns, tail[-1][1] if tail else point.time_ns,
         tail[-1] if tail else None,
     )  # fmt: skip

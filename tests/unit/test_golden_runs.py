@@ -51,13 +51,6 @@ def stored() -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("run", make_runs.RUNS_MADE, ids=lambda run: run.__name__)
-def test_the_same_bytes_are_made(run: object) -> None:
-    made = make_runs.make(run)  # type: ignore[arg-type]
-    there = {name: content for name, content in stored().items() if name in made}
-    assert made == there
-
-
 @pytest.mark.parametrize("encryption", [None, Encryption(make_runs.KEY, make_runs.KEY_ID)])
 def test_the_same_is_read(encryption: Encryption | None) -> None:
     found = {

@@ -1,0 +1,71 @@
+"""What a recovery did, for the log and for the caller."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import field
+
+from eventlog import Damage, EventLog
+from eventlog._dataclass import dataclass
+from recovery._core import RunCore
+from recovery._history import History
+from recovery._usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What it took to bring a run to where it is. ``str()`` says it in one line.
+
+    ``from_step`` and ``checkpoint_lsn``: the checkpoint (0: none). ``replayed``: records read
+    behind it. ``served``: calls answered from the log; ``executed``: calls made. ``in_doubt``: the
+    calls that a crash had left in doubt, and how each was settled. ``torn_size``: bytes cut off
+    that were never acknowledged. ``damage`` and ``broken``: what is not sound any more, and
+    checkpoints passed over. ``time_s``: from opening the log to the start of the agent function.
+    ``usage``: what the run has used, over all its lives. ``lost``: what was lost behind that
+    checkpoint before the log was repaired, a line each; calls that may have been among it, and are
+    not recorded, are in doubt.
+    """
+
+    run_id: str
+    recovery_count: int
+    from_step: int
+    checkpoint_lsn: int
+    replayed: int
+    served: int
+    executed: int
+    in_doubt: tuple[str, ...]
+    torn_size: int
+    damage: tuple[Damage, ...]
+    broken: tuple[str, ...]
+    time_s: float
+    usage: Usage = field(default_factory=Usage)
+    lost: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"run {self.run_id}: recovery {self.recovery_count} from step {self.from_step}",
+                 f"{self.replayed} records replayed"]  # fmt: skip
+        if self.served or self.executed:  # not known yet when a recovery begins
+            parts.append(f"{self.served} calls served from the log, {self.executed} executed")
+        parts += [f"in doubt: {call}" for call in self.in_doubt]
+        if self.torn_size:
+            parts.append(f"torn tail of {self.torn_size} bytes cut off")
+        parts += [f"DAMAGE: {found}" for found in self.damage]
+        parts += [f"passed over: {reason}" for reason in self.broken]
+        parts += [f"LOST: {loss}" for loss in self.lost]
+        parts.append(f"used: {self.usage}")
+        return "; ".join(parts) + f" ({self.time_s * 1000:.1f} ms)"
+
+
+def report_of(log: EventLog, history: History, run: RunCore | None, began: float) -> RecoveryReport:
+    """What is known of a recovery before the agent function is called; with no ``run``, it is not
+    called at all."""
+    doubt = [] if run is None else history.replay.in_doubt()
+    return RecoveryReport(
+        history.run_id, history.recoveries, history.step,
+        history.restored.lsn if history.restored else 0, history.replayed, 0, 0,
+        tuple(f"{call.key} (LSN {call.lsn})" for call in doubt),
+        log.report.torn_size, tuple(dict.fromkeys((*log.report.damaged, *history.damage))),
+        history.broken, time.perf_counter() - began + log.report.time_s,
+        history.tallies.progress.usage(),
+        tuple(map(str, history.replay.losses.gaps)) if history.replay.losses else (),
+    )  # fmt: skip
