@@ -9,7 +9,7 @@ comma := ,
 DEMO_EXTRAS := demo$(if $(OPENAI_BASE_URL)$(OPENAI_API_KEY),$(comma)openai)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-report soak crash mutants fuzz docs clean
+.PHONY: help demo test lint bench bench-report soak crash mutants mutation fuzz docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -30,6 +30,9 @@ fuzz: $(VENV)/.with-dev,fuzz ## fuzz the decoders, all in turn (SECONDS= TARGETS
 mutants: $(VENV)/.with-dev ## break the code in every way that is listed: the tests must notice (NAMES=)
 	@$(BIN)/python -m tests.mutants $(NAMES) --json $(VENV)/mutants.json
 	@$(if $(NAMES),,$(BIN)/python -m tests.figures --mutants $(VENV)/mutants.json)
+
+mutation: $(VENV)/.with-dev ## change the code at random: the tests must notice (COUNT= SEED= FILES=)
+	@$(BIN)/python -m tests.mutation $(FILES) --count $(or $(COUNT),100) $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/.with-dev ## ruff and mypy
 	@$(BIN)/ruff check

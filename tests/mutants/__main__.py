@@ -13,28 +13,17 @@ import argparse
 import json
 import os
 import queue
-import re
-import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.mutants import LAYERS, Mutant
+from tests.mutants._tree import ROOT, Tree
 
-ROOT = Path(__file__).parents[2]
-COPIED = (
-    "eventlog", "recovery", "tools", "tests", "examples", "docs",
-    "pyproject.toml", "README.md", "CHANGELOG.md", "Makefile", "mkdocs.yml",
-)  # fmt: skip
 LIMIT_S, SUITE_LIMIT_S = 300, 900
-SEED = "3"
 
 _LOG_SUITE = ["unit/test_[!r]*.py", "unit/test_re[!c]*.py", "unit/test_record.py",
               "property/test_log*.py", "property/test_repair.py", "crash/*.py"]  # fmt: skip
@@ -85,7 +74,7 @@ def _arguments() -> argparse.Namespace:
 
 def _try_all(chosen: list[tuple[str, Mutant]], scratch: Path, args: argparse.Namespace) -> int:
     began = time.monotonic()
-    pristine = _Tree(scratch / "0")
+    pristine = Tree(scratch / "0")
     pristine.copy(ROOT)
     named = sorted({test for _, mutant in chosen for test in mutant.tests})
     print(f"{len(chosen)} seeded bugs; the unpatched code passes {len(named)} tests: ", end="")
@@ -97,9 +86,9 @@ def _try_all(chosen: list[tuple[str, Mutant]], scratch: Path, args: argparse.Nam
     print(f"yes, in {time.monotonic() - began:.0f} s", flush=True)
     trees = [pristine]
     for number in range(1, min(args.j, len(chosen))):
-        trees.append(_Tree(scratch / str(number)))
+        trees.append(Tree(scratch / str(number)))
         trees[-1].copy(pristine.root)
-    free: queue.SimpleQueue[_Tree] = queue.SimpleQueue()
+    free: queue.SimpleQueue[Tree] = queue.SimpleQueue()
     for tree in trees:
         free.put(tree)
 
@@ -115,12 +104,14 @@ def _try_all(chosen: list[tuple[str, Mutant]], scratch: Path, args: argparse.Nam
     return _summary(outcomes, time.monotonic() - began, args.json)
 
 
-def _attempt(tree: _Tree, layer: str, mutant: Mutant) -> Outcome:
+def _attempt(tree: Tree, layer: str, mutant: Mutant) -> Outcome:
     began = time.monotonic()
-    with tree.patched(mutant):
+    with tree.changed(*{edit.file for edit in mutant.edits}):
+        for edit in mutant.edits:
+            edit.apply(tree.root)
         status, failed = tree.run(mutant.tests, LIMIT_S)
         if status == "passed":
-            status, failed = tree.run(tree.suite(layer), SUITE_LIMIT_S)
+            status, failed = tree.run(tree.files(SUITES[layer]), SUITE_LIMIT_S)
     verdict = {"failed": "caught", "passed": "SURVIVED"}.get(status, status)
     caught_by = failed if status == "failed" else ""
     return Outcome(mutant.name, layer, mutant.what, caught_by, time.monotonic() - began, verdict)
@@ -146,78 +137,6 @@ def _summary(outcomes: list[Outcome], seconds: float, file: Path | None) -> int:
         }  # fmt: skip
         file.write_text(json.dumps(figures, indent=1) + "\n")
     return 1 if survivors else 0
-
-
-class _Tree:
-    """A copy of the project to be broken."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def copy(self, source: Path) -> None:
-        """Byte code comes along from a copy: it fits the sources, whose times are kept."""
-        ours = source == ROOT
-        skipped = shutil.ignore_patterns("__pycache__", ".*") if ours else None
-        self.root.mkdir()
-        for name in COPIED:
-            if (source / name).is_dir():
-                shutil.copytree(source / name, self.root / name, ignore=skipped)
-            elif (source / name).exists():
-                shutil.copy2(source / name, self.root / name)
-
-    def suite(self, layer: str) -> list[str]:
-        tests = self.root / "tests"
-        found = {path for pattern in SUITES[layer] for path in tests.glob(pattern)}
-        return [str(path.relative_to(tests)) for path in sorted(found)]
-
-    @contextmanager
-    def patched(self, mutant: Mutant) -> Iterator[None]:
-        """The tree with the bug in it; afterwards without."""
-        files = {self.root / edit.file for edit in mutant.edits}
-        before = {file: file.read_bytes() for file in files}
-        try:
-            for edit in mutant.edits:
-                edit.apply(self.root)
-            for file in files:
-                for stale in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
-                    stale.unlink()
-            yield
-        finally:
-            for file, content in before.items():
-                file.write_bytes(content)
-
-    def run(self, tests: Iterable[str], limit_s: float, keep: bool = False) -> tuple[str, str]:
-        """("passed", ""), or "failed" and the first test that did, or what else came of it.
-
-        ``keep`` has Python keep the byte code: only of code that is as it should be.
-        """
-        command = [
-            sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-rfE", "--color=no",
-            "-p", "no:cacheprovider", f"--basetemp={self.root / 'tmp'}",
-            f"--hypothesis-seed={SEED}", "-m", "not crash and not slow",
-            *(f"tests/{test}" for test in tests),
-        ]  # fmt: skip
-        environment = os.environ | {
-            "PYTHONPATH": f"{self.root}{os.pathsep}{self.root / 'tools'}",
-            "PYTHONHASHSEED": "0",
-            "PYTHONDONTWRITEBYTECODE": "" if keep else "1",
-        }
-        process = subprocess.Popen(command, cwd=self.root, env=environment, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   start_new_session=True)  # fmt: skip
-        try:
-            output, _ = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return "timeout", f"no end after {limit_s} s"
-        if process.returncode == 0:
-            return "passed", ""
-        # A file that cannot be collected is no catch: then the line names no test in it.
-        failed = re.findall(r"^(?:FAILED|ERROR) (\S+?::.*?)(?: - .*)?$", output, re.M)
-        if process.returncode == 1 and failed:
-            return "failed", failed[0]
-        return "broken", output[-2000:]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,129 @@
+"""Every small change of a module that still compiles, each a line's text before and after."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.BitOr: ast.BitAnd,
+    ast.BitAnd: ast.BitOr,
+}  # fmt: skip
+_DELETED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Continue, ast.Break, ast.Delete)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """``old``, the source at these offsets of the file, becomes ``new``."""
+
+    file: str
+    line: int
+    start: int
+    stop: int
+    old: str
+    new: str
+
+    @property
+    def name(self) -> str:
+        """What it is, wherever in the file it stands."""
+
+        def short(text: str) -> str:
+            text = " ".join(text.split())
+            return text if len(text) <= 70 else f"{text[:67]}..."
+
+        return f"{self.file}: {short(self.old)} -> {short(self.new)}"
+
+    def __str__(self) -> str:
+        return f"line {self.line} of {self.name}"
+
+    def apply(self, root: Path) -> None:
+        """Make the change in the tree at ``root``."""
+        path = root / self.file
+        source = path.read_bytes()
+        assert source[self.start : self.stop] == self.old.encode(), self
+        path.write_bytes(source[: self.start] + self.new.encode() + source[self.stop :])
+
+
+def changes_of(root: Path, file: str) -> list[Change]:
+    """All changes of a module's functions; docstrings, annotations and logging are left alone."""
+    source = (root / file).read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found = []
+    for node in _executed(ast.parse(source)):
+        for changed in _changes(node):
+            start = starts[node.lineno - 1] + node.col_offset
+            stop = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+            new = ast.unparse(ast.fix_missing_locations(changed))
+            if not isinstance(node, ast.stmt):
+                new = f"({new})"
+            old = source[start:stop].decode()
+            found.append(Change(file, node.lineno, start, stop, old, new))
+    return found
+
+
+def _executed(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
+    """Statements and expressions inside functions, in the order of the source."""
+    inside: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inside |= {part for statement in node.body for part in ast.walk(statement)}
+    skipped: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        notes = getattr(node, "annotation", None) or getattr(node, "returns", None)
+        if notes is not None:
+            skipped |= set(ast.walk(notes))
+        says_only = isinstance(node, ast.Expr) and _says_only(node.value)
+        # Python 3.11 gives the parts of an f-string no places of their own.
+        if says_only or isinstance(node, ast.JoinedStr):
+            skipped |= set(ast.walk(node))
+    chosen = [node for node in inside - skipped if isinstance(node, ast.expr | ast.stmt)]
+    yield from sorted(chosen, key=lambda node: (node.lineno, node.col_offset, type(node).__name__))
+
+
+def _says_only(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) or (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Attribute)
+        and isinstance(value.func.value, ast.Name)
+        and value.func.value.id == "_logger"
+    )
+
+
+def _changes(node: ast.expr | ast.stmt) -> Iterator[ast.AST]:
+    changed = copy.deepcopy(node)
+    match changed:
+        case ast.Compare(ops=[one]) if type(one) in _COMPARED:
+            changed.ops = [_COMPARED[type(one)]()]
+            yield changed
+        case ast.BoolOp(op=op, values=values):
+            changed.op = ast.Or() if isinstance(op, ast.And) else ast.And()
+            yield changed
+            for i in range(len(values)):
+                left = [value for n, value in enumerate(values) if n != i]
+                yield left[0] if len(left) == 1 else ast.BoolOp(node.op, left)  # type: ignore[union-attr]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield operand
+        case ast.BinOp(op=op) if type(op) in _COMPUTED:
+            changed.op = _COMPUTED[type(op)]()
+            yield changed
+        case ast.IfExp(body=body, orelse=orelse):
+            yield body
+            yield orelse
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield ast.Constant(value + 1)
+        case ast.Return(value=value) if value is not None:
+            yield ast.Return(None)
+        case ast.stmt() if isinstance(changed, _DELETED):
+            if not any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(changed)):
+                yield ast.Pass()
