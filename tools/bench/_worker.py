@@ -39,11 +39,13 @@ class SubjectError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured: ``kind`` is "module:Class" in tools.bench.subjects; which Python it has."""
+    """What is measured: ``kind`` is "module:Class" in tools.bench.subjects. ``root``: the checkout
+    whose code it runs."""
 
     name: str
     kind: str
     python: str = sys.executable
+    root: Path = ROOT
 
 
 class Worker:
@@ -62,7 +64,7 @@ class Worker:
         self._process = subprocess.Popen(
             [*command, str(directory), json.dumps(dict(case))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=_environment(),
+            env=_environment(subject.root),
         )  # fmt: skip
         try:
             self._answer()
@@ -102,10 +104,10 @@ class Worker:
         self._process.communicate()
 
 
-def _environment() -> dict[str, str]:
+def _environment(root: Path) -> dict[str, str]:
     # What is imported was compiled before, as what pip has installed is.
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPATH": str(ROOT)}
+    return {**kept, "PYTHONPATH": str(root)}
 
 
 def in_turns(
