@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from eventlog._cipher import Encrypter
 from eventlog._errors import LogError, WriterFailedError
@@ -323,7 +324,8 @@ class Appender:
                 # A new owner that has not seen this segment must find the old ones.
                 self._owner.check()
                 for number in numbers:
-                    self._directory.remove(segment_name(number))
+                    with suppress(FileNotFoundError):  # another thread truncates as well
+                        self._directory.remove(segment_name(number))
                 self._directory.sync()
             except BaseException as exc:
                 self.fail(exc)
@@ -352,8 +354,9 @@ class Appender:
 
     def drop(self) -> None:
         """Close the files, whatever state they are in. The lock goes with the owner's."""
-        writer, mark_file = self._writer, self._mark_file
-        self._writer = self._mark_file = None
+        with self._sync_lock, self._lock:  # two threads may close a log
+            writer, mark_file = self._writer, self._mark_file
+            self._writer = self._mark_file = None
         if writer is not None:
             writer.file.close()
         if mark_file is not None:

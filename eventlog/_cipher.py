@@ -59,8 +59,9 @@ class Decoder:
 
     def __init__(self, path: str, listing: Listing, encryption: Encryption | None) -> None:
         self._path, self._listing, self.encryption = path, listing, encryption
-        # Up to which segment it is known which is the first encrypted one (0: none).
-        self._looked_up_to = self._first_encrypted = 0
+        # Up to which segment it is known which is the first encrypted one, and that one (0: none).
+        # Replaced as a whole: several threads may read.
+        self._encrypted_from = 0, 0
         self._in_clear: Place | None = None  # what is in clear in this segment is the log's
 
     def encrypter(self, random_bytes: Callable[[int], bytes]) -> Encrypter | None:
@@ -138,10 +139,12 @@ class Decoder:
         """Why a record in clear cannot be this log's; "" when it can."""
         if place.header is not None and place.header.encrypted:
             return "in clear, in an encrypted segment: not written with the key"
-        if place.number > self._looked_up_to:
-            self._looked_up_to = max(self._listing.numbers(), default=0)
-            self._first_encrypted = self._listing.first_encrypted()
-        if 0 < self._first_encrypted < place.number:
+        looked_up_to, first = self._encrypted_from
+        if place.number > looked_up_to:
+            looked_up_to = max(self._listing.numbers(), default=0)
+            first = self._listing.first_encrypted()
+            self._encrypted_from = looked_up_to, first
+        if 0 < first < place.number:
             return "in clear, behind encrypted segments: not written with the key"
         return ""
 

@@ -226,21 +226,50 @@ class OSFile:
         self.close()  # Ctrl-C between two lines must not leave a lock behind
 
 
-class OSDirectory:
-    """A directory by its descriptor, so that renaming or replacing its path changes nothing."""
+class _Descriptor:
+    """The number of an open file. It is closed, and free for another one, when nobody has this."""
 
-    _fd = -1
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+
+class OSDirectory:
+    """A directory by its descriptor, so that renaming or replacing its path changes nothing.
+
+    Thread-safe. A thread that closes it cuts off no call of another one.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._descriptor: _Descriptor | None = _Descriptor(
+            os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        )
+
+    def _held(self) -> _Descriptor:
+        """The descriptor, open for as long as its user has it; OSError once this is closed."""
+        descriptor = self._descriptor
+        if descriptor is None:
+            raise OSError(errno.EBADF, "the log was closed", self.path)
+        return descriptor
 
     def _at(self, name: str) -> _Path:
         return _Path(os.path.join(self.path, name))
 
     def names(self) -> list[str]:
         with _Path(self.path):
-            return os.listdir(self._fd)
+            # On a descriptor of its own: two threads that list by one share its offset, and each
+            # misses the names that the other one has read.
+            here = self._held()
+            own = os.open(".", _DIRECTORY, dir_fd=here.number)
+            try:
+                return os.listdir(own)
+            finally:
+                os.close(own)
 
     def open(self, name: str, *, write: bool = False, create: bool = False) -> OSFile:
         # O_NONBLOCK: opening a FIFO that somebody put there must not wait for its other end.
@@ -249,7 +278,8 @@ class OSDirectory:
         flags |= os.O_CREAT if create else 0
         try:
             with self._at(name):
-                fd = os.open(name, flags, 0o600, dir_fd=self._fd)
+                here = self._held()
+                fd = os.open(name, flags, 0o600, dir_fd=here.number)
         except OSError as exc:
             if exc.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 raise self._foreign(name) from None
@@ -275,36 +305,42 @@ class OSDirectory:
             self._publish(temporary, name)
 
     def _publish(self, temporary: str, name: str) -> None:
+        here = self._held()
+        fd = here.number
         try:
-            os.link(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            os.link(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
         except OSError as exc:
             if exc.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
                 raise
             # No hard links here: a rename would replace, so look first. The lock keeps others out.
             if self.identity(name) is not None:
                 raise FileExistsError(errno.EEXIST, "segment exists") from None
-            os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
         else:
-            os.unlink(temporary, dir_fd=self._fd)
+            os.unlink(temporary, dir_fd=fd)
 
     def replace(self, temporary: str, name: str) -> None:
         with self._at(name):
-            os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            here = self._held()
+            os.replace(temporary, name, src_dir_fd=here.number, dst_dir_fd=here.number)
 
     def remove(self, name: str) -> None:
         try:
             with self._at(name):
-                os.unlink(name, dir_fd=self._fd)
+                here = self._held()
+                os.unlink(name, dir_fd=here.number)
         except IsADirectoryError:
             raise self._foreign(name) from None
 
     def sync(self) -> None:
         with _Path(self.path):
-            os.fsync(self._fd)
+            here = self._held()
+            os.fsync(here.number)
 
     def identity(self, name: str) -> object:
+        here = self._held()
         try:
-            found = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+            found = os.stat(name, dir_fd=here.number, follow_symlinks=False)
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino
@@ -314,16 +350,21 @@ class OSDirectory:
             found = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        return os.path.samestat(found, os.fstat(self._fd))
+        return os.path.samestat(found, self._stat())
+
+    def _stat(self) -> os.stat_result:
+        here = self._held()
+        return os.fstat(here.number)
 
     def device(self) -> int:
-        return os.fstat(self._fd).st_dev
+        return self._stat().st_dev
 
     def mount_id(self) -> str:
         """The id of its mount in /proc/self/mountinfo; "" when the system does not tell. A device
         would not do: btrfs shows another one for each file system in it than its mount has."""
+        here = self._held()
         try:
-            with open(f"/proc/self/fdinfo/{self._fd}", encoding="ascii") as lines:
+            with open(f"/proc/self/fdinfo/{here.number}", encoding="ascii") as lines:
                 found = (line.partition(":") for line in lines)
                 return next((value.strip() for key, _, value in found if key == "mnt_id"), "")
         except OSError:
@@ -331,16 +372,17 @@ class OSDirectory:
 
     def writable_by(self) -> str:
         """Who can change what is in here besides this user, root and a group that was let in."""
-        found = os.fstat(self._fd)
+        found = self._stat()
         if found.st_uid not in (os.geteuid(), 0):
             return f"it belongs to user {found.st_uid}"
         if found.st_mode & stat.S_IWOTH:
             return f"its mode is {stat.S_IMODE(found.st_mode):04o}"
         if not found.st_mode & stat.S_IXOTH:
             return ""
+        here = self._held()
         for name in self.names():
             try:
-                file = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+                file = os.stat(name, dir_fd=here.number, follow_symlinks=False)
             except FileNotFoundError:  # removed meanwhile
                 continue
             if stat.S_ISREG(file.st_mode) and file.st_mode & stat.S_IWOTH:
@@ -348,12 +390,7 @@ class OSDirectory:
         return ""
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
+        self._descriptor = None
 
 
 def _empty(fd: int, path: str) -> None:

@@ -30,6 +30,9 @@ T = TypeVar("T")
 # ever at a name that cannot be opened.
 LOOKS_MAX = 1000
 
+# The system lists a directory in pieces of 32 KiB, and names come and go between two of them.
+NAMES_AT_ONCE = 500
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -49,27 +52,40 @@ class Place:
 
 
 class Listing:
-    """The segments in a directory, listed anew at each question. Headers are kept."""
+    """The segments in a directory, listed anew at each question. Headers are kept.
+
+    Thread-safe: what is kept is replaced as a whole. No answer is of two moments, whatever is
+    removed meanwhile, but for the iterator of ``back``.
+    """
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._headers: dict[int, SegmentHeader] = {}
-        self._names: list[str] = []
-        self._numbers: list[int] = []
+        self._listed: tuple[list[str], list[int]] = [], []
 
     def last_epoch(self) -> int:
         """The highest epoch that a segment was written under; 0 when none can be read."""
+        return looked(self._last_epoch)
+
+    def _last_epoch(self) -> int:
         headers = (self.header(number) for number in reversed(self.numbers()))
         return next((header.epoch for header in headers if header is not None), 0)
 
     def log_id(self) -> bytes | None:
         """The id that all segments of this log share; None when there is none to be read."""
+        return looked(lambda: self._marked_id(self.numbers()))
+
+    def _marked_id(self, numbers: list[int]) -> bytes | None:
         mark = read_mark(self._directory)
-        return self._log_id(mark[0] if mark else None, self.numbers())
+        return self._log_id(mark[0] if mark else None, numbers)
 
     def oldest_lsn(self) -> int:
         """Records before this LSN were removed on purpose; the newest readable header says so."""
-        return self._oldest_lsn(self.log_id(), self.numbers())
+        return looked(self._oldest_now)
+
+    def _oldest_now(self) -> int:
+        numbers = self.numbers()
+        return self._oldest_lsn(self._marked_id(numbers), numbers)
 
     def first_frame(self, number: int) -> tuple[Frame | None, bytes]:
         """The first frame of a segment and its payload; None when it is not there or not sound."""
@@ -77,9 +93,14 @@ class Listing:
 
     def first_encrypted(self) -> int:
         """The number of the first segment of this log that is encrypted; 0 when none is."""
-        for number in self.numbers():
+        return looked(self._first_encrypted)
+
+    def _first_encrypted(self) -> int:
+        numbers = self.numbers()
+        log_id = self._marked_id(numbers)
+        for number in numbers:
             header = self.header(number)
-            if header is not None and header.encrypted and header.log_id == self.log_id():
+            if header is not None and header.encrypted and header.log_id == log_id:
                 return number
         return 0
 
@@ -88,10 +109,14 @@ class Listing:
 
         Only those that are this log's for certain: nothing is removed because it cannot be read.
         """
-        kept = self.look(lsn)[1][0] if self.numbers() else None
+        return looked(lambda: self._before(lsn))
+
+    def _before(self, lsn: int) -> tuple[int, list[int]]:
+        numbers = self.numbers()
+        kept = self._look_once(lsn)[1][0] if numbers else None
         if kept is None or kept.header is None:
             return 0, []
-        earlier = ((n, self.header(n)) for n in self.numbers() if n < kept.number)
+        earlier = ((n, self.header(n)) for n in numbers if n < kept.number)
         ours = [
             number
             for number, header in earlier
@@ -101,11 +126,19 @@ class Listing:
 
     def numbers(self) -> list[int]:
         """The numbers of the segments that are there, in order."""
+        known, numbers = self._listed
         names = self._directory.names()
-        if names != self._names:
-            found = map(segment_number, names)
-            self._names, self._numbers = names, sorted(n for n in found if n is not None)
-        return self._numbers[:]
+        if names != known:
+            numbers = _numbers(names)
+            while len(names) > NAMES_AT_ONCE:
+                # A segment is removed after the one that says so was made. If none was made by the
+                # time of a second look, the first one has what says why a segment is missing.
+                second = self._directory.names()
+                if max(_numbers(second), default=0) == max(numbers, default=0):
+                    break
+                names, numbers = second, _numbers(second)
+            self._listed = names, numbers
+        return numbers[:]
 
     def header(self, number: int) -> SegmentHeader | None:
         """The header of a segment; None when it is damaged."""
@@ -123,7 +156,7 @@ class Listing:
         the cost is in the tail, not in the history. The mark is read before the listing, and both
         before any bytes: then what it vouches for is in these files, whatever a writer does.
         """
-        return _looked(lambda: self._look_once(start))
+        return looked(lambda: self._look_once(start))
 
     def _look_once(self, start: int) -> tuple[Mark, list[Place]]:
         mark, back = self.back()
@@ -173,7 +206,7 @@ class Listing:
 
         The headers of a few segments are read, however many there are.
         """
-        return _looked(lambda: self._holding_once(lsns))
+        return looked(lambda: self._holding_once(lsns))
 
     def _holding_once(self, lsns: set[int]) -> tuple[Mark, list[Place]]:
         mark, places = self._look_once(1 << 63)
@@ -259,7 +292,11 @@ def _exchanged(place: Place) -> Place:
     return replace(place, damage=place.damage or Damage(place.number, 0, 0, 1, 0, what))
 
 
-def _looked(look: Callable[[], T]) -> T:
+def _numbers(names: list[str]) -> list[int]:
+    return sorted(number for number in map(segment_number, names) if number is not None)
+
+
+def looked(look: Callable[[], T]) -> T:
     """What ``look`` finds, as soon as nothing is removed meanwhile."""
     for _ in range(LOOKS_MAX):
         with contextlib.suppress(FileNotFoundError):  # removed since it was listed, on purpose

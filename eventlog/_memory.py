@@ -48,7 +48,7 @@ class OpenMemoryFile:
         return self._inode.locks.setdefault(slot, self) is self
 
     def held(self, slots: int, first: int = 0) -> bool:
-        locks = self._inode.locks.items()
+        locks = list(self._inode.locks.items())
         return any(first <= slot < slots and holder is not self for slot, holder in locks)
 
     def identity(self) -> object:
@@ -56,15 +56,19 @@ class OpenMemoryFile:
 
     def close(self) -> None:
         locks = self._inode.locks
-        for slot in [slot for slot, holder in locks.items() if holder is self]:
-            del locks[slot]
+        for slot, holder in list(locks.items()):
+            if holder is self:
+                del locks[slot]
 
 
 class MemoryDirectory:
     """A directory in memory."""
 
     def __init__(self, files: MemoryFiles, path: str) -> None:
-        self.path, self.entries, self._files = path, files.directories[path], files
+        entries = files.directories.get(path)
+        if entries is None:
+            raise _missing(path)
+        self.path, self.entries, self._files = path, entries, files
 
     def in_place(self) -> bool:
         return self._files.directories.get(self.path) is self.entries
@@ -73,22 +77,25 @@ class MemoryDirectory:
         return list(self.entries)
 
     def open(self, name: str, *, write: bool = False, create: bool = False) -> OpenMemoryFile:
-        if name not in self.entries:
+        found = self.entries.get(name)
+        if found is None:
             if not create:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-            self.entries[name] = MemoryFile()
-        return OpenMemoryFile(self.entries[name])
+                raise _missing(name)
+            found = self.entries.setdefault(name, MemoryFile())
+        return OpenMemoryFile(found)
 
     def publish(self, temporary: str, name: str) -> None:
-        if name in self.entries:
+        file = self.entries[temporary]
+        if self.entries.setdefault(name, file) is not file:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-        self.entries[name] = self.entries.pop(temporary)
+        del self.entries[temporary]
 
     def replace(self, temporary: str, name: str) -> None:
         self.entries[name] = self.entries.pop(temporary)
 
     def remove(self, name: str) -> None:
-        del self.entries[name]
+        if self.entries.pop(name, None) is None:
+            raise _missing(name)
 
     def sync(self) -> None:
         pass
@@ -101,7 +108,10 @@ class MemoryDirectory:
 
 
 class MemoryFiles:
-    """A file system in memory. Not for several processes; not shared with a forked child."""
+    """A file system in memory. Not for several processes; not shared with a forked child.
+
+    Thread-safe, as each change and each look is one step of a dict.
+    """
 
     def __init__(self) -> None:
         self.directories: dict[str, dict[str, MemoryFile]] = {}
@@ -111,18 +121,16 @@ class MemoryFiles:
         return MemoryDirectory(self, path)
 
     def open_directory(self, path: str) -> MemoryDirectory:
-        if path not in self.directories:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return MemoryDirectory(self, path)
 
     def list_directories(self, path: str) -> list[str]:
         inside = "" if path == "." else path.rstrip("/") + "/"
-        return sorted(p[len(inside) :] for p in self.directories
+        return sorted(p[len(inside) :] for p in list(self.directories)
                       if p.startswith(inside) and "/" not in p[len(inside) :])  # fmt: skip
 
     def move(self, path: str, new: str) -> None:
         if path not in self.directories:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise _missing(path)
         if new in self.directories:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), new)
         for one in self._within(path):
@@ -130,11 +138,12 @@ class MemoryFiles:
 
     def delete(self, path: str) -> None:
         for one in self._within(path):
-            self.directories.pop(one).clear()
+            self.directories.pop(one, {}).clear()
 
     def _within(self, path: str) -> list[str]:
         """The directory and those in it, the innermost first."""
-        return sorted((p for p in self.directories if f"{p}/".startswith(f"{path}/")), reverse=True)
+        paths = list(self.directories)
+        return sorted((p for p in paths if f"{p}/".startswith(f"{path}/")), reverse=True)
 
     def mount(self, directory: object) -> Mount:
         return Mount("memory")
@@ -147,3 +156,7 @@ class MemoryFiles:
 
     def process(self) -> tuple[int, str]:
         return os.getpid(), "memory"
+
+
+def _missing(name: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from types import TracebackType
 
 from eventlog._cipher import Decoder
@@ -20,7 +21,7 @@ from eventlog._frame import (
     SNAPSHOT,
     Frame,
 )
-from eventlog._listing import LOOKS_MAX, Listing, Place
+from eventlog._listing import LOOKS_MAX, Listing, Place, looked
 from eventlog._owner import LogOwner, owner_of
 from eventlog._pieces import sound_in_pieces
 from eventlog._record import Record, Snapshot
@@ -46,8 +47,9 @@ OnDamage = Callable[[Damage], None]
 class LogReader:
     """A read-only view of the log in a directory; made by ``EventLog.read``.
 
-    Any number of readers may work beside a writer and each other. A reader sees records as soon
-    as the writer's ``append`` has returned; after a power loss some of these may be gone.
+    Any number of readers may work beside a writer and each other, and any number of threads may
+    read by one reader (each by an iteration of its own). A reader sees records as soon as the
+    writer's ``append`` has returned; after a power loss some of these may be gone.
 
     Of an encrypted log only ``eventlog.dump`` shows anything without the key: where a record is
     reached, EncryptedLogError is raised, and WrongKeyError with the wrong key.
@@ -126,6 +128,9 @@ class LogReader:
         A record behind it can be read, but a power loss may still take it away, and give its LSN
         to another one.
         """
+        return looked(self._durable_lsn)
+
+    def _durable_lsn(self) -> int:
         mark, places = self.listing.look(1 << 63)
         if mark.durable or not places:
             return mark.durable
@@ -139,8 +144,8 @@ class LogReader:
     def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
         """Verified snapshots, the newest first; a damaged one is passed over and reported."""
         before = 1 << 64
-        for _ in range(LOOKS_MAX):
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile: look again
+        for look in count(1):
+            try:
                 for item in self._newest_first(before):
                     if isinstance(item, Snapshot):
                         before = item.lsn
@@ -151,6 +156,9 @@ class LogReader:
                         if on_damage is not None:
                             on_damage(item)
                 return
+            except FileNotFoundError:  # removed meanwhile: look again
+                if look == LOOKS_MAX:
+                    raise
 
     def _newest_first(self, before: int) -> Iterator[Snapshot | Damage]:
         """Snapshots before an LSN, from the end of the log; segments are read one by one."""
@@ -356,11 +364,16 @@ class LogReader:
 
     def _pass(self, position: Position) -> Iterator[Record | Damage]:
         """All that there is now from ``position`` on, which moves along."""
-        for _ in range(LOOKS_MAX):
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile: look again
+        looks, came_to = 0, position.lsn
+        while True:
+            try:
                 yield from self._pass_once(position)
                 return
-        yield from self._pass_once(position)
+            except FileNotFoundError:  # removed meanwhile: look again
+                looks = looks + 1 if position.lsn == came_to else 0
+                came_to = position.lsn
+                if looks == LOOKS_MAX:
+                    raise
 
     def _pass_once(self, position: Position) -> Iterator[Record | Damage]:
         mark, places = self.listing.look(position.lsn)
@@ -391,7 +404,10 @@ class LogReader:
         numbers = self.listing.numbers()
         if not numbers or numbers[-1] > position.number:
             return bool(numbers)
-        file = self._directory.open(segment_name(position.number))
+        try:
+            file = self._directory.open(segment_name(position.number))
+        except FileNotFoundError:  # removed meanwhile, so there is a later one
+            return True
         try:
             return any(file.pread(FRAME_SIZE, position.offset))
         finally:

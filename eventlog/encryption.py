@@ -85,14 +85,15 @@ class Encryption:
 
     def find(self, key_id: str) -> Key | None:
         """Not for users: the key of that id, None when there is none."""
-        if key_id not in self._keys:
+        found = self._keys.get(key_id)
+        if found is None:
             secret = self._key(key_id) if callable(self._key) else self._key
             if secret is None:
                 return None
             if len(self._keys) >= KEYS_MAX:
                 self._keys.clear()
-            self._keys[key_id] = Key(key_id, _check(secret, key_id))
-        return self._keys[key_id]
+            found = self._keys[key_id] = Key(key_id, _check(secret, key_id))
+        return found
 
 
 def parse_keys(text: str) -> Callable[[str], bytes | None]:

@@ -175,7 +175,7 @@ MUTANTS = [
     Mutant(
         "key-asked-for-each-frame",
         "The callback is asked again and again: a key service is called for each record.",
-        [Edit(API, "if key_id not in self._keys:", "if True:")],
+        [Edit(API, "if found is None:", "if True:")],
         [KEYS],
     ),
     Mutant(
@@ -272,7 +272,7 @@ MUTANTS = [
     Mutant(
         "clear-segments-count",
         "A segment in clear counts behind encrypted ones: anybody can go on with the run.",
-        [Edit(CIPHER, "if 0 < self._first_encrypted < place.number:", "if False:")],
+        [Edit(CIPHER, "if 0 < first < place.number:", "if False:")],
         [UNIT + "test_a_segment_in_clear_behind_encrypted_ones_does_not_count"],
     ),
     Mutant(

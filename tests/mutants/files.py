@@ -45,7 +45,7 @@ MUTANTS = [
     Mutant(
         "no-flush-of-directories",
         "sync() of a directory asks the kernel for nothing: power losses take whole segments.",
-        [Edit(FILES, "        os.fsync(self._fd)\n", "        pass\n")],
+        [Edit(FILES, "            os.fsync(here.number)\n", "            pass\n")],
         [
             SEEDED
             + "test_a_new_segment_is_durable_before_it_has_a_name_and_with_it_before_it_is_used"
@@ -107,9 +107,9 @@ MUTANTS = [
         [
             Edit(
                 FILES,
-                "            os.link(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)\n",
-                "            os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)\n"
-                "            os.open(temporary, os.O_CREAT, dir_fd=self._fd)\n",
+                "            os.link(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)\n",
+                "            os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)\n"
+                "            os.open(temporary, os.O_CREAT, dir_fd=fd)\n",
             )
         ],
         ["unit/test_files.py::test_names"],
@@ -174,8 +174,8 @@ MUTANTS = [
         [
             Edit(
                 FILES,
-                "os.open(name, flags, 0o600, dir_fd=self._fd)",
-                "os.open(name, flags, 0o644, dir_fd=self._fd)",
+                "os.open(name, flags, 0o600, dir_fd=here.number)",
+                "os.open(name, flags, 0o644, dir_fd=here.number)",
             )
         ],
         [PROCESSES + "test_only_the_owner_may_read"],

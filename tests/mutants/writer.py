@@ -509,8 +509,8 @@ MUTANTS = [
         [
             Edit(
                 LISTING,
-                "for n in self.numbers() if n < kept.number)",
-                "for n in self.numbers()[:-1] if n <= kept.number)",
+                "for n in numbers if n < kept.number)",
+                "for n in numbers[:-1] if n <= kept.number)",
             )
         ],
         [RETENTION + "test_whole_segments_go_and_all_else_stays"],

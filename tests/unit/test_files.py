@@ -54,7 +54,7 @@ def test_an_error_of_the_system_has_the_path_that_it_is_about(
             verb()
         assert (missing.value.filename, missing.value.filename2) == (f"{path}/{name}", None)
     monkeypatch.setattr(file, "_fd", 1 << 20)
-    monkeypatch.setattr(directory, "_fd", 1 << 20)
+    monkeypatch.setattr(directory._descriptor, "number", 1 << 20)
     of_file = (lambda: file.pread(1, 0), lambda: file.pwrite(b"", 0), lambda: file.truncate(0),
                file.sync)  # fmt: skip
     for act, where in (*((one, f"{path}/f") for one in of_file), (directory.names, path),
