@@ -91,6 +91,23 @@ class DivergenceError(RecoveryError):
         )
 
 
+class NotAwaitedError(RecoveryError):
+    """The agent returned, and calls that it wrote without ``await`` were not made.
+
+    ``places``: pairs of what was called, and the file and line. Nothing is lost: with ``await``
+    there, run it again, and it goes on where it stopped.
+    """
+
+    def __init__(self, run_id: str, places: Sequence[tuple[str, str]]) -> None:
+        self.run_id, self.places = run_id, tuple(places)
+        lines = "".join(f"\n  {where}: await {what}" for what, where in self.places)
+        super().__init__(
+            f"the agent of run {run_id!r} returned, and calls were not made, for nobody awaited "
+            f"them:{lines}\nWithout `await` a call does nothing. What was made is recorded: put "
+            "the `await` there (or await the task), and run it again."
+        )
+
+
 class ParkedError(RecoveryError):
     """The run stands still and has lost nothing: run again, it goes on where it stopped.
 

@@ -68,6 +68,29 @@ def of_task(task: asyncio.Task[Any], ours: Collection[Any], calls: Collection[Co
     return Held.SHARED
 
 
+def is_ready(task: asyncio.Task[Any]) -> bool:
+    """Whether a task runs at the next turn of its loop."""
+    waiter = getattr(task, "_fut_waiter", None)
+    return waiter is None or waiter.done()
+
+
+def is_asleep(task: asyncio.Task[Any], calls: Collection[CodeType]) -> bool:
+    """Whether a task is in an ``asyncio.sleep`` of the agent's own, in no call."""
+    frames = list(frames_of(task))
+    if len(frames) < 2 or frames[-1].f_code is not asyncio.sleep.__code__:
+        return False
+    own = not frames[-2].f_globals.get("__name__", "").startswith("recovery.")
+    return own and {frame.f_code for frame in frames}.isdisjoint(calls)
+
+
+def place_of(task: asyncio.Task[Any]) -> str:
+    """File and line of the agent's code at which a task waits; "" where it has none."""
+    not_the_agents = ("asyncio.", "recovery.")
+    frames = [frame for frame in frames_of(task)
+              if not frame.f_globals.get("__name__", "").startswith(not_the_agents)]  # fmt: skip
+    return f"{frames[-1].f_code.co_filename}:{frames[-1].f_lineno}" if frames else ""
+
+
 def is_in_thread(task: asyncio.Task[Any]) -> bool:
     """Whether a task waits for a thread of ``asyncio.to_thread``."""
     return any(frame.f_code is _TO_THREAD for frame in frames_of(task))

@@ -330,6 +330,14 @@ class Replay:
         self.done_again(lsn)
         return value
 
+    def value_of(self, scope: str, name: str, occurrence: int) -> tuple[int, Any]:
+        """The same for what takes time: its LSN, for ``done_again`` when that is over, and the
+        value; (0, None) if there is none."""
+        lsn, recorded = self._values.pop((scope, name, occurrence), (0, None))
+        if recorded is None and self.losses is not None:
+            self.losses.drawn |= not self.used_up
+        return lsn, None if recorded is None else recorded.value
+
     def take_change(self, recorded: RecordedChange) -> None:
         """This change of the messages is made again."""
         self.changes.remove(recorded)

@@ -5,21 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+)
+from concurrent.futures import ALL_COMPLETED, Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
 
 from eventlog import EventLog
+from recovery._awaiting import Unawaited, noted
 from recovery._call import protocol
 from recovery._checkpoint import CheckpointStore
 from recovery._children import Runner
 from recovery._core import RunCore
 from recovery._drive import drive, drive_async
 from recovery._effects import Attend, Commit, Effect, Invoke, Nap, TimedOutError, Wait
+from recovery._errors import NotAwaitedError
+from recovery._events import RunFinished
+from recovery._first import wait, wait_sync
 from recovery._history import History
 from recovery._keys import step_of
 from recovery._settings import ChildOptions, Settings
@@ -33,13 +45,14 @@ from recovery._tool import (
     is_async,
     spec_of,
 )
-from recovery._turns import ThreadTurns, Turns, tasks_of
+from recovery._turns import ThreadTurns, Turns, Watch, tasks_of
 from recovery._waiting import SLEEP, WAIT_FOR, sleep_arguments, wait_for_arguments
 
 if TYPE_CHECKING:
     from recovery._stream import Stream, SyncStream
 
 R = TypeVar("R")
+F = TypeVar("F", bound=asyncio.Future[Any])
 
 LEAVE_S = 0.1  # for an agent function to end by itself when its run was stopped
 live_runs: set[Run] = set()  # async runs of this process
@@ -241,8 +254,23 @@ class Run(_Drivers):
     ) -> None:
         super().__init__(log, history, store, settings)
         self._root = asyncio.current_task()
+        self.unawaited = Unawaited()
         self._loop = self._home_loop = asyncio.get_running_loop()
         self._turns()
+        calls = {_invoke.__code__}
+        self._watch = None if self.replay.used_up else Watch(self, calls)
+
+    def close(self) -> None:
+        super().close()
+        if self._watch is not None:
+            self._watch.end()
+
+    def finish(self, result: Any) -> RunFinished:
+        try:
+            self.unawaited.check(self.run_id)
+        except NotAwaitedError as exc:
+            self.stop(exc)
+        return super().finish(result)
 
     def cancel(self, error: Exception) -> None:
         super().cancel(error)
@@ -306,9 +334,9 @@ class Run(_Drivers):
         for _, scope in tasks_of(self, asyncio.get_running_loop(), others):
             yield scope
 
-    async def call(
+    def call(
         self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
-    ) -> Any:
+    ) -> Coroutine[Any, Any, Any]:
         """Call a function, sync (in a thread) or async, so that it is never executed twice.
 
         What it returns, or raises, is recorded and served from the log ever after. ``call_id`` is
@@ -317,7 +345,13 @@ class Run(_Drivers):
         cannot). A function that is no ``@tool`` is taken for a side effect that parks the run when
         a crash leaves it in doubt.
         """
-        return await self.perform_async(spec_of(function), (args, kwargs), call_id)
+        spec, token = spec_of(function), object()
+        made = self._called(token, spec, (args, kwargs), call_id)
+        return self.unawaited.made(token, made, f"run.call({spec.name}, ...)", sys._getframe(1))
+
+    async def _called(self, token: object, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        self.unawaited.started(token)
+        return await self.perform_async(spec, given, call_id)
 
     def stream(
         self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
@@ -336,6 +370,7 @@ class Run(_Drivers):
 
         return Stream(self, self._perform_async, spec, given, call_id)
 
+    @noted
     async def undo(
         self, since: int = 0, tools: Iterable[Callable[..., Any]] = ()
     ) -> list[dict[str, Any]]:
@@ -353,6 +388,7 @@ class Run(_Drivers):
         """
         return await self.perform_async(_undoing(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
 
+    @noted
     async def child(
         self,
         agent_fn: Callable[[Any], Any] | Runner,
@@ -375,6 +411,7 @@ class Run(_Drivers):
         spec, agent = self.children.call(agent_fn, options)
         return await self.perform_async(spec, ((agent, task, name), {}), "")
 
+    @noted
     async def sleep(self, seconds: float) -> None:
         """Sleep until ``seconds`` from when this line first ran, over crashes and restarts.
 
@@ -383,6 +420,7 @@ class Run(_Drivers):
         """
         await self.perform_async(SLEEP, sleep_arguments(self, seconds), "")
 
+    @noted
     async def wait_for(self, name: str, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         """Wait for signal ``name`` from outside (``recovery.signal``); the value sent with it.
 
@@ -391,6 +429,23 @@ class Run(_Drivers):
         TimeoutError, unless a signal is there. What came of it is recorded.
         """
         return await self.perform_async(WAIT_FOR, wait_for_arguments(self, name, timeout), "")
+
+    @noted
+    async def wait(
+        self,
+        tasks: Iterable[F],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        return_when: str = asyncio.ALL_COMPLETED,
+    ) -> tuple[list[F], list[F]]:
+        """Wait for tasks as ``asyncio.wait`` does: (done, pending), as lists.
+
+        ``done`` is in the order in which the tasks ended. Which ones had, and that order, is
+        recorded, so an agent that goes by it does the same on replay. ``tasks``: a list of tasks or
+        futures, in an order that the code determines (TypeError for a set). ``timeout``: seconds;
+        one that ran out is not waited for again.
+        """
+        return await wait(self, tasks, timeout, return_when)
 
     def steps(self) -> AsyncIterator[int]:
         """The steps of the run, numbered from 1, without end: leave the loop to end it.
@@ -465,6 +520,19 @@ class SyncRun(_Drivers):
     def wait_for(self, name: str, timeout: float | None = None) -> Any:
         """Wait for signal ``name`` from outside; see ``Run.wait_for``."""
         return self.perform_sync(WAIT_FOR, wait_for_arguments(self, name, timeout), "")
+
+    def wait(
+        self,
+        futures: Iterable[Future[R]],
+        *,
+        timeout: float | None = None,
+        return_when: str = ALL_COMPLETED,
+    ) -> tuple[list[Future[R]], list[Future[R]]]:
+        """Wait for futures of thread pools as ``concurrent.futures.wait`` does; see ``Run.wait``.
+
+        ``done`` is in the order of ``futures``.
+        """
+        return wait_sync(self, futures, timeout, return_when)
 
     def steps(self) -> Iterator[int]:
         """The steps of the run, numbered from 1, without end; see ``Run.steps``."""

@@ -25,7 +25,16 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from eventlog._dataclass import dataclass
 from recovery._effects import Wait
-from recovery._liveness import Held, context_of, frames_of, is_in_thread, of_task, of_threads
+from recovery._liveness import (
+    Held,
+    context_of,
+    is_asleep,
+    is_in_thread,
+    is_ready,
+    of_task,
+    of_threads,
+    place_of,
+)
 from recovery._tool import Scope, current_scope
 
 if TYPE_CHECKING:
@@ -44,7 +53,13 @@ STRICT_WAIT_S = {Held.HELD: 0.0, Held.SHARED: 60.0, Held.MOVING: 600.0}
 # to do: no outcome waits for it any more.
 MOVES_MAX = 5
 WARN_AFTER_S = 10.0  # and again each time that it has waited twice as long
-TURNS_MAX = 50  # of the event loop, for what an outcome has set going to come to rest
+SLEEPING_S = 2.0  # how soon it is said that a recovery waits for sleeps of the agent's own
+# Turns of the event loop, for what an outcome has set going to come to rest. Code that never does
+# (it asks again and again whether something is done) is waited for so long once, and then less.
+TURNS_MAX, TURNS_WHEN_RESTLESS = 20_000, 50
+# Of a loop that does not show what is ready to run: so many turns without a task that is. What goes
+# on between two tasks (a group's counting of those that have ended) takes fewer.
+QUIET_TURNS = 4
 PAUSE_MAX_S = 0.05
 GRACE_S = 0.1  # a thread that was woken may not have noticed yet
 _OWN_THREADS = ("eventlog", "recovery-commit")
@@ -85,6 +100,8 @@ class Turns:
         self._new: list[_Waiter] = []  # with a new call
         self._timer: asyncio.Handle | None = None
         self._turns = self._idle = 0  # of the loop: since an outcome was handed on, in vain
+        self._quiet = 0  # turns without a task of the agent that is ready to run
+        self._restless = False  # whether the agent never came to rest, the last time
         self._seen: tuple[int, Held] = -1, Held.HELD
         self._since = self._warn_after = 0.0
         # What tasks that move were last seen to wait for, and how often that was something new.
@@ -126,6 +143,14 @@ class Turns:
         # Copied, for other threads add to it.
         return ready is not None and not any(map(self._may_be_ours, tuple(ready)))
 
+    def _rests(self) -> bool:
+        """The same once a turn, whatever the loop shows: uvloop's does not say what is ready."""
+        if hasattr(self._loop, "_ready"):
+            return self.at_rest()
+        ready = any(is_ready(task) for task, _ in tasks_of(self._run, self._loop))
+        self._quiet = 0 if ready else self._quiet + 1
+        return self._quiet >= QUIET_TURNS
+
     def _may_be_ours(self, handle: Any) -> bool:
         # What a run sets going has its context. Without one it may be for anybody.
         context = getattr(handle, "_context", None)
@@ -148,7 +173,9 @@ class Turns:
             if waiter.wait.ready():
                 waiter.wake()
         self._turns += 1
-        if self.at_rest() or self._turns > TURNS_MAX:
+        rests = self._rests()
+        if rests or self._turns > (TURNS_WHEN_RESTLESS if self._restless else TURNS_MAX):
+            self._restless = not rests
             self._hand_on()
             pause = 0 if self._idle < 2 else min(0.001 * (self._idle - 1), PAUSE_MAX_S)
             self._idle += 1
@@ -166,7 +193,7 @@ class Turns:
             chosen = first or self._new[:1]
         for waiter in chosen:
             waiter.wake()
-            self._turns = self._idle = 0
+            self._turns = self._idle = self._quiet = 0
             self._seen = -1, Held.HELD
 
     def _in_vain(self, in_order: bool) -> bool:
@@ -221,9 +248,41 @@ def warn(run: RunCore, waited: float, moving: Sequence[str]) -> None:
 
 
 def _whereabouts(task: Any) -> str:
-    frames = list(frames_of(task))
-    where = f" at {frames[0].f_code.co_filename}:{frames[0].f_lineno}" if frames else ""
-    return f"{task.get_name()}{where}"
+    where = place_of(task)
+    return f"{task.get_name()} at {where}" if where else str(task.get_name())
+
+
+class Watch:
+    """Says when a recovery waits for sleeps of the agent's own, which nobody has recorded."""
+
+    def __init__(self, run: RunCore, calls: Collection[CodeType]) -> None:
+        self._run, self._calls = run, calls
+        self._loop = asyncio.get_running_loop()
+        self._claims, self._pause = run.replay.claims, SLEEPING_S
+        self._timer = self._loop.call_later(self._pause, self._look)
+
+    def _look(self) -> None:
+        run = self._run
+        if run.over or run.replay.used_up:
+            return
+        if run.replay.claims == self._claims:
+            asleep = sorted({place_of(task) for task, _ in tasks_of(run, self._loop)
+                             if is_asleep(task, self._calls)})  # fmt: skip
+            if asleep:
+                lsn, missing = run.missing()
+                _logger.warning(
+                    "run %s: its recovery waits for asyncio.sleep at %s. That sleep is not "
+                    "recorded, so it is slept again. `await run.sleep(...)` ends when it would "
+                    "have ended the first time. Still to be done again: LSN %d, %s.",
+                    run.run_id, ", ".join(asleep), lsn, missing,
+                )  # fmt: skip
+            self._pause *= 2
+        self._claims = run.replay.claims
+        self._timer = self._loop.call_later(self._pause, self._look)
+
+    def end(self) -> None:
+        """The run is over in this process."""
+        self._timer.cancel()
 
 
 class ThreadTurns:

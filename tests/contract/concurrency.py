@@ -99,7 +99,7 @@ class Tally:
 def _runner(loop: str) -> asyncio.Runner:
     if loop == "asyncio":
         return asyncio.Runner()
-    import uvloop  # noqa: PLC0415 - where it is installed
+    import uvloop
 
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
@@ -128,7 +128,7 @@ def _live(home: Path, agent: Callable[[Any], Any], loop: str, kill: Kill, end: E
             os.kill(os.getpid(), signal.SIGKILL)
         return lsn
 
-    EventLog.append = counted  # type: ignore[method-assign]
+    EventLog.append = counted  # type: ignore[method-assign,assignment]
     told = _Told()
     logging.getLogger("recovery").addHandler(told)
     logging.getLogger("asyncio").disabled = True  # a stop goes through tasks that nobody awaits,
@@ -142,8 +142,8 @@ def _live(home: Path, agent: Callable[[Any], Any], loop: str, kill: Kill, end: E
             found = recoverable.run_with_recovery_sync("task", RUN)
         end.result = repr(found["result"])
     except InDoubtError as parked:
-        end.error = "parked " + json.dumps([[call.lsn, call.idempotency_key, call.tool,
-                                             str(call.args[0])] for call in parked.calls])  # fmt: skip
+        calls = [[one.lsn, one.idempotency_key, one.tool, str(one.args[0])] for one in parked.calls]
+        end.error = f"parked {json.dumps(calls)}"
     except BaseException as exc:
         end.error = f"{type(exc).__name__}: {exc}"
         if not isinstance(exc, DivergenceError):
@@ -217,7 +217,7 @@ def whole_life(
 
 
 def judge(tally: Tally, wanted: str | None, ends: list[End], effects: list[Any]) -> None:
-    """Add to the tally what a run came to. ``wanted``: its result, where that is always the same."""
+    """Add to the tally what a run came to. ``wanted``: its result, where there is only one."""
     end = ends[-1]
     tally.kills += sum(one.killed for one in ends)
     tally.wrong += sum(kind == "WRONG" for kind, _, _ in effects)
@@ -274,8 +274,9 @@ def sweep(name: str, loop: str, kills: int, seed: int) -> Tally:
 
 def table(tallies: list[Tally]) -> str:
     """What the kills came to, by shape."""
-    lines = ["| shape | loop | kills | wrong coroutine | twice | false stops | hangs | other | told |",
-             "|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    heads = ("shape", "loop", "kills", "wrong coroutine", "twice", "false stops", "hangs", "other",
+             "told")  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for one in tallies:
         cells = (one.shape.replace("_", " "), one.loop, one.kills, one.wrong, one.twice, one.stops,
                  one.hangs, one.others, "yes" if one.told else "")  # fmt: skip

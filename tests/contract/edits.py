@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import re
 import sys
 from collections import Counter
@@ -34,7 +35,7 @@ from recovery import (
 )
 from recovery.graph import GraphExecutor
 from recovery.stores.memory import MemoryStore
-from tests.contract.edited_agents import EDITS, GRAPH, SUPPORT, Edit
+from tests.contract.edited_agents import EDITS, Edit, source_of
 from tests.unit.lives import RUN, Died
 
 PAGE = Path(__file__).parents[2] / "docs" / "divergence.md"
@@ -198,7 +199,7 @@ def _accepted(tally: Tally, source: str, store: CheckpointStore, said: str) -> N
             tally.seen.append(f"after accept: {type(exc).__name__}: {exc}")
             return
     for what in (what for what, count in effects.items() if count > 1):
-        named = what.split()[-1] in said or "executed again" in said and "()" in said
+        named = what.split()[-1] in said or ("executed again" in said and "()" in said)
         tally.accepted_twice += named
         tally.unsaid += not named
         if not named:
@@ -218,10 +219,10 @@ def sweep(edits: Iterable[Edit] = EDITS) -> list[Tally]:
     """Make each edit after each crash."""
     tallies = []
     with mock.patch.object(EventLog, "append", _append):
-        where = {source: points(source) for source in (SUPPORT, GRAPH)}
+        where = {agent: points(source_of(agent)) for agent in ("support", "claims")}
         for edit in edits:
             tally = Tally(edit)
-            for at in where[edit.source]:
+            for at in where[edit.agent]:
                 resume(tally, edit.applied(), crashed(edit.source, at))
             tallies.append(tally)
     return tallies
@@ -232,8 +233,9 @@ def table(tallies: Iterable[Tally]) -> str:
     rows: dict[str, list[Tally]] = {}
     for tally in tallies:
         rows.setdefault(tally.edit.kind, []).append(tally)
-    lines = ["| what is edited | edits | resumed | stopped | share | effects twice | twice after `accept`, announced | unannounced |",
-             "|---|--:|--:|--:|--:|--:|--:|--:|"]  # fmt: skip
+    heads = ("what is edited", "edits", "resumed", "stopped", "share", "effects twice",
+             "after `accept`: twice, announced", "unannounced")  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "|---|--:|--:|--:|--:|--:|--:|--:|"]
     every = [one for group in rows.values() for one in group]
     for kind, group in [*rows.items(), ("all", every)]:
         resumes, stops = (sum(getattr(one, name) for one in group) for name in ("resumes", "stops"))
@@ -249,11 +251,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--verbose", action="store_true", help="each edit, and what stopped")
     options = parser.parse_args()
+    logging.disable()
     tallies = sweep()
     if options.verbose:
         for one in tallies:
-            print(f"{one.stops}/{one.resumes} twice={one.twice} after={one.accepted_twice} "
-                  f"unsaid={one.unsaid} failed={one.failed}  {one.edit.kind}: {one.edit.what}")  # fmt: skip
+            counts = f"twice={one.twice} after={one.accepted_twice} unsaid={one.unsaid}"
+            what = f"failed={one.failed}  {one.edit.kind}: {one.edit.what}"
+            print(f"{one.stops}/{one.resumes} {counts} {what}")
             for seen in dict.fromkeys(one.seen):
                 print("    " + seen.replace("\n", "\n    ")[:900])
     print(table(tallies))

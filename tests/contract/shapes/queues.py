@@ -110,7 +110,9 @@ async def pipeline(run: Run) -> Any:
     async def rate() -> None:
         for number in range(4):
             one = await first.get()
-            second.put_nowait(mine(f"page {one} {number}", await run.call(fetch, f"{one} {number}")))
+            second.put_nowait(
+                mine(f"page {one} {number}", await run.call(fetch, f"{one} {number}"))
+            )
 
     async def write() -> None:
         for _ in range(4):

@@ -79,7 +79,7 @@ async def run_wait_in_recorded_order(run: Run) -> Any:
 
     pending = [asyncio.create_task(one(i)) for i in range(4)]
     while pending:
-        done, pending = await run.wait(pending)
+        done, pending = await run.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             await sent(run, f"{len(pending)} left, {task.result()}")
 
@@ -244,7 +244,7 @@ async def retried_by_hand(run: Run) -> Any:
     async def stubborn(i: int) -> str:
         for attempt in range(3):
             try:
-                return await run.call(refuse if attempt < 2 else fetch, i)
+                return str(await run.call(refuse if attempt < 2 else fetch, i))
             except ConnectionError:
                 await asyncio.sleep(0.002 * 2**attempt)
         raise AssertionError
@@ -277,7 +277,7 @@ async def requests_of_its_own(run: Run) -> Any:
 
     async def answered() -> None:
         answer = loop.create_future()
-        loop.call_later(0.003, lambda: answer.done() or answer.set_result(None))
+        loop.call_later(0.003, answer.set_result, None)
         await answer
 
     async def one(i: int) -> str:

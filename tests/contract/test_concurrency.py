@@ -1,0 +1,254 @@
+"""Concurrent agents replay; what cannot be replayed for sure, or was not awaited, is told."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import random
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery import CheckpointStore, NotAwaitedError, RecoverableAgent, Run, SyncRun, tool
+from tests.contract.concurrency import SHAPES, sweep
+from tests.unit.lives import executed, run, run_sync, send
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
+LOOPS = ["asyncio", *(["uvloop"] if HAS_UVLOOP else [])]
+
+
+class DiesError(Exception):
+    pass
+
+
+def dies_once(agent: Callable[[Run], Any]) -> Callable[[Run], Any]:
+    """An agent whose first life ends with an error just before it returns."""
+    lives = []
+
+    async def dying(run: Run) -> Any:
+        lives.append(run)
+        found = await agent(run)
+        if len(lives) == 1:
+            raise DiesError
+        return found
+
+    return dying
+
+
+# -- small agents that are killed in processes
+
+
+QUICK = (
+    "gather_with_sleeps_behind",
+    "task_groups_inside_one_another",
+    "results_as_they_come",
+    "run_wait_in_recorded_order",
+    "pool_of_threads",
+    "many_turns_and_who_comes_first",
+)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("name", QUICK)
+def test_a_shape_survives_kills(name: str, loop: str, rng: random.Random) -> None:
+    tally = sweep(name, loop, 3, rng.getrandbits(32))
+    assert tally.sound, tally
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_survives_kills(name: str, loop: str, rng: random.Random, figures: Any) -> None:
+    tally = sweep(name, loop, 40, rng.getrandbits(32))
+    figures.add("kills of concurrent shapes", kills=tally.kills, seconds=tally.time_s)
+    assert tally.sound, tally
+
+
+# -- run.wait
+
+
+@pytest.mark.parametrize("return_when", [asyncio.FIRST_COMPLETED, asyncio.ALL_COMPLETED])
+def test_run_wait_gives_the_recorded_tasks_in_the_recorded_order(return_when: str) -> None:
+    order: list[list[str]] = []
+    pauses = iter([[0.03, 0.0, 0.015], [0.0, 0.02, 0.0]])
+
+    async def agent(run: Run) -> list[str]:
+        async def one(name: str, pause: float) -> str:
+            await asyncio.sleep(pause)
+            return name
+
+        tasks = [asyncio.create_task(one(*each)) for each in zip("abc", next(pauses), strict=True)]
+        seen, pending = [], tasks
+        while pending:
+            done, pending = await run.wait(pending, return_when=return_when)
+            seen += [task.result() for task in done]
+            await run.call(send, str(seen))
+        order.append(seen)
+        return seen
+
+    found = run(dies_once(agent), CheckpointStore())["result"]
+    assert order == [["b", "c", "a"]] * 2
+    assert found == ["b", "c", "a"]
+    assert set(executed.values()) == {1}
+
+
+def test_a_time_out_of_run_wait_is_recorded() -> None:
+    pauses = iter([0.05, 0.0])
+
+    async def agent(run: Run) -> Any:
+        task = asyncio.create_task(asyncio.sleep(next(pauses), "late"))
+        done, pending = await run.wait([task], timeout=0.001)
+        await run.call(send, f"{len(done)} of {len(pending)}")
+        return await task
+
+    assert run(dies_once(agent), CheckpointStore())["result"] == "late"
+    assert executed == {"0 of 1": 1}
+
+
+def test_run_wait_in_threads() -> None:
+    def agent(run: SyncRun) -> list[str]:
+        with ThreadPoolExecutor(2) as pool:
+            pending = [pool.submit(run.call, send, name) for name in "ab"]
+            seen: list[str] = []
+            while pending:
+                done, pending = run.wait(pending, return_when="FIRST_COMPLETED")
+                seen += [one.result() for one in done]
+        run.call(send, str(len(seen)))
+        return seen
+
+    assert sorted(run_sync(agent, CheckpointStore())["result"]) == ["sent a", "sent b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({1}, "takes a list of tasks: a set has no order"),
+        ([send], "asyncio.create_task"),
+        ([], "no tasks"),
+    ],
+)
+def test_run_wait_says_what_it_takes(given: Any, error: str) -> None:
+    async def agent(run: Run) -> None:
+        await run.wait(given)
+
+    with pytest.raises((TypeError, ValueError), match=error):
+        run(agent, CheckpointStore(), max_recoveries=0)
+
+
+# -- what waits for sleeps of the agent's own
+
+
+def test_a_recovery_that_waits_for_a_sleep_of_the_agent_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery._turns.SLEEPING_S", 0.02)
+
+    async def agent(run: Run) -> None:
+        await run.call(send, "before")
+        await asyncio.sleep(0.1)  # the sleep
+        await run.call(send, "behind")
+
+    with caplog.at_level(logging.WARNING, "recovery"):
+        run(dies_once(agent), CheckpointStore())
+    (said,) = [one.getMessage() for one in caplog.records if "asyncio.sleep" in one.message][:1]
+    line = next(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+                if text.endswith("# the sleep"))  # fmt: skip
+    assert f"{__file__}:{line}." in said
+    assert "run.sleep" in said
+
+
+# -- what nobody awaits
+
+
+@tool(after_crash="retry")
+async def look(what: str) -> str:
+    return what
+
+
+left: list[Any] = []  # what agents have made and not awaited
+
+
+async def dropped(run: Run) -> None:
+    run.call(send, "x")  # type: ignore[unused-coroutine]
+
+
+async def kept(run: Run) -> Any:
+    left.append(run.call(send, "x"))
+    await asyncio.sleep(0)
+
+
+async def sleeps(run: Run) -> None:
+    run.sleep(5)  # type: ignore[unused-coroutine]
+
+
+async def never_begun(run: Run) -> None:
+    left.append(asyncio.create_task(run.call(send, "x")))
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize(
+    ("agent", "what"),
+    [
+        (dropped, "run.call(send, ...)"),
+        (kept, "run.call(send, ...)"),
+        (sleeps, "run.sleep(...)"),
+        (never_begun, "run.call(send, ...)"),
+    ],
+)
+def test_a_call_that_nobody_awaits_keeps_the_run_from_finishing(agent: Any, what: str) -> None:
+    store = CheckpointStore()
+    with pytest.raises(NotAwaitedError, match="await") as caught:
+        run(agent, store)
+    line = agent.__code__.co_firstlineno
+    ((found, where),) = caught.value.places
+    for one in left:
+        one.close() if hasattr(one, "close") else None
+    left.clear()
+    assert found == what
+    assert re.fullmatch(rf"{re.escape(__file__)}:{line + 1}", where)
+
+    async def mended(run: Run) -> str:
+        return str(await run.call(send, "x"))
+
+    assert run(mended, store)["result"] == "sent x"
+    assert executed["x"] == 1
+
+
+def test_a_task_that_is_cancelled_before_it_begins_was_not_forgotten() -> None:
+    async def agent(run: Run) -> str:
+        task = asyncio.create_task(run.call(send, "x"))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(run.call(look, "y"))
+                raise KeyError
+        except* KeyError:
+            pass
+        return "fine"
+
+    assert run(agent, CheckpointStore())["result"] == "fine"
+    assert not executed
+
+
+def test_agents_run_by_hand_use_the_loop_they_have() -> None:
+    if not HAS_UVLOOP:
+        pytest.skip("uvloop is not installed")
+    import uvloop
+
+    async def agent(run: Run) -> list[str]:
+        found = await asyncio.gather(*(run.call(send, name) for name in "abc"))
+        return list(found)
+
+    of = RecoverableAgent(dies_once(agent), CheckpointStore())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        found = runner.run(of.run_with_recovery("t", "run"))
+    assert found["result"] == ["sent a", "sent b", "sent c"]
+    assert set(executed.values()) == {1}
