@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import inspect
 import sys
 import threading
 import time
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Coroutine,
     Iterable,
     Iterator,
 )
 from concurrent.futures import ALL_COMPLETED, Future
-from concurrent.futures import wait as wait_for_futures
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
 
@@ -28,11 +24,12 @@ from recovery._checkpoint import CheckpointStore
 from recovery._children import Runner
 from recovery._core import RunCore
 from recovery._drive import drive, drive_async
-from recovery._effects import Attend, Commit, Effect, Invoke, Nap, TimedOutError, Wait
+from recovery._effects import Attend, Commit, Effect, Invoke, Nap, Wait
 from recovery._errors import NotAwaitedError
 from recovery._events import RunFinished
 from recovery._first import wait, wait_sync
 from recovery._history import History
+from recovery._invoking import invoke, invoke_sync
 from recovery._keys import step_of
 from recovery._settings import ChildOptions, Settings
 from recovery._together import commit_together
@@ -40,9 +37,6 @@ from recovery._tool import (
     Arguments,
     Scope,
     ToolSpec,
-    current_scope,
-    function_name,
-    is_async,
     spec_of,
 )
 from recovery._turns import ThreadTurns, Turns, Watch, tasks_of
@@ -91,7 +85,7 @@ class _Drivers(RunCore):
             case Invoke(interruptible=True):
                 return await self._interruptible(effect)
             case Invoke():
-                return await _invoke(effect)
+                return await invoke(effect)
             case Nap():
                 return await asyncio.sleep(effect.seconds)
             case Attend():
@@ -102,7 +96,7 @@ class _Drivers(RunCore):
         loop = asyncio.get_running_loop()
         turns = self._turns_of.get(loop)
         if turns is None:
-            turns = Turns(self, {_invoke.__code__}, loop is self._home_loop)
+            turns = Turns(self, {invoke.__code__}, loop is self._home_loop)
             self._turns_of[loop] = turns
         return turns
 
@@ -113,7 +107,7 @@ class _Drivers(RunCore):
         outer = self.interruptible.get(task, 0)
         self.interruptible[task] = effect.scope.calls[-1]
         try:
-            return await _invoke(effect)
+            return await invoke(effect)
         except asyncio.CancelledError:
             if task in self.interrupted:
                 self.interrupted.discard(task)
@@ -145,7 +139,7 @@ class _Drivers(RunCore):
             case Commit():
                 return self.commit()
             case Invoke():
-                return _invoke_sync(effect)
+                return invoke_sync(effect)
             case Nap():
                 return time.sleep(effect.seconds)
             case Attend():
@@ -163,80 +157,6 @@ def _undoing(run: RunCore, since: int, tools: Iterable[Callable[..., Any]]) -> T
     from recovery._undo import prepare  # noqa: PLC0415 - only where it is used
 
     return prepare(run, since, tools)
-
-
-async def _invoke(effect: Invoke) -> Any:
-    token = current_scope.set(effect.scope)
-    try:
-        if effect.timeout_s is None:
-            return await _called_async(effect)
-        try:
-            async with asyncio.timeout(effect.timeout_s) as timer:
-                return await _called_async(effect)
-        except TimeoutError as exc:
-            if not timer.expired():  # it is the function's own
-                raise
-            raise TimedOutError(function_name(effect.function), effect.timeout_s) from exc
-    finally:
-        current_scope.reset(token)
-
-
-async def _called_async(effect: Invoke) -> Any:
-    if is_async(effect.function):
-        return await effect.function(*effect.args, **effect.kwargs)
-    value = await asyncio.to_thread(_called, effect)
-    return await value if inspect.isawaitable(value) else value
-
-
-def _called(effect: Invoke) -> Any:
-    try:
-        return effect.function(*effect.args, **effect.kwargs)
-    except StopIteration as exc:  # a future takes none (Python 3.11 then waits for ever)
-        raise RuntimeError("the tool raised StopIteration") from exc
-
-
-def _invoke_sync(effect: Invoke) -> Any:
-    token = current_scope.set(effect.scope)
-    try:
-        return _awaited_here(effect) if effect.timeout_s is None else _in_time(effect)
-    finally:
-        current_scope.reset(token)
-
-
-def _in_time(effect: Invoke) -> Any:
-    """Call it in a thread, for only so can it be left alone when it takes too long."""
-    ended: Future[Any] = Future()
-
-    def work() -> None:
-        try:
-            ended.set_result(_awaited_here(effect))
-        except BaseException as exc:
-            ended.set_exception(exc)
-
-    context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(work,), daemon=True).start()
-    assert effect.timeout_s is not None
-    if not wait_for_futures([ended], effect.timeout_s).done:
-        raise TimedOutError(function_name(effect.function), effect.timeout_s)
-    return ended.result()
-
-
-def _awaited_here(effect: Invoke) -> Any:
-    value = _called(effect)
-    if not inspect.isawaitable(value):
-        return value
-    if asyncio._get_running_loop() is None:
-        return asyncio.run(_awaited(value))
-    if inspect.iscoroutine(value):
-        value.close()
-    raise TypeError(
-        f"{function_name(effect.function)} is no async function, but returned something to "
-        "await. Use `await run.call(...)` for it, or make it `async def`."
-    )
-
-
-async def _awaited(value: Awaitable[R]) -> R:
-    return await value
 
 
 class Run(_Drivers):
@@ -257,7 +177,7 @@ class Run(_Drivers):
         self.unawaited = Unawaited()
         self._loop = self._home_loop = asyncio.get_running_loop()
         self._turns()
-        calls = {_invoke.__code__}
+        calls = {invoke.__code__}
         self._watch = None if self.replay.used_up else Watch(self, calls)
 
     def close(self) -> None:

@@ -144,7 +144,13 @@ MUTANTS = [
     Mutant(
         "time-out-of-the-tool-taken-for-ours",
         "A TimeoutError that the tool itself raised, knowing what it did, is in doubt.",
-        [Edit(RUN, "            if not timer.expired():", "            if not timer:")],
+        [
+            Edit(
+                "recovery/_invoking.py",
+                "            if not timer.expired():",
+                "            if not timer:",
+            )
+        ],
         [TRIED + "test_a_time_out_of_the_tool_s_own_is_an_exception_like_any"],
     ),
     Mutant(

@@ -462,10 +462,9 @@ MUTANTS = [
         "A plain tool runs without its scope: the calls that it makes are not recorded.",
         [
             Edit(
-                RUN,
-                "async def _invoke(effect: Invoke) -> Any:\n"
-                "    token = current_scope.set(effect.scope)",
-                "async def _invoke(effect: Invoke) -> Any:\n    token = current_scope.set(None)",
+                "recovery/_invoking.py",
+                'too long."""\n    token = current_scope.set(effect.scope)',
+                'too long."""\n    token = current_scope.set(None)',
             )
         ],
         [TOOLS + "test_a_call_that_is_made_again_is_served_the_calls_inside_it"],
