@@ -103,6 +103,15 @@ class RecoverableAgent:
         self.recovery_count = 0
         self._lives = Lives()
 
+    @property
+    def checkpoint_every_n(self) -> int:
+        """Steps between checkpoints. Can be set: for runs that are begun or resumed afterwards."""
+        return self.settings.checkpoint_every_n
+
+    @checkpoint_every_n.setter
+    def checkpoint_every_n(self, steps: int) -> None:
+        self.settings = replace(self.settings, checkpoint_every_n=steps)
+
     def stop(self, why: str = "asked to") -> None:
         """Stop the runs of this agent in this process at their next safe point: to be resumed.
 

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from eventlog import Damage, EventLog, LogError
 from eventlog._dataclass import dataclass
+from recovery._checkpoint_fields import check_content, check_fields, seconds_of
 from recovery._errors import RecoveryError
 from recovery._events import CallFailed, CallIntended, CallResolved, CallReturned, decode
 from recovery._history import History, RunRecords, load
@@ -110,9 +111,9 @@ class Checkpoint:
     """What a run was at the end of a step.
 
     ``state``, ``messages`` and ``tool_results`` are plain values that msgpack can hold;
-    ``timestamp`` is in seconds since 1970. ``checksum`` (32 hex digits, xxh3-128 of run, step,
-    state, messages and given tool results) is computed when it is not given. ``is_valid`` turns
-    False when validation fails.
+    ``timestamp`` is text (ISO 8601), which is kept as it is given, or seconds since 1970.
+    ``checksum`` (32 hex digits, xxh3-128 of run, step, state, messages and given tool results) is
+    computed when it is not given. ``is_valid`` turns False when validation fails.
     """
 
     checkpoint_id: str
@@ -121,7 +122,7 @@ class Checkpoint:
     state: dict[str, Any]
     messages: list[Any]
     tool_results: Sequence[Any]
-    timestamp: float
+    timestamp: str | float
     is_valid: bool = True
     checksum: str = ""
 
@@ -130,7 +131,8 @@ class Checkpoint:
             self.checksum = self.compute_checksum()
 
     def compute_checksum(self) -> str:
-        """The checksum of the content as it is now; RefusedValueError if it cannot be carried."""
+        """The checksum of the content as it is now; ValueError if it could not be loaded again."""
+        check_content(self)
         _, messages = digests_of(self.messages)
         results = b""
         if not isinstance(self.tool_results, RecordedOutcomes):
@@ -207,20 +209,26 @@ class CheckpointStore:
     def save(self, checkpoint: Checkpoint) -> str:
         """Save a checkpoint; its id. Durable when this returns. Only what changed is written.
 
-        Raises RefusedValueError, with the path to the value, for what cannot be carried;
-        RecoveryError for a finished run or a checksum that does not fit; LogLockedError when
-        another process has the run.
+        An empty ``checkpoint_id`` or ``checksum`` is made, and set. What is saved can be loaded:
+        raises ValueError, with the name of the field, for one that could not be, and
+        RefusedValueError, with the path to the value, for what cannot be carried. RecoveryError for
+        a finished run or a checksum that does not fit; LogLockedError when another process has the
+        run. Nothing is saved then.
         """
+        check_fields(checkpoint)
         given, _ = digests_of(checkpoint.messages)
+        name = checkpoint.checkpoint_id or f"{checkpoint.run_id}-{checkpoint.step_number:06d}"
+        text = checkpoint.timestamp if isinstance(checkpoint.timestamp, str) else None
         saving = self._open(checkpoint.run_id)
         _check_forgotten(saving.history, checkpoint)
         kept = _common(saving.messages.message_digests, given)
         results = checkpoint.tool_results
         what = Checkpointed(
-            checkpoint.run_id, checkpoint.step_number, checkpoint.timestamp,
-            checkpoint.checkpoint_id, saving.history.recoveries, tuple(saving.history.prologue),
-            None if isinstance(results, RecordedOutcomes) else results, checkpoint.checksum,
-            saving.history.tallies.carry(), saving.history.size,
+            checkpoint.run_id, checkpoint.step_number, seconds_of(checkpoint.timestamp),
+            name, saving.history.recoveries, tuple(saving.history.prologue),
+            None if isinstance(results, RecordedOutcomes) else results,
+            checkpoint.checksum or checkpoint.compute_checksum(),
+            saving.history.tallies.carry(), saving.history.size, text,
         )  # fmt: skip
         try:
             saving.messages[kept:] = checkpoint.messages[kept:]
@@ -233,16 +241,17 @@ class CheckpointStore:
             with suppress(LogError, OSError):
                 saving.close()
             raise
-        return checkpoint.checkpoint_id or f"{checkpoint.run_id}-{checkpoint.step_number:06d}"
+        checkpoint.checkpoint_id, checkpoint.checksum = name, what.checksum
+        return name
 
     def load_latest(self, run_id: str) -> Checkpoint | None:
         """The newest checkpoint of the run that verifies; None when there is none."""
         return next(self._load(run_id, []), None)
 
-    def load_at_step(self, run_id: str, step_number: int) -> Checkpoint | None:
+    def load_at_step(self, run_id: str, step: int) -> Checkpoint | None:
         """The newest checkpoint taken at the end of this step that verifies, or None."""
         found = self._load(run_id, [])
-        return next((one for one in found if one.step_number == step_number), None)
+        return next((one for one in found if one.step_number == step), None)
 
     def load(self, run_id: str, checkpoint_id: str) -> Checkpoint | None:
         """The newest checkpoint of this id that verifies, or None."""
@@ -262,11 +271,15 @@ class CheckpointStore:
         with nullcontext(reader) if saving is not None else reader:
             return stored_checkpoints(reader)
 
-    def validate(self, checkpoint: Checkpoint | str) -> Validity:
+    def validate(self, checkpoint: Checkpoint | str) -> bool:
         """Whether a checkpoint is what its checksum says; or, for a run id, whether all of the
-        run's stored checkpoints are sound. The reason says what is wrong. Nothing is changed in
-        the store; a Checkpoint that fails gets ``is_valid = False``.
+        run's stored checkpoints are sound. ``check`` says why not. Nothing is changed in the store;
+        a Checkpoint that fails gets ``is_valid = False``.
         """
+        return bool(self.check(checkpoint))
+
+    def check(self, checkpoint: Checkpoint | str) -> Validity:
+        """As ``validate``, with the reason."""
         if isinstance(checkpoint, str):
             broken: list[str] = []
             if not self._exists(checkpoint):
@@ -274,14 +287,18 @@ class CheckpointStore:
             for _ in self._load(checkpoint, broken):
                 pass
             return Validity(not broken, "; ".join(broken))
+        if checkpoint.is_valid is False:
+            return Validity(False, "marked as not valid")
         try:
+            check_fields(checkpoint)
             found = checkpoint.compute_checksum()
         except ValueError as exc:
-            found = str(exc)
+            checkpoint.is_valid = False
+            return Validity(False, str(exc))
         if found != checkpoint.checksum:
             checkpoint.is_valid = False
             return Validity(False, f"checksum is {found}, recorded {checkpoint.checksum}")
-        return Validity(checkpoint.is_valid, "" if checkpoint.is_valid else "marked as not valid")
+        return Validity(True)
 
     def pruning(self, run_id: str, log: EventLog, writer: SnapshotWriter) -> Pruning:
         """Not for users: what writes a run's checkpoints, and removes what need not be kept."""
@@ -360,5 +377,6 @@ class CheckpointStore:
         messages = [unpack(message) for message in found.messages]
         return Checkpoint(
             found.checkpoint_id, found.run_id, found.step, found.state, messages, results,
-            found.timestamp, True, found.checksum,
+            found.timestamp if found.timestamp_text is None else found.timestamp_text, True,
+            found.checksum,
         )  # fmt: skip

@@ -319,7 +319,8 @@ class _Fork:
         messages.restore(base.messages, refs)
         prologue = (1, *(mover.at[lsn] for lsn in base.prologue if lsn in mover.at))
         what = Checkpointed(run_id, base.step, base.timestamp, "", base.recoveries, prologue,
-                            base.tool_results, carried=base.carried)  # fmt: skip
+                            base.tool_results, carried=base.carried,
+                            timestamp_text=base.timestamp_text)  # fmt: skip
         return SnapshotWriter(draft).write(what, base.state, messages)
 
     def _changed(self, part: _Part) -> _Part:

@@ -64,14 +64,14 @@ class RestoredCheckpoint:
     """What a run was at a checkpoint: see ``CheckpointManager.restore``.
 
     ``memory``: values by key. ``path``: the nodes visited up to there, in order. ``next_nodes``:
-    those that are visited next. ``step``, ``timestamp`` (seconds since 1970): those of the
+    those that are visited next. ``step``, ``timestamp`` (as it was given): those of the
     checkpoint. ``metadata``: what was saved with it by ``save_checkpoint``.
     """
 
     run_id: str
     checkpoint_id: str
     step: int
-    timestamp: float
+    timestamp: float | str
     memory: dict[str, Any]
     path: list[str]
     next_nodes: list[str]

@@ -42,7 +42,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "checkpoint_id": (str,), "run_id": (str,), "step": (int,), "timestamp": (int, float),
     "recoveries": (int,), "prologue": (list,), "index": (int,), "bases": (list,), "keep": (int,),
     "messages": (list,), "state": (dict,), "checksum": (str,),
-    "carried": (dict,),
+    "carried": (dict,), "timestamp_text": (str, type(None)),
 }  # fmt: skip
 
 
@@ -129,6 +129,7 @@ class Restored:
     generation: Generation = field(default_factory=Generation)
 
     borrowed: int = 0  # bytes of the messages that are elsewhere in the log (see _parts)
+    timestamp_text: str | None = None  # as it was given, where that was text
 
     def forget(self) -> None:
         """State and messages are the run's now, and change: what they were need not be kept."""
@@ -152,6 +153,7 @@ class Checkpointed:
     checksum: str = ""
     carried: Mapping[str, Any] = field(default_factory=dict)
     grown: int = 0
+    timestamp_text: str | None = None
 
 
 class SnapshotWriter:
@@ -214,6 +216,8 @@ class SnapshotWriter:
             "checksum": found,
             "carried": dict(what.carried),
         }  # fmt: skip
+        if what.timestamp_text is not None:
+            body["timestamp_text"] = what.timestamp_text
         if self.measures:
             body["generation"] = [generation.first, generation.size, list(generation.prologue)]
         parts = {key: value if type(value) is Packed else pack(value, key)
@@ -362,7 +366,7 @@ def _restore(source: Source, snapshot: Snapshot, read: Callable[[Packed], Any]) 
         body["recoveries"], state, packed, refs, body["prologue"], read(results), actual,
         body["carried"],
         {key: (digest(value), at, len(value)) for key, (value, at) in state_at.items()}, bases,
-        body["generation"].with_more(len(snapshot.packed)), borrowed,
+        body["generation"].with_more(len(snapshot.packed)), borrowed, body["timestamp_text"],
     )  # fmt: skip
 
 
@@ -376,6 +380,7 @@ def _body(record: Record) -> dict[str, Any]:
         raise BrokenCheckpointError(f"version {version!r:.50} is not known to this library")
     body = {name: unpack(part) for name, part in parts.items() if name not in _SPLIT}
     body |= {name: split(parts[name]) for name, split in _SPLIT.items()}
+    body.setdefault("timestamp_text", None)  # of those that were given as text alone
     body["generation"] = Generation.of(body.get("generation"), record.lsn)
     for name, wanted in _TYPES.items():
         if type(body[name]) not in wanted:

@@ -75,6 +75,9 @@ class RunStore(Protocol):
 
 def check_run_id(run_id: str) -> str:
     """The run id itself; ValueError when it cannot be the name of a log."""
+    if not isinstance(run_id, str):
+        kind: type = type(run_id)
+        raise ValueError(f"run_id is a str, not {run_id!r:.50} of type {kind.__name__}")
     if not RUN_ID.fullmatch(run_id):
         raise ValueError(
             f"run_id {run_id!r}: use 1 to 128 of the characters A-Z a-z 0-9 _ . @ + = - and begin "

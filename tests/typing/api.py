@@ -206,7 +206,8 @@ def checkpoints() -> None:
         assert_type(store.save(made), str)
         assert_type(store.load_latest("run"), Checkpoint | None)
         assert_type(store.load_at_step("run", 1), Checkpoint | None)
-        assert_type(store.validate(made), Validity)
+        assert_type(store.validate(made), bool)
+        assert_type(store.check(made), Validity)
         assert_type(made.checksum, str)
 
 

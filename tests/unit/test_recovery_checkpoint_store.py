@@ -105,7 +105,7 @@ def test_a_checkpoint_comes_back(store, again):
         assert list(found.state) == list(saved.state)
         assert one.validate(found)
         assert one.validate("run")
-        assert str(one.validate("run")) == "sound"
+        assert str(one.check("run")) == "sound"
 
 
 def test_the_newest_checkpoint_and_that_of_a_step_are_found(store):
@@ -125,7 +125,7 @@ def test_what_is_not_there_is_none(store):
     assert store.load_latest("nothing") is None
     assert store.load_at_step("nothing", 1) is None
     assert not store.validate("nothing")
-    assert "no run 'nothing'" in str(store.validate("nothing"))
+    assert "no run 'nothing'" in str(store.check("nothing"))
     assert store.backend.run_ids() == []
 
 
@@ -209,7 +209,7 @@ def test_a_checksum_that_is_given_must_fit(store):
     wrong = checkpoint(2, checksum="0" * 32)
     with pytest.raises(RecoveryError, match="changed after its checksum"):
         store.save(wrong)
-    assert "0" * 32 in str(store.validate(wrong))
+    assert "0" * 32 in str(store.check(wrong))
     assert wrong.is_valid is False
     assert store.validate(right)
     assert right.is_valid is True
@@ -233,7 +233,7 @@ def test_a_checkpoint_changed_after_its_checksum_is_not_saved(store, change):
     with pytest.raises((RecoveryError, RefusedValueError)):
         store.save(made)
     assert store.load_latest("run") is None
-    validity = store.validate(made)
+    validity = store.check(made)
     assert not validity
     assert validity.reason
     assert not made.is_valid
@@ -241,7 +241,7 @@ def test_a_checkpoint_changed_after_its_checksum_is_not_saved(store, change):
 
 def test_a_checkpoint_marked_as_not_valid_stays_so(store):
     made = checkpoint(1, is_valid=False)
-    assert str(store.validate(made)) == "marked as not valid"
+    assert str(store.check(made)) == "marked as not valid"
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_any_damaged_byte_of_a_checkpoint_leads_to_the_one_before(store, again, 
             for step in (1, 2, 3):
                 found = store.load_at_step("run", step)
                 assert found == (None if step >= damaged else good[step])
-            validity = store.validate("run")
+            validity = store.check("run")
             assert not validity
             assert "segment 1" in str(validity)
             files[segment][:] = whole[segment]
@@ -370,7 +370,7 @@ def test_when_all_checkpoints_are_damaged_there_is_none(store, again):
     put(store, files)
     assert store.load_latest("run") is None
     assert [store.load_at_step("run", step) for step in (1, 2, 3)] == [None] * 3
-    assert str(store.validate("run")).count("segment 1") == 3
+    assert str(store.check("run")).count("segment 1") == 3
     store.save(checkpoint(4))
     assert store.load_latest("run") == checkpoint(4)
 
@@ -389,7 +389,7 @@ def test_a_damaged_value_that_later_checkpoints_rely_on_breaks_them_too(store, a
     found = store.load_latest("run")
     assert found is not None
     assert found.state == {"n": 1}
-    assert "it needs LSN 2, which is damaged or missing" in str(store.validate("run"))
+    assert "it needs LSN 2, which is damaged or missing" in str(store.check("run"))
 
 
 # -- under an agent

@@ -74,7 +74,7 @@ def test_a_run_that_is_not_there_has_no_checkpoints(being_made: bool) -> None:
     store = disk_store(empty(being_made))
     assert store.load_latest("run") is None
     assert store.checkpoints("run") == []
-    assert not (found := store.validate("run"))
+    assert not (found := store.check("run"))
     assert found.reason == "there is no run 'run'"
 
 
