@@ -1,0 +1,67 @@
+"""Hunt: ``python -m tests.model --programs 500 --seed 1 --table``."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from pathlib import Path
+
+import recovery
+from tests.model.corpus_files import save
+from tests.model.hunt import Case, Hunt
+from tests.model.printer import printed
+from tests.model.rules import Judged
+from tests.model.shrink import shrunk
+from tests.model.table import table_lines
+
+
+def main() -> None:
+    given = arguments()
+    hunt, found = Hunt(given.seed, not given.plain), Counter[str]()
+    began = time.process_time()
+    print(f"the library is {Path(recovery.__file__).parent}")
+    for number in range(given.first, given.first + given.programs):
+        if time.process_time() - began > given.seconds:
+            break
+        for case, judged in hunt.cases(number, given.schedules):
+            if judged.findings:
+                found[judged.findings[0].rule] += 1
+                tell(given, number, case, judged)
+    spent = time.process_time() - began
+    print(f"{dict(hunt.counts)} in {spent:.1f} s; found: {dict(found)}")
+    if given.table:
+        print("\n".join(table_lines(hunt.table)))
+
+
+def tell(given: argparse.Namespace, number: int, case: Case, judged: Judged) -> None:
+    (finding, *_) = judged.findings
+    print(f"program {number} of seed {given.seed}: {finding.rule}: {finding.what}", flush=True)
+    if given.shrink:
+        case, judged = shrunk(case, finding.rule)
+        (finding, *_) = judged.findings
+        print(f"  shrunk: {finding.rule}: {finding.what}")
+    if given.show:
+        print(printed(case.program), case.schedule)
+    if given.save:
+        name = f"{finding.rule.replace('/', '-')}-{given.seed}-{number}.json"
+        save(given.save / name, case, finding)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
+    parser.add_argument("--programs", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first program")
+    parser.add_argument("--schedules", type=int, default=6, help="for each program")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9, help="of the processor")
+    parser.add_argument("--table", action="store_true", help="which fault hit what, how often")
+    parser.add_argument("--plain", action="store_true", help="nothing that may be refused")
+    parser.add_argument("--shrink", action="store_true", help="make what fails small")
+    parser.add_argument("--show", action="store_true", help="the programs that fail")
+    parser.add_argument("--save", type=Path, help="a directory for what fails")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

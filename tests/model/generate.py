@@ -1,0 +1,450 @@
+"""Draws programs and schedules."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tests.model import language as l
+
+SHAPES = ("text", "text", "text", "tuple", "bytes", "point", "time", "decimal")
+NEVER = 10**6  # checkpoints
+
+
+@dataclass
+class Where:
+    """The place that a statement is drawn for."""
+
+    kind: str  # "prologue", "step", "tool", "branch", "node"
+    names: list[str]  # of variables
+    tools: list[int]  # that may be called
+    writes: bool = True  # whether state and messages may be changed
+    deep: int = 0
+    agents: tuple[int, ...] = ()
+    timed: bool = False  # inside of something that may be late
+    waits: bool = True
+
+    def inside(self, kind: str = "", **changes: Any) -> Where:
+        return replace(
+            self, kind=kind or self.kind, names=list(self.names), deep=self.deep + 1, **changes
+        )
+
+
+class Generator:
+    """Programs from a source of randomness. ``strange``: also what the library may refuse."""
+
+    def __init__(self, rng: random.Random, strange: bool = True) -> None:
+        self.rng, self.strange = rng, strange
+        self.numbers = 0
+        self.tools: list[l.Tool] = []
+
+    def chance(self, p: float) -> bool:
+        return self.rng.random() < p
+
+    def number(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def name(self) -> str:
+        return f"v{self.number()}"
+
+    # -- programs
+
+    def program(self) -> l.Program:
+        inner, leaves = self.rng.choice((0, 1, 1, 2, 3)), self.rng.randint(1, 3)
+        self.tools = [l.Tool("", (), l.Lit(""))] * inner
+        self.tools += [self.leaf(inner + n, n > 0) for n in range(leaves)]
+        for number in reversed(range(inner)):
+            self.tools[number] = self.composite(number)
+        if self.chance(0.1):
+            return self.graph()
+        if self.chance(0.03):
+            return self.plan()
+        children = (self.agent((), 1, False),) if self.chance(0.2) else ()
+        main = self.agent(tuple(range(1, 1 + len(children))), self.rng.choice((0, 1, 2, 2, 3, 4)))
+        return l.Program(tuple(self.tools), (main, *children), every=self.rng.choice((1, 1, 2, 3)))
+
+    def agent(self, agents: tuple[int, ...], steps: int, waits: bool = True) -> l.Agent:
+        every = [n for n in range(len(self.tools)) if waits or not self.waiting(n)]
+        before = Where("prologue", [], every, agents=agents, waits=waits)
+        prologue: list[l.Term] = []
+        for _ in range(self.rng.choice((0, 0, 1, 1, 2, 3))):
+            prologue += self.before(before)
+        kept = [one for one in prologue if isinstance(one, l.Let) and isinstance(one.value, l.Get)]
+        blocks, names = [], before.names
+        for _ in range(steps):
+            here = Where("step", list(before.names), every, agents=agents, waits=waits)
+            block = self.block(here, self.rng.choice((1, 1, 2)))
+            for let in kept:
+                assert isinstance(let.value, l.Get)
+                if self.chance(0.7):
+                    block += [
+                        l.Let(let.name, self.value(here), True),
+                        l.Put(let.value.key, l.Var(let.name)),
+                    ]
+            names = here.names
+            blocks.append(tuple(block))
+        results = [l.Var(name) for name in names[-3:]] + [l.Get("a"), l.Last()]
+        return l.Agent(tuple(prologue), tuple(blocks), tuple(results))
+
+    def waiting(self, number: int) -> bool:
+        """Whether the tool waits for a signal."""
+        body = self.tools[number].body
+        return any(
+            isinstance(one, l.Wait) or (isinstance(one, l.Call) and self.waiting(one.tool))
+            for one in l.walk(body)
+        )
+
+    def before(self, where: Where) -> list[l.Term]:
+        """What people write before the loop."""
+        match self.rng.randrange(8):
+            case 0:
+                return [l.Say(l.Lit("system"))]
+            case 1:
+                return [l.If(l.Silent(), (l.Say(l.Lit("system")),))]
+            case 2:
+                name = self.name()
+                where.names.append(name)
+                return [l.Let(name, l.Get(self.rng.choice("ab")))]
+            case 3:
+                inner = where.inside()
+                call = self.call(inner)
+                return [l.If(l.Lacks("ready"), (call, l.Put("ready", l.Var(call.var))))]
+            case 4:
+                return [
+                    l.Put(self.rng.choice("ab"), l.Lit("0"), self.rng.choice(("set", "default")))
+                ]
+            case 5:
+                call = replace(self.call(where), arg=l.Last())
+                return [call]
+            case _:
+                return self.block(where, 1)
+
+    def block(self, where: Where, count: int) -> list[l.Term]:
+        return [one for _ in range(count) for one in self.statement(where)]
+
+    def value(self, where: Where) -> l.Term:
+        options: list[Callable[[], l.Term]] = [lambda: l.Lit(f"a{self.number()}")] * 2
+        if where.names:
+            options += [lambda: l.Var(self.rng.choice(where.names))] * 3
+        if where.kind != "node":
+            options += [lambda: l.Get(self.rng.choice("ab"))]
+            if where.writes:
+                options += [l.Last]
+        return self.rng.choice(options)()
+
+    # -- statements
+
+    def statement(self, where: Where) -> list[l.Term]:
+        simple: list[tuple[int, Callable[[Where], list[l.Term]]]]
+        simple = [(12, self.called), (2, self.slept)]
+        simple += [(3, self.waited)] if where.waits else []
+        if where.writes and where.kind in ("step", "prologue", "tool"):
+            simple += [(4, self.put), (3, self.said)]
+        if where.kind in ("step", "prologue"):
+            simple += [(2, self.streamed), (1, self.asked)]
+        if where.kind == "step":
+            simple += [(1, self.undone)]
+        if where.agents:
+            simple += [(3, self.child)]
+        if where.deep < 1 or (where.deep < 2 and self.chance(0.4)):
+            simple += [(5, self.par), (3, self.timeout), (2, self.condition), (1, self.loop)]
+            if not where.timed:
+                simple += [(3, self.race)]
+            simple += [(2, self.cleanup)]
+        made = self.rng.choices([kind for _, kind in simple], [weight for weight, _ in simple])[0]
+        return made(where)
+
+    def call(self, where: Where, hows: tuple[str, ...] = ()) -> l.Call:
+        number = self.rng.choice([n for n in where.tools if not self.tools[n].chunks])
+        tool = self.tools[number]
+        common = ("call", "call", "call", "direct", "partial")
+        how = self.rng.choice(
+            hows or common + (("method", "closure", "lambda") if self.strange else ())
+        )
+        if how == "direct" and (tool.sync or where.kind == "branch"):
+            how = "call"
+        if where.kind == "node" and how not in ("call", "direct"):
+            how = "call"
+        var = self.name()
+        arg = l.Lit(f"a{self.number()}") if self.chance(0.6) else self.value(where)
+        call_id = f"id{self.number()}" if how != "direct" and self.chance(0.3) else ""
+        bound = how in ("method", "closure", "lambda")
+        note = "" if bound else self.rng.choice(("", "", "", "-", "other"))
+        made = l.Call(var, number, arg, how, call_id, not bound and self.chance(0.2), note)
+        where.names.append(var)
+        return made
+
+    def called(self, where: Where) -> list[l.Term]:
+        made = self.call(where)
+        if self.may_raise(made.tool) and self.chance(0.8):
+            where.names.pop()
+            return self.tried(where, [made])
+        return [made]
+
+    def may_raise(self, number: int) -> bool:
+        tool = self.tools[number]
+        if tool.approval or tool.timeout:
+            return True
+        for one in l.walk(tool.body):
+            if isinstance(one, l.Trouble) and one.times >= tool.retry:
+                return True
+            if isinstance(one, l.Call) and self.may_raise(one.tool):
+                return True
+        return False
+
+    def tried(self, where: Where, body: list[l.Term]) -> list[l.Term]:
+        var = self.name()
+        where.names.append(var)
+        return [l.Try(var, tuple(body))]
+
+    def waited(self, where: Where) -> list[l.Term]:
+        var = self.name()
+        where.names.append(var)
+        return [l.Wait(var, self.rng.choice("pq"), self.rng.choice((0, 0, 10)))]
+
+    def slept(self, where: Where) -> list[l.Term]:
+        own = self.chance(0.5)
+        if own and self.chance(0.3):
+            return [l.Turns(self.rng.choice((1, 3, 60)))]
+        return [l.Sleep(self.rng.choice((1, 3, 20) if where.timed else (1, 3, 20, 300)), own)]
+
+    def put(self, where: Where) -> list[l.Term]:
+        how = self.rng.choice(("set", "set", "add", "default"))
+        key = self.rng.choice("cd") if how == "add" else self.rng.choice("ab")
+        return [l.Put(key, self.value(where), how)]
+
+    def said(self, where: Where) -> list[l.Term]:
+        return [l.Say(self.value(where), self.chance(0.2))]
+
+    def streamed(self, where: Where) -> list[l.Term]:
+        found = [n for n in where.tools if self.tools[n].chunks]
+        if not found:
+            return self.called(where)
+        arg, var = self.value(where), self.name()
+        where.names.append(var)
+        return [l.Stream(var, self.rng.choice(found), arg, self.rng.choice((0, 0, 1, 2)))]
+
+    def asked(self, where: Where) -> list[l.Term]:
+        var = self.name()
+        made = replace(self.call(where, ("call",)), arg=l.Var(var))
+        return [l.Ask(var, self.rng.choice(("uuid", "now", "random"))), made]
+
+    def undone(self, where: Where) -> list[l.Term]:
+        if not any(tool.undo for tool in self.tools):
+            return self.called(where)
+        var = self.name()
+        return [l.Undo(var)]
+
+    def child(self, where: Where) -> list[l.Term]:
+        arg, var = self.value(where), self.name()
+        how = self.rng.choice(("function", "function", "partial"))
+        made = l.Child(var, self.rng.choice(where.agents), arg, how if self.strange else "function")
+        if self.chance(0.5):
+            return self.tried(where, [made])
+        where.names.append(var)
+        return [made]
+
+    def branch(self, where: Where) -> l.Branch:
+        inner = where.inside("branch", writes=False)
+        body = self.block(inner, self.rng.choice((1, 1, 2)))
+        value = l.Var(inner.names[-1]) if len(inner.names) > len(where.names) else l.Lit("b")
+        return l.Branch(self.rng.choice((0, 0, 0, 1, 2)), tuple(body), value)
+
+    def par(self, where: Where) -> list[l.Term]:
+        kinds = ["gather", "gather", "careful", "group", "completed"]
+        kinds += ["wait"] if self.strange else []
+        branches = tuple(self.branch(where) for _ in range(self.rng.choice((2, 2, 3))))
+        var = self.name()
+        made = l.Par(var, self.rng.choice(kinds), branches)
+        raises = any(
+            isinstance(one, l.Call) and self.may_raise(one.tool) for one in l.walk(branches)
+        )
+        if raises and made.kind != "careful" and self.chance(0.9):
+            return self.tried(where, [made])
+        where.names.append(var)
+        return [made]
+
+    def race(self, where: Where) -> list[l.Term]:
+        branches = []
+        for _ in range(2):
+            inner = where.inside("branch", writes=False)
+            made = self.rng.choice(
+                (self.waited, self.waited, self.slept, self.called)
+                if where.waits
+                else (self.slept, self.called)
+            )
+            body = made(inner)
+            value = l.Var(inner.names[-1]) if len(inner.names) > len(where.names) else l.Lit("r")
+            branches.append(l.Branch(0, tuple(body), value))
+        var = self.name()
+        where.names.append(var)
+        return [l.Race(var, tuple(branches))]
+
+    def timeout(self, where: Where) -> list[l.Term]:
+        inner = where.inside(writes=False, timed=True)
+        kinds = (self.called, self.called, self.slept, self.waited if where.waits else self.slept)
+        body = self.rng.choice(kinds)(inner)
+        var = self.name()
+        where.names.append(var)
+        return [l.Timeout(var, self.rng.choice((2, 5, 40)), tuple(body))]
+
+    def condition(self, where: Where) -> list[l.Term]:
+        then = self.block(where.inside(), 1)
+        other = self.block(where.inside(), 1) if self.chance(0.4) else []
+        return [l.If(l.Odd(self.value(where)), tuple(then), tuple(other))]
+
+    def loop(self, where: Where) -> list[l.Term]:
+        var, of = self.name(), self.value(where)
+        inner = where.inside()
+        body = self.block(inner, 1)
+        return [l.Loop(var, of, 3, tuple(body))]
+
+    def cleanup(self, where: Where) -> list[l.Term]:
+        inner = where.inside()
+        body, last = self.block(inner, 1), self.called(where.inside())
+        return [l.Finally(tuple(body), tuple(last))]
+
+    # -- tools
+
+    def leaf(self, number: int, may_stream: bool) -> l.Tool:
+        rng = self.rng
+        if may_stream and self.chance(0.15):
+            return l.Tool(
+                f"t{number}",
+                (l.Do("r", l.Task()),),
+                l.Var("r"),
+                after_crash="retry",
+                chunks=rng.randint(1, 3),
+            )
+        after = rng.choice(("park", "park", "retry", "retry", "report", "reconcile"))
+        timeout = rng.choice((0, 0, 0, 0, 5))
+        body: list[l.Term] = []
+        kind = rng.choice(("ValueError", "DeclaredError", "CustomError"))
+        trouble: list[l.Term] = [l.Trouble(rng.choice((1, 1, 2)), kind)]
+        if self.chance(0.4):
+            body.append(l.Sleep(rng.choice((1, 2)), True))
+        if self.chance(0.2):
+            body, trouble = body + trouble, []
+        body.append(l.Do("r", l.Task()))
+        if trouble and self.chance(0.15):
+            body += trouble
+        if self.chance(0.5):
+            body.append(l.Sleep(rng.choice((1, 2, 30)) if timeout else rng.choice((1, 3)), True))
+        sync = self.chance(0.15)
+        shape = "strange" if self.strange and self.chance(0.03) else rng.choice(SHAPES)
+        return l.Tool(
+            f"t{number}",
+            tuple(body),
+            l.Var("r"),
+            shape,
+            sync,
+            after,
+            rng.choice((1, 1, 1, 2, 3)),
+            0 if sync else timeout,
+            rng.choice(("", "fail", "in_doubt")) if timeout and not sync else "",
+            any(isinstance(one, l.Trouble) and one.kind == "DeclaredError" for one in body),
+            not sync and self.chance(0.12),
+            0,
+            after != "report" and self.chance(0.15),
+        )
+
+    def composite(self, number: int) -> l.Tool:
+        rng = self.rng
+        after = rng.choice(("park", "retry", "retry", "retry", "report", "reconcile"))
+        timeout = rng.choice((0, 0, 4, 60))
+        callable_ = list(range(number + 1, len(self.tools)))
+        where = Where("tool", [], callable_, False, 0, timed=bool(timeout))
+        body = self.block(where, rng.choice((1, 1, 2)))
+        if self.chance(0.2):
+            var = self.name()
+            body.insert(rng.choice((0, len(body))), l.Do(var, l.Lit(f"own{self.number()}")))
+        if self.chance(0.2):
+            body.append(l.Trouble(1, "ValueError"))
+        result = l.Var(where.names[-1]) if where.names else l.Lit("done")
+        return l.Tool(
+            f"t{number}",
+            tuple(body),
+            result,
+            "text",
+            False,
+            after,
+            rng.choice((1, 1, 2, 3)),
+            timeout,
+            rng.choice(("", "", "fail")) if timeout else "",
+        )
+
+    # -- graphs
+
+    def steady(self) -> list[int]:
+        """Tools that come to a result sooner or later."""
+        return [n for n, tool in enumerate(self.tools) if not tool.chunks and self.is_steady(tool)]
+
+    def is_steady(self, tool: l.Tool) -> bool:
+        never = l.Wait | l.Race | l.Timeout | l.Put | l.Say | l.Get | l.Ask | l.Child
+        parts = list(l.walk(tool.body))
+        return (
+            not tool.approval
+            and not tool.timeout
+            and not any(isinstance(one, never) for one in parts)
+            and all(
+                self.is_steady(self.tools[one.tool]) for one in parts if isinstance(one, l.Call)
+            )
+        )
+
+    def graph(self) -> l.Program:
+        self.tools = [_alone(tool) for tool in self.tools]
+        count, tools = self.rng.randint(1, 4), self.steady()
+        nodes = []
+        for number in range(count):
+            where = Where("node", [], tools, False)
+            body: list[l.Term] = (
+                [one for _ in range(self.rng.randint(1, 2)) for one in [self.call(where)]]
+                if tools
+                else []
+            )
+            if self.chance(0.4):
+                trouble = l.Trouble(self.rng.choice((1, 1, 2)), "ValueError")
+                body.insert(self.rng.choice((0, len(body), len(body))), trouble)
+            to = (number + 1,) if number + 1 < count else ()
+            value = l.Var(where.names[-1]) if where.names else l.Lit("n")
+            flaky = "flaky" if to and self.chance(0.2) else ""
+            nodes.append(
+                l.Node(f"n{number}", tuple(body), value, self.rng.choice((1, 2, 3)), 0, to, flaky)
+            )
+        if count > 2 and self.chance(0.4):  # a fan-out
+            nodes[0] = replace(nodes[0], to=tuple(range(1, count)))
+            nodes[1:] = [replace(node, to=(), when="") for node in nodes[1:]]
+        return l.Program(tuple(self.tools), (), tuple(nodes), every=1)
+
+    def plan(self) -> l.Program:
+        self.tools = [_alone(tool) for tool in self.tools]
+        steady = [number for number in self.steady() if not self.may_raise(number)]
+        where = Where("node", [], steady, False)
+        if not where.tools:
+            return self.graph()
+        calls = []
+        for _ in range(self.rng.randint(1, 3)):
+            call, arg = self.call(where, ("call",)), l.Lit(f"a{self.number()}")
+            calls.append(replace(call, arg=arg, call_id="", note="", by_name=True))
+        return l.Program(
+            tuple(self.tools), (), (), l.Plan(tuple(calls), self.rng.choice((0, 1, 2)))
+        )
+
+
+def _alone(term: Any) -> Any:
+    """The same without the use of a run, for tools of a module."""
+    if isinstance(term, tuple):
+        return tuple(map(_alone, term))
+    if not isinstance(term, l.Term):
+        return term
+    changes = {field.name: _alone(getattr(term, field.name)) for field in fields(term)}
+    if isinstance(term, l.Call):
+        changes |= {"how": "direct", "call_id": ""}
+    if isinstance(term, l.Sleep):
+        changes["own"] = True
+    if isinstance(term, l.Tool):
+        changes["sync"] = False
+    return replace(term, **changes)

@@ -1,0 +1,113 @@
+"""Draws a program, lives it once without a fault, then with faults that are aimed."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tests.model import language as l
+from tests.model import schedule as s
+from tests.model.carried import carried
+from tests.model.generate import NEVER, Generator
+from tests.model.process import Process
+from tests.model.rules import Judged, judged
+
+ERRORS = ("EIO", "ENOSPC")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program and what happens to it."""
+
+    program: l.Program
+    schedule: s.Schedule
+
+
+@dataclass
+class Hunt:
+    """Cases from a seed, and the table of what was hit."""
+
+    seed: int
+    strange: bool = True
+    table: Counter[tuple[str, str]] = field(default_factory=Counter)  # feature, fault
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def program(self, number: int) -> tuple[l.Program, random.Random]:
+        rng = random.Random(f"{self.seed} {number}")
+        program = Generator(rng, self.strange and rng.random() < 0.3).program()
+        return (program if carried(program) else replace(program, every=NEVER)), rng
+
+    def cases(self, number: int, schedules: int) -> Iterator[tuple[Case, Judged]]:
+        """The cases of one program, judged; the first one has no fault."""
+        program, rng = self.program(number)
+        signals = tuple(
+            s.Signal(rng.choice((0, 1, 3, 10, 60)), rng.choice("pq"))
+            for _ in range(rng.choice((0, 1, 2, 3)))
+        )
+        flush = rng.choice((0, 0, 1, 3))
+        first = s.Schedule((), signals, flush)
+        found = self.live(Case(program, first))
+        yield Case(program, first), found
+        if found.findings or found.lived.end.how == "raised":
+            return
+        before = found.lived.processes
+        for _ in range(schedules):
+            lives = tuple(
+                self.one_life(rng, before[min(n, len(before) - 1)])
+                for n in range(rng.choice((1, 1, 2, 3)))
+            )
+            case = Case(program, s.Schedule(lives, signals, flush))
+            found = self.live(case)
+            yield case, found
+            if found.findings:
+                return
+            before = found.lived.processes
+
+    def live(self, case: Case) -> Judged:
+        found = judged(case.program, case.schedule)
+        self.counts["runs"] += 1
+        self.counts["lives"] += len(found.lived.ends)
+        self.counts["undecided"] += found.undecided
+        self.counts[f"ended: {found.lived.end.how}"] += 1
+        for process in found.lived.processes:
+            for fault in process.hit:
+                for feature in process.flight():
+                    self.table[feature, fault] += 1
+        return found
+
+    def one_life(self, rng: random.Random, like: Process) -> s.Life:
+        """Faults for a life, aimed by what was going on in one that was like it."""
+        faults: list[l.Term] = []
+        match rng.randrange(12):
+            case 0 | 1 | 2:
+                faults.append(s.DieAround(self.aimed(rng, like.around, "die before effect"), False))
+            case 3 | 4:
+                faults.append(s.DieAround(self.aimed(rng, like.around, "die after effect"), True))
+            case 5:
+                faults.append(s.DieIn(rng.choice((1, 2, 4, 9, 30))))
+            case 6:
+                at = self.aimed(rng, like.flights, "disk error")
+                faults.append(s.Break(at, rng.choice(ERRORS)))
+                if rng.random() < 0.4:
+                    faults.append(s.Die(at + rng.randint(1, 4)))
+            case 7:
+                faults.append(s.Stop(rng.choice((0, 1, 2, 5))))
+            case _:
+                torn = rng.choice((0, 0, 1, 30, 1 << 20))
+                faults.append(s.Die(self.aimed(rng, like.flights, "die at disk call"), torn))
+        if rng.random() < 0.3:
+            faults.append(s.Power(rng.getrandbits(16)))
+        if rng.random() < 0.15:
+            faults.append(s.Jump(rng.choice((5, 100, 5000))))
+        return s.Life(tuple(faults))
+
+    def aimed(self, rng: random.Random, flights: list[frozenset[str]], fault: str) -> int:
+        """A place where this fault hits what it has hit least."""
+        if not flights:
+            return 0
+        weights = [
+            1 / (1 + min(self.table[feature, fault] for feature in flight)) for flight in flights
+        ]
+        return rng.choices(range(len(flights)), weights)[0]

@@ -1,0 +1,513 @@
+"""What a program may come to: a pure interpreter, which knows nothing of the library.
+
+Where the program leaves it open what happens (who wins a race, what is late after a crash), the
+interpreter asks `pick`. `endings` goes through all answers. An ending has what must have happened
+outside, once each, and what may have happened besides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any, TypeVar
+
+from tests.model import language as l
+from tests.model import values as v
+
+T = TypeVar("T")
+OFTEN = 1000  # of effects of tools that may be repeated
+
+
+class RaisedError(Exception):
+    """The program raises an error of this kind here."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+
+class Late(BaseException):
+    """The time of a time-out is over here."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What happened to the run, as far as it matters to what it may come to."""
+
+    faulty: bool = False  # anything at all
+    given_up: frozenset[str] = frozenset()  # tools of whose calls a person said that they failed
+    taken: frozenset[str] | None = None  # the signals that waits have taken, as the log says
+
+
+@dataclass
+class Ending:
+    """``how``: "finished" or "failed" (then ``result`` is the kind of error)."""
+
+    how: str
+    result: Any
+    state: dict[str, Any]
+    messages: list[Any]
+    must: Counter[str]
+    may: Counter[str]
+    gone: set[str] = field(default_factory=set)  # signals that the agent has got
+
+
+def endings(program: l.Program, task: Any, facts: Facts, most: int) -> Iterator[Ending]:
+    """All endings that the program may have, at most so many; the likeliest first."""
+    answers: list[list[int]] = []
+    for _ in range(most):
+        oracle = _Oracle(program, facts, answers)
+        yield oracle.run(task)
+        del answers[oracle.asked :]
+        while answers and answers[-1][0] + 1 >= answers[-1][1]:
+            answers.pop()
+        if not answers:
+            return
+        answers[-1][0] += 1
+
+
+@dataclass
+class _Frame:
+    """One function under way: its variables, and for a run its state and messages."""
+
+    env: dict[str, Any]
+    task: Any
+    state: dict[str, Any]
+    messages: list[Any]
+    name: str = ""
+    tool: l.Tool | None = None
+    memo: dict[str, list[Any]] | None = None  # what came back in earlier attempts
+    used: Counter[str] = field(default_factory=Counter)
+
+
+class _Oracle:
+    def __init__(self, program: l.Program, facts: Facts, answers: list[list[int]]) -> None:
+        self.program, self.facts = program, facts
+        self.answers, self.asked = answers, 0
+        self.now = 0.0
+        self.deadlines: list[float] = []
+        self.unsure = 0  # inside of what is cut short somewhere
+        self.must: Counter[str] = Counter()
+        self.may: Counter[str] = Counter()
+        self.entered: Counter[str] = Counter()
+        self.spent: set[str] = set()
+        self.beside = 1  # coroutines at work
+        self.undoable: list[str] = []
+        self.home = _Frame({}, None, {}, [])  # the run that is under way
+
+    def pick(self, options: Sequence[T]) -> T:
+        """One of them, the likeliest first."""
+        if len(options) == 1:
+            return options[0]
+        if self.asked == len(self.answers):
+            self.answers.append([0, len(options)])
+        number = self.answers[self.asked][0]
+        self.asked += 1
+        return options[number]
+
+    def perhaps(self) -> bool:
+        """False; or also true, where a crash or a person may have made it so."""
+        return self.facts.faulty and self.pick((False, True))
+
+    # -- runs
+
+    def run(self, task: Any) -> Ending:
+        frame = _Frame({}, task, {}, [])
+        result: list[str] | None = None
+        try:
+            if self.program.agents:
+                result = self.agent(self.program.agents[0], frame)
+            else:
+                self.graph(frame)
+        except RaisedError as exc:
+            return self.ending("failed", exc.kind, frame)
+        return self.ending("finished", result, frame)
+
+    def ending(self, how: str, result: Any, frame: _Frame) -> Ending:
+        return Ending(how, result, frame.state, frame.messages, self.must, self.may, self.spent)
+
+    def agent(self, agent: l.Agent, frame: _Frame) -> list[str]:
+        undoable, self.undoable = self.undoable, []
+        home, self.home = self.home, frame
+        try:
+            for block in (agent.prologue, *agent.steps):
+                self.block(block, frame)
+            return [v.text(self.value(one, frame)) for one in agent.result]
+        finally:
+            self.undoable, self.home = undoable, home
+
+    def graph(self, frame: _Frame) -> None:
+        self.home = frame
+        if self.program.plan is not None:
+            for number, call in enumerate(self.program.plan.calls):
+                frame.state[f"p{number}"] = self.call(call, frame)
+            return
+        todo, visited = [0], set[int]()
+        while todo:
+            number = todo.pop(0)
+            if number in visited:
+                continue
+            visited.add(number)
+            self.visit(self.program.nodes[number], frame)
+            todo += self.program.nodes[number].to
+
+    def visit(self, node: l.Node, frame: _Frame) -> None:
+        memo: dict[str, list[Any]] = {}
+        for _ in range(50):
+            inner = _Frame({}, frame.task, frame.state, [], node.name, None, memo)
+            self.entered[f"{node.name} "] += 1
+            try:
+                self.block(node.body, inner)
+                frame.state[node.name] = v.text(self.value(node.value, inner))
+                return
+            except RaisedError:
+                continue  # or the execution stands still, and is resumed
+        raise AssertionError(f"node {node.name} never succeeds")
+
+    # -- statements
+
+    def block(self, block: l.Block, frame: _Frame) -> None:
+        for one in block:
+            self.statement(one, frame)
+
+    def value(self, term: l.Term, frame: _Frame) -> Any:
+        match term:
+            case l.Lit(text):
+                return text
+            case l.Var(name):
+                return frame.env[name]
+            case l.Get(key):
+                return frame.state.get(key, "none")
+            case l.Last():
+                found = [message["content"] for message in frame.messages]
+                return v.mix(len(found), found[-1:])
+            case l.Task():
+                return frame.task
+            case l.Odd(of):
+                return v.odd(self.value(of, frame))
+            case l.Lacks(key):
+                return key not in frame.state
+            case l.Silent():
+                return not frame.messages
+        raise TypeError(term)
+
+    def statement(self, one: l.Term, frame: _Frame) -> None:
+        env = frame.env
+        match one:
+            case l.Call():
+                env[one.var] = self.call(one, frame)
+            case l.Do(var, arg):
+                env[var] = self.do(frame, self.value(arg, frame))
+            case l.Trouble(times, kind):
+                of = v.text(frame.task) if frame.tool else ""
+                if self.entered[f"{frame.name} {of}"] <= times and not self.perhaps():
+                    raise RaisedError(kind)
+            case l.If(condition, then, other):
+                self.block(then if self.value(condition, frame) else other, frame)
+            case l.Loop(var, of, most, body):
+                for number in range(v.size(self.value(of, frame), most)):
+                    env[var] = number
+                    self.block(body, frame)
+            case l.Par():
+                env[one.var] = self.par(one, frame)
+            case l.Race():
+                env[one.var] = self.race(one, frame)
+            case l.Timeout(var, seconds, body):
+                env[var] = "late" if self.is_late(seconds, body, frame) else "fine"
+            case l.Try(var, body):
+                try:
+                    self.block(body, frame)
+                    env[var] = "fine"
+                except RaisedError as exc:
+                    env[var] = exc.kind
+            case l.Finally(body, last):
+                try:
+                    self.block(body, frame)
+                finally:
+                    self.block(last, frame)
+            case _:
+                self.simple(one, frame)
+
+    def simple(self, one: l.Term, frame: _Frame) -> None:
+        env = frame.env
+        match one:
+            case l.Stream(var, number, arg, stop_after):
+                env[var] = self.stream(
+                    self.program.tools[number], self.value(arg, frame), stop_after
+                )
+            case l.Child(var, number, arg):
+                inner = _Frame({}, self.value(arg, frame), {}, [])
+                try:
+                    env[var] = self.agent(self.program.agents[number], inner)
+                except RaisedError:
+                    raise RaisedError("ChildFailedError") from None
+            case l.Wait(var, name, timeout):
+                env[var] = self.wait(name, timeout)
+            case l.Undo(var):
+                for label in self.undoable:
+                    self.effect(f"undo {label}", frame.tool)
+                self.undoable = []
+                env[var] = "undone"
+            case l.Sleep(seconds):
+                self.pass_time(seconds)
+            case l.Turns():
+                pass
+            case l.Put(key, value, how):
+                found = self.value(value, frame)
+                if how == "set":
+                    frame.state[key] = found
+                elif how == "default":
+                    frame.state.setdefault(key, found)
+                else:
+                    frame.state.setdefault(key, []).append(v.text(found))
+            case l.Say(value, edit):
+                message = {"role": "user", "content": v.text(self.value(value, frame))}
+                if not edit:
+                    frame.messages.append(message)
+                elif frame.messages:
+                    frame.messages[-1] = message
+            case l.Let(name, value, grow):
+                found = self.value(value, frame)
+                env[name] = v.mix(env[name], found) if grow else found
+            case l.Ask(var, what):
+                env[var] = "<uuid>" if what == "uuid" else 0.5
+            case _:
+                raise TypeError(one)
+
+    # -- time
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        if self.deadlines and self.now > min(self.deadlines):
+            self.now = min(self.deadlines)
+            raise Late(self.now)
+
+    def is_late(self, seconds: int, body: l.Block, frame: _Frame) -> bool:
+        """Whether a block takes longer; after a crash it may or may not."""
+        waits = any(isinstance(one, l.Wait) for one in l.walk(body))
+        if not self.facts.faulty and not waits:
+            deadline = self.now + seconds
+            self.deadlines.append(deadline)
+            try:
+                self.block(body, frame)
+            except Late as exc:
+                if exc.deadline != deadline:
+                    raise
+                return True
+            except RaisedError as exc:
+                if exc.kind != "TimeoutError":
+                    raise
+                return True
+            finally:
+                self.deadlines.remove(deadline)
+            return False
+        if self.pick((False, True)):
+            self.perhaps_done(body, frame)
+            return True
+        try:
+            self.block(body, frame)
+        except RaisedError as exc:
+            if exc.kind != "TimeoutError":
+                raise
+            return True
+        return False
+
+    def perhaps_done(self, body: l.Block, frame: _Frame) -> None:
+        """What is cut short somewhere: each of its effects may have happened."""
+        spent, undoable = set(self.spent), list(self.undoable)
+        inner = _Frame(
+            dict(frame.env),
+            frame.task,
+            dict(frame.state),
+            list(frame.messages),
+            frame.name,
+            frame.tool,
+        )
+        self.unsure += 1
+        deadlines, self.deadlines = self.deadlines, []
+        try:
+            self.block(body, inner)
+        except RaisedError:
+            pass
+        finally:
+            self.unsure -= 1
+            self.deadlines = deadlines
+        for label in self.undoable[: len(self.undoable) - len(undoable)]:
+            self.may[f"undo {label}"] += 1
+        self.spent, self.undoable = spent, undoable
+
+    # -- together
+
+    def par(self, par: l.Par, frame: _Frame) -> list[Any]:
+        began, ended, found = self.now, [self.now], list[Any]()
+        late: Late | None = None
+        raised: list[RaisedError] = []
+        before = Counter(self.must)
+        self.beside += len(par.branches) - 1
+        for branch in par.branches:
+            self.now = began
+            inner = _Frame(
+                dict(frame.env),
+                frame.task,
+                frame.state,
+                frame.messages,
+                frame.name,
+                frame.tool,
+                frame.memo,
+                frame.used,
+            )
+            try:
+                self.pass_time(branch.pause)
+                self.block(branch.body, inner)
+                found.append(self.value(branch.value, inner))
+            except Late as exc:
+                late = exc
+            except RaisedError as exc:
+                raised.append(exc)
+                found.append(exc.kind)
+            ended.append(self.now)
+        self.beside -= len(par.branches) - 1
+        self.now = max(ended)
+        if late is not None:
+            raise late
+        if raised and par.kind != "careful":
+            # How far the others came is not known.
+            self.may += self.must - before
+            self.must = before
+            raise RaisedError("ExceptionGroup") if par.kind == "group" else self.pick(raised)
+        if par.kind in ("completed", "wait"):
+            return list(self.pick(list(permutations(found))))
+        return found
+
+    def race(self, race: l.Race, frame: _Frame) -> list[Any]:
+        count = len(race.branches)
+        sets = sorted(range(1, 1 << count), key=int.bit_count)
+        done = self.pick(sets)
+        found: list[Any] = []
+        for number, branch in enumerate(race.branches):
+            if not done >> number & 1:
+                self.perhaps_done(branch.body, frame)
+                found.append(None)
+                continue
+            inner = _Frame(
+                dict(frame.env), frame.task, frame.state, frame.messages, frame.name, frame.tool
+            )
+            try:
+                self.block(branch.body, inner)
+                found.append(v.text(self.value(branch.value, inner)))
+            except RaisedError as exc:
+                found.append(exc.kind)
+        return found
+
+    def wait(self, name: str, timeout: int) -> str:
+        free = [found for n in range(1, 80) if (found := f"{name}-{n}") not in self.spent]
+        taken = self.facts.taken
+        options = [one for one in free[: self.beside] if taken is None or one in taken]
+        options = options if timeout else options or free[:1]
+        found = self.pick([*options, "late"] if timeout else options)
+        if found != "late":
+            self.spent.add(found)
+        return found
+
+    # -- calls
+
+    def effect(self, label: str, tool: l.Tool | None) -> None:
+        (self.may if self.unsure else self.must)[label] += 1
+        if tool is not None and tool.after_crash == "retry" and (self.facts.faulty or self.unsure):
+            self.may[label] += OFTEN
+
+    def do(self, frame: _Frame, arg: Any) -> str:
+        self.effect(f"{frame.name}({v.text(arg)})", frame.tool)
+        return v.text(f"{frame.name}:{v.text(arg)}")
+
+    def stream(self, tool: l.Tool, arg: Any, stop_after: int) -> Any:
+        inner = self.body_of(tool, arg)
+        found = v.text(self.value(tool.result, inner))
+        count = min(stop_after or tool.chunks, tool.chunks)
+        return "".join(f"{found}{number}" for number in range(count))
+
+    def call(self, call: l.Call, frame: _Frame) -> Any:
+        tool, arg = self.program.tools[call.tool], self.value(call.arg, frame)
+        if frame.memo is None:
+            return self.performed(tool, arg, {})
+        # In a further attempt of what is around it: what came back is not made again.
+        key = f"{call.tool} {v.text(arg)} {call.note} {call.call_id}"
+        held = frame.memo.setdefault(key, [])
+        frame.used[key] += 1
+        memo: dict[str, list[Any]] = frame.memo.setdefault(f"{key} {frame.used[key]}", [{}])[0]
+        if frame.used[key] > len(held):
+            held.append(self.performed(tool, arg, memo))
+        return held[frame.used[key] - 1]
+
+    def performed(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]]) -> Any:
+        if tool.approval:
+            no = v.refused(tool.name, arg)
+            if no or (tool.approval_timeout and self.pick((False, True))):
+                raise RaisedError("ApprovalDeniedError")
+        for attempt in range(1, tool.retry + 1):
+            if self.is_unknown(tool, arg):
+                found = v.UNKNOWN
+                break
+            try:
+                found = self.attempt(tool, arg, memo)
+                break
+            except RaisedError:
+                if attempt == tool.retry:
+                    raise
+                self.pass_time(2**attempt)
+        if tool.undo:
+            self.undoable.insert(0, f"{tool.name}({v.text(found)})")
+        return found
+
+    def is_unknown(self, tool: l.Tool, arg: Any) -> bool:
+        """Whether this attempt is cut short, and the agent is told so; raises if a person says
+        that it failed."""
+        if tool.name in self.facts.given_up and self.pick((False, True)):
+            self.perhaps_called(tool, arg)
+            raise RaisedError("ToolError")
+        unknown = tool.timeout or self.facts.faulty or self.unsure
+        if tool.after_crash == "report" and unknown and self.pick((False, True)):
+            self.perhaps_called(tool, arg)
+            return True
+        return False
+
+    def perhaps_called(self, tool: l.Tool, arg: Any) -> None:
+        frame = self.frame(tool, arg)
+        self.entered[f"{tool.name} {v.text(arg)}"] += 1
+        self.perhaps_done(tool.body, frame)
+
+    def attempt(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]]) -> Any:
+        fails = tool.on_timeout == "fail" or (tool.after_crash == "retry" and not tool.on_timeout)
+        if not tool.timeout or (self.facts.faulty and not fails):
+            return self.result(tool, self.body_of(tool, arg, memo))
+        if not self.facts.faulty:
+            deadline = self.now + tool.timeout
+            self.deadlines.append(deadline)
+            try:
+                return self.result(tool, self.body_of(tool, arg, memo))
+            except Late as exc:
+                if exc.deadline != deadline:
+                    raise
+                raise RaisedError("TimeoutError") from None
+            finally:
+                self.deadlines.remove(deadline)
+        if self.pick((False, True)):
+            self.perhaps_called(tool, arg)
+            raise RaisedError("TimeoutError")
+        return self.result(tool, self.body_of(tool, arg, memo))
+
+    def frame(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]] | None = None) -> _Frame:
+        return _Frame({}, arg, self.home.state, self.home.messages, tool.name, tool, memo)
+
+    def body_of(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]] | None = None) -> _Frame:
+        inner = self.frame(tool, arg, memo)
+        self.entered[f"{tool.name} {v.text(arg)}"] += 1
+        self.block(tool.body, inner)
+        return inner
+
+    def result(self, tool: l.Tool, frame: _Frame) -> Any:
+        return v.shaped(tool.shape, self.value(tool.result, frame))

@@ -1,0 +1,160 @@
+"""One life of the agent's process: what it does on the disk, until it dies."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, cast
+
+from eventlog import EventLog
+from eventlog._files import Files
+from eventlog.testing import SimulatedDisk
+from recovery.stores.protocol import LogStore
+from tests.model import language as l
+from tests.model import schedule as s
+from tests.model.world import Died, World
+
+DEATHS_MAX = 200  # so often a dead process may try to go on
+
+
+class Process:
+    """``flights``: what was going on at each changing call of the disk."""
+
+    def __init__(self, world: World, disk: SimulatedDisk, life: s.Life) -> None:
+        self.world, self.disk = world, disk
+        self.dead, self.hit = False, Counter[str]()
+        self.calls = self.effects = self.deaths = 0
+        self.life = life
+        self.open: dict[int, set[str]] = {}  # calls under way: LSN and what they are
+        self.step, self.recovering = 0, False
+        self.flights: list[frozenset[str]] = []
+        self.around: list[frozenset[str]] = []  # the same, at each effect
+        self.chances = 0
+        world.process = self
+
+    def die(self, why: str) -> None:
+        self.dead = True
+        self.hit[why] += 1
+        raise Died
+
+    def check(self) -> None:
+        """A dead process does nothing."""
+        if self.dead:
+            self.deaths += 1
+            if self.deaths > DEATHS_MAX:
+                threading.Event().wait()
+            raise Died
+
+    def dies_around(self, after: bool) -> None:
+        if not after:
+            self.around.append(self.flight())
+        if s.DieAround(self.effects - 1, after) in self.life.faults:
+            self.die("die after effect" if after else "die before effect")
+
+    def flight(self) -> frozenset[str]:
+        """What is under way: the features of the program that a fault hits now."""
+        tags = {tag for tags in self.open.values() for tag in tags}
+        tags |= {"several calls"} if len(self.open) > 1 else set()
+        tags |= {"prologue"} if not self.step else set()
+        tags |= {"recovery"} if self.recovering and not self.around else set()
+        return frozenset(tags or {"no call"})
+
+    def told(self, event: Any) -> None:
+        """The run has recorded something."""
+        self.step = max(self.step, event.step)
+        self.recovering |= event.kind == "run_resumed"
+        if event.kind == "call":
+            self.open[event.call] = self.tags(event.tool)
+        elif event.kind in ("outcome", "failure", "signal", "abandoned", "resolved"):
+            self.open.pop(event.call, None)
+
+    def tags(self, name: str) -> set[str]:
+        tool = self.world.tool(name)
+        if tool is None:
+            for part in ("wait_for", "sleep", "undo", "child", "agent"):
+                if part in name:
+                    return {"child" if part == "agent" else part}
+            return {"node"}
+        inner = any(isinstance(one, l.Call | l.Child | l.Wait) for one in l.walk(tool.body))
+        found = {f"tool: {tool.after_crash}"} | ({"nested calls"} if inner else set())
+        for name in ("approval", "undo", "timeout", "sync", "chunks"):
+            if getattr(tool, name):
+                found.add({"undo": "can be undone", "chunks": "stream"}.get(name, name))
+        return found | ({"retry"} if tool.retry > 1 else set())
+
+    def changing(self) -> s.Break | s.Die | None:
+        """The fault of the changing call that is about to be made."""
+        number, self.calls = self.calls, self.calls + 1
+        self.flights.append(self.flight())
+        for fault in self.life.faults:
+            if isinstance(fault, s.Die | s.Break) and fault.at == number:
+                return fault
+        return None
+
+    def disk_call(self, name: str, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if name == "close":  # as the kernel does it for the dead
+            return call(*args, **kwargs)
+        self.check()
+        if name in CHANGING or (name == "open" and kwargs.get("create")):
+            match self.changing():
+                case s.Die(torn=torn):
+                    if name == "pwrite" and torn:
+                        call(args[0][:torn], *args[1:], **kwargs)
+                    self.die("die at disk call")
+                case s.Break(error=error):
+                    self.hit["disk error"] += 1
+                    verb = VERBS.get(name, name)
+                    self.disk.fail_at(verb, 0, getattr(errno, error))
+        made = name in ("open", "make_directory", "open_directory")
+        result = call(*args, **kwargs)
+        return _Proxy(result, self) if made else result
+
+
+CHANGING = {"pwrite", "sync", "truncate", "publish", "replace", "remove", "move", "delete"}
+VERBS = {"pwrite": "write"}
+
+
+class _Proxy:
+    """Files, a directory or an open file, whose calls go through a process."""
+
+    def __init__(self, inner: Any, process: Process) -> None:
+        self._inner, self._process = inner, process
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._process.disk_call(name, found, args, kwargs)
+
+        setattr(self, name, call)
+        return call
+
+
+class Store(LogStore):
+    """Runs on the disk of a process, or (without one) of people who look."""
+
+    def __init__(self, disk: SimulatedDisk, process: Process | None = None) -> None:
+        files = disk if process is None else cast(Files, _Proxy(disk, process))
+        super().__init__("runs", files, "power")
+        self._process = process
+
+    def claim(self, run_id: str, takeover: bool = False) -> EventLog:
+        """See RunStore.claim."""
+        path, process = self._path(run_id), self._process
+        log = EventLog.open(path, self._durability, takeover=takeover, files=self._files)
+
+        def commit_behind() -> None:
+            """Flush now, at certain chances, or not at all: it is as lost as it may be."""
+            assert process is not None
+            process.chances += 1
+            every = process.world.schedule.flush
+            if every and process.chances % every == 0:
+                log.commit()
+
+        if process is not None:
+            log.commit_behind = commit_behind  # type: ignore[method-assign]
+        return log

@@ -1,0 +1,271 @@
+"""The lives of a run, from nothing to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import linecache
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+from eventlog.testing import SimulatedDisk
+from recovery import (
+    CheckpointConfig,
+    CheckpointManager,
+    ChildParkedError,
+    DivergenceError,
+    InDoubtError,
+    ParkedError,
+    RecoverableAgent,
+    RecoveryError,
+    Run,
+    RunFailedError,
+    resolve,
+)
+from recovery._checkpoint import CheckpointStore
+from recovery.graph import FlexibleGraphExecutor, GraphExecutor
+from recovery.testing._time import Clock, Loop, StuckError, bury, virtual_time
+from tests.model import language as l
+from tests.model import schedule as s
+from tests.model import values as v
+from tests.model.printer import printed
+from tests.model.process import Process, Store
+from tests.model.world import RUN, World
+
+LIVES_MAX = 40
+RAISES_MAX = 8  # so often people run an agent again that raises
+STUCK_S = 8_000.0
+TASK = "task"
+_numbers = itertools.count()
+
+
+@dataclass
+class End:
+    """How a life ended: "finished", "failed", "parked", "raised", "diverged", "died", "stuck"."""
+
+    how: str
+    value: Any = None
+    error: BaseException | None = None
+
+
+@dataclass
+class Lived:
+    """All lives of a run, and what came of them."""
+
+    program: l.Program
+    schedule: s.Schedule
+    world: World
+    ends: list[End] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
+    disks: list[SimulatedDisk] = field(default_factory=list)  # behind each life
+    final: tuple[Any, Any] | None = None  # state and messages
+    warned: list[str] = field(default_factory=list)
+    faulty: bool = False
+
+    @property
+    def end(self) -> End:
+        return self.ends[-1]
+
+    def store(self) -> CheckpointStore:
+        """The runs as they are now, for whoever looks."""
+        return CheckpointStore(Store(self.disks[-1]))
+
+
+class Runner:
+    """Lives one case. ``look`` is called behind each life, with the disk that it has left."""
+
+    def __init__(
+        self, program: l.Program, schedule: s.Schedule, look: Callable[[Lived], None]
+    ) -> None:
+        self.program, self.schedule, self.look = program, schedule, look
+        self.lived = Lived(program, schedule, World(program, schedule))
+        source = printed(program)
+        name = f"<program {next(_numbers)}>"
+        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+        self.code = compile(source, name, "exec", dont_inherit=True)
+        self.name = name
+        self.clock = Clock()
+
+    def run(self) -> Lived:
+        """From nothing to the end."""
+        lived, disk, raised = self.lived, SimulatedDisk(seed=1), 0
+        try:
+            with virtual_time(self.clock), quiet(lived):
+                self.clock.begin()
+                for number in range(LIVES_MAX):
+                    lives = self.schedule.lives
+                    life = lives[number] if number < len(lives) else s.Life()
+                    disk = self.between(life, disk)
+                    end = self.life(life, disk)
+                    lived.ends.append(end)
+                    disk = self.behind(life, disk)
+                    lived.disks.append(disk)
+                    lived.faulty |= end.how in ("parked", "died") or bool(life.faults)
+                    self.look(lived)
+                    raised = raised + 1 if end.how == "raised" and not life.faults else 0
+                    if lived.world.broken or raised > RAISES_MAX or self.over(end):
+                        break
+        finally:
+            linecache.cache.pop(self.name, None)
+        return lived
+
+    def over(self, end: End) -> bool:
+        if end.how == "parked":
+            with virtual_time(self.clock):
+                return not self.settle(end.error)
+        return end.how in ("finished", "failed", "diverged", "stuck")
+
+    # -- between lives
+
+    def between(self, life: s.Life, disk: SimulatedDisk) -> SimulatedDisk:
+        for fault in life.faults:
+            if isinstance(fault, s.Jump):
+                self.clock.ahead += fault.seconds
+                self.lived.world.look_after(CheckpointStore(Store(disk)), self.clock.ahead)
+        return disk
+
+    def behind(self, life: s.Life, disk: SimulatedDisk) -> SimulatedDisk:
+        for fault in life.faults:
+            if isinstance(fault, s.Power):
+                self.lived.processes[-1].hit["power loss"] += 1
+                return disk.after_power_loss(fault.seed)
+        return disk.after_process_death()
+
+    def settle(self, error: BaseException | None) -> bool:
+        """People say what became of the calls in doubt; whether anything could be said."""
+        store, calls = self.lived.store(), doubts(error)
+        for call in sorted(calls, key=lambda call: -call.lsn):  # inner ones first
+            try:
+                resolve(store, call.run_id, call.lsn, self.lived.world.resolution(call), who="ann")
+            except RecoveryError as exc:
+                self.lived.world.broken.append(f"C1: a call named as in doubt is refused: {exc}")
+        return bool(calls) or isinstance(error, ParkedError)
+
+    # -- a life
+
+    def life(self, life: s.Life, disk: SimulatedDisk) -> End:
+        world = self.lived.world
+        process = Process(world, disk, life)
+        self.lived.processes.append(process)
+        names: dict[str, Any] = {"outside": world, "__name__": "agent_of_a_stranger"}
+        exec(self.code, names)  # noqa: S102 - a program that this package has printed
+        store = CheckpointStore(Store(disk, process))
+        loop = Loop(self.clock)
+        try:
+            with mock.patch.object(Run, "finish", self.finishing(Run.finish)):
+                value = loop.run_until_complete(self.living(names, store, life, process))
+            return End("died") if process.dead else End("finished", value)
+        except BaseException as exc:
+            return End("died") if process.dead else ended(exc)
+        finally:
+            bury(loop)
+
+    def finishing(self, finish: Any) -> Any:
+        lived = self.lived
+
+        def kept(run: Any, result: Any) -> Any:
+            if run.run_id == RUN:
+                lived.final = v.full(dict(run.state)), v.full(list(run.messages))
+            return finish(run, result)
+
+        return kept
+
+    async def living(
+        self, names: dict[str, Any], store: CheckpointStore, life: s.Life, process: Process
+    ) -> Any:
+        people = asyncio.ensure_future(self.people(process))
+        running = asyncio.ensure_future(self.running(names, store, life, process))
+        try:
+            done, _ = await asyncio.wait([people, running], return_when=asyncio.FIRST_COMPLETED)
+            if running not in done:
+                raise StuckError("the run does not end") from people.exception()
+            return running.result()
+        finally:
+            people.cancel()
+
+    async def people(self, process: Process) -> None:
+        store, waited = CheckpointStore(Store(process.disk)), 1.0
+        while self.clock.ahead < STUCK_S:
+            await asyncio.sleep(waited)
+            waited = min(waited * 1.5, 1000.0)
+            process.check()
+            self.lived.world.look_after(store, self.clock.ahead)
+
+    async def running(
+        self, names: dict[str, Any], store: CheckpointStore, life: s.Life, process: Process
+    ) -> Any:
+        program = self.program
+        loop = asyncio.get_running_loop()
+        for fault in life.faults:
+            if isinstance(fault, s.DieIn):
+                loop.call_later(fault.seconds, process.die, "die in time")
+        if program.agents:
+            agent = RecoverableAgent(names["agent0"], store, program.every, on_event=process.told)
+            for fault in life.faults:
+                if isinstance(fault, s.Stop):
+                    loop.call_later(fault.seconds, agent.stop)
+            return (await agent.run_with_recovery(TASK, RUN))["result"]
+        manager = CheckpointManager(store, CheckpointConfig())
+        if program.nodes:
+            executor = GraphExecutor(checkpoint_manager=manager, on_event=process.told)
+            found = await executor.execute(names["graph"], "goal", {"task": TASK}, RUN)
+        else:
+            flexible = FlexibleGraphExecutor(
+                names["planner"],
+                names["tools"],
+                names["judge"],
+                checkpoint_manager=manager,
+                on_event=process.told,
+            )
+            found = await flexible.execute("goal", {"task": TASK}, RUN)
+        if not found.success:
+            raise RuntimeError(f"stands still: {found.error}")
+        return {key: value for key, value in found.output.items() if key != "task"}
+
+
+def ended(exc: BaseException) -> End:
+    match exc:
+        case RunFailedError():
+            return End("failed", exc.type_name.rpartition(".")[2], exc)
+        case DivergenceError():
+            return End("diverged", None, exc)
+        case ParkedError():
+            return End("parked", None, exc)
+        case StuckError():
+            return End("stuck", None, exc)
+    return End("raised", None, exc)
+
+
+def doubts(error: BaseException | None) -> list[Any]:
+    """The calls in doubt for which a run is parked, or its children."""
+    match error:
+        case InDoubtError():
+            return list(error.calls)
+        case ChildParkedError():
+            return [call for _, inner in error.children for call in doubts(inner)]
+    return []
+
+
+class _Kept(logging.Handler):
+    def __init__(self, lived: Lived) -> None:
+        super().__init__()
+        self.lived = lived
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            self.lived.warned.append(record.getMessage())
+
+
+@contextmanager
+def quiet(lived: Lived) -> Any:
+    """Keep what the library logs; show nothing of it."""
+    with ExitStack() as held:
+        for name in ("recovery", "eventlog", "asyncio"):
+            logger = logging.getLogger(name)
+            held.enter_context(mock.patch.object(logger, "handlers", [_Kept(lived)]))
+            held.enter_context(mock.patch.object(logger, "propagate", False))
+        yield

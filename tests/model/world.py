@@ -1,0 +1,163 @@
+"""What is outside of a process: what its tools have done, and people who look after its runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from eventlog import LogError
+from eventlog.testing import Crash
+from recovery import (
+    Call,
+    RecoveryError,
+    Resolution,
+    approve,
+    current_call,
+    deny,
+    pending,
+    signal,
+    status,
+)
+from recovery._checkpoint import CheckpointStore
+from tests.model import language as l
+from tests.model import values as v
+from tests.model.schedule import Schedule
+
+RUN = "run"
+SIGNALS_MAX = 60  # that people send beyond the schedule
+PATIENCE = 2  # so often a person says that a call is to be made again
+
+
+class Died(Crash, SystemExit):
+    """The process died here. A SystemExit, for which an event loop stops at once."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """Something done outside: by which tool, with what, in which call (its idempotency key)."""
+
+    label: str
+    key: str
+    tool: str
+    arg: str
+
+
+@dataclass
+class World:
+    """All lives of a run act on one world."""
+
+    program: l.Program
+    schedule: Schedule
+    done: list[Done] = field(default_factory=list)
+    replies: dict[str, str] = field(default_factory=dict)  # by idempotency key
+    counts: Counter[str] = field(default_factory=Counter)
+    settled: Counter[str] = field(default_factory=Counter)
+    given_up: set[str] = field(default_factory=set)
+    yes: dict[str, tuple[str, str]] = field(default_factory=dict)  # approved: tool and arguments
+    sent: Counter[str] = field(default_factory=Counter)
+    planned: set[int] = field(default_factory=set)
+    acknowledged: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)  # rules
+    process: Any = None  # that is alive
+
+    # -- for tools
+
+    def do(self, name: str, arg: Any) -> str:
+        """Do something outside; the reply."""
+        process = self.process
+        process.check()
+        process.effects += 1
+        process.dies_around(after=False)
+        call = current_call()
+        key = call.idempotency_key if call is not None else ""
+        self.done.append(Done(f"{name}({v.text(arg)})", key, name, v.text(arg)))
+        reply = v.text(f"{name}:{v.text(arg)}")
+        self.replies[key] = reply
+        tool = self.tool(name)
+        if tool is not None and tool.approval and self.yes.get(key) != (name, v.text(arg)):
+            self.broken.append(
+                f"C5: {name}({v.text(arg)}) was executed, and nobody has approved it"
+            )
+        process.dies_around(after=True)
+        return reply
+
+    def nth(self, name: str, of: Any) -> int:
+        """How often this has been asked with these arguments, from 1."""
+        self.process.check()
+        key = f"{name} {v.text(of)}"
+        self.counts[key] += 1
+        return self.counts[key]
+
+    def look(self, call: Call) -> Resolution:
+        """What a service says that is asked about a call."""
+        self.process.check()
+        return self.resolution(call)
+
+    # -- people
+
+    def tool(self, name: str) -> l.Tool | None:
+        return next((tool for tool in self.program.tools if tool.name == name), None)
+
+    def resolution(self, call: Call) -> Resolution:
+        """What a person says who looks at what was done outside."""
+        key, tool = call.idempotency_key, self.tool(call.tool)
+        self.settled[key] += 1
+        if key in self.replies:
+            if tool is None:  # of an undo
+                return Resolution.outcome(self.replies[key])
+            if _is_plain(tool):
+                return Resolution.outcome(v.shaped(tool.shape, self.replies[key]))
+            return self.give_up(call.tool)
+        return Resolution.retry() if self.settled[key] <= PATIENCE else self.give_up(call.tool)
+
+    def give_up(self, tool: str) -> Resolution:
+        self.given_up.add(tool)
+        return Resolution.fail("a person gives up")
+
+    def look_after(self, store: CheckpointStore, seconds: float) -> None:
+        """Send the signals that are due, say yes or no, send what is waited for."""
+        with suppress(RecoveryError, LogError):  # the run has just ended, or not quite begun
+            self.act(store, seconds)
+
+    def act(self, store: CheckpointStore, seconds: float) -> None:
+        runs = store.backend.run_ids()
+        due = [one for one in self.schedule.signals if one.seconds <= seconds]
+        for number, one in enumerate(due):
+            if number not in self.planned and RUN in runs:
+                self.send(store, RUN, one.name)
+                self.planned.add(number)
+        for run_id in runs:
+            for call in pending(store, run_id):
+                self.decide(store, run_id, call)
+            if len(due) < len(self.schedule.signals):
+                continue
+            for open_call in status(store, run_id).calls:
+                waits = open_call.tool.endswith("wait_for")
+                if waits and self.sent.total() < SIGNALS_MAX:
+                    self.send(store, run_id, open_call.arguments[0][0])
+
+    def send(self, store: CheckpointStore, run_id: str, name: str) -> None:
+        value = f"{name}-{self.sent[name] + 1}"
+        signal(store, run_id, name, value, key=value)
+        self.sent[name] += 1
+        self.acknowledged.append(value)
+
+    def decide(self, store: CheckpointStore, run_id: str, call: Call) -> None:
+        shown = [*call.args, *call.kwargs.values()]
+        arg = shown[0] if shown else "?"
+        tool = self.tool(call.tool)
+        if v.refused(call.tool, arg):
+            deny(store, run_id, call, who="ann", why="no")
+            return
+        if tool is not None:
+            self.yes[call.idempotency_key] = (tool.name, v.text(arg))
+        approve(store, run_id, call, who="ann")
+
+
+def _is_plain(tool: l.Tool) -> bool:
+    """Whether the tool does one thing outside, and returns the reply."""
+    does = [one for one in l.walk(tool.body) if isinstance(one, l.Do)]
+    others = any(isinstance(one, l.Call | l.Child | l.Wait) for one in l.walk(tool.body))
+    return len(does) == 1 and not others and tool.result == l.Var(does[0].var)
