@@ -9,6 +9,7 @@ from pathlib import Path
 
 import recovery
 from tests.model.corpus_files import save
+from tests.model.generate import FEATURES
 from tests.model.hunt import Case, Hunt
 from tests.model.printer import printed
 from tests.model.rules import Judged
@@ -18,7 +19,7 @@ from tests.model.table import table_lines
 
 def main() -> None:
     given = arguments()
-    hunt, found = Hunt(given.seed, not given.plain), Counter[str]()
+    hunt, found = Hunt(given.seed, frozenset(given.without)), Counter[str]()
     began = time.process_time()
     print(f"the library is {Path(recovery.__file__).parent}")
     for number in range(given.first, given.first + given.programs):
@@ -56,7 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9, help="of the processor")
     parser.add_argument("--table", action="store_true", help="which fault hit what, how often")
-    parser.add_argument("--plain", action="store_true", help="nothing that may be refused")
+    parser.add_argument("--without", nargs="*", choices=FEATURES, default=(), help="such programs")
     parser.add_argument("--shrink", action="store_true", help="make what fails small")
     parser.add_argument("--show", action="store_true", help="the programs that fail")
     parser.add_argument("--save", type=Path, help="a directory for what fails")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -32,11 +32,21 @@ class Where:
         )
 
 
-class Generator:
-    """Programs from a source of randomness. ``strange``: also what the library may refuse."""
+FEATURES = {
+    "strange": "what the library may refuse, or warn of, when it is first executed",
+    "nested": "tools that make calls",
+    "prologue": "code before the loop that reads state or messages",
+    "race": "coroutines that are cancelled when another one is first",
+    "graph": "graphs and plans",
+}
 
-    def __init__(self, rng: random.Random, strange: bool = True) -> None:
-        self.rng, self.strange = rng, strange
+
+class Generator:
+    """Programs from a source of randomness, without some of the FEATURES."""
+
+    def __init__(self, rng: random.Random, without: Iterable[str] = ()) -> None:
+        self.rng, self.without = rng, frozenset(without)
+        self.strange = "strange" not in self.without
         self.numbers = 0
         self.tools: list[l.Tool] = []
 
@@ -53,14 +63,15 @@ class Generator:
     # -- programs
 
     def program(self) -> l.Program:
-        inner, leaves = self.rng.choice((0, 1, 1, 2, 3)), self.rng.randint(1, 3)
+        inner = self.rng.choice((0, 1, 1, 2, 3)) if "nested" not in self.without else 0
+        leaves = self.rng.randint(1, 3)
         self.tools = [l.Tool("", (), l.Lit(""))] * inner
         self.tools += [self.leaf(inner + n, n > 0) for n in range(leaves)]
         for number in reversed(range(inner)):
             self.tools[number] = self.composite(number)
-        if self.chance(0.1):
+        if self.chance(0.1) and "graph" not in self.without:
             return self.graph()
-        if self.chance(0.03):
+        if self.chance(0.03) and "graph" not in self.without:
             return self.plan()
         children = (self.agent((), 1, False),) if self.chance(0.2) else ()
         main = self.agent(tuple(range(1, 1 + len(children))), self.rng.choice((0, 1, 2, 2, 3, 4)))
@@ -99,7 +110,7 @@ class Generator:
 
     def before(self, where: Where) -> list[l.Term]:
         """What people write before the loop."""
-        match self.rng.randrange(8):
+        match self.rng.randrange(8) if "prologue" not in self.without else 0:
             case 0:
                 return [l.Say(l.Lit("system"))]
             case 1:
@@ -151,7 +162,7 @@ class Generator:
             simple += [(3, self.child)]
         if where.deep < 1 or (where.deep < 2 and self.chance(0.4)):
             simple += [(5, self.par), (3, self.timeout), (2, self.condition), (1, self.loop)]
-            if not where.timed:
+            if not where.timed and "race" not in self.without:
                 simple += [(3, self.race)]
             simple += [(2, self.cleanup)]
         made = self.rng.choices([kind for _, kind in simple], [weight for weight, _ in simple])[0]
@@ -356,7 +367,8 @@ class Generator:
         after = rng.choice(("park", "retry", "retry", "retry", "report", "reconcile"))
         timeout = rng.choice((0, 0, 4, 60))
         callable_ = list(range(number + 1, len(self.tools)))
-        where = Where("tool", [], callable_, False, 0, timed=bool(timeout))
+        callable_ = [n for n in callable_ if not timeout or not self.waiting(n)]
+        where = Where("tool", [], callable_, False, 0, timed=bool(timeout), waits=not timeout)
         body = self.block(where, rng.choice((1, 1, 2)))
         if self.chance(0.2):
             var = self.name()

@@ -8,10 +8,10 @@ outside, once each, and what may have happened besides.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from tests.model import language as l
 from tests.model import values as v
@@ -240,13 +240,11 @@ class _Oracle:
                     self.program.tools[number], self.value(arg, frame), stop_after
                 )
             case l.Child(var, number, arg):
-                inner = _Frame({}, self.value(arg, frame), {}, [])
-                try:
-                    env[var] = self.agent(self.program.agents[number], inner)
-                except RaisedError:
-                    raise RaisedError("ChildFailedError") from None
+                task = self.value(arg, frame)
+                key = f"child {number} {v.text(task)}"
+                env[var] = self.once(frame, key, lambda _: self.child(number, task))
             case l.Wait(var, name, timeout):
-                env[var] = self.wait(name, timeout)
+                env[var] = self.once(frame, f"wait {name}", lambda _: self.wait(name, timeout))
             case l.Undo(var):
                 for label in self.undoable:
                     self.effect(f"undo {label}", frame.tool)
@@ -286,10 +284,20 @@ class _Oracle:
             self.now = min(self.deadlines)
             raise Late(self.now)
 
+    def is_open(self, term: Any) -> bool:
+        """Whether how long it takes is up to people."""
+        for one in l.walk(term):
+            if isinstance(one, l.Wait | l.Race):
+                return True
+            if isinstance(one, l.Call):
+                tool = self.program.tools[one.tool]
+                if tool.approval or self.is_open(tool.body):
+                    return True
+        return False
+
     def is_late(self, seconds: int, body: l.Block, frame: _Frame) -> bool:
         """Whether a block takes longer; after a crash it may or may not."""
-        waits = any(isinstance(one, l.Wait) for one in l.walk(body))
-        if not self.facts.faulty and not waits:
+        if not self.facts.faulty and not self.is_open(body):
             deadline = self.now + seconds
             self.deadlines.append(deadline)
             try:
@@ -432,16 +440,26 @@ class _Oracle:
 
     def call(self, call: l.Call, frame: _Frame) -> Any:
         tool, arg = self.program.tools[call.tool], self.value(call.arg, frame)
-        if frame.memo is None:
-            return self.performed(tool, arg, {})
-        # In a further attempt of what is around it: what came back is not made again.
         key = f"{call.tool} {v.text(arg)} {call.note} {call.call_id}"
+        return self.once(frame, key, lambda memo: self.performed(tool, arg, memo))
+
+    def once(self, frame: _Frame, key: str, make: Callable[[dict[str, list[Any]]], T]) -> T:
+        """What is made; in a further attempt of what is around it: what came back before."""
+        if frame.memo is None:
+            return make({})
         held = frame.memo.setdefault(key, [])
         frame.used[key] += 1
-        memo: dict[str, list[Any]] = frame.memo.setdefault(f"{key} {frame.used[key]}", [{}])[0]
-        if frame.used[key] > len(held):
-            held.append(self.performed(tool, arg, memo))
-        return held[frame.used[key] - 1]
+        count = frame.used[key]
+        memo: dict[str, list[Any]] = frame.memo.setdefault(f"{key} {count}", [{}])[0]
+        if count > len(held):
+            held.append(make(memo))
+        return cast(T, held[count - 1])
+
+    def child(self, number: int, task: Any) -> list[str]:
+        try:
+            return self.agent(self.program.agents[number], _Frame({}, task, {}, []))
+        except RaisedError:
+            raise RaisedError("ChildFailedError") from None
 
     def performed(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]]) -> Any:
         if tool.approval:
@@ -482,9 +500,9 @@ class _Oracle:
 
     def attempt(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]]) -> Any:
         fails = tool.on_timeout == "fail" or (tool.after_crash == "retry" and not tool.on_timeout)
-        if not tool.timeout or (self.facts.faulty and not fails):
+        if not tool.timeout or (not fails and (self.facts.faulty or self.is_open(tool.body))):
             return self.result(tool, self.body_of(tool, arg, memo))
-        if not self.facts.faulty:
+        if not self.facts.faulty and not self.is_open(tool.body):
             deadline = self.now + tool.timeout
             self.deadlines.append(deadline)
             try:

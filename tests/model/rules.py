@@ -151,7 +151,7 @@ class _Judge:
             missed = {lsn: event.tool for lsn, event in found.items() if lsn not in told}
             if missed and how.state not in ("failed", "cancelled", "unreadable", "damaged"):
                 self.add(
-                    "C1",
+                    "doubt",
                     lived,
                     f"begun and without an outcome, status ({how.state}) names "
                     f"{sorted(told)} as in doubt, and not {missed}",
@@ -167,7 +167,7 @@ class _Judge:
             case "finished" | "failed":
                 self.compare(lived, found)
             case "diverged" if not (refusals and lived.warned):
-                self.add("C8/C9", lived, f"unchanged code diverged: {end.error}")
+                self.add("divergence", lived, f"unchanged code diverged: {end.error}")
             case "raised" if not (refusals and not lived.faulty):
                 self.add("error", lived, f"{type(end.error).__name__}: {end.error}")
             case "stuck" | "died" | "parked":
@@ -186,7 +186,7 @@ class _Judge:
         most = Counter(one.label for one in _first_life(lived))
         for label, count in labels.items():
             if count > max(1, most[label]):
-                self.add("C6", lived, f"{label} was done {count} times")
+                self.add("again", lived, f"{label} was done {count} times")
 
     def compare(self, lived: Lived, found: Judged) -> None:
         taken = frozenset(event.value for event in _taken(lived))
@@ -237,7 +237,7 @@ def differences(
             if messages != v.full(ending.messages):
                 yield "messages", f"messages {messages}, not {v.full(ending.messages)}"
             if taken != ending.gone:
-                yield "C11", f"spent signals {sorted(taken)}, not {sorted(ending.gone)}"
+                yield "signals", f"spent signals {sorted(taken)}, not {sorted(ending.gone)}"
     elif lived.program.nodes and v.full(value) != v.full(ending.state):
         yield "result", f"memory {v.full(value)}, not {v.full(ending.state)}"
 

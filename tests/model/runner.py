@@ -142,7 +142,7 @@ class Runner:
             try:
                 resolve(store, call.run_id, call.lsn, self.lived.world.resolution(call), who="ann")
             except RecoveryError as exc:
-                self.lived.world.broken.append(f"C1: a call named as in doubt is refused: {exc}")
+                self.lived.world.broken.append(f"doubt: a call named as in doubt is refused: {exc}")
         return bool(calls) or isinstance(error, ParkedError)
 
     # -- a life
@@ -189,7 +189,8 @@ class Runner:
 
     async def people(self, process: Process) -> None:
         store, waited = CheckpointStore(Store(process.disk)), 1.0
-        while self.clock.ahead < STUCK_S:
+        end = self.clock.ahead + STUCK_S
+        while self.clock.ahead < end:
             await asyncio.sleep(waited)
             waited = min(waited * 1.5, 1000.0)
             process.check()

@@ -132,7 +132,8 @@ def kind(error: BaseException) -> str:
     """What the error is called, whether its type could be rebuilt or not."""
     name = type(error).__name__
     if name == "ToolError":
-        return str(getattr(error, "type_name", name)).rpartition(".")[2]
+        made = str(getattr(error, "type_name", name)).rpartition(".")[2]
+        return made if made.isidentifier() else name
     return name
 
 

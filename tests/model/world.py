@@ -78,7 +78,7 @@ class World:
         tool = self.tool(name)
         if tool is not None and tool.approval and self.yes.get(key) != (name, v.text(arg)):
             self.broken.append(
-                f"C5: {name}({v.text(arg)}) was executed, and nobody has approved it"
+                f"approval: {name}({v.text(arg)}) was executed, and nobody has approved it"
             )
         process.dies_around(after=True)
         return reply
