@@ -84,10 +84,15 @@ def _decided(
         until = None if asking.until == math.inf else asking.until
 
         def news() -> Decision | None:
-            found = run.inbox.decision(call.idempotency_key)
-            return found if found is not None and found.lsn > asking.heard else None
+            return run.inbox.decision(call.idempotency_key, asking.heard, asking.until)
 
-        made = yield from wait(run, Waiting(call.lsn, f"approval of {call}", until), news)
+        def came() -> float | None:
+            found = news()
+            return None if found is None else found.time_ns / 1e9
+
+        waiting = Waiting(call.lsn, f"approval of {call}", until, came)
+        yield from wait(run, waiting)
+        made = news()
         decided = CallDecided(call.lsn, False, "", "nobody decided in time")
         if made is not None:
             decided = CallDecided(call.lsn, made.approved, made.who, made.why, made.lsn)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
-from eventlog import RefusedValueError
+from eventlog import Packed, RefusedValueError
 from recovery._budget import admit, measured
 from recovery._chance import a_number
 from recovery._core import RunCore
@@ -127,7 +127,7 @@ def _attempt(
                 spec.function, args, kwargs, scope, spec.timeout_s, spec.repeatable
             )
         used = measured(run, spec, scope, value)
-        event = CallReturned(call.lsn, pack(value, f"result of {spec.name}"), used)
+        event = CallReturned(call.lsn, _packed(spec, value), used)
         # A stop that the tool has swallowed, of a call inside it: it knows nothing of the outcome.
         scope.check()
         try:
@@ -146,6 +146,17 @@ def _attempt(
         raise
     finally:
         run.under_way.pop(call.lsn, None)
+
+
+def _packed(spec: ToolSpec, value: Any) -> Packed:
+    path = f"result of {spec.name}"
+    try:
+        return pack(value, path)
+    except RefusedValueError as exc:
+        if not isinstance(value, Iterator | AsyncIterator):
+            raise
+        why = f"{exc.reason}, for it gives each item once: use `run.stream({spec.name}, ...)`"
+        raise RefusedValueError(path, f"{why}, which records them, or return a list") from None
 
 
 def leave(run: RunCore) -> Generator[Nap, None, None]:

@@ -37,6 +37,7 @@ from recovery._replay import RecordedCall
 from recovery._shorten import shorten
 from recovery._tool import Arguments, Call, ToolSpec, function_name
 from recovery._values import digest, pack, pack_arguments, unpack
+from recovery._waiting import is_due
 
 _logger = logging.getLogger("recovery")
 
@@ -109,12 +110,8 @@ def _life(
         run.replay.over(call.lsn)
     finally:
         run.leave(scope)
-    # What was recorded is served before what is new, as it was the first time. Of what may be lost
-    # nobody knows when it was.
-    turn = settled.lsn if recorded is None or not recorded.intent.lost else 0
-    if turn:
-        run.replay.add_outcome(turn)
-    yield from _in_turn(run, turn, run.has_begun)
+    if not spec.only_waits:  # whose turn has come, see wait_in_turn
+        yield from _new_in_turn(run, recorded, settled)
     _go_past(run, recorded)
     return _serve(run, spec, call.lsn, settled)
 
@@ -148,6 +145,17 @@ def _in_turn(run: RunCore, outcome: int, ready: Callable[[], bool]) -> Generator
         run.replay.done_again(outcome)
 
 
+def _new_in_turn(
+    run: RunCore, recorded: RecordedCall | None, settled: Settled
+) -> Generator[Effect, Any, None]:
+    """What was recorded is served before what is new, as it was the first time. Of what may be
+    lost nobody knows when it was."""
+    turn = settled.lsn if recorded is None or not recorded.intent.lost else 0
+    if turn:
+        run.replay.add_outcome(turn)
+    yield from _in_turn(run, turn, run.has_begun)
+
+
 def _intend(
     run: RunCore, spec: ToolSpec, key: CallKey, packed: Packed, given: Arguments
 ) -> Generator[Effect, Any, tuple[Call, Asking | None]]:
@@ -159,6 +167,9 @@ def _intend(
     # what the changed code does may get into the record, or the code that made the record could
     # not go on with it either.
     scope = run.here()
+    if is_due(run) and not spec.only_waits:
+        # A wait that is over goes first. Else an agent that is always at work would never have it.
+        yield Wait(lambda: run.ends(scope) or not is_due(run), turn=0)
     ready = yield Wait(lambda: run.ends(scope) or run.caught_up(), turn=0)
     run.check()
     if not ready and not (ready is None and spec.repeatable):

@@ -184,13 +184,15 @@ class CallReturned:
 class SignalTaken(CallReturned):
     """A wait for signal ``name`` ended with the one at LSN ``inbox`` of the inbox of run ``uid``.
 
-    An outcome that says in the same record which signal is spent by it.
+    An outcome that says in the same record which signal is spent by it. ``several``: the wait was
+    for one of several names, and ``value`` is the pair of the name and the value.
     """
 
     kind: ClassVar = "signal"
     name: str = ""
     inbox: int = 0
     uid: str = ""
+    several: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,16 +32,27 @@ SIGNAL, DECISION, CANCEL = "signal", "decision", "cancel"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What somebody decided about a call, or about the whole run; ``lsn`` is that of the message.
+    """What somebody decided about a call, or about the whole run; ``lsn`` is that of the message,
+    and ``time_ns`` when it was sent.
 
     ``key`` is the idempotency key of the call.
     """
 
     lsn: int
+    time_ns: int
     key: str
     approved: bool
     who: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A signal in the inbox."""
+
+    lsn: int
+    time_ns: int
+    name: str
 
 
 class Inbox:
@@ -55,8 +66,8 @@ class Inbox:
         self._arrivals: Iterator[Record | Damage | None] = iter(())
         self._held: deque[Record] = deque()  # read, and not known to be durable
         self._next_look = 0.0
-        self._signals: dict[str, deque[int]] = {}  # the LSNs of those not taken, by name
-        self._decisions: dict[str, Decision] = {}  # the last one of each call, by its key
+        self._signals: dict[str, deque[_Sent]] = {}  # those not taken, by name
+        self._decisions: dict[str, list[Decision]] = {}  # by the key of the call
         self._spent: set[str] = set()
         self._cancelled: Decision | None = None
 
@@ -72,24 +83,49 @@ class Inbox:
         if self._cancelled is not None:
             self._end_run(self._cancelled)
 
-    def take(self, name: str) -> tuple[int, Packed] | None:
-        """The oldest signal of this name that is not taken: its LSN and its value."""
-        waiting = self._signals.get(name, deque())
+    def came(self, names: tuple[str, ...], until: float | None) -> float | None:
+        """When the signal was sent that ``take`` would give (seconds since 1970)."""
+        found = self._next(names, until)
+        return None if found is None else found.time_ns / 1e9
+
+    def take(
+        self, names: tuple[str, ...], until: float | None = None
+    ) -> tuple[int, str, Packed] | None:
+        """The oldest signal of these names that is not taken: its LSN, its name and its value.
+
+        One that was sent later than ``until`` is for a later wait, and so are those behind it.
+        """
+        found = self._next(names, until)
+        if found is None:
+            return None
+        self._signals[found.name].popleft()
+        assert self._reader is not None
+        record = self._run.attempt(lambda: self._fetch(found.lsn))
+        return found.lsn, found.name, unpack_map(record.packed)["value"]
+
+    def _next(self, names: tuple[str, ...], until: float | None) -> _Sent | None:
         signals = self._run.tallies[Signals.name]
         assert isinstance(signals, Signals)
-        taken = signals.taken(self._run.uid, name)
-        while waiting and waiting[0] <= taken:
-            waiting.popleft()
-        if not waiting:
-            return None
-        lsn = waiting.popleft()
-        assert self._reader is not None
-        record = self._run.attempt(lambda: self._fetch(lsn))
-        return lsn, unpack_map(record.packed)["value"]
+        first: _Sent | None = None
+        for name in names:
+            waiting = self._signals.get(name)
+            if not waiting:
+                continue
+            taken = signals.taken(self._run.uid, name)
+            while waiting and waiting[0].lsn <= taken:
+                waiting.popleft()
+            if waiting and (until is None or waiting[0].time_ns / 1e9 <= until):
+                first = min(first or waiting[0], waiting[0], key=lambda sent: sent.lsn)
+        return first
 
-    def decision(self, key: str) -> Decision | None:
-        """The last decision about the call of this idempotency key."""
-        return self._decisions.get(key)
+    def decision(self, key: str, heard: int, until: float) -> Decision | None:
+        """The last decision about the call of this idempotency key, behind message ``heard``.
+
+        One that was made later than ``until`` does not count, whoever was awake then.
+        """
+        made = self._decisions.get(key, ())
+        counts = [one for one in made if one.lsn > heard and one.time_ns / 1e9 <= until]
+        return counts[-1] if counts else None
 
     def spent(self, key: str) -> None:
         """The call of this key begins: what is decided from now on comes too late."""
@@ -131,15 +167,19 @@ class Inbox:
                 if name != "value"}  # fmt: skip
         match record.kind:
             case "signal":
-                self._signals.setdefault(str(body["name"]), deque()).append(record.lsn)
+                name = str(body["name"])
+                sent = _Sent(record.lsn, record.time_ns, name)
+                self._signals.setdefault(name, deque()).append(sent)
             case "decision" | "cancel":
-                made = Decision(record.lsn, str(body.get("of", "")), body.get("approved") is True,
-                                str(body["who"]), str(body["why"]))  # fmt: skip
+                made = Decision(
+                    record.lsn, record.time_ns, str(body.get("of", "")),
+                    body.get("approved") is True, str(body["who"]), str(body["why"]),
+                )  # fmt: skip
                 if made.key in self._spent:
                     _logger.warning("run %s: too late, the call has begun: %s",
                                     self._run.run_id, made)  # fmt: skip
                 if record.kind == "decision":
-                    self._decisions[made.key] = made
+                    self._decisions.setdefault(made.key, []).append(made)
                 else:
                     self._cancelled = self._cancelled or made
 

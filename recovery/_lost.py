@@ -151,10 +151,11 @@ class Losses:
         """A change recorded in this step refers to what is lost: so it is lost as well."""
         self.upto_change = max(self.upto_change, step)
 
-    def signal(self, name: str) -> SignalTaken | None:
-        """The first signal of this name that was taken by a wait whose intent is lost: nobody sends
-        it again."""
-        return next((one for one in self._signals if one.name == name), None)
+    def signal(self, names: tuple[str, ...], several: bool) -> SignalTaken | None:
+        """The first signal of these names that was taken by a wait whose intent is lost: nobody
+        sends it again. ``several``: whether that wait was for one of several names."""
+        return next((one for one in self._signals
+                     if one.name in names and one.several == several), None)  # fmt: skip
 
     def undeclared(self) -> list[Gap]:
         """Losses of which no record says so: their repair was interrupted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +17,7 @@ from recovery._history import ended_by, load
 from recovery._inbox import CANCEL, DECISION, SIGNAL
 from recovery._relatives import is_child
 from recovery._skimmed import skim_run, skimmed
+from recovery._text import shown_time
 from recovery._tool import Call
 from recovery._values import pack
 from recovery.stores.protocol import RunStore, check_signal_name
@@ -100,14 +102,17 @@ def pending(store: CheckpointStore | RunStore, run_id: str) -> list[Call]:
     """The calls of a run that wait for approval, in the order in which they asked.
 
     What to show to whoever decides: tool, arguments, since when (``started_ns``), and what to give
-    to ``approve`` or ``deny``. Reads the run's log, live or not, without a lock. RecoveryError when
-    there is no such run; DamagedRunError.
+    to ``approve`` or ``deny``. Calls of which the ``approval_timeout_s`` is over are not among
+    them. Reads the run's log, live or not, without a lock. RecoveryError when there is no such run;
+    DamagedRunError.
     """
     with reader_of(store, run_id) as reader:
         history = load(reader, run_id)
     if history.started is None or history.ended is not None:
         return []
-    return [recorded_call(history, call) for call in history.replay.undecided()]
+    now = time.time()
+    return [recorded_call(history, call) for call in history.replay.undecided()
+            if now <= call.asks_until]  # fmt: skip
 
 
 def approve(
@@ -121,7 +126,8 @@ def approve(
     the call is about to begin. ``who`` and ``why`` are kept in the run's record. Durable when this
     returns, from any process, whether one has the run or not.
 
-    Raises RecoveryError when the call does not wait for approval (any more).
+    Raises RecoveryError when the call does not wait for approval (any more), or its
+    ``approval_timeout_s`` is over.
     """
     _decide(store, run_id, call, {"approved": True, "who": who, "why": why})
 
@@ -143,22 +149,38 @@ def _decide(
 ) -> None:
     waiting = _asking(store, run_id)
     key = call.idempotency_key if isinstance(call, Call) else ""
-    found = [one for one in waiting if key in ("", one.idempotency_key)]
-    found = [one for one in found if isinstance(call, Call) or one.lsn == call]
+    found = [one for one in waiting if key in ("", one[0].idempotency_key)]
+    found = [one for one in found if isinstance(call, Call) or one[0].lsn == call]
     if not found:
-        lines = "".join(f"\n  {one}" for one in waiting) or " none"
+        lines = "".join(f"\n  {one}" for one, _ in waiting) or " none"
         raise RecoveryError(
             f"call {call} of run {run_id!r} does not wait for approval: it has begun, has ended or "
             f"is none. Nothing was sent. What waits:{lines}"
         )
-    (asked,) = found
+    ((asked, until),) = found
+    expired = (
+        f"too late: {asked} of run {run_id!r} could be decided until {shown_time(until)} "
+        "(approval_timeout_s). The run denies it when it is run again."
+    )
+    if time.time() > until:
+        raise RecoveryError(f"{expired} Nothing was sent.")
     said |= {"call": asked.lsn, "of": asked.idempotency_key}
     lsn = backend_of(store).post(run_id, DECISION, said)
+    if _sent_at(store, run_id, lsn) > until:  # it had to wait for another sender
+        raise RecoveryError(f"{expired} What was sent does not count.")
     begun = _decided(store, run_id, asked)
     if begun is not None and begun.inbox < lsn and not said["approved"]:
         raise RecoveryError(
             f"too late: the call has begun, approved by {begun.who or 'somebody'}: {asked}"
         )
+
+
+def _sent_at(store: CheckpointStore | RunStore, run_id: str, lsn: int) -> float:
+    """When a message was sent, as the run will see it (seconds since 1970)."""
+    inbox = backend_of(store).inbox(run_id)
+    assert inbox is not None
+    with inbox:
+        return inbox.fetch({lsn})[lsn].time_ns / 1e9
 
 
 def _decided(store: CheckpointStore | RunStore, run_id: str, asked: Call) -> CallDecided | None:
@@ -169,11 +191,11 @@ def _decided(store: CheckpointStore | RunStore, run_id: str, asked: Call) -> Cal
     return next((one for one in known if one.approved and one.call == asked.lsn), None)
 
 
-def _asking(store: CheckpointStore | RunStore, run_id: str) -> list[Call]:
-    """``pending``, for whoever may not have the types of the arguments."""
+def _asking(store: CheckpointStore | RunStore, run_id: str) -> list[tuple[Call, float]]:
+    """``pending``, for whoever may not have the types of the arguments; until when each asks."""
     with reader_of(store, run_id) as reader:
         history = skim_run(reader, run_id)
     history.check()
     if history.started is None or history.ended is not None:
         return []
-    return [history.call(one) for one in history.replay.undecided()]
+    return [(history.call(one), one.asks_until) for one in history.replay.undecided()]

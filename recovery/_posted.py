@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import field
 from typing import Any, Literal
 
 from eventlog import Damage, LogReader, Packed, Record
@@ -15,10 +18,12 @@ from recovery._skimmed import Skimmed, skim_run
 from recovery._values import unpack, unpack_map
 from recovery.stores.protocol import RunStore
 
+OpenInbox = Callable[[str], LogReader | None]  # of the run of this id
+
 
 @dataclass(frozen=True, slots=True)
-class Posted:
-    """A message that its run has not taken. ``lsn`` is its number in the inbox.
+class PendingMessage:
+    """A message that its run has not read. ``lsn`` is its number in the inbox.
 
     ``about``: the name of a signal, or the call (LSN) that was decided about. ``wanted``: whether
     the run waits for it, so that it goes on when it is run again. ``value``: of a signal.
@@ -31,42 +36,49 @@ class Posted:
     wanted: bool
     who: str = ""
     why: str = ""
-    value: Packed | None = None
+    value: Packed | None = field(default=None, repr=False)
 
 
-def posted(store: CheckpointStore | RunStore, run_id: str) -> list[Posted]:
-    """The messages that a run has not taken, in the order sent; none for one that has ended.
+def posted(store: CheckpointStore | RunStore, run_id: str) -> list[PendingMessage]:
+    """The messages that a run has not read, in the order sent; none for one that has ended.
 
     Takes no lock and needs no types. RecoveryError when there is no such run.
     """
-    inbox = backend_of(store).inbox(run_id)
+    with reader_of(store, run_id) as reader:
+        return unread(backend_of(store).inbox, skim_run(reader, run_id))
+
+
+def unread(open_inbox: OpenInbox, run: Skimmed) -> list[PendingMessage]:
+    """The same of a run that was read before."""
+    inbox = open_inbox(run.run_id)
     if inbox is None:
         return []
-    with inbox, reader_of(store, run_id) as reader:
-        run = skim_run(reader, run_id)
+    with inbox:
         return [] if run.ended is not None else _untaken(inbox, run)
 
 
-def _untaken(inbox: LogReader, run: Skimmed) -> list[Posted]:
+def _untaken(inbox: LogReader, run: Skimmed) -> list[PendingMessage]:
     signals = _taken(run)
     asking = {one.intent.idempotency_key(run.uid): one for one in run.replay.undecided()}
-    names = {_awaited(one.intent.args) for one in run.open_calls() if one.intent.tool == "wait_for"}
-    found: list[Posted] = []
+    waits = [awaited(one.intent.args) for one in run.open_calls() if one.intent.tool == "wait_for"]
+    found: list[PendingMessage] = []
     decided: dict[str, int] = {}  # where in `found` the last decision about a call is
     lost: list[Damage] = []
     for record in inbox.records(on_damage=lost.append):
-        body = _body(record)
+        body, sent = _body(record), record.time_ns / 1e9
         said = (str(body.get("who", "")), str(body.get("why", "")))
         if record.kind == "signal" and "value" in body:
             name = str(body.get("name", ""))
             if record.lsn > signals.taken(run.uid, name):
-                found.append(Posted(record.lsn, record.time_ns / 1e9, "signal", name, name in names,
-                                    *said, body["value"]))  # fmt: skip
+                wanted = any(name in names and sent <= until for names, until in waits)
+                found.append(PendingMessage(record.lsn, sent, "signal", name, wanted,
+                                            *said, body["value"]))  # fmt: skip
         elif record.kind == "cancel":
-            found.append(Posted(record.lsn, record.time_ns / 1e9, "cancel", "", True, *said))
+            found.append(PendingMessage(record.lsn, sent, "cancel", "", True, *said))
         elif (call := asking.get(str(body.get("of")))) is not None and record.lsn > call.heard:
             kind: Any = "approved" if body.get("approved") is True else "denied"
-            made = Posted(record.lsn, record.time_ns / 1e9, kind, str(call.lsn), True, *said)
+            in_time = sent <= call.asks_until
+            made = PendingMessage(record.lsn, sent, kind, str(call.lsn), in_time, *said)
             if (at := decided.get(made.about)) is not None:
                 found[at] = made  # the last one counts
             else:
@@ -93,12 +105,20 @@ def _body(record: Record) -> dict[str, Any]:
         return {}
 
 
-def _awaited(args: Any) -> str | None:
-    """The name of the signal that a call waits for."""
+def awaited(args: Any) -> tuple[tuple[str, ...], float]:
+    """The signals that a call waits for, by the arguments that are recorded of it, and until when;
+    none where the log does not have them."""
     try:
         match unpack(args) if args is not None else None:
-            case [[str(name), *_], _]:
-                return name
+            case [[str(name), *_], dict(kwargs)]:
+                return (name,), _until(kwargs)
+            case [[[*names], *_], dict(kwargs)]:
+                return tuple(map(str, names)), _until(kwargs)
     except (UnreadableValueError, ValueError):
         pass
-    return None
+    return (), math.inf
+
+
+def _until(kwargs: dict[str, Any]) -> float:
+    until = kwargs.get("until")
+    return float(until) if isinstance(until, int | float) else math.inf

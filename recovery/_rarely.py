@@ -6,6 +6,7 @@ from recovery._compare import ComparedRun, Comparison, Difference, compare
 from recovery._following import RunEvents, events
 from recovery._fork import fork
 from recovery._manager import CheckpointConfig, CheckpointManager, RestoredCheckpoint
+from recovery._posted import PendingMessage
 from recovery._register import register
 from recovery._removal import RemovedRun, remove
 from recovery._resolve import accept, resolve
@@ -22,6 +23,7 @@ __all__ = [
     "Comparison",
     "Difference",
     "OpenCall",
+    "PendingMessage",
     "RemovedRun",
     "RestoredCheckpoint",
     "RunEvent",

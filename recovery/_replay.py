@@ -14,6 +14,7 @@ claimed: a recorded call that nobody claims any more means that the code has cha
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import field
@@ -92,6 +93,12 @@ class RecordedCall:
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """What it was made with; None when that was too large to be recorded."""
         return self.intent.arguments
+
+    @property
+    def asks_until(self) -> float:
+        """Until when it can be decided about (seconds since 1970), if it asks."""
+        until = self.intent.asks_until
+        return math.inf if until is None else float(until)
 
     @property
     def done(self) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import (
 )
 from concurrent.futures import ALL_COMPLETED, Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack, overload
 
 from eventlog import EventLog
 from recovery._awaiting import Unawaited, noted
@@ -37,6 +37,7 @@ from recovery._tool import (
     Arguments,
     Scope,
     ToolSpec,
+    is_generator,
     spec_of,
 )
 from recovery._turns import ThreadTurns, Turns, Watch, tasks_of
@@ -73,6 +74,7 @@ class _Drivers(RunCore):
     # -- from async code
 
     async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        _refuse_generator(spec)
         steps = protocol(self, spec, given, call_id)
         return await drive_async(steps, self._perform_async, self.mutex)
 
@@ -130,6 +132,7 @@ class _Drivers(RunCore):
     # -- from plain code
 
     def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        _refuse_generator(spec)
         return drive(protocol(self, spec, given, call_id), self._perform_sync, self.mutex)
 
     def _perform_sync(self, effect: Effect) -> Any:
@@ -151,6 +154,15 @@ class _Drivers(RunCore):
         if threading.current_thread() is not self._home:
             return self._turns_of[self._home_loop].wait_in_thread(wait)
         return False if self.alone() else None  # nobody can go on meanwhile
+
+
+def _refuse_generator(spec: ToolSpec) -> None:
+    """What a call gives is what is recorded, and a generator is no value."""
+    if is_generator(spec.function) and not spec.waits:
+        raise TypeError(
+            f"{spec.name} is a generator function: `run.stream({spec.name}, ...)` gives what it "
+            "yields, and records it. run.call is for functions that return"
+        )
 
 
 def _undoing(run: RunCore, since: int, tools: Iterable[Callable[..., Any]]) -> ToolSpec:
@@ -340,13 +352,32 @@ class Run(_Drivers):
         """
         await self.perform_async(SLEEP, sleep_arguments(self, seconds), "")
 
+    @overload
+    async def wait_for(self, name: str, timeout: float | None = None) -> Any: ...  # noqa: ASYNC109
+
+    @overload
+    async def wait_for(
+        self,
+        name: tuple[str, ...],
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> tuple[str, Any]: ...
+
     @noted
-    async def wait_for(self, name: str, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+    async def wait_for(
+        self,
+        name: str | tuple[str, ...],
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> Any:
         """Wait for signal ``name`` from outside (``recovery.signal``); the value sent with it.
 
         Each wait takes the next signal of this name, in the order sent; one that was sent before
-        the wait began counts. ``timeout``: seconds from when this line first ran; then raises
-        TimeoutError, unless a signal is there. What came of it is recorded.
+        the wait began counts. It is taken when the agent has it: a wait that is cancelled leaves it
+        to the next one. For a tuple of names: the first signal of any of them, as the pair of its
+        name and its value.
+
+        ``timeout``: seconds from when this line first ran. Without a signal that was sent by then
+        it raises TimeoutError; one that was sent later is for the next wait. What came of it is
+        recorded.
         """
         return await self.perform_async(WAIT_FOR, wait_for_arguments(self, name, timeout), "")
 
@@ -437,7 +468,13 @@ class SyncRun(_Drivers):
         """Sleep until ``seconds`` from when this line first ran; see ``Run.sleep``."""
         self.perform_sync(SLEEP, sleep_arguments(self, seconds), "")
 
-    def wait_for(self, name: str, timeout: float | None = None) -> Any:
+    @overload
+    def wait_for(self, name: str, timeout: float | None = None) -> Any: ...
+
+    @overload
+    def wait_for(self, name: tuple[str, ...], timeout: float | None = None) -> tuple[str, Any]: ...
+
+    def wait_for(self, name: str | tuple[str, ...], timeout: float | None = None) -> Any:
         """Wait for signal ``name`` from outside; see ``Run.wait_for``."""
         return self.perform_sync(WAIT_FOR, wait_for_arguments(self, name, timeout), "")
 

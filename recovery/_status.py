@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import field
@@ -26,10 +27,12 @@ from recovery._family import ParentRun
 from recovery._history import Ended, Entry
 from recovery._keys import step_of
 from recovery._lineage import ForkedFrom
+from recovery._posted import OpenInbox, PendingMessage, awaited, unread
 from recovery._progress import Progress, ProgressTally
 from recovery._replay import RecordedCall, Replay
 from recovery._run_event import Teller
-from recovery._skimmed import skim_run
+from recovery._skimmed import Skimmed, skim_run
+from recovery._text import shown_time
 from recovery._values import unpack
 from recovery.stores.protocol import RunStore
 
@@ -57,7 +60,7 @@ class OpenCall:
     approval), "waits" (for a time or a signal), "to be made again" (it failed or was not begun).
     ``then``: what a recovery does with it, in words. ``step``: None for a call made inside another.
     ``since``: when it was first intended, in seconds since 1970. ``size``: bytes of its arguments.
-    ``child``: the run that it started, if it did.
+    ``child``: the run that it started, if it did. ``signals``: those that it waits for, by name.
     """
 
     lsn: int
@@ -72,6 +75,7 @@ class OpenCall:
     idempotency_key: str
     size: int
     child: str = ""
+    signals: tuple[str, ...] = ()
     packed: Packed | None = field(default=None, repr=False)
 
     @property
@@ -108,6 +112,9 @@ class RunStatus:
     ends, with ``torn`` bytes of a torn tail behind. ``uid`` tells it from other runs of its name.
     ``parent`` is the run that started it as its child, ``forked_from`` the one it was forked from.
     ``failed_call``: the call (LSN) that a failed run ended by, which can be resolved; 0 if none.
+    ``unread``: what others have sent and the run has not read, in the order sent: a signal that no
+    wait is for (perhaps its name is misspelt) stays there. ``inbox_damage``: why that cannot be
+    read, or that messages which the run has read are lost.
     """
 
     run_id: str
@@ -131,6 +138,8 @@ class RunStatus:
     parent: ParentRun | None = None
     forked_from: ForkedFrom | None = None
     failed_call: int = 0
+    unread: tuple[PendingMessage, ...] = ()
+    inbox_damage: str = ""
     packed_task: Packed | None = field(default=None, repr=False)
 
     @property
@@ -152,7 +161,7 @@ def status(store: CheckpointStore | RunStore, run_id: str) -> RunStatus:
     RecoveryError when there is no such run.
     """
     with reader_of(store, run_id) as reader:
-        return status_of(reader, run_id)
+        return status_of(reader, run_id, backend_of(store).inbox)
 
 
 def runs(store: CheckpointStore | RunStore) -> Iterator[RunStatus]:
@@ -163,13 +172,13 @@ def runs(store: CheckpointStore | RunStore) -> Iterator[RunStatus]:
             reader = backend.read(run_id)
             if reader is not None:  # else just being made, or no run at all
                 with reader:
-                    yield status_of(reader, run_id)
+                    yield status_of(reader, run_id, backend.inbox)
         except (LogError, OSError, RecoveryError) as exc:
             yield RunStatus(run_id, "unreadable", str(exc))
 
 
-def status_of(reader: LogReader, run_id: str) -> RunStatus:
-    """The same of an open log."""
+def status_of(reader: LogReader, run_id: str, inbox: OpenInbox | None = None) -> RunStatus:
+    """The same of an open log; ``inbox`` opens that of a run, for what others have sent."""
     tail, owner = reader.tail(), reader.owner()
     known: dict[str, Any] = {
         "owner": owner, "last_lsn": tail.next_lsn - 1, "torn": tail.torn_size,
@@ -185,6 +194,7 @@ def status_of(reader: LogReader, run_id: str) -> RunStatus:
     calls = tuple(read.open_calls(run_id, alive))
     state, why = _state(read, calls, alive)
     parked = read.parked
+    unread, inbox_damage = _unread(inbox, read.run) if inbox is not None else ((), "")
     return RunStatus(
         run_id, state, why, read.tally.progress(), read.recoveries, calls,
         started=read.started_ns / 1e9, last=read.last_ns / 1e9,
@@ -194,6 +204,7 @@ def status_of(reader: LogReader, run_id: str) -> RunStatus:
         packed_task=_packed(read.started.task) if read.started else None,
         uid=read.started.uid if read.started else "", parent=read.parent, forked_from=read.origin,
         failed_call=read.ended.call if isinstance(read.ended, RunFailed) else 0,
+        unread=unread, inbox_damage=inbox_damage,
         **known,
     )  # fmt: skip
 
@@ -202,6 +213,7 @@ def status_of(reader: LogReader, run_id: str) -> RunStatus:
 class _Read:
     """What the newest checkpoint and the records behind it say, values unread."""
 
+    run: Skimmed
     tally: ProgressTally
     replay: Replay
     started: RunStarted | None
@@ -240,10 +252,13 @@ class _Read:
     def _open_call(self, call: RecordedCall, state: CallState) -> OpenCall:
         intent = call.intent
         uid = self.started.uid if self.started is not None else ""
+        expired = state == "asks" and call.asks_until < time.time()
         then = {
             "in doubt": _THEN.get(intent.after_crash, intent.after_crash),
             "under way": "nothing, while its process is alive",
-            "asks": "waits until somebody approves or denies it",
+            "asks": f"denies it: nobody decided until {shown_time(call.asks_until)}"
+            if expired
+            else "waits until somebody approves or denies it",
             "waits": "goes on waiting",
             "to be made again": "makes it again",
         }[state]
@@ -251,8 +266,16 @@ class _Read:
             call.lsn, intent.tool, intent.call_id, step_of(intent.scope), state, then,
             intent.after_crash, call.attempts, call.time_ns / 1e9,
             intent.idempotency_key(uid), intent.size,
-            intent.child, _packed(intent.args),
+            intent.child, awaited(intent.args)[0] if state == "waits" else (),
+            _packed(intent.args),
         )  # fmt: skip
+
+
+def _unread(inbox: OpenInbox, run: Skimmed) -> tuple[tuple[PendingMessage, ...], str]:
+    try:
+        return tuple(unread(inbox, run)), ""
+    except (LogError, RecoveryError, ValueError) as exc:
+        return (), str(exc)
 
 
 def _told(reader: LogReader, run_id: str, read: _Read) -> str:
@@ -275,7 +298,8 @@ def _read(reader: LogReader, run_id: str) -> _Read:
         tally.observe(*entry)
     events = [event for *_, event in entries]
     return _Read(
-        tally, found.replay, found.started, ParentRun.of(found.started), found.origin, found.ended,
+        found, tally, found.replay, found.started, ParentRun.of(found.started), found.origin,
+        found.ended,
         next((event for event in reversed(events) if isinstance(event, RunParked)), None),
         found.damage, found.lost, point.lsn, point.step,
         point.recoveries + sum(isinstance(event, RunResumed) for _, _, event in tail), len(tail),

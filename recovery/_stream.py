@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
+from eventlog import RefusedValueError
 from eventlog._dataclass import dataclass
 from recovery._call import call_site, protocol
 from recovery._core import RunCore
@@ -22,10 +23,12 @@ from recovery._drive import drive, drive_async
 from recovery._effects import Effect, Invoke
 from recovery._errors import RecoveryError
 from recovery._tool import Arguments, ToolSpec, is_generator
-from recovery._values import pack, unpack
+from recovery._turns import tasks_of
+from recovery._values import digest, pack, unpack
 
 _END = object()  # of a generator
 _NONE = object()  # no result yet
+STATE_SIZE_MAX = 64 << 10  # bytes of a state that is looked at after each chunk
 
 
 class _Left(BaseException):
@@ -71,9 +74,12 @@ class _Stream:
         self._combine, self._split = spec.combine, spec.split
         self._site = call_site()
         self._received: list[bytes] = []
-        self._result: Any = _NONE
+        self._outcome: Any = _NONE  # of the call
+        self._result: Any = _NONE  # the same, once the consumer has come to its end
+        self._held: bytes | None = None  # the state, when the consumer was given its last chunk
         self._steps = self._life(protocol(run, self._retried_unseen(spec), given, call_id))
-        self._begun = self._busy = False
+        self._begun = self._busy = self._is_large = False
+        self._given = 0  # chunks
 
     @property
     def result(self) -> Any:
@@ -90,11 +96,11 @@ class _Stream:
         owner = self._run.streams.get(self)
         return owner is _present() or (ended and _is_over(owner))
 
-    def refuse(self) -> NoReturn:
+    def refuse(self, what: str = "something was done") -> NoReturn:
         """Stop the run, for the stream was left open."""
         self.abandon()
         self._run.stop(RecoveryError(
-            f"run {self._run.run_id!r}: something was done while the stream of {self._name} "
+            f"run {self._run.run_id!r}: {what} while the stream of {self._name} "
             f"({self._site}) was open. Its chunks are not recorded, so nothing may depend on how "
             "many there are: read it to its end before the next thing that is recorded, or leave "
             "it by `async with run.stream(...) as stream` (`with`), which records what was "
@@ -124,7 +130,7 @@ class _Stream:
             try:
                 effect = call.throw(error) if error is not None else call.send(answer)
             except StopIteration as done:
-                self._result = done.value
+                self._outcome = done.value
                 break
             answer = error = None
             try:
@@ -136,6 +142,7 @@ class _Stream:
                 error = exc
         if self.replayed:
             yield from self._again()
+        self._result = self._outcome
 
     def _chunks(self, invoke: Invoke) -> Generator[Effect | _Chunk, Any, Any]:
         """Make the call: hand on what it generates; what that makes up."""
@@ -169,7 +176,7 @@ class _Stream:
 
     def _again(self) -> Steps:
         """The recorded outcome in chunks."""
-        value = unpack(pack(self._result, "outcome"))
+        value = unpack(pack(self._outcome, "outcome"))
         if self._split is None:
             chunks = split(value)
         else:
@@ -184,6 +191,7 @@ class _Stream:
         """Go on until there is a chunk, which is the answer, or an end."""
         if self._busy:
             raise RecoveryError(f"two at once read the stream of {self._name} ({self._site})")
+        self._check_state()
         self._run.streams.pop(self, None)
         self._begun = self._busy = True
         try:
@@ -200,7 +208,28 @@ class _Stream:
         finally:
             self._busy = False
         self._run.streams[self] = _present()
+        self._given += 1
+        power_of_two = not self._given & (self._given - 1)
+        self._held = self._state_digest() if power_of_two or not self._is_large else None
         return item
+
+    def _state_digest(self) -> bytes | None:
+        """Of the run's state; None where it cannot be carried."""
+        try:
+            packed = pack(self._run.state, "state")
+        except RefusedValueError:
+            return None
+        self._is_large = len(packed) > STATE_SIZE_MAX
+        return digest(packed)
+
+    def _check_state(self) -> None:
+        """Stop the run if its consumer has changed the state for a chunk: how often it does is not
+        recorded. Where other tasks are at work, nobody knows who did."""
+        held, self._held = self._held, None
+        if held is None or self not in self._run.streams:
+            return
+        if held != self._state_digest() and _nobody_beside(self._run):
+            self.refuse("run.state was changed")
 
     def _leaving(self, exc: BaseException | None) -> BaseException | None:
         """What to end the call with when its block is left; None if there is nothing to end."""
@@ -292,6 +321,13 @@ def _present() -> object:
     if asyncio._get_running_loop() is not None:
         return asyncio.current_task()
     return threading.current_thread()
+
+
+def _nobody_beside(run: RunCore) -> bool:
+    """Whether no other call, and no other task, of the agent is under way."""
+    loop = asyncio._get_running_loop()
+    tasks = () if loop is None else tasks_of(run, loop, {asyncio.current_task(loop)})
+    return run.in_flight <= 1 and not any(True for _ in tasks)
 
 
 def _is_over(owner: object) -> bool:

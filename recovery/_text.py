@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from unicodedata import east_asian_width
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -87,3 +88,11 @@ def age(seconds: float) -> str:
         if seconds < limit:
             return f"{int(seconds // unit)} {word}"
     return f"{int(seconds // DAY)} d"
+
+
+def shown_time(seconds: float) -> str:
+    """A time (seconds since 1970), UTC."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f} s after 1970"

@@ -9,64 +9,132 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from dataclasses import field, replace
-from typing import TypeVar
 
 from eventlog._dataclass import dataclass
 from recovery._core import RunCore
 from recovery._doubt import Settled
-from recovery._effects import Nap
+from recovery._effects import Nap, Wait
 from recovery._errors import WaitingError
 from recovery._events import RunParked, SignalTaken
+from recovery._text import shown_time
 from recovery._tool import Call, ToolSpec
+from recovery._values import pack, unpack
 from recovery.stores.protocol import check_signal_name
-
-T = TypeVar("T")
 
 # A wait looks for what it waits for at once, soon again, and less and less often: after a tenth of
 # the time that it has lasted, at most a second.
 NAP_MIN_S, NAP_MAX_S = 0.02, 1.0
 
 
+# Where what a wait ends by stands in the order of outcomes: behind all that is recorded, and among
+# each other by when it happened (in ns since 1970).
+_BEHIND_ALL = 1 << 62
+
+
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """A wait that is under way, for ``until`` (seconds since 1970) if it ends by itself."""
+    """A wait that is under way, for ``until`` (seconds since 1970) if it ends by itself.
+
+    ``came``: when what it waits for happened (seconds since 1970); None: it has not yet. ``due``:
+    whether it is over, and the agent is about to have what ended it.
+    """
 
     call: int
     what: str
     until: float | None
+    came: Callable[[], float | None]
+    due: bool = False
     began: float = field(default_factory=time.monotonic)
 
+    def over(self, now: float) -> float | None:
+        """When it was over (seconds since 1970); None while it lasts."""
+        came = self.came()
+        if came is None and self.until is not None and self.until <= now:
+            return self.until
+        return came
 
-def wait(
-    run: RunCore, waiting: Waiting, ready: Callable[[], T | None]
-) -> Generator[Nap, None, T | None]:
-    """Until ``ready()`` gives something: that; None when ``waiting.until`` has come first."""
-    run.waiting += 1
+
+def wait(run: RunCore, waiting: Waiting) -> Generator[Nap, None, None]:
+    """Until what is waited for has come, or ``waiting.until`` has."""
     run.waits.append(waiting)
+    try:
+        yield from _until_over(run, waiting)
+    finally:
+        run.waits.remove(waiting)
+
+
+def wait_in_turn(run: RunCore, waiting: Waiting) -> Generator[Nap | Wait, None, None]:
+    """``wait``, and then until the agent can have the outcome at once.
+
+    What the caller does next, up to the return of the call, is not to wait for anything: nothing
+    can then come between the record of what ended the wait and the agent that has it. So a wait
+    that is cancelled before has taken nothing. Of several, the one that was over first is first.
+    """
+    run.waits.append(waiting)
+    try:
+        while True:
+            over = yield from _until_over(run, waiting)
+            yield from _in_turn(run, waiting, _BEHIND_ALL + int(over * 1e9))
+            run.inbox.look(at_once=True)
+            still = waiting.over(run.wall_clock())
+            if still is None:  # another wait has taken it
+                continue
+            if not _another_is_before(run, waiting, still):
+                return
+            yield Nap(NAP_MIN_S)
+    finally:
+        run.waits.remove(waiting)
+
+
+def _until_over(run: RunCore, waiting: Waiting) -> Generator[Nap, None, float]:
+    """When it was over."""
+    run.waiting += 1
     try:
         while True:
             run.check()
             run.inbox.look(at_once=True)
-            found = ready()
-            if found is not None:
-                return found
-            left = None if waiting.until is None else waiting.until - run.wall_clock()
-            if left is not None and left <= 0:
-                return None
+            now = run.wall_clock()
+            over = waiting.over(now)
+            if over is not None:
+                return over
             _park_if_idle(run)
             waited = time.monotonic() - waiting.began
             nap = min(max(NAP_MIN_S, waited / 10), NAP_MAX_S)
-            yield Nap(nap if left is None else min(nap, left))
+            yield Nap(nap if waiting.until is None else min(nap, waiting.until - now))
     finally:
-        run.waits.remove(waiting)
         run.waiting -= 1
+
+
+def is_due(run: RunCore) -> bool:
+    """Whether a wait is over, and the agent is about to have what ended it."""
+    return any(waiting.due for waiting in run.waits)
+
+
+def _another_is_before(run: RunCore, waiting: Waiting, over: float) -> bool:
+    now = run.wall_clock()
+    others = (one.over(now) for one in run.waits if one is not waiting)
+    return any(other is not None and other < over for other in others)
+
+
+def _in_turn(run: RunCore, waiting: Waiting, turn: int) -> Generator[Wait, None, None]:
+    """Until all that is recorded has been done again, and what it has set going is at rest."""
+    scope = run.here()
+    waiting.due = True
+    try:
+        yield Wait(
+            lambda: run.ends(scope) or (run.has_begun() and run.replay.is_next(turn)), turn=turn
+        )
+        run.check()
+        run.replay.wait_no_more(turn)
+    finally:
+        waiting.due = False
 
 
 def _park_if_idle(run: RunCore) -> None:
     """Stop the run, when all that it does is wait, has been for long enough, and will be."""
     limit = run.settings.park_after_s
     # Inside a tool that is at work too: parking would leave it in doubt.
-    if limit is None or run.in_flight > run.waiting + run.children.idle():
+    if limit is None or is_due(run) or run.in_flight > run.waiting + run.children.idle():
         run.idle_since = None
         return
     now, busy = time.monotonic(), (run.executed, run.served, len(run.waits))
@@ -89,15 +157,17 @@ def _park_if_idle(run: RunCore) -> None:
 # -- sleeping
 
 
-def _sleep(run: RunCore, call: Call) -> Generator[Nap, None, None]:
+def _sleep(run: RunCore, call: Call) -> Generator[Nap | Wait, None, None]:
     """A clock that is set back makes it longer by no more than it was to be."""
     (seconds,), until = call.args, call.kwargs["until"]
-    waiting = Waiting(call.lsn, f"sleep until {_shown(until)}", until)
+    began = time.monotonic()
 
-    def slept() -> bool | None:
-        return time.monotonic() - waiting.began >= seconds or None
+    def slept() -> float | None:
+        return run.wall_clock() if time.monotonic() - began >= seconds else None
 
-    yield from wait(run, waiting, slept)
+    yield from wait_in_turn(
+        run, Waiting(call.lsn, f"sleep until {shown_time(until)}", until, slept)
+    )
 
 
 SLEEP = ToolSpec("sleep", _sleep, "retry", waits=True, identified_by=0)
@@ -111,51 +181,66 @@ def sleep_arguments(run: RunCore, seconds: float) -> tuple[tuple[float], dict[st
     return (seconds,), {"until": run.wall_clock() + seconds}
 
 
-def _shown(until: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(until))
-    except (ValueError, OverflowError, OSError):
-        return f"{until:.0f} s after 1970"
-
-
 # -- signals
 
 
-def _wait_for(run: RunCore, call: Call) -> Generator[Nap, None, Settled]:
-    (name,), until, timeout = call.args, call.kwargs["until"], call.kwargs["timeout"]
-    what = f"signal {name!r}" + ("" if until is None else f", until {_shown(until)}")
+def _wait_for(run: RunCore, call: Call) -> Generator[Nap | Wait, None, Settled]:
+    (wanted,), until, timeout = call.args, call.kwargs["until"], call.kwargs["timeout"]
+    several = not isinstance(wanted, str)
+    names = tuple(wanted) if several else (wanted,)
+    what = f"signal {_listed(names)}" + ("" if until is None else f", until {shown_time(until)}")
 
-    def taken() -> Settled | None:
+    def lost() -> SignalTaken | None:  # by a wait whose record is lost: this one, or one like it
         losses = run.replay.losses
-        known = losses.signal(name) if losses is not None and call.lsn in losses.presumed else None
-        if known is not None:  # by a wait whose record is lost: this one, or one like it
-            event = replace(known, call=call.lsn)
-            return Settled(run.emit(event), event)
-        found = run.inbox.take(name)
-        if found is None:
+        if losses is None or call.lsn not in losses.presumed:
             return None
+        return losses.signal(names, several)
+
+    def came() -> float | None:
+        return 0.0 if lost() is not None else run.inbox.came(names, until)
+
+    yield from wait_in_turn(run, Waiting(call.lsn, what, until, came))
+    known = lost()
+    if known is not None:
+        event = replace(known, call=call.lsn)
+    else:
+        found = run.inbox.take(names, until)
+        if found is None:
+            raise TimeoutError(f"no signal {_listed(names)} came within {timeout:g} s")
         # Invariant: signals of a name are taken in the order in which they were sent, and recorded
         # as taken in that order: under the mutex, with nothing between.
-        lsn, value = found
-        event = SignalTaken(call.lsn, value, name=name, inbox=lsn, uid=run.uid)
-        return Settled(run.emit(event), event)
-
-    found = yield from wait(run, Waiting(call.lsn, what, until), taken)
-    if found is None:
-        raise TimeoutError(f"no signal {name!r} came within {timeout:g} s")
-    return found
+        lsn, name, value = found
+        if several:
+            value = pack((name, unpack(value)), f"signal {name!r}")
+        event = SignalTaken(call.lsn, value, name=name, inbox=lsn, uid=run.uid, several=several)
+    return Settled(run.emit(event), event)
 
 
 WAIT_FOR = ToolSpec("wait_for", _wait_for, "retry", waits=True, identified_by=1)
 
 
 def wait_for_arguments(
-    run: RunCore, name: str, timeout: float | None
-) -> tuple[tuple[str], dict[str, float | None]]:
+    run: RunCore, names: str | tuple[str, ...], timeout: float | None
+) -> tuple[tuple[str | list[str]], dict[str, float | None]]:
     """The arguments of a call of WAIT_FOR."""
-    check_signal_name(name)
+    wanted = _wanted(names)
     if timeout is None:
-        return (name,), {"timeout": None, "until": None}
+        return (wanted,), {"timeout": None, "until": None}
     if not 0 <= timeout < float("inf"):
         raise ValueError(f"timeout is 0 seconds or more, or None, not {timeout}")
-    return (name,), {"timeout": float(timeout), "until": run.wall_clock() + timeout}
+    return (wanted,), {"timeout": float(timeout), "until": run.wall_clock() + timeout}
+
+
+def _wanted(names: object) -> str | list[str]:
+    """What is recorded of the names: the one as it is, several as a list."""
+    if isinstance(names, str):
+        return check_signal_name(names)
+    if not isinstance(names, tuple) or not names or not all(isinstance(n, str) for n in names):
+        raise TypeError(
+            f"run.wait_for is given the name of a signal, or a tuple of names, not {names!r:.80}"
+        )
+    return [check_signal_name(name) for name in names]
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return " or ".join(map(repr, names))

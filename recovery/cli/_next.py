@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from shlex import quote
 
-from recovery import OpenCall, RunStatus
-from recovery._posted import Posted
+from recovery import OpenCall, PendingMessage, RunStatus
 
 CALLS_MAX = 5  # of which the commands are shown
 
@@ -39,9 +38,10 @@ class Commands:
         """A command of ``logdump``."""
         return f"logdump {verb} {quote(self._path or self.run)}"
 
-    def next(self, one: RunStatus, sent: Sequence[Posted] = ()) -> list[str]:
+    def next(self, one: RunStatus) -> list[str]:
         """What there is to do now, the first thing first."""
         todo: list[str] = []
+        sent = [message for message in one.unread if message.wanted]
         match one.state:
             case "finished" | "undone" | "empty":
                 pass
@@ -68,7 +68,7 @@ class Commands:
                 todo.append(self.resume(one.parent.run_id if one.parent else ""))
         return todo
 
-    def _about(self, call: OpenCall, sent: Sequence[Posted]) -> Iterator[str]:
+    def _about(self, call: OpenCall, sent: Sequence[PendingMessage]) -> Iterator[str]:
         if call.child:
             yield self.of("show", run=call.child)
         elif call.state == "in doubt" and call.after_crash == "park":
@@ -76,23 +76,13 @@ class Commands:
         else:
             yield from self._answers(call, sent)
 
-    def _answers(self, call: OpenCall, sent: Sequence[Posted]) -> Iterator[str]:
+    def _answers(self, call: OpenCall, sent: Sequence[PendingMessage]) -> Iterator[str]:
         """What a call waits for, and nobody has sent yet: a process that has the run takes it."""
         if call.state == "asks" and not any(one.about == str(call.lsn) for one in sent):
             yield self.of("approve", str(call.lsn))
             yield self.of("deny", f"{call.lsn} --why TEXT")
         elif call.state == "waits" and call.tool == "wait_for":
-            name = awaited(call)
-            if name and not any((one.kind, one.about) == ("signal", name) for one in sent):
+            if any(one.kind == "signal" and one.about in call.signals for one in sent):
+                return
+            for name in call.signals:
                 yield self.of("signal", f"{quote(name)} JSON")
-
-
-def awaited(call: OpenCall) -> str:
-    """The name of the signal that a call waits for; "" where the log does not have it."""
-    try:
-        match call.arguments:
-            case [[str(name), *_], _]:
-                return name
-    except Exception:
-        return ""
-    return ""

@@ -13,10 +13,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from eventlog import LogError
-from recovery import CheckpointStore, RecoveryError, RunStatus
+from recovery import RunStatus
 from recovery import runs as all_runs
-from recovery._posted import posted
 from recovery._readable import Redaction
 from recovery._status import State
 from recovery._text import age, printable
@@ -81,7 +79,7 @@ def command(
         found: Iterable[RunStatus] = (
             one for one in all_runs(there)
             if (not state or one.state in state) and match in one.run_id
-            and (not in_doubt or one.in_doubt) and (not due or _goes_on(there, one, now))
+            and (not in_doubt or one.in_doubt) and (not due or _goes_on(one, now))
         )  # fmt: skip
         if (order := ORDERS[sort]) is not None:
             found = sorted(found, key=order)
@@ -90,29 +88,29 @@ def command(
             for one in found:
                 show_json(as_json_object(one, Redaction(redact or ())))
             return
-        table = _table()
+        shown = list(found)
+        unread = any(one.unread for one in shown)  # else nobody wants to know of it
+        table = _table(unread)
         depths: dict[str, int] = {}
-        for one in found:
+        for one in shown:
             above = one.parent.run_id if one.parent is not None and order is None else ""
             depths[one.run_id] = depths.get(above, -1) + 1
-            table.add_row(*_cells(one, now, depths[one.run_id]))
+            cells = _cells(one, now, depths[one.run_id])
+            table.add_row(*cells, *[Text(str(len(one.unread) or "-"), "cyan")] * unread)
         if table.row_count:
             output().print(table)
         else:
             say("no such runs")
 
 
-def _goes_on(store: CheckpointStore, one: RunStatus, now: float) -> bool:
+def _goes_on(one: RunStatus, now: float) -> bool:
     """Whether running it again would get it on: it is due, or what it waits for was sent."""
     if one.state not in ("waiting", "parked") or is_due(one, now):
         return is_due(one, now)
-    try:
-        return any(message.wanted for message in posted(store, one.run_id))
-    except (LogError, RecoveryError, ValueError):  # its inbox cannot be read
-        return False
+    return any(message.wanted for message in one.unread)
 
 
-def _table() -> Table:
+def _table(unread: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("RUN", overflow="fold", min_width=8)
     table.add_column("STATE", no_wrap=True)
@@ -120,6 +118,8 @@ def _table() -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("OWNER", overflow="fold", max_width=16)
     table.add_column("IN DOUBT", overflow="fold", max_width=16)
+    if unread:
+        table.add_column("UNREAD", justify="right", no_wrap=True)
     return table
 
 

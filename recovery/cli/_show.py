@@ -40,7 +40,7 @@ def command(
         found = status(runs, run)
         redaction = Redaction(redact or ())
         story = read_story(runs, found)
-        commands = commands_for(runs, run, store).next(found, story.inbox)
+        commands = commands_for(runs, run, store).next(found)
         if as_json:
             told = _story.as_json_object(story, redaction)
             show_json(as_json_object(found, redaction) | told | {"next": commands})

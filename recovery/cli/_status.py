@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from recovery import OpenCall, RunStatus
+from recovery import OpenCall, PendingMessage, RunStatus
 from recovery._readable import HIDDEN, Redaction, readable, short
 from recovery._text import age, count, duration, printable
 from recovery.cli._events import call_text
@@ -21,6 +22,8 @@ STYLES = {
     "damaged": "bold red", "unreadable": "bold red",
 }  # fmt: skip
 VALUE_MAX = 400  # characters of a value
+LINE_MAX = 120
+SHOWN_MAX = 10  # messages in the inbox
 
 Row = tuple[str, str, str]  # label, text, style
 
@@ -62,6 +65,47 @@ def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
     yield from _tail(one)
     for call in one.calls:
         yield from _call(call, now, redaction)
+    if one.inbox_damage:
+        yield "INBOX", one.inbox_damage, "bold red"
+    yield from _unread(one, now, redaction)
+
+
+def _unread(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
+    for label, sent in zip(labels("inbox"), one.unread[:SHOWN_MAX], strict=False):
+        match sent.kind:
+            case "signal":
+                value = redaction.shown(readable(sent.value or b"\xc0"), sent.about)
+                what = f"signal {sent.about!r}: {short(value, LINE_MAX)}"
+            case "cancel":
+                what = "it is to end"
+            case decided:
+                what = f"call {sent.about} {decided}"
+        by = f" by {sent.who}" * bool(sent.who) + f" ({sent.why})" * bool(sent.why)
+        then = "the run takes it when it is run" if sent.wanted else _unwanted(one, sent)
+        yield label, f"{what}{by}, {age(now - sent.timestamp)} ago: {then}", "cyan"
+    if len(one.unread) > SHOWN_MAX:
+        yield "", f"and {count(len(one.unread) - SHOWN_MAX, 'message')} more", ""
+
+
+def _unwanted(one: RunStatus, sent: PendingMessage) -> str:
+    """What a message lies there for, when it is not for what the run waits for now."""
+    names = dict.fromkeys(name for call in one.calls for name in call.signals)
+    if sent.kind != "signal":
+        return "too late"
+    if sent.about in names:
+        return "too late for the wait of now, for the next one"
+    if not names:
+        return "not asked for yet"
+    close = get_close_matches(sent.about, names, 1)
+    hint = f". Misspelt? It is close to {close[0]!r}" if close else ""
+    return f"no wait is for it, the run waits for {', '.join(map(repr, names))}{hint}"
+
+
+def labels(name: str) -> Iterator[str]:
+    """A label for the first of several rows."""
+    yield name
+    while True:
+        yield ""
 
 
 def _owner(one: RunStatus) -> str:
@@ -155,6 +199,8 @@ def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
         "failed_call": one.failed_call,
         "parent": one.parent.run_id if one.parent else None,
         "forked_from": one.forked_from.run_id if one.forked_from else None,
+        "inbox_damage": one.inbox_damage,
+        "inbox": [_message_json(sent, redaction) for sent in one.unread],
         "open_calls": [_call_json(call, redaction) for call in one.calls],
     }  # fmt: skip
 
@@ -166,4 +212,14 @@ def _call_json(call: OpenCall, redaction: Redaction) -> dict[str, Any]:
         "state": call.state, "then": call.then, "after_crash": call.after_crash,
         "attempt": call.attempt, "since": call.since, "idempotency_key": call.idempotency_key,
         "arguments": shown if shown != HIDDEN else HIDDEN, "size": call.size, "child": call.child,
+        "signals": list(call.signals),
+    }  # fmt: skip
+
+
+def _message_json(sent: PendingMessage, redaction: Redaction) -> dict[str, Any]:
+    return {
+        "lsn": sent.lsn, "time": sent.timestamp, "kind": sent.kind, "about": sent.about,
+        "who": sent.who, "why": sent.why, "wanted": sent.wanted,
+        "value": None if sent.value is None
+        else redaction.shown(readable(sent.value), sent.about),
     }  # fmt: skip

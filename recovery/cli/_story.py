@@ -1,4 +1,4 @@
-"""How a run came to where it is: what it did last, who resumed it, its children, its inbox."""
+"""How a run came to where it is: what it did last, who resumed it, its children."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from recovery import CheckpointStore, ChildRun, RecoveryError, RunEvent, RunStat
 from recovery._events import CallIntended, Event, RunResumed, skim
 from recovery._existing import reader_of
 from recovery._family import children_of
-from recovery._posted import Posted, posted
 from recovery._readable import Redaction, readable, short
-from recovery._text import age, count, cut
+from recovery._text import age, cut
 from recovery._values import pack
 from recovery.cli._events import line
-from recovery.cli._status import Row, when
+from recovery.cli._status import Row, labels, when
 
 RECENT = 6  # events shown
 LOOKED_AT = 200  # records in which the last words of the agent are looked for
 SAID_SIZE_MAX = 1 << 20  # bytes of messages that are decoded for that
-SHOWN_MAX = 10  # children, and messages in the inbox
+SHOWN_MAX = 10  # children
 LINE_MAX = 120
 
 # The records that tell of children, and of resumptions.
@@ -39,7 +38,6 @@ class Story:
     resumed: tuple[int, float, RunResumed] | None = None
     said: Any = None
     children: list[ChildRun] = field(default_factory=list)
-    inbox: list[Posted] = field(default_factory=list)
 
 
 def read_story(store: CheckpointStore, one: RunStatus) -> Story:
@@ -58,8 +56,6 @@ def read_story(store: CheckpointStore, one: RunStatus) -> Story:
             with suppress(RecoveryError, ValueError):  # lost, or of types that are not here
                 story.said = _last_words(event.value) or story.said
     story.recent = list(recent)
-    with suppress(RecoveryError):  # it has been removed meanwhile
-        story.inbox = posted(store, one.run_id)
     return story
 
 
@@ -103,7 +99,7 @@ def rows(one: RunStatus, story: Story, now: float, redaction: Redaction) -> Iter
         behind = f"the checkpoint at the end of step {resumed.from_step}"
         yield ("resumed", f"{when(at)}, {age(now - at)} ago, recovery {resumed.recovery} (LSN "
                f"{lsn}), from {behind if resumed.from_step else 'the beginning'}", "")  # fmt: skip
-    for label, event in zip(_labels("recent"), story.recent, strict=False):
+    for label, event in zip(labels("recent"), story.recent, strict=False):
         told = cut(line(event, redaction), LINE_MAX)
         yield label, f"{when(event.timestamp)[11:]}  LSN {event.lsn}: {told}", ""
     if one.parent is not None:
@@ -111,34 +107,10 @@ def rows(one: RunStatus, story: Story, now: float, redaction: Redaction) -> Iter
     if (link := one.forked_from) is not None:
         by = f" by {link.who}" * bool(link.who) + f": {link.why}" * bool(link.why)
         yield "forked", f"from {link.run_id} at the end of step {link.step}{by}", ""
-    for label, child in zip(_labels("child"), story.children[:SHOWN_MAX], strict=False):
+    for label, child in zip(labels("child"), story.children[:SHOWN_MAX], strict=False):
         yield label, f"{child.run_id}: {child.state}", ""
     if len(story.children) > SHOWN_MAX:
         yield "", f"and {len(story.children) - SHOWN_MAX} more", ""
-    yield from _inbox(story.inbox, now, redaction)
-
-
-def _inbox(sent: list[Posted], now: float, redaction: Redaction) -> Iterator[Row]:
-    for label, one in zip(_labels("inbox"), sent[:SHOWN_MAX], strict=False):
-        match one.kind:
-            case "signal":
-                value = redaction.shown(readable(one.value or b"\xc0"), one.about)
-                what = f"signal {one.about!r}: {short(value, LINE_MAX)}"
-            case "cancel":
-                what = "it is to end"
-            case decided:
-                what = f"call {one.about} {decided}"
-        by = f" by {one.who}" * bool(one.who) + f" ({one.why})" * bool(one.why)
-        taken = "the run takes it when it is run" if one.wanted else "not asked for yet"
-        yield label, f"{what}{by}, {age(now - one.timestamp)} ago: {taken}", "cyan"
-    if len(sent) > SHOWN_MAX:
-        yield "", f"and {count(len(sent) - SHOWN_MAX, 'message')} more", ""
-
-
-def _labels(name: str) -> Iterator[str]:
-    yield name
-    while True:
-        yield ""
 
 
 def as_json_object(story: Story, redaction: Redaction) -> dict[str, Any]:
@@ -155,11 +127,4 @@ def as_json_object(story: Story, redaction: Redaction) -> dict[str, Any]:
                     "text": line(one, redaction)} for one in story.recent],
         "children": [{"run_id": one.run_id, "state": one.state, "call": one.call,
                       "agent": one.agent} for one in story.children],
-        "inbox": [
-            {"lsn": one.lsn, "time": one.timestamp, "kind": one.kind, "about": one.about,
-             "who": one.who, "why": one.why, "wanted": one.wanted,
-             "value": None if one.value is None
-             else redaction.shown(readable(one.value), one.about)}
-            for one in story.inbox
-        ],
     }  # fmt: skip

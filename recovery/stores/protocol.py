@@ -151,7 +151,7 @@ class LogStore:
             if lsn:
                 return lsn
             try:
-                lsn = log.append(kind, packed)
+                lsn = log.append(kind, packed, time_ns=self._now_ns())
             except RefusedValueError as exc:  # too large
                 raise RefusedValueError(kind, exc.reason) from None
             log.commit()
@@ -202,6 +202,10 @@ class LogStore:
         from eventlog._backup import backup_of  # noqa: PLC0415 - only where somebody asks
 
         return list(filter(backup_of, self._files.list_directories(self.root)))
+
+    def _now_ns(self) -> int:
+        """When a message is sent: by the clock by which deadlines go."""
+        return time.time_ns()
 
     def _open_inbox(self, run_id: str) -> EventLog:
         deadline = time.monotonic() + POST_WAIT_S

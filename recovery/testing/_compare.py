@@ -26,6 +26,14 @@ def judge(reference: Trial, trial: Trial, point: str, steady: bool) -> Iterator[
         yield Finding("stuck", point, "", str(trial.end.value))
     elif trial.end.how != "parked":
         yield from _end(reference, trial, point, steady)
+    yield from lost_signals(trial, point)
+
+
+def lost_signals(trial: Trial, point: str) -> Iterator[Finding]:
+    """Signals that the agent took and never looked at. (One of a life that died is replayed.)"""
+    if trial.end.how == "finished":
+        for what in dict.fromkeys(trial.lives[-1].signals.unread()):
+            yield Finding("lost", point, "", what)
 
 
 def ended_alike(one: Trial, other: Trial) -> list[str]:

@@ -19,7 +19,7 @@ from recovery._agent import RecoverableAgent
 from recovery._checkpoint import CheckpointStore
 from recovery._tool import Call, Resolution, function_name
 from recovery.testing._code import function_of, where_thread_is
-from recovery.testing._compare import ended_alike, judge, told
+from recovery.testing._compare import ended_alike, judge, lost_signals, told
 from recovery.testing._hints import Hints
 from recovery.testing._life import Kill, Watch
 from recovery.testing._report import NEVER, CrashReport, Finding
@@ -121,6 +121,7 @@ class Sweep:
             )
             for what in differing
         ]
+        self.findings += lost_signals(reference, NEVER)
         self._note(hints)
         points = possible_points(reference, self.options.get("power_loss", False), self.world.seed)
         self.possible = len(points)

@@ -22,8 +22,8 @@ SLICE_S = 0.05  # of a real wait, so that an abandoned run comes to an end
 _IDLE = ("eventlog", "recovery-commit")
 
 
-class StuckError(Exception):
-    """Nothing can ever happen again, and the run has not ended."""
+class StuckError(BaseException):
+    """Nothing can ever happen again, and the run has not ended. No agent is to catch it."""
 
 
 class Clock:
@@ -32,6 +32,8 @@ class Clock:
     def __init__(self) -> None:
         self.ahead = 0.0
         self.abandoned = False
+        self.stuck = ""  # why nothing will ever happen again
+        self.furthest: Callable[[], float] = lambda: 0.0  # how long the last timer has yet to go
         self._thread = 0
         self._before = set(threading.enumerate())
 
@@ -54,6 +56,13 @@ class Clock:
             _sleep(seconds)
         else:
             self.ahead += seconds
+            self.check()
+
+    def check(self) -> None:
+        """Raise StuckError where nothing will ever happen again."""
+        stuck, self.stuck = self.stuck, ""
+        if stuck:
+            raise StuckError(stuck)
 
 
 class _Selector(selectors.DefaultSelector):
@@ -71,6 +80,7 @@ class _Selector(selectors.DefaultSelector):
             return self._select_really(timeout)
         if timeout is None:
             raise StuckError("the event loop waits for nothing")
+        self._clock.check()
         self._clock.ahead += timeout
         return []
 
@@ -94,11 +104,17 @@ class Loop(asyncio.SelectorEventLoop):
     def __init__(self, clock: Clock) -> None:
         self._waits = _Selector(clock)
         super().__init__(self._waits)
+        clock.furthest = self._furthest
         self._virtual = clock
         self.set_exception_handler(lambda loop, context: None)
 
     def time(self) -> float:
         return self._virtual.ahead
+
+    def _furthest(self) -> float:
+        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        last = max((one.when() for one in timers if not one.cancelled()), default=0.0)
+        return last - self.time()
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any

@@ -19,9 +19,11 @@ from recovery._errors import ChildParkedError, InDoubtError, RunFailedError
 from recovery._resolve import resolve
 from recovery._tool import Call, Resolution, is_async
 from recovery.testing._code import where_tasks_wait
+from recovery.testing._forever import Forever
 from recovery.testing._hints import Hints
 from recovery.testing._life import RUN_ID, Died, Execution, Kill, Life, Store, Watch, observe
 from recovery.testing._time import Clock, Loop, StuckError, bury
+from recovery.testing._unread import watched_task
 
 LIVES_MAX = 100  # deaths and resolutions; more means that resuming leads nowhere
 
@@ -136,6 +138,9 @@ class Trial:
             if self.lives and not self.lives[-1].dead:
                 kill = None  # taken up again after a resolution
             life = Life(disk, self.world.seed, kill)
+            life.forever = Forever(
+                self.clock, self.world.answer is not None, partial(_progress, life)
+            )
             if self.world.answer is not None:
                 store = CheckpointStore(Store(life))
                 life.answer = partial(self.world.answer, store, RUN_ID)
@@ -158,6 +163,8 @@ class Trial:
     def _live(self, life: Life, agent: RecoverableAgent, hints: Hints | None) -> End:
         observe(agent, life)
         loop = Loop(self.clock) if is_async(agent.agent_fn) else None
+        if loop is not None:
+            loop.set_task_factory(watched_task)
         try:
             self.world.watch.life = life
             with nullcontext() if hints is None else hints.looking():
@@ -204,14 +211,20 @@ class Trial:
         return Resolution.unknown() if made else Resolution.retry()
 
 
+def _progress(life: Life) -> object:
+    """What changes when anything happens in a life."""
+    return len(life.disk.calls), len(life.executions)
+
+
 def _ended(exc: BaseException, loop: asyncio.AbstractEventLoop | None) -> End:
     match exc:
         case RunFailedError():
             return End("failed", (exc.type_name, exc.message), exc)
         case InDoubtError() | ChildParkedError() if doubts(exc):
             return End("parked", None, exc)
-        case StuckError() if loop is not None:
-            return End("stuck", waiting(where_tasks_wait(loop)), exc)
+        case StuckError():
+            where = where_tasks_wait(loop) if loop is not None else ""
+            return End("stuck", f"{waiting(where)}: {exc}", exc)
     return End("raised", None, exc)
 
 

@@ -106,7 +106,7 @@ def test_what_status_says_as_json_is_what_show_says() -> None:
             len(segments), sum(path.stat().st_size for path in segments)
         )  # fmt: skip
         assert shown | status == shown and done.code == 2 * bool(shown["damage"])
-        assert set(shown) - set(status) == {"said", "resumed", "recent", "children", "inbox"}
+        assert set(shown) - set(status) == {"said", "resumed", "recent", "children"}
 
 
 def test_the_fields_of_show_are_those_of_the_documentation(tmp_path: Path) -> None:

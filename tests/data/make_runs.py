@@ -87,6 +87,9 @@ class _Store(LogStore):
             encryption=self._encryption,
         )  # fmt: skip
 
+    def _now_ns(self) -> int:
+        return self._files.time_ns()
+
 
 class _Loop(Loop):
     """Virtual time, and no threads at all."""

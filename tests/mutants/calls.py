@@ -34,10 +34,10 @@ MUTANTS = [
             ),
             Edit(
                 ATTEMPTS,
-                "        event = CallReturned(call.lsn, pack(value",
+                "        event = CallReturned(call.lsn, _packed(spec, value",
                 "        if getattr(run, 'late', None) is not None:\n"
                 "            run.emit(run.late)\n            run.late = None\n"
-                "        event = CallReturned(call.lsn, pack(value",
+                "        event = CallReturned(call.lsn, _packed(spec, value",
             ),
         ],
         [AGENT + "test_a_call_in_doubt_parks_the_run_until_it_is_resolved"],

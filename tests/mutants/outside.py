@@ -38,7 +38,9 @@ MUTANTS = [
         "A sleep looks at the wall clock alone: set back by a year, the agent sleeps for a year.",
         [
             Edit(
-                WAITING, "return time.monotonic() - waiting.began >= seconds or None", "return None"
+                WAITING,
+                "return run.wall_clock() if time.monotonic() - began >= seconds else None",
+                "return None",
             )
         ],
         [WAIT + "test_a_clock_that_is_set_back_makes_a_sleep_no_longer_than_it_was_to_be"],
@@ -146,13 +148,13 @@ MUTANTS = [
         [
             Edit(
                 INBOX,
-                'made = Decision(record.lsn, str(body.get("of", ""))',
-                'made = Decision(record.lsn, str(body.get("call", ""))',
+                'str(body.get("of", "")),',
+                'str(body.get("call", "")),',
             ),
             Edit(
                 APPROVAL,
-                "run.inbox.decision(call.idempotency_key)",
-                "run.inbox.decision(str(call.lsn))",
+                "run.inbox.decision(call.idempotency_key, ",
+                "run.inbox.decision(str(call.lsn), ",
             ),
         ],
         [APPROVE + "test_a_yes_never_runs_another_call", PEOPLE],
@@ -163,8 +165,8 @@ MUTANTS = [
         [
             Edit(
                 INBOX,
-                "self._decisions[made.key] = made",
-                "self._decisions.setdefault(made.key, made)",
+                "return counts[-1] if counts else None",
+                "return counts[0] if counts else None",
             )
         ],
         [APPROVE + "test_the_last_decision_counts_that_is_there_when_the_call_begins", PEOPLE],

@@ -177,8 +177,8 @@ MUTANTS = [
             ),
             Edit(
                 CALL,
-                "    scope = run.here()\n    ready = yield Wait(",
-                '    admit(run, "call", key.tool)\n    scope = run.here()\n    ready = yield Wait(',
+                "    ready = yield Wait(",
+                '    admit(run, "call", key.tool)\n    ready = yield Wait(',
             ),
         ],
         [BUDGETS + "test_calls_that_waited_for_replay_do_not_slip_under_the_limit"],
@@ -210,7 +210,7 @@ MUTANTS = [
     Mutant(
         "usage-not-recorded",
         "What a call used is not in its outcome: no budget of tokens or cost ever ends a run.",
-        [Edit(ATTEMPTS, 'f"result of {spec.name}"), used)', 'f"result of {spec.name}"))')],
+        [Edit(ATTEMPTS, "_packed(spec, value), used)", "_packed(spec, value))")],
         [BUDGETS + "test_tokens_and_cost_are_looked_at_before_each_step_and_call"],
     ),
     Mutant(

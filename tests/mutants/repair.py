@@ -210,8 +210,8 @@ MUTANTS = [
         [
             Edit(
                 WAITING,
-                "        if known is not None:  # by a wait",
-                "        if False:  # by a wait",
+                "        if losses is None or call.lsn not in losses.presumed:",
+                "        if True:",
             )
         ],
         [

@@ -85,6 +85,7 @@ class Machine:
     def time(self) -> Iterator[None]:
         names = ("time", "monotonic", "perf_counter")
         clock: dict[str, Any] = dict.fromkeys(names, lambda: self.now)
+        clock["time_ns"] = lambda: int(self.now * 1e9)
         with mock.patch.multiple(time, sleep=self.sleep, **clock):
             yield
 
@@ -124,7 +125,9 @@ class Machine:
         if reader is None:
             return []
         with reader:
-            found = [record.body for record in reader.records() if record.kind == kind]
+            durable = reader.durable_lsn()  # else it was never acknowledged, and does not count
+            found = [record.body for record in reader.records()
+                     if record.kind == kind and record.lsn <= durable]  # fmt: skip
         asked = self.intents()
         return [body | {"for": asked.get(body.get("call", 0))} for body in found]
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from eventlog import LogReader
 from logdump._command import Command, Context
 from logdump._show import as_line
+from logdump._verify import has_segments
 from recovery._status import status_of
 from recovery._text import count, size
+from recovery.stores.protocol import INBOX
 
 TEXT = """\
 Show on one screen how it stands with a run: its state, who has it, the last
@@ -39,7 +42,7 @@ def _run(context: Context) -> int:
 
     path = Path(context.args.path)
     with context.read() as reader:
-        found = status_of(reader, path.resolve().name)
+        found = status_of(reader, path.resolve().name, lambda run: _inbox(context, path))
     sizes = [file.stat().st_size for file in path.glob("*.seg")]
     todo = Commands(found.run_id, str(path.parent), str(path)).next(found)
     if context.args.json:
@@ -51,6 +54,12 @@ def _run(context: Context) -> int:
         commands = [("" if i else "next", text, "bold") for i, text in enumerate(todo)]
         console.print(grid([*rows(found, context.now(), context.redaction), log, *commands]))
     return 2 if found.damage else 0
+
+
+def _inbox(context: Context, path: Path) -> LogReader | None:
+    """What others have sent to the run of this log, if it is one and anybody has."""
+    inbox = path / INBOX
+    return context.read(str(inbox)) if has_segments(inbox) else None
 
 
 COMMAND = Command("status", "how it stands with a run, on one screen", TEXT, MORE, _arguments, _run)

@@ -1,0 +1,394 @@
+"""Signals: each one that was acknowledged is seen by the agent once, or is still unread.
+
+People send random signals (early, late, twice) to agents whose waits race with each other, with
+sleeps and with time-outs. What the agent saw is compared with what was acknowledged, and with what
+the run's log says was taken, after a death at any change of the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from eventlog.testing import SimulatedDisk
+from recovery import CheckpointStore, signal, tool
+from recovery._events import SignalTaken, decode
+from recovery.testing import crash_everywhere
+from recovery.testing._life import RUN_ID, Kill, Store
+from recovery.testing._time import Clock, virtual_time
+from recovery.testing._trial import Plan, Trial, World
+
+NAMES = ("a", "b", "c")
+Op = tuple[Any, ...]
+
+
+@dataclass
+class People:
+    """Those who send: at a time each, under a key, some of them twice."""
+
+    began: float
+    letters: list[tuple[float, str, int]]
+    acknowledged: dict[int, str] = field(default_factory=dict)
+    again: random.Random = field(default_factory=random.Random)
+
+    def act(self, store: CheckpointStore, run_id: str) -> None:
+        for at, name, value in self.letters:
+            due = time.time() - self.began >= at
+            if due and (value not in self.acknowledged or self.again.random() < 0.02):
+                signal(store, run_id, name, value, key=str(value))
+                self.acknowledged[value] = name
+
+
+class EnoughError(Exception):
+    """Leaves a task group."""
+
+
+# -- agents whose waits race, as people write them; each gives what it saw
+
+
+async def _two_tasks(run: Any, one: str, other: str) -> list[Any]:
+    waits = [asyncio.create_task(run.wait_for(name)) for name in (one, other)]
+    done, left = await asyncio.wait([*waits, asyncio.create_task(run.sleep(20))],
+                                    return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+    for task in left:
+        task.cancel()
+    return [task.result() for task in waits if task in done]
+
+
+async def _reminder(run: Any, name: str, seconds: float) -> list[Any]:
+    """Asks again every so often, and gives up at last."""
+    answer = asyncio.create_task(run.wait_for(name))
+    for _ in range(3):
+        nap = asyncio.create_task(run.sleep(seconds))
+        done, _ = await asyncio.wait({answer, nap}, return_when=asyncio.FIRST_COMPLETED)
+        nap.cancel()
+        if answer in done:
+            return [answer.result()]
+    answer.cancel()
+    return []
+
+
+async def _timeout_around(run: Any, name: str, seconds: float) -> list[Any]:
+    try:
+        async with asyncio.timeout(seconds):
+            return [await run.wait_for(name)]
+    except TimeoutError:
+        return []
+
+
+async def _group_left(run: Any, one: str, other: str) -> list[Any]:
+    got: list[Any] = []
+
+    async def first(name: str, seconds: float) -> None:
+        with suppress(TimeoutError):
+            got.append(await run.wait_for(name, seconds))
+        raise EnoughError
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(first(one, 15))
+            group.create_task(first(other, 25))
+    except* EnoughError:
+        pass
+    return got
+
+
+async def _one_of_three(run: Any, name: str) -> list[Any]:
+    """Three wait for one name; the first one wins, and the others are told to stop."""
+    waits = [asyncio.create_task(run.wait_for(name, 30)) for _ in range(3)]
+    done, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in left:
+        task.cancel()
+    return [task.result() for task in done if task.exception() is None]
+
+
+async def _hedged(run: Any, name: str, seconds: float) -> list[Any]:
+    """As libraries do it: the first that is done, the others cancelled and awaited."""
+    waits = [asyncio.ensure_future(one) for one in (run.wait_for(name), run.sleep(seconds))]
+    try:
+        for first in asyncio.as_completed(waits):
+            value = await first
+            return [] if value is None else [value]
+        raise AssertionError
+    finally:
+        for task in waits:
+            task.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def _plain(run: Any, name: str, seconds: float) -> list[Any]:
+    try:
+        return [await run.wait_for(name, seconds)]
+    except TimeoutError:
+        return []
+
+
+SHAPES: dict[str, Callable[..., Awaitable[list[Any]]]] = {
+    "two tasks": _two_tasks, "reminder": _reminder, "timeout": _timeout_around,
+    "group": _group_left, "three": _one_of_three, "hedged": _hedged, "plain": _plain,
+}  # fmt: skip
+
+
+def agent_of(program: list[Op]) -> Callable[[Any], Any]:
+    async def agent(run: Any) -> list[Any]:
+        seen: list[Any] = []
+        for shape, *args in program:
+            seen += await SHAPES[shape](run, *args)
+        return seen
+
+    return agent
+
+
+def random_program(choose: random.Random) -> list[Op]:
+    program: list[Op] = []
+    for _ in range(choose.randrange(1, 6)):
+        shape = choose.choice(list(SHAPES))
+        one, other = choose.choice(NAMES), choose.choice(NAMES)
+        match shape:
+            case "two tasks" | "group":
+                program.append((shape, one, other))
+            case "three":
+                program.append((shape, one))
+            case _:
+                program.append((shape, one, choose.choice([0.01, 2, 5, 12])))
+    return program
+
+
+def random_letters(choose: random.Random) -> list[tuple[float, str, int]]:
+    # Many at the same time, and many when something else happens.
+    times = [choose.choice([0, 0, 2, 5, 12, 12.01, 15, 20, choose.uniform(0, 90)])
+             for _ in range(choose.randrange(1, 12))]  # fmt: skip
+    return [(at, choose.choice(NAMES), number) for number, at in enumerate(times)]
+
+
+@dataclass
+class Outcome:
+    trial: Trial
+    people: People
+
+    @property
+    def disk(self) -> SimulatedDisk:
+        return self.trial.lives[-1].disk
+
+    def check(self) -> None:
+        """Each acknowledged signal was seen once, or nobody has taken it."""
+        end = self.trial.end
+        assert end.how == "finished", end
+        seen = Counter(end.value)
+        assert set(seen.values()) <= {1}, f"seen twice: {seen}"
+        assert set(seen) <= set(self.people.acknowledged) | {n for _, _, n in self.people.letters}
+        assert sorted(self.taken()) == sorted(seen), "taken, and not seen"
+
+    def taken(self) -> list[int]:
+        """What the run's log says is spent."""
+        self.disk._crash_at = None
+        store = Store(self.trial.lives[-1])
+        reader = store.read(RUN_ID)
+        assert reader is not None
+        with reader:
+            events = [decode(record) for record in reader.records()]
+        return [event.value for event in events if isinstance(event, SignalTaken)]
+
+
+def lived(
+    program: list[Op], letters: list[tuple[float, str, int]], plan: Plan, seed: int = 0
+) -> Outcome:
+    clock = Clock()
+    clock.begin()
+    with virtual_time(clock):
+        people = People(time.time(), letters, again=random.Random(seed))
+        agent = agent_of(program)
+        trial = Trial(World(agent, None, answer=people.act), plan, clock)
+        trial.run()
+    if trial.error is not None:
+        raise trial.error
+    return Outcome(trial, people)
+
+
+def kills(choose: random.Random, calls: int) -> tuple[Kill, ...]:
+    return tuple(
+        Kill("disk", choose.randrange(calls), choose.choice([0, 0, 9]))
+        for _ in range(choose.choice([1, 1, 2, 3]))
+    )
+
+
+def one_program(choose: random.Random, deaths: int) -> None:
+    program, letters = random_program(choose), random_letters(choose)
+    plan = Plan()
+    try:
+        outcome = lived(program, letters, plan)
+        outcome.check()
+        calls = len(outcome.trial.lives[0].calls)
+        for _ in range(deaths):
+            plan = Plan(kills(choose, calls), choose.choice([None, choose.getrandbits(20)]))
+            lived(program, letters, plan, choose.getrandbits(20)).check()
+    except BaseException as exc:
+        exc.add_note(f"{program=}, {letters=}, {plan=}")
+        raise
+
+
+def test_each_acknowledged_signal_is_seen_once_or_is_unread(rng: random.Random) -> None:
+    for _ in range(25):
+        one_program(random.Random(rng.getrandbits(40)), deaths=3)
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+def test_many_agents_with_racing_waits(rng: random.Random) -> None:
+    for _ in range(300):
+        one_program(random.Random(rng.getrandbits(40)), deaths=20)
+
+
+# -- what crash_everywhere says of them
+
+
+@tool(after_crash="retry")
+async def note(what: str) -> str:
+    return what
+
+
+async def reads_the_first_alone(run: Any) -> Any:
+    waits = [asyncio.create_task(run.wait_for(name)) for name in ("a", "b")]
+    done, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    await run.call(note, "somebody was first")  # meanwhile the other one gets its signal
+    for task in left:
+        task.cancel()
+    return done.pop().result()
+
+
+async def cancels_the_other_at_once(run: Any) -> Any:
+    waits = [asyncio.create_task(run.wait_for(name)) for name in ("a", "b")]
+    done, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in left:
+        task.cancel()
+    await run.call(note, "somebody was first")
+    return [done.pop().result(), await run.wait_for(("a", "b"))]
+
+
+async def reads_all(run: Any) -> Any:
+    async with asyncio.TaskGroup() as group:
+        one, other = (group.create_task(run.wait_for(name)) for name in ("a", "b"))
+    return [await one, other.result(), *await asyncio.gather(run.wait_for("c"))]
+
+
+def all_at_once(store: CheckpointStore, run_id: str) -> None:
+    for name in NAMES:
+        signal(store, run_id, name, f"{name}!", key=name)
+
+
+@pytest.mark.parametrize(
+    ("agent", "lost"),
+    [(reads_the_first_alone, True), (cancels_the_other_at_once, False), (reads_all, False)],
+)
+def test_a_signal_that_an_agent_took_and_did_not_look_at_is_found(agent: Any, lost: bool) -> None:
+    report = crash_everywhere(agent, answer=all_at_once, points=30)
+    assert report.ok is not lost, report
+    if lost:
+        assert "LOST: signal b ('b!') was taken by a task whose result nobody read" in str(report)
+
+
+async def _alone(run: Any) -> None:
+    await run.wait_for("never")
+
+
+def _alone_plain(run: Any) -> None:
+    run.wait_for("never")
+
+
+@tool(needs_approval=True)
+def pay() -> None:
+    raise AssertionError
+
+
+async def _asking(run: Any) -> None:
+    await run.call(pay)
+
+
+async def _with_a_child(run: Any) -> None:
+    await asyncio.gather(run.child(_alone, "task"), run.sleep(100))
+
+
+@pytest.mark.parametrize("agent", [_alone, _alone_plain, _asking, _with_a_child])
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_run_that_waits_for_ever_is_recognised_at_once(agent: Any, answered: bool) -> None:
+    began = time.process_time()
+    options: dict[str, Any] = {"answer": lambda store, run_id: None} if answered else {}
+    with pytest.raises(TimeoutError, match=r"the run waits for ever.*'never'|approval of .*pay"):
+        crash_everywhere(agent, **options)
+    assert time.process_time() - began < 10
+
+
+def test_a_timer_of_the_agents_own_is_waited_for() -> None:
+    async def agent(run: Any) -> Any:
+        async def doorbell() -> None:
+            await asyncio.sleep(300)
+            await run.call(note, "rings")
+            rung.set()
+
+        rung = asyncio.Event()
+        ringing = asyncio.create_task(doorbell())
+        got = asyncio.create_task(run.wait_for("never"))
+        await rung.wait()
+        got.cancel()
+        await ringing
+        return "rung"
+
+    assert "'rung'" in str(crash_everywhere(agent, points=3))
+
+
+# -- several names
+
+
+async def _first_of(run: Any) -> list[Any]:
+    got: list[Any] = [await run.wait_for(("paid", "cancelled")) for _ in range(2)]
+    try:
+        got.append(await run.wait_for(("paid", "cancelled"), 5))
+    except TimeoutError as exc:
+        got.append(str(exc))
+    return [*got, await run.wait_for("paid")]
+
+
+def _first_of_plain(run: Any) -> list[Any]:
+    got: list[Any] = [run.wait_for(("paid", "cancelled")) for _ in range(2)]
+    try:
+        got.append(run.wait_for(("paid", "cancelled"), 5))
+    except TimeoutError as exc:
+        got.append(str(exc))
+    return [*got, run.wait_for("paid")]
+
+
+@pytest.mark.parametrize("agent", [_first_of, _first_of_plain])
+def test_a_wait_for_several_names_gives_the_first_that_was_sent(agent: Any) -> None:
+    people = People(0.0, [])
+
+    def answer(store: CheckpointStore, run_id: str) -> None:
+        if not people.began:
+            people.began = time.time()
+            people.letters = [(0, "other", 0), (0, "cancelled", 1), (0, "paid", 2), (60, "paid", 3)]
+        people.act(store, run_id)
+
+    def begin() -> None:
+        people.began, people.acknowledged = 0.0, {}
+
+    report = crash_everywhere(agent, answer=answer, setup=begin, points=30)
+    assert report.ok, report
+    assert report.reference == repr(
+        [("cancelled", 1), ("paid", 2), "no signal 'paid' or 'cancelled' came within 5 s", 3]
+    )
+
+
+@pytest.mark.parametrize("names", [["a"], (), ("a", 1), 5, None])
+def test_what_names_no_signal_is_refused_at_the_call(names: Any) -> None:
+    async def agent(run: Any) -> None:
+        await run.wait_for(names)
+
+    with pytest.raises(TypeError, match=r"run\.wait_for is given the name of a signal, or a tuple"):
+        crash_everywhere(agent)

@@ -1,0 +1,181 @@
+"""A stream gives on replay what it gave first, or says at once what would not be the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from eventlog import RefusedValueError
+from recovery import CheckpointStore, RecoverableAgent, RecoveryError, tool
+
+RUN = "run"
+
+
+class Died(BaseException):
+    """The process dies here, as far as the agent can tell."""
+
+
+@tool(after_crash="retry")
+async def words() -> AsyncIterator[str]:
+    for word in ("a", "b", "c"):
+        yield word
+
+
+@tool(after_crash="retry")
+def words_plain() -> Iterator[str]:
+    yield from ("a", "b", "c")
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Any) -> CheckpointStore:
+    return CheckpointStore(None if request.param == "memory" else tmp_path / "runs")
+
+
+def run(agent: Callable[[Any], Any], store: CheckpointStore) -> Any:
+    runner = RecoverableAgent(agent, store, max_recoveries=0)
+    if asyncio.iscoroutinefunction(agent):
+        return asyncio.run(runner.run_with_recovery("task", RUN))["result"]
+    return runner.run_with_recovery_sync("task", RUN)["result"]
+
+
+def asked(stream: Any) -> str:
+    """What asking for the result gives."""
+    try:
+        return str(stream.result)
+    except RecoveryError as exc:
+        return str(exc).rpartition(": ")[2]
+
+
+TOO_EARLY = "it was not read to its end, or it failed"
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_result_asked_for_too_early_is_the_same_error_both_times(
+    store: CheckpointStore, left: bool
+) -> None:
+    lives: list[list[str]] = []
+
+    async def agent(run: Any) -> list[str]:
+        said: list[str] = []
+        lives.append(said)
+        async with run.stream(words) as stream:
+            said.append(asked(stream))
+            async for _ in stream:
+                said[1:] = [asked(stream)]  # as often as there are chunks: the same each time
+                if left:
+                    break
+        said.append(asked(stream))
+        if len(lives) == 1:
+            raise Died
+        return said
+
+    with pytest.raises(Died):
+        run(agent, store)
+    assert run(agent, store) == lives[0]
+    assert lives[0] == [TOO_EARLY, TOO_EARLY, "a" if left else "abc"]
+
+
+def test_a_result_asked_for_too_early_in_a_plain_agent(store: CheckpointStore) -> None:
+    lives: list[list[str]] = []
+
+    def agent(run: Any) -> list[str]:
+        said: list[str] = []
+        lives.append(said)
+        with run.stream(words_plain) as stream:
+            for _ in stream:
+                said[:] = [asked(stream)]
+        said.append(asked(stream))
+        if len(lives) == 1:
+            raise Died
+        return said
+
+    with pytest.raises(Died):
+        run(agent, store)
+    assert run(agent, store) == lives[0] == [TOO_EARLY, "abc"]
+
+
+def counted(run: Any, chunk: str) -> None:
+    run.state["chunks"] = run.state.get("chunks", 0) + 1
+
+
+def collected(run: Any, chunk: str) -> None:
+    run.state.setdefault("parts", []).append(chunk)
+
+
+@pytest.mark.parametrize("change", [counted, collected])
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_state_that_chunks_change_stops_the_run(
+    store: CheckpointStore, change: Any, plain: bool
+) -> None:
+    async def agent(run: Any) -> Any:
+        async for _ in run.steps():
+            async with run.stream(words) as stream:
+                async for chunk in stream:
+                    change(run, chunk)
+            return dict(run.state)
+
+    def agent_plain(run: Any) -> Any:
+        for _ in run.steps():
+            with run.stream(words_plain) as stream:
+                for chunk in stream:
+                    change(run, chunk)
+            return dict(run.state)
+
+    with pytest.raises(RecoveryError, match=r"run\.state was changed while the stream of words"):
+        run(agent_plain if plain else agent, store)
+
+
+@pytest.mark.parametrize("where", ["before", "after", "beside"])
+def test_a_state_that_something_else_changes_is_no_harm(store: CheckpointStore, where: str) -> None:
+    async def agent(run: Any) -> Any:
+        run.state["n"] = 0
+
+        async def other() -> None:
+            for _ in range(3):
+                run.state["n"] += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(other()) if where == "beside" else None
+        if where == "before":
+            run.state["n"] = 3
+        async for _ in (stream := run.stream(words)):
+            await asyncio.sleep(0)
+        if where == "after":
+            run.state["n"] = len(stream.result)
+        if beside is not None:
+            await beside
+        return run.state["n"]
+
+    assert run(agent, store) == 3
+
+
+def generated() -> Iterator[int]:
+    yield 1
+
+
+async def generated_async() -> AsyncIterator[int]:
+    yield 1
+
+
+@tool(after_crash="retry")
+def iterated() -> Iterator[int]:
+    return iter([1, 2])
+
+
+@pytest.mark.parametrize("function", [generated, generated_async, iterated])
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_call_that_gives_an_iterator_is_told_to_stream(
+    store: CheckpointStore, function: Any, plain: bool
+) -> None:
+    async def agent(run: Any) -> Any:
+        return await run.call(function)
+
+    def agent_plain(run: Any) -> Any:
+        return run.call(function)
+
+    with pytest.raises((TypeError, RefusedValueError, RecoveryError)) as error:
+        run(agent_plain if plain else agent, store)
+    assert f"run.stream({function.__name__}, ...)" in str(error.value)
