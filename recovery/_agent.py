@@ -38,6 +38,7 @@ from recovery._events import (
 from recovery._failure import failure, message_of
 from recovery._herald import Herald, record
 from recovery._history import Ended, History, load
+from recovery._inbox_check import check_not_begun
 from recovery._outside import cancel_children
 from recovery._report import RecoveryReport, report_of
 from recovery._resuming import RECORDED, Resumption
@@ -266,7 +267,7 @@ class RecoverableAgent:
                     return _result(run_id, ended, report_of(log, history, None, began))
                 if self.settings.on_event is not None:
                     history.herald = Herald(self.settings.on_event, history)
-                recovered = yield _Block(partial(_begin, log, history, life, task))
+                recovered = yield _Block(partial(_begin, self.store, log, history, life, task))
                 self.recovery_count += recovered
                 run = kind(log, history, self.store, self.settings)
                 run.children.runner = self._child
@@ -372,10 +373,11 @@ def _new_uid() -> str:
     return os.urandom(16).hex()
 
 
-def _begin(log: EventLog, history: History, life: Life, task: Any) -> int:
+def _begin(store: CheckpointStore, log: EventLog, history: History, life: Life, task: Any) -> int:
     """Record that the run begins, or that it is resumed; the number of recoveries that this is."""
     recovering = history.started is not None or history.restored is not None
     if history.started is None:
+        check_not_begun(store.backend, life.run_id, 0 if history.entries else log.last_lsn)
         parent = life.parent.packable() if life.parent is not None else None
         history.started = RunStarted(life.run_id, task, _new_uid(), parent, rules=Rules(CURRENT))
         history.prologue.append(record(log, history, history.started))

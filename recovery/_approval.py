@@ -95,7 +95,9 @@ def _decided(
         made = news()
         decided = CallDecided(call.lsn, False, "", "nobody decided in time")
         if made is not None:
-            decided = CallDecided(call.lsn, made.approved, made.who, made.why, made.lsn)
+            decided = CallDecided(
+                call.lsn, made.approved, made.who, made.why, made.lsn, made.time_ns, run.uid
+            )
         run.emit(decided)
     if decided.approved:
         run.inbox.spent(call.idempotency_key)

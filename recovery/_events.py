@@ -112,7 +112,8 @@ class CallDecided:
     """Somebody has said yes or no to a call that asked for it. A call with a yes may have begun.
 
     ``inbox``: the LSN of the message, in the run's inbox; 0: nobody decided in time, or it came
-    here with a fork.
+    here with a fork. ``sent``: the time of that message (ns since 1970), by which it is known; and
+    ``uid``: of the run whose inbox that is.
     """
 
     kind: ClassVar = "decided"
@@ -121,6 +122,8 @@ class CallDecided:
     who: str
     why: str
     inbox: int = 0
+    sent: Any = None
+    uid: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +188,16 @@ class SignalTaken(CallReturned):
     """A wait for signal ``name`` ended with the one at LSN ``inbox`` of the inbox of run ``uid``.
 
     An outcome that says in the same record which signal is spent by it. ``several``: the wait was
-    for one of several names, and ``value`` is the pair of the name and the value.
+    for one of several names, and ``value`` is the pair of the name and the value. ``sent``: the
+    time of the message (ns since 1970), by which it is known.
     """
 
     kind: ClassVar = "signal"
     name: str = ""
     inbox: int = 0
     uid: str = ""
-    several: bool = False
+    several: Any = None
+    sent: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,11 +252,16 @@ class MessagesChanged:
 
 @dataclass(frozen=True, slots=True)
 class DivergenceAccepted:
-    """Somebody decided that code which does not do what is recorded may go on all the same."""
+    """Somebody decided that code which does not do what is recorded may go on all the same.
+
+    ``inbox``: or else, that the run goes on though its inbox is gone, or another one. What is sent
+    from then on counts, whatever its number.
+    """
 
     kind: ClassVar = "accepted"
     who: str
     why: str
+    inbox: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,8 +323,11 @@ def tallies_of(tail: list[Entry], restored: Restored | None) -> Tallies:
 def _accepted(tail: list[Entry]) -> bool:
     accepted = False
     for _, _, event in tail:
-        if isinstance(event, DivergenceAccepted | HistoryDropped):
-            accepted = isinstance(event, DivergenceAccepted)
+        match event:
+            case HistoryDropped():
+                accepted = False
+            case DivergenceAccepted(inbox=None):
+                accepted = True
     return accepted
 
 

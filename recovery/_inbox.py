@@ -17,6 +17,13 @@ from eventlog import Damage, LogReader, Packed, Record
 from eventlog._dataclass import dataclass
 from recovery._errors import DamagedRunError, RunCancelledError
 from recovery._events import RunCancelled
+from recovery._inbox_check import (
+    inbox_damage,
+    is_message,
+    lost_inbox,
+    lost_log,
+    run_lsn,
+)
 from recovery._signals import Signals
 from recovery._values import unpack, unpack_map
 
@@ -26,8 +33,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("recovery")
 
 LOOK_S = 0.2  # how often an agent that does one thing after the other looks for messages
-
-SIGNAL, DECISION, CANCEL = "signal", "decision", "cancel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class Sent:
     """A signal in the inbox."""
 
     lsn: int
@@ -66,7 +71,7 @@ class Inbox:
         self._arrivals: Iterator[Record | Damage | None] = iter(())
         self._held: deque[Record] = deque()  # read, and not known to be durable
         self._next_look = 0.0
-        self._signals: dict[str, deque[_Sent]] = {}  # those not taken, by name
+        self._signals: dict[str, deque[Sent]] = {}  # those not taken, by name
         self._decisions: dict[str, list[Decision]] = {}  # by the key of the call
         self._spent: set[str] = set()
         self._cancelled: Decision | None = None
@@ -90,8 +95,8 @@ class Inbox:
 
     def take(
         self, names: tuple[str, ...], until: float | None = None
-    ) -> tuple[int, str, Packed] | None:
-        """The oldest signal of these names that is not taken: its LSN, its name and its value.
+    ) -> tuple[Sent, Packed] | None:
+        """The oldest signal of these names that is not taken, and its value.
 
         One that was sent later than ``until`` is for a later wait, and so are those behind it.
         """
@@ -101,12 +106,11 @@ class Inbox:
         self._signals[found.name].popleft()
         assert self._reader is not None
         record = self._run.attempt(lambda: self._fetch(found.lsn))
-        return found.lsn, found.name, unpack_map(record.packed)["value"]
+        return found, unpack_map(record.packed)["value"]
 
-    def _next(self, names: tuple[str, ...], until: float | None) -> _Sent | None:
-        signals = self._run.tallies[Signals.name]
-        assert isinstance(signals, Signals)
-        first: _Sent | None = None
+    def _next(self, names: tuple[str, ...], until: float | None) -> Sent | None:
+        signals = self._signals_taken()
+        first: Sent | None = None
         for name in names:
             waiting = self._signals.get(name)
             if not waiting:
@@ -140,6 +144,7 @@ class Inbox:
     def _read(self) -> None:
         if self._reader is None:
             self._reader = self._run.store.backend.inbox(self._run.run_id)
+            self._check(self._reader)
             if self._reader is None:
                 return
             self._arrivals = self._reader.arrivals()
@@ -162,13 +167,30 @@ class Inbox:
         while self._held and self._held[0].lsn <= durable_lsn:
             self._sort_one(self._held.popleft())
 
+    def _check(self, inbox: LogReader | None) -> None:
+        """That this is the inbox of which the run has read messages."""
+        damage = inbox_damage(inbox, self._signals_taken(), self._run.uid)
+        if damage:
+            raise lost_inbox(self._run.run_id, damage)
+
+    def _signals_taken(self) -> Signals:
+        signals = self._run.tallies[Signals.name]
+        assert isinstance(signals, Signals)
+        return signals
+
     def _sort_one(self, record: Record) -> None:
+        if not is_message(record):
+            what = f"record {record.lsn} is no message, but {record.kind!r}: files of another log"
+            raise self._lost(Damage(0, 0, 0, record.lsn, record.lsn, what))
+        known, last = run_lsn(record), self._run._log.last_lsn
+        if known > last:
+            raise lost_log(self._run.run_id, known, last)
         body = {name: unpack(part) for name, part in unpack_map(record.packed).items()
                 if name != "value"}  # fmt: skip
         match record.kind:
             case "signal":
                 name = str(body["name"])
-                sent = _Sent(record.lsn, record.time_ns, name)
+                sent = Sent(record.lsn, record.time_ns, name)
                 self._signals.setdefault(name, deque()).append(sent)
             case "decision" | "cancel":
                 made = Decision(
@@ -193,7 +215,10 @@ class Inbox:
     def _lost(self, damage: Damage) -> DamagedRunError:
         # It may have been a no, or an end.
         error = DamagedRunError(self._run.run_id, [damage])
-        error.add_note("This is in what others have sent to the run: the log in `inbox`.")
+        error.add_note(
+            "This is in what others have sent to the run: the log in `inbox`, which `logdump "
+            "repair RUN/inbox` repairs."
+        )
         return error
 
     def _end_run(self, asked: Decision) -> None:

@@ -155,7 +155,7 @@ class Losses:
         """The first signal of these names that was taken by a wait whose intent is lost: nobody
         sends it again. ``several``: whether that wait was for one of several names."""
         return next((one for one in self._signals
-                     if one.name in names and one.several == several), None)  # fmt: skip
+                     if one.name in names and bool(one.several) == several), None)  # fmt: skip
 
     def undeclared(self) -> list[Gap]:
         """Losses of which no record says so: their repair was interrupted."""

@@ -14,7 +14,7 @@ from recovery._events import CallDecided, RunCancelled, encode
 from recovery._existing import backend_of, reader_of
 from recovery._family import children_of
 from recovery._history import ended_by, load
-from recovery._inbox import CANCEL, DECISION, SIGNAL
+from recovery._inbox_check import CANCEL, DECISION, SIGNAL
 from recovery._relatives import is_child
 from recovery._skimmed import skim_run, skimmed
 from recovery._text import shown_time

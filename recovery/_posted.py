@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import field
 from typing import Any, Literal
 
-from eventlog import Damage, LogReader, Packed, Record
+from eventlog import Damage, EncryptedLogError, LogReader, Packed, Record
 from eventlog._dataclass import dataclass
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import UnreadableValueError
 from recovery._existing import backend_of, reader_of
+from recovery._inbox_check import inbox_damage, lost_inbox
 from recovery._signals import Signals
 from recovery._skimmed import Skimmed, skim_run
 from recovery._values import unpack, unpack_map
@@ -50,11 +51,26 @@ def posted(store: CheckpointStore | RunStore, run_id: str) -> list[PendingMessag
 
 def unread(open_inbox: OpenInbox, run: Skimmed) -> list[PendingMessage]:
     """The same of a run that was read before."""
-    inbox = open_inbox(run.run_id)
-    if inbox is None:
+    if run.ended is not None:
         return []
-    with inbox:
-        return [] if run.ended is not None else _untaken(inbox, run)
+    inbox = open_inbox(run.run_id)
+    try:
+        damage = inbox_damage(inbox, _taken(run), run.uid)
+        if damage:
+            raise lost_inbox(run.run_id, damage)
+        return [] if inbox is None else _untaken(inbox, run)
+    finally:
+        if inbox is not None:
+            inbox.close()
+
+
+def is_inbox_lost(open_inbox: OpenInbox, run: Skimmed) -> bool:
+    """Whether the inbox is not the one of which the run has read messages."""
+    with suppress(EncryptedLogError):
+        inbox = open_inbox(run.run_id)
+        with inbox or nullcontext():
+            return bool(inbox_damage(inbox, _taken(run), run.uid))
+    return False
 
 
 def _untaken(inbox: LogReader, run: Skimmed) -> list[PendingMessage]:

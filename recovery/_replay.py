@@ -33,6 +33,7 @@ from recovery._events import (
     CallResolved,
     CallRetried,
     CallReturned,
+    DivergenceAccepted,
     Event,
     HistoryDropped,
     MessagesChanged,
@@ -237,6 +238,9 @@ class Replay:
                 self._add_about(lsn, time_ns, event)
             case CallDecided():
                 self._add_decision(event)
+            case DivergenceAccepted(inbox=True):
+                for call in self._by_lsn.values():  # messages are numbered anew
+                    call.heard = 0
             case ValueRecorded():
                 drawn = event.scope, event.name, event.occurrence
                 self._values[drawn] = lsn, event

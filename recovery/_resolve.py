@@ -15,8 +15,9 @@ from recovery._events import (
     RunParked,
     encode,
 )
-from recovery._existing import claimed
+from recovery._existing import backend_of, claimed
 from recovery._history import Entry
+from recovery._posted import is_inbox_lost
 from recovery._skimmed import Skimmed, skim_run
 from recovery._tool import Resolution
 from recovery._values import pack
@@ -68,15 +69,20 @@ def accept(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why
     record; another (with other arguments, say) is a new call: read the DivergenceError first. A
     dropped call that is in doubt has to be resolved before. Holds for one divergence.
 
+    Where the run stopped because its inbox is gone, or is another one, it goes on without what was
+    in that, and nothing else is accepted.
+
     Durable when this returns; ``who`` and ``why`` are kept in the record. Raises RecoveryError for
     a run that has ended, or is not there; LogLockedError while a process runs it.
     """
     with claimed(store, run_id) as log:
-        if _checked(log, run_id).ended is not None:
+        run = _checked(log, run_id)
+        if run.ended is not None:
             raise RecoveryError(
                 f"run {run_id!r} has ended: nothing can diverge. Nothing was written."
             )
-        log.append(*encode(DivergenceAccepted(who, why)))
+        lost = run.started is not None and is_inbox_lost(backend_of(store).inbox, run)
+        log.append(*encode(DivergenceAccepted(who, why, lost or None)))
         log.commit()
 
 

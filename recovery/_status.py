@@ -272,6 +272,8 @@ class _Read:
 
 
 def _unread(inbox: OpenInbox, run: Skimmed) -> tuple[tuple[PendingMessage, ...], str]:
+    if run.started is None:
+        return (), ""
     try:
         return tuple(unread(inbox, run)), ""
     except (LogError, RecoveryError, ValueError) as exc:

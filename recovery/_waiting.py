@@ -209,10 +209,13 @@ def _wait_for(run: RunCore, call: Call) -> Generator[Nap | Wait, None, Settled]:
             raise TimeoutError(f"no signal {_listed(names)} came within {timeout:g} s")
         # Invariant: signals of a name are taken in the order in which they were sent, and recorded
         # as taken in that order: under the mutex, with nothing between.
-        lsn, name, value = found
+        sent, value = found
         if several:
-            value = pack((name, unpack(value)), f"signal {name!r}")
-        event = SignalTaken(call.lsn, value, name=name, inbox=lsn, uid=run.uid, several=several)
+            value = pack((sent.name, unpack(value)), f"signal {sent.name!r}")
+        event = SignalTaken(
+            call.lsn, value, name=sent.name, inbox=sent.lsn, uid=run.uid,
+            several=several or None, sent=sent.time_ns,
+        )  # fmt: skip
     return Settled(run.emit(event), event)
 
 

@@ -21,7 +21,7 @@ from eventlog._files import Files
 from eventlog._log import Durability
 from eventlog.encryption import Encryption
 from recovery._errors import RecoveryError
-from recovery._values import pack, pack_map, unpack
+from recovery._values import pack, pack_map, unpack, unpack_map
 
 # Becomes the name of a directory, on case-insensitive file systems too: no separators, no dots in
 # front, no control characters, and short enough for any of them.
@@ -93,11 +93,18 @@ def check_signal_name(name: str) -> str:
     return name
 
 
-def _posted(records: Iterable[Record], message: tuple[str, Packed], key: str) -> int:
+# In a message: the LSN up to which the log of its run was known to be durable when it was sent. A
+# log that ends before that has lost records, or is another one.
+RUN_LSN = "run_lsn"
+
+
+def _posted(records: Iterable[Record], message: tuple[str, dict[str, Packed]], key: str) -> int:
     """The LSN of the message that was posted under this key; 0 if none was."""
     for record in records:
-        if unpack(record.packed)["key"] == key:
-            if (record.kind, record.packed) != message:
+        body = unpack_map(record.packed)
+        if unpack(body["key"]) == key:
+            body.pop(RUN_LSN, None)
+            if (record.kind, body) != message:
                 raise ValueError(f"the run was sent something else under {key!r}: LSN {record.lsn}")
             return record.lsn
     return 0
@@ -139,17 +146,18 @@ class LogStore:
         """See RunStore.post."""
         parts = {name: value if type(value) is Packed else pack(value, name)
                  for name, value in (*body.items(), ("key", key))}  # fmt: skip
-        packed = pack_map(parts)
         reader = self.inbox(run_id) if key else None
         if reader is not None:  # without the lock, for it is there more often than not
             with reader:
-                lsn = _posted(reader.records(), (kind, packed), key)
+                lsn = _posted(reader.records(), (kind, parts), key)
                 if 0 < lsn <= reader.durable_lsn():
                     return lsn
-        with self._open_inbox(run_id) as log:
-            lsn = _posted(log.records(), (kind, packed), key) if key else 0
+        log, run_lsn = self._open_inbox(run_id)
+        with log:
+            lsn = _posted(log.records(), (kind, parts), key) if key else 0
             if lsn:
                 return lsn
+            packed = pack_map({**parts, RUN_LSN: pack(run_lsn, RUN_LSN)})
             try:
                 lsn = log.append(kind, packed, time_ns=self._now_ns())
             except RefusedValueError as exc:  # too large
@@ -207,7 +215,8 @@ class LogStore:
         """When a message is sent: by the clock by which deadlines go."""
         return time.time_ns()
 
-    def _open_inbox(self, run_id: str) -> EventLog:
+    def _open_inbox(self, run_id: str) -> tuple[EventLog, int]:
+        """The inbox, and up to where the run's log is durable."""
         deadline = time.monotonic() + POST_WAIT_S
         while True:
             try:
@@ -215,19 +224,20 @@ class LogStore:
                 inbox = EventLog.open(
                     path, self._durability, files=self._files, encryption=self._encryption
                 )
-                return self._check_there(run_id, inbox)
+                return inbox, self._check_there(run_id, inbox)
             except LogLockedError:  # of another sender; one that died holds nothing
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(POST_PAUSE_S)
 
-    def _check_there(self, run_id: str, inbox: EventLog) -> EventLog:
-        """The inbox, if it is a run's. If the run was removed a moment ago, opening it has made a
-        directory that no run could be begun in."""
+    def _check_there(self, run_id: str, inbox: EventLog) -> int:
+        """Up to where the log of the run is durable, of which this is the inbox. If the run was
+        removed a moment ago, opening it has made a directory that no run could be begun in."""
         reader = self.read(run_id)
         if reader is not None:
-            reader.close()
-            return inbox
+            with reader:
+                # Without power safety a log may end earlier after a power loss, and goes on.
+                return reader.durable_lsn() if self._durability == "power" else 0
         inbox.close()
         self._files.delete(inbox.path)
         raise RecoveryError(f"run {run_id!r} was removed meanwhile. Nothing was sent.")

@@ -32,7 +32,7 @@ def judge(reference: Trial, trial: Trial, point: str, steady: bool) -> Iterator[
 def lost_signals(trial: Trial, point: str) -> Iterator[Finding]:
     """Signals that the agent took and never looked at. (One of a life that died is replayed.)"""
     if trial.end.how == "finished":
-        for what in dict.fromkeys(trial.lives[-1].signals.unread()):
+        for what in dict.fromkeys(trial.lives[-1].waits.signals.unread()):
             yield Finding("lost", point, "", what)
 
 

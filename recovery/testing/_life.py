@@ -35,11 +35,9 @@ from recovery._tool import (
     is_generator,
 )  # fmt: skip
 from recovery._values import OutcomeUnknown, digest, pack, pack_arguments, unpack
-from recovery._waiting import WAIT_FOR
 from recovery.stores.protocol import LogStore
 from recovery.testing._code import wrapped
-from recovery.testing._forever import Forever
-from recovery.testing._unread import TakenSignals
+from recovery.testing._waits import Waits
 
 RUN_ID = "crash-test"
 BEGINNING_S = 1_700_000_000.0  # what run.now() starts from
@@ -102,8 +100,7 @@ class Life:
         self.where = "before the first step"
         self.touched = 0  # progress, as a watchdog sees it
         self.answer: Callable[[], Any] | None = None  # what others do while the run waits
-        self.forever: Forever | None = None  # whether it waits for ever
-        self.signals = TakenSignals()
+        self.waits = Waits()
         self._deaths = 0
         self._home, self._died_in = threading.get_ident(), 0
         self._counts: Counter[str] = Counter()
@@ -164,8 +161,8 @@ class Life:
         if at_once and self.answer is not None:
             self.answer()
         look(at_once=at_once)
-        if at_once and self.forever is not None:
-            self.forever.looked()
+        if at_once:
+            self.waits.looked()
 
     def begin_call(self, tool: str) -> int:
         self.goes_on()
@@ -241,16 +238,14 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
         def __init__(self, life: Life, *args: Any) -> None:
             self.life = life
             super().__init__(*args)
-            if life.forever is not None:
-                life.forever.add(self)
+            life.waits.add(self)
             self.inbox.look = functools.partial(life.look, self.inbox.look)
 
         async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
             number = self.life.begin_call(spec.name)
             try:
                 result = await super().perform_async(_seen(spec), given, call_id)
-                if spec is WAIT_FOR:
-                    self.life.signals.add(given[0][0], result)
+                self.life.waits.ended(spec, given, result)
                 return self._served(spec, result)
             finally:
                 self.life.active.pop(number, None)

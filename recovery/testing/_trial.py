@@ -19,7 +19,6 @@ from recovery._errors import ChildParkedError, InDoubtError, RunFailedError
 from recovery._resolve import resolve
 from recovery._tool import Call, Resolution, is_async
 from recovery.testing._code import where_tasks_wait
-from recovery.testing._forever import Forever
 from recovery.testing._hints import Hints
 from recovery.testing._life import RUN_ID, Died, Execution, Kill, Life, Store, Watch, observe
 from recovery.testing._time import Clock, Loop, StuckError, bury
@@ -138,9 +137,7 @@ class Trial:
             if self.lives and not self.lives[-1].dead:
                 kill = None  # taken up again after a resolution
             life = Life(disk, self.world.seed, kill)
-            life.forever = Forever(
-                self.clock, self.world.answer is not None, partial(_progress, life)
-            )
+            life.waits.watch(self.clock, self.world.answer is not None, partial(_progress, life))
             if self.world.answer is not None:
                 store = CheckpointStore(Store(life))
                 life.answer = partial(self.world.answer, store, RUN_ID)

@@ -22,7 +22,7 @@ from recovery import (
     status,
     tool,
 )
-from recovery._inbox import DECISION
+from recovery._inbox_check import DECISION
 from recovery.testing._time import Clock, Loop, virtual_time
 
 RUN = "run"

@@ -109,7 +109,7 @@ MUTANTS = [
     Mutant(
         "key-of-a-sender-ignored",
         "A sender that tries again sends twice, whatever key it gives.",
-        [Edit(STORE, 'if unpack(record.packed)["key"] == key:', "if False:")],
+        [Edit(STORE, 'if unpack(body["key"]) == key:', "if False:")],
         [WAIT + "test_a_signal_with_a_key_is_sent_once"],
     ),
     Mutant(

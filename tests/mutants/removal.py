@@ -96,8 +96,8 @@ MUTANTS = [
         [
             Edit(
                 STORE,
-                "                return self._check_there(run_id, inbox)\n",
-                "                return inbox\n",
+                "                return inbox, self._check_there(run_id, inbox)\n",
+                "                return inbox, 0\n",
             )
         ],
         [RUNS + "test_a_signal_to_a_run_that_was_just_removed_is_not_sent"],

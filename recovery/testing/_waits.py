@@ -1,7 +1,7 @@
-"""Notices that a run waits for ever: nothing but its looking for messages happens any more.
+"""Watches the waits of one life: whether one lasts for ever, and what became of its signals.
 
-In virtual time an hour of that takes a second, and a run with nothing else to do would go on so
-until a watchdog gives it up.
+A run waits for ever when nothing but its looking for messages happens any more. In virtual time an
+hour of that takes a second, and it would go on so until a watchdog gives it up.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from recovery._waiting import NAP_MAX_S
+from recovery._tool import Arguments, ToolSpec
+from recovery._waiting import NAP_MAX_S, WAIT_FOR
+from recovery.testing._unread import TakenSignals
 
 if TYPE_CHECKING:
     from recovery._core import RunCore
@@ -21,25 +23,37 @@ if TYPE_CHECKING:
 ALONE_S, ANSWERED_S = 60.0, 3600.0
 
 
-class Forever:
-    """The runs of one life, as far as they wait for what is outside of them.
+class Waits:
+    """The runs of one life, as far as they wait for what is outside of them."""
 
-    ``progress``: a value that changes when anything happens in the life.
-    """
-
-    def __init__(self, clock: Clock, answered: bool, progress: Callable[[], object]) -> None:
-        self._clock, self._progress = clock, progress
-        self._limit = ANSWERED_S if answered else ALONE_S
+    def __init__(self) -> None:
+        self.signals = TakenSignals()
+        self._clock: Clock | None = None
+        self._limit = ALONE_S
+        self._progress: Callable[[], object] = lambda: None
         self._runs: list[RunCore] = []
         self._seen: Any = None
         self._since = 0.0
+
+    def watch(self, clock: Clock, answered: bool, progress: Callable[[], object]) -> None:
+        """Stop the clock's time when a wait lasts for ever. ``answered``: whether somebody is asked
+        to send something. ``progress``: a value that changes when anything happens in the life."""
+        self._clock, self._progress = clock, progress
+        self._limit = ANSWERED_S if answered else ALONE_S
 
     def add(self, run: RunCore) -> None:
         """One more run of the life."""
         self._runs.append(run)
 
+    def ended(self, spec: ToolSpec, given: Arguments, result: Any) -> None:
+        """A call has given the present task this result."""
+        if spec is WAIT_FOR:
+            self.signals.add(given[0][0], result)
+
     def looked(self) -> None:
         """A wait has looked for messages."""
+        if self._clock is None:
+            return
         runs = [run for run in self._runs if not run.over]
         made = [(run.served, run.executed, run.in_flight, len(run.waits)) for run in runs]
         seen, now = (self._progress(), made), time.monotonic()

@@ -1,0 +1,93 @@
+"""Compares a run and its inbox: whether each knows of the other what it should.
+
+The run's log has the number and the time of the newest message that the run has read. Each message
+has the LSN up to which the run's log was durable when it was sent. So an inbox that is gone, or was
+exchanged for another one, is noticed, and so is a log that has lost records, or is another one.
+"""
+
+from __future__ import annotations
+
+from eventlog import LogReader, Record
+from recovery._errors import RecoveryError
+from recovery._events import LogRepaired, RecordsLost
+from recovery._signals import Signals
+from recovery._text import shown_time
+from recovery._values import unpack, unpack_map
+from recovery.stores.protocol import RUN_LSN, RunStore
+
+SIGNAL, DECISION, CANCEL = "signal", "decision", "cancel"
+_MESSAGES = {SIGNAL, DECISION, CANCEL}
+_REPAIRS = {RecordsLost.kind, LogRepaired.kind}
+
+
+def inbox_damage(inbox: LogReader | None, signals: Signals, uid: str) -> str:
+    """What is wrong with the inbox of run ``uid``, by what it has read of it; "" if nothing."""
+    lsn, sent = signals.heard(uid)
+    if not lsn:
+        return ""
+    if inbox is None:
+        return f"its inbox is gone, of which it has read message {lsn}"
+    if inbox.tail().next_lsn <= lsn:
+        last = inbox.tail().next_lsn - 1
+        return f"its inbox ends with message {last}, and it has read message {lsn}"
+    record = inbox.fetch({lsn}).get(lsn)
+    if record is None or record.kind in _REPAIRS or not sent or record.time_ns == sent:
+        return ""  # what is damaged in it is told where it is read
+    return (
+        f"its inbox is another one: message {lsn} was sent at {shown_time(record.time_ns / 1e9)}, "
+        f"and the one that it has read at {shown_time(sent / 1e9)}"
+    )
+
+
+def lost_inbox(run_id: str, damage: str) -> RecoveryError:
+    """The error for an inbox that is not the one of which the run has read messages."""
+    return RecoveryError(
+        f"run {run_id!r} cannot be resumed safely: {damage}. What was sent and not read is lost "
+        "with it: signals, decisions, perhaps that the run is to end. Nothing was executed. Put "
+        f"the directory `inbox` of the run back; or let the run go on without it: `recovery "
+        f"accept {run_id}`, recovery.accept(store, {run_id!r}). What is sent from then on counts."
+    )
+
+
+def is_message(record: Record) -> bool:
+    """Whether it is one, or what a repair has put in its place."""
+    if record.kind in _REPAIRS:
+        return True
+    return record.kind in _MESSAGES and "key" in unpack_map(record.packed)
+
+
+def run_lsn(record: Record) -> int:
+    """Up to where the run's log was durable when the message was sent; 0 if it does not say."""
+    if record.kind not in _MESSAGES:
+        return 0
+    packed = unpack_map(record.packed).get(RUN_LSN)
+    known = 0 if packed is None else unpack(packed)
+    return known if isinstance(known, int) else 0
+
+
+def check_not_begun(store: RunStore, run_id: str, last_lsn: int) -> None:
+    """Raise RecoveryError if a run, whose log does not say how it began, has begun all the same:
+    it would do again what it has done."""
+    if last_lsn:
+        raise RecoveryError(
+            f"run {run_id!r} cannot be resumed: its log has {last_lsn} records, and none says how "
+            "the run began. They are files of another log (perhaps of an inbox). Nothing was "
+            "executed. Put the files of the run back, or use another run_id."
+        )
+    inbox = store.inbox(run_id)
+    if inbox is None:
+        return
+    with inbox:
+        known = max(map(run_lsn, inbox.records(on_damage=lambda damage: None)), default=0)
+    if known:
+        raise lost_log(run_id, known, 0)
+
+
+def lost_log(run_id: str, known: int, last_lsn: int) -> RecoveryError:
+    """The error for a log that ends before what a message knows of it."""
+    return RecoveryError(
+        f"run {run_id!r} cannot be resumed safely: its inbox knows of {known} records in its log, "
+        f"which has {last_lsn}. The log is another one, an old copy, or was lost. Nothing was "
+        "executed, for what the run has done would be done again. Put the files of its log back; "
+        "or use another run_id."
+    )
