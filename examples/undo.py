@@ -44,7 +44,7 @@ async def book(what: str) -> str:
 
 
 async def trip(run: Run) -> Any:
-    booked = []
+    booked = run.state.setdefault("booked", [])
     try:
         async for step in run.steps():
             booked.append(await run.call(book, run.task[step - 1]))

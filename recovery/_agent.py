@@ -84,7 +84,9 @@ class RecoverableAgent:
 
     ``agent_fn(run)`` is a function, async (it gets a Run) or plain (a SyncRun).
     ``checkpoint_store``: where runs live; None is the default directory on disk
-    (``$EVENTLOG_HOME`` or ``~/.eventlog``). ``checkpoint_every_n``: steps between checkpoints.
+    (``$EVENTLOG_HOME`` or ``~/.eventlog``). ``checkpoint_every_n``: steps between checkpoints; None
+    takes none, so that a resumed run is replayed from the first line of the agent function, local
+    variables and all: the time that this takes grows with the run.
     ``options``: see Options.
     ``recovery_count`` counts the recoveries that this object made, of all its runs.
     """
@@ -93,7 +95,7 @@ class RecoverableAgent:
         self,
         agent_fn: Callable[[Any], Any],
         checkpoint_store: CheckpointStore | None = None,
-        checkpoint_every_n: int = 3,
+        checkpoint_every_n: int | None = 3,
         **options: Unpack[Options],
     ) -> None:
         if not callable(agent_fn):
@@ -101,6 +103,12 @@ class RecoverableAgent:
         self.agent_fn = agent_fn
         self.store = checkpoint_store or CheckpointStore(default_directory())
         self.settings = Settings(checkpoint_every_n, **options)
+        if checkpoint_every_n is None and self.store.retention.checkpoints:
+            raise ValueError(
+                "checkpoint_every_n=None takes no checkpoints, and the store's retention= removes "
+                "what is in front of one: nothing would ever be removed. Use a store with "
+                'retention="all", or take checkpoints.'
+            )
         self.recovery_count = 0
         self._lives = Lives()
 
@@ -215,6 +223,12 @@ class RecoverableAgent:
             await asyncio.wait([thread], timeout=LANDING_S)
             raise
 
+    def _check_locals(self) -> None:
+        if self.settings.check_locals and self.settings.checkpoint_every_n is not None:
+            from recovery._agent_source import warn_of_lost_locals  # noqa: PLC0415 - imports ast
+
+            warn_of_lost_locals(self.agent_fn)
+
     async def _perform_async(self, effect: _Effect) -> Any:
         if isinstance(effect, _Sleep):
             return await asyncio.sleep(effect.seconds)
@@ -250,6 +264,7 @@ class RecoverableAgent:
     ) -> Generator[_Effect, Any, dict[str, Any]]:
         """The life of a run in this process; yields what its driver is to do."""
         run_id = life.run_id
+        self._check_locals()
         if task is not RECORDED:
             pack(task, "task")
         with ExitStack() as held:

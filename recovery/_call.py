@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import sys
 import time
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
@@ -31,20 +30,20 @@ from recovery._events import (
     CallRetried,
     CallReturned,
 )
-from recovery._keys import CallKey, nested_key, step_of
+from recovery._keys import CallKey, nested_key, step_of, step_scope
 from recovery._lost import Losses
 from recovery._replay import RecordedCall
 from recovery._shorten import shorten
 from recovery._tool import Arguments, Call, ToolSpec, function_name
 from recovery._values import digest, pack, pack_arguments, unpack
 from recovery._waiting import is_due
+from recovery._where import call_site
 
 _logger = logging.getLogger("recovery")
 
 # By this task, or by those that started it before they did: what comes later here came later then.
 _accounted: ContextVar[tuple[Losses | None, int]] = ContextVar("accounted", default=(None, 0))
 
-_OURS = "recovery."
 DIRECTLY = (
     " (a plain tool called directly beside other tasks cannot wait for what comes before it; "
     "`await run.call(...)` can)"
@@ -77,9 +76,10 @@ def _life(
     packed = pack_arguments(*_canonical(spec, *given), f"{spec.name}(...)")
     key = CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))
     key = run.replay.earlier.placed(key.nth(scope.next_occurrence(key)))
-    recorded = run.replay.claim(key) or _presumed(run, spec, key, packed, given)
+    recorded = run.replay.claim(key) or _counterpart(run, key, packed)
+    recorded = recorded or _presumed(run, spec, key, packed, given)
     if recorded is not None and recorded.done:
-        yield from _in_turn(run, recorded.turn, lambda: True)
+        yield from _in_turn(run, recorded.turn)
         run.served += 1
         _go_past(run, recorded)
         assert isinstance(recorded.last, Outcome)
@@ -132,13 +132,11 @@ def _made(
     return replace(settled, cause=None)
 
 
-def _in_turn(run: RunCore, outcome: int, ready: Callable[[], bool]) -> Generator[Effect, Any, None]:
+def _in_turn(run: RunCore, outcome: int) -> Generator[Effect, Any, None]:
     """Wait until all that was recorded before this outcome has been done again."""
     scope = run.here()
     try:
-        yield Wait(
-            lambda: run.ends(scope) or (ready() and run.replay.is_next(outcome)), turn=outcome
-        )
+        yield Wait(lambda: run.ends(scope) or run.replay.is_next(outcome), turn=outcome)
         run.check()
         run.replay.wait_no_more(outcome)
     finally:  # also when its task is cancelled: nobody is to wait for it
@@ -149,11 +147,13 @@ def _new_in_turn(
     run: RunCore, recorded: RecordedCall | None, settled: Settled
 ) -> Generator[Effect, Any, None]:
     """What was recorded is served before what is new, as it was the first time. Of what may be
-    lost nobody knows when it was."""
-    turn = settled.lsn if recorded is None or not recorded.intent.lost else 0
+    lost nobody knows when it was; and what is new before the loop is before all that is recorded.
+    """
+    is_first = run.before_loop or (recorded is not None and bool(recorded.intent.lost))
+    turn = 0 if is_first else settled.lsn
     if turn:
         run.replay.add_outcome(turn)
-    yield from _in_turn(run, turn, run.has_begun)
+    yield from _in_turn(run, turn)
 
 
 def _intend(
@@ -172,7 +172,8 @@ def _intend(
         yield Wait(lambda: run.ends(scope) or not is_due(run), turn=0)
     ready = yield Wait(lambda: run.ends(scope) or run.caught_up(), turn=0)
     run.check()
-    if not ready and not (ready is None and spec.repeatable):
+    # Before the loop, what is recorded of the steps is yet to come.
+    if not ready and not run.before_loop and not (ready is None and spec.repeatable):
         sides = _sides(run, run.replay.closest(key), key, packed)
         if ready is None:
             sides = replace(sides, found=f"{sides.found}{DIRECTLY}")
@@ -180,6 +181,19 @@ def _intend(
     event, asking = _intent(run, spec, key, packed, given)
     admit(run, "call", key.tool)
     return call_of(run, run.emit(event), event, given, (1, time.time_ns())), asking
+
+
+def _counterpart(run: RunCore, key: CallKey, packed: Packed) -> RecordedCall | None:
+    """The call before the loop that this one was the first time, with other arguments: they may
+    hold the restored state and messages."""
+    if not run.before_loop or key.scope != step_scope(0):
+        return None
+    recorded = run.replay.claim_counterpart(key)
+    if recorded is not None:
+        sides = _sides(run, recorded, key, packed)
+        _logger.info("run %s: before the loop of steps: %s. It was served what is recorded in LSN "
+                     "%d: %s", run.run_id, sides.found, recorded.lsn, sides.recorded)  # fmt: skip
+    return recorded
 
 
 def _presumed(
@@ -238,7 +252,8 @@ def _intent(
         small = pack([list(args), kwargs], f"{spec.name}(...)")
     child = spec.child_id(event.idempotency_key(run.uid)) if spec.child_id else ""
     until = asking and asking.until
-    return replace(event, args=small, undo=undo, child=child, asks_until=until), asking
+    loop = run.loop.place_of(key.scope)
+    return replace(event, args=small, undo=undo, child=child, asks_until=until, loop=loop), asking
 
 
 def _sides(run: RunCore, recorded: RecordedCall | None, key: CallKey, packed: Packed) -> Sides:
@@ -314,13 +329,3 @@ def _canonical(spec: ToolSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     except (TypeError, ValueError):  # no signature to be had, or a call that is about to fail
         return args, kwargs
     return bound.args, bound.kwargs
-
-
-def call_site() -> str:
-    """File and line of the agent's code that makes the present call."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
-        frame = frame.f_back
-    if frame.f_globals.get("__name__", "").startswith("asyncio."):
-        return "in a task of its own"  # as the visits of a graph are
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -35,6 +35,7 @@ class Conversation:
         run = self._run
         with run.mutex:
             run.act()
+            run.loop.check_place()
             call = run.here().call
             if call is not None:
                 raise RecoveryError(

@@ -43,6 +43,7 @@ from recovery._herald import record
 from recovery._history import History, RunRecords
 from recovery._inbox import Inbox
 from recovery._keys import step_scope
+from recovery._loop import Loop
 from recovery._messages import Messages
 from recovery._redact import Secrets
 from recovery._settings import Settings
@@ -99,7 +100,7 @@ class RunCore(ABC):
         self.children = Children(self, history.entries)
         history.entries = []  # what was recorded is not kept for as long as the run lives
         self._checkpointed = history.step
-        self._entered = self._closed = False
+        self._closed = False
         self._stopped: Exception | None = None
         self._asked: Exception | None = None  # to stop, from outside
         # Side effects that are under way, with the calls around each (LSNs, itself the last); and
@@ -111,14 +112,12 @@ class RunCore(ABC):
         self._prologue = dict.fromkeys(history.prologue)
         self._pending: list[tuple[Event, bool]] = []
         self._cut: list[tuple[Call, bool, bool]] = []  # cancelled: begun, and in doubt by it
-        self._state: dict[str, Any] = {}
         self.conversation = Conversation(self, history)
         self.inbox = Inbox(self)
-        self._messages = Messages(self.conversation.record)
+        self.loop = Loop(self, history)
         self._snapshots = SnapshotWriter(log, history.restored)
         self.pruning = store.pruning(self.run_id, log, self._snapshots)
-        if history.restored is None:
-            self._messages.on_change = self._snapshots.messages_changed
+        self.messages.on_change = self._snapshots.messages_changed
         if history.herald is not None:
             history.herald.teller.served = lambda: self.served
 
@@ -151,23 +150,21 @@ class RunCore(ABC):
     @property
     def state(self) -> dict[str, Any]:
         """What must survive a crash between steps: a dict, saved with each checkpoint."""
-        return self._state
+        return self.loop.state
 
     @state.setter
     def state(self, value: dict[str, Any]) -> None:
-        kept = dict(value)
-        self._state.clear()
-        self._state.update(kept)
+        self.loop.state.become(value)
 
     @property
     def messages(self) -> Messages:
         """The conversation: a list of which every change is recorded."""
-        return self._messages
+        return self.loop.messages
 
     @messages.setter
     def messages(self, value: list[Any]) -> None:
-        if value is not self._messages:  # `run.messages += [...]` assigns the list to itself
-            self._messages[:] = value
+        if value is not self.messages:  # `run.messages += [...]` assigns the list to itself
+            self.messages[:] = value
 
     def now(self) -> float:
         """Seconds since 1970, as they were when this line first ran."""
@@ -207,8 +204,9 @@ class RunCore(ABC):
         """End the step, if one has begun, and begin the next: here a checkpoint may be taken."""
         with self.mutex:
             self.safe_point()
-            if not self._entered:
-                self._enter()
+            if not self.loop.entered:
+                self.step = self._history.step
+                self.loop.enter()
             else:
                 self._leave_step()
                 self._checkpoint_if_due()
@@ -229,27 +227,13 @@ class RunCore(ABC):
 
     def claim_steps(self) -> None:
         """There is one loop of steps in a run, for a checkpoint must know where to go on."""
-        if self._entered:
+        if self.loop.entered:
             raise RecoveryError("run.steps() was called before: a run has one loop of steps")
 
-    def _enter(self) -> None:
-        self._entered = True
-        restored = self._history.restored
-        if restored is None:
-            return
-        if self.replay.changes and self.replay.changes[0].lsn <= restored.lsn:
-            change = self.replay.changes[0]
-            self.diverge(Sides(
-                change.lsn, f"messages[{change.change.start}:] changed before the first step",
-                "the first step began without that change",
-            ))  # fmt: skip
-        # What the code before the loop did to state and messages was done, and recorded, before;
-        # from here on they are those of the checkpoint.
-        self.state = restored.state
-        self._messages.restore(restored.messages, restored.refs)
-        self._messages.on_change = self._snapshots.messages_changed
-        self.step = restored.step
-        restored.forget()
+    @property
+    def before_loop(self) -> bool:
+        """Whether the code before the loop of steps is at work again, in a resumed run."""
+        return self.loop.is_before
 
     def _checkpoint_if_due(self) -> None:
         # Not while tasks started in a step are at work (resuming behind it would lose them), and
@@ -264,8 +248,9 @@ class RunCore(ABC):
         self._write_pending()  # first, so that the checkpoint knows of it
         what = Checkpointed(self.run_id, self.step, time.time(), recoveries=self.recovery_count,
                             prologue=tuple(self._prologue),
-                            carried=self.tallies.carry(), grown=self._history.size)  # fmt: skip
-        lsn = self.attempt(self.pruning.write, what, self._state, self._messages)
+                            carried=self.tallies.carry(), grown=self._history.size,
+                            removed=self.loop.removed())  # fmt: skip
+        lsn = self.attempt(self.pruning.write, what, self.state, self.messages)
         self.conversation.forget_before(self.pruning.first)
         self._checkpointed, self._history.size = self.step, 0
         if self._history.herald is not None:
@@ -310,8 +295,6 @@ class RunCore(ABC):
             lsn, recorded = self.missing()
             if lsn:
                 self.diverge(Sides(lsn, recorded, "the agent returned"))
-            if self._history.restored is not None and not self._entered:
-                self.diverge(Sides(0, "a loop of steps", "the agent returned without one"))
             packed = pack(result, "result")
             event = RunFinished(packed, self._history.step, self.recovery_count)
             self.emit(event)
@@ -372,11 +355,7 @@ class RunCore(ABC):
 
     def caught_up(self) -> bool:
         """Whether no recorded call or message is left that the code may still come to."""
-        return self.has_begun() and self.replay.used_up
-
-    def has_begun(self) -> bool:
-        """Whether the code has its state and messages back, or does without."""
-        return self._entered or self._history.restored is None or self._history.begins_anew
+        return self.replay.used_up
 
     def here(self) -> Scope:
         scope = current_scope.get()
@@ -462,8 +441,10 @@ class RunCore(ABC):
 
     def _is_prologue(self, event: Event) -> bool:
         """Whether the code before the first step needs it on replay, whatever the checkpoint."""
+        if isinstance(event, MessagesChanged):  # behind a checkpoint they are what that has
+            return False
         scope, call = getattr(event, "scope", ""), getattr(event, "call", 0)
-        return not self._entered or scope == step_scope(0) or call in self._prologue
+        return not self.loop.entered or scope == step_scope(0) or call in self._prologue
 
     def attempt(self, write: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:

@@ -60,6 +60,9 @@ class StepStarted:
     step: int
 
 
+BEFORE, RESUMED, BESIDE = "before", "resumed", "beside"  # see CallIntended.loop
+
+
 @dataclass(frozen=True, slots=True)
 class CallIntended:
     """A call is about to be made. Durable before a side effect starts.
@@ -71,7 +74,9 @@ class CallIntended:
     identity.
     ``asks_until``: somebody has to approve it before it begins, until then (seconds since 1970, or
     infinity); None where nobody has to. ``lost``: True where it may have been made before, for its
-    record may be among those that are lost; None where it was not.
+    record may be among those that are lost; None where it was not. ``loop``, of a call that was
+    made in no step: BEFORE the loop of steps, before that of a RESUMED run, or BESIDE it by a task
+    that was started before; None in runs of older libraries.
     """
 
     kind: ClassVar = "call"
@@ -88,6 +93,7 @@ class CallIntended:
     key: str = ""
     asks_until: Any = None
     lost: Any = None
+    loop: Any = None
 
     @property
     def identity(self) -> CallKey:

@@ -320,7 +320,7 @@ class _Fork:
         prologue = (1, *(mover.at[lsn] for lsn in base.prologue if lsn in mover.at))
         what = Checkpointed(run_id, base.step, base.timestamp, "", base.recoveries, prologue,
                             base.tool_results, carried=base.carried,
-                            timestamp_text=base.timestamp_text)  # fmt: skip
+                            timestamp_text=base.timestamp_text, removed=base.removed)  # fmt: skip
         return SnapshotWriter(draft).write(what, base.state, messages)
 
     def _changed(self, part: _Part) -> _Part:

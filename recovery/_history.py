@@ -16,6 +16,7 @@ from recovery._events import (
     DivergenceAccepted,
     Event,
     HistoryDropped,
+    MessagesChanged,
     RecordsLost,
     RunCancelled,
     RunFailed,
@@ -129,9 +130,8 @@ class History:
         return self.restored.step if self.restored else 0
 
     @property
-    def begins_anew(self) -> bool:
-        """Whether the code before the first step may do what is not recorded, though it resumes
-        from a checkpoint: in a fork it may have another task than the code that made that."""
+    def has_another_task(self) -> bool:
+        """Whether it begins with a checkpoint of a run that had another task: in a fork."""
         origin, restored = self.origin, self.restored
         return bool(origin and origin.optional and restored and restored.lsn <= origin.until)
 
@@ -191,7 +191,8 @@ def load(log: RunRecords, run_id: str) -> History:
         _logger.warning("run %s: %s; an earlier one stands in", run_id, reason)
     started = next((e for _, _, e in entries if isinstance(e, RunStarted)), None)
     origin = ForkedFrom.of(started)
-    replay = Replay.of(entries, origin.optional if origin else 0, restored.step if restored else 0)
+    at = (restored.step, restored.lsn) if restored else (0, 0)
+    replay = Replay.of(entries, origin.optional if origin else 0, at)
     if replay.losses is not None and (lost := unrepaired(replay.losses, started)):
         raise DamagedRunError(run_id, lost)
     if origin is not None:
@@ -301,6 +302,8 @@ def prologue_of(tail: list[Entry], restored: Restored | None) -> dict[int, None]
     for lsn, _, event in tail:
         before = before and not isinstance(event, StepStarted)
         scope, call = getattr(event, "scope", ""), getattr(event, "call", 0)
+        if isinstance(event, MessagesChanged):  # behind a checkpoint they are what that has
+            continue
         if isinstance(event, RunResumed):
             if event.rules is not None:  # so that an older library never passes it over
                 needed[lsn] = None

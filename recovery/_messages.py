@@ -74,6 +74,9 @@ class Messages(Conversation):
     A change is any method of list, or an assignment to an index or slice; each is with the
     operating system when it returns. Values that cannot be carried raise RefusedValueError, and
     changing a message in place raises TypeError. Not for concurrent changes from several threads.
+
+    ``is_past``: the code before the loop of steps is at work again in a resumed run. The changes
+    that it makes were made the first time, and are not made again.
     """
 
     def __init__(self, recorder: Recorder | None = None) -> None:
@@ -85,6 +88,7 @@ class Messages(Conversation):
         self._sizes: list[int] = []
         self._chain: list[bytes] = []
         self.on_change: Callable[[int], None] | None = None
+        self.is_past = False
 
     def digest(self) -> bytes:
         """A digest of the whole list, kept from one message to the next: the cost is in news."""
@@ -98,6 +102,8 @@ class Messages(Conversation):
         self._put(0, len(self), packed, refs)
 
     def _splice(self, start: int, stop: int, new: Iterable[Any]) -> None:
+        if self.is_past:
+            return
         packed: list[bytes] = [
             pack_message(message, f"messages[{start + i}]") for i, message in enumerate(new)
         ]
@@ -140,6 +146,8 @@ class Messages(Conversation):
         return message
 
     def remove(self, message: Any, /) -> None:
+        if self.is_past:
+            return  # also where it is not there any more
         at = self.index(message)
         self._splice(at, at + 1, [])
 
@@ -153,6 +161,8 @@ class Messages(Conversation):
         self._splice(0, len(self), sorted(self, key=key, reverse=reverse))
 
     def __setitem__(self, index: Any, value: Any, /) -> None:
+        if self.is_past:
+            return
         if not isinstance(index, slice):
             at = range(len(self))[index]
             self._splice(at, at + 1, [value])
@@ -166,6 +176,8 @@ class Messages(Conversation):
             self._splice(0, len(self), changed)
 
     def __delitem__(self, index: SupportsIndex | slice, /) -> None:
+        if self.is_past:
+            return
         kept = list(self)
         del kept[index]
         if isinstance(index, slice):

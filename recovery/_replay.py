@@ -22,9 +22,11 @@ from typing import Any
 
 from eventlog._dataclass import dataclass
 from eventlog._errors import RefusedValueError
+from recovery._before_loop import BeforeLoop
 from recovery._earlier import Earlier
 from recovery._errors import ApprovalDeniedError, PermanentError
 from recovery._events import (
+    RESUMED,
     AttemptFailed,
     CallAbandoned,
     CallDecided,
@@ -41,7 +43,7 @@ from recovery._events import (
     StepStarted,
     ValueRecorded,
 )
-from recovery._keys import UNDO_CALL, CallKey, outer_call
+from recovery._keys import UNDO_CALL, CallKey, outer_call, step_scope
 from recovery._lost import Losses, losses_in
 
 # Of what was dropped, code that comes to it again records these anew; calls are served to it.
@@ -84,11 +86,18 @@ class RecordedCall:
     unsure: bool = False
     # Whether it was made in an attempt, at a call around it, that is over: see _earlier.
     past: bool = False
+    place: str | None = None  # whether before the loop of steps: see CallIntended.loop
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether it has a place in the order of the record. What was made before the loop of a
+        resumed run came behind what the steps had recorded by then, and comes before it now."""
+        return not (self.intent.lost or self.past or self.place == RESUMED)
 
     @property
     def turn(self) -> int:
         """Where its outcome stands in the order of the record; 0 where it has no place there."""
-        return 0 if self.intent.lost or self.past else self.last_lsn
+        return self.last_lsn if self.is_placed else 0
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -175,6 +184,7 @@ class Replay:
     # Calls up to this LSN that have an outcome are served if they are made again, and not missed
     # if they are not.
     optional: int = 0
+    before_loop: BeforeLoop = field(default_factory=BeforeLoop)
     losses: Losses | None = None  # what may have been among records that are lost
     earlier: Earlier = field(default_factory=Earlier)  # what attempts that are over have left
     _calls: dict[CallKey, RecordedCall] = field(default_factory=dict)
@@ -192,16 +202,22 @@ class Replay:
 
     @classmethod
     def of(
-        cls, events: Iterable[tuple[int, int, Event]], optional: int = 0, step: int = 0
+        cls,
+        events: Iterable[tuple[int, int, Event]],
+        optional: int = 0,
+        at: tuple[int, int] = (0, 0),
     ) -> Replay:
-        """The replay of (LSN, time in ns, event) in the order of the log, behind ``step``."""
-        replay = cls()
+        """The replay of (LSN, time in ns, event) in the order of the log. ``at``: the checkpoint
+        with which it begins, its step and its LSN."""
+        step, behind = at
+        replay = cls(before_loop=BeforeLoop(behind, optional))
         known = list(events)
         replay.losses = losses_in(known, step)
         dropped = dropped_by(event for _, _, event in known)
         replay._dropped = dropped
         for lsn, time_ns, event in known:
-            if not (lsn in dropped and isinstance(event, RECORDED_ANEW)):
+            is_in_checkpoint = lsn <= behind and isinstance(event, MessagesChanged)
+            if not (is_in_checkpoint or (lsn in dropped and isinstance(event, RECORDED_ANEW))):
                 replay._add(lsn, time_ns, event)
         # Nobody asks for a call inside a call that is itself served.
         calls = replay._calls = {
@@ -209,7 +225,7 @@ class Replay:
             if not replay._covered(call.key.scope, call.lsn, lambda outer: outer.done)
         }  # fmt: skip
         wanted = [call for call in calls.values() if call.lsn not in dropped]
-        placed = [call for call in wanted if not (call.intent.lost or call.past)]
+        placed = [call for call in wanted if call.is_placed]
         opened = [(call.lsn, call.key.scope) for call in placed]
         opened += [(call.last_lsn, call.key.scope) for call in placed if call.done]
         opened += [(lsn, value.scope) for lsn, value in replay._values.values() if lsn]
@@ -228,6 +244,7 @@ class Replay:
                 key = event.identity
                 call = RecordedCall(lsn, time_ns, event, key, self._step_ns or time_ns)
                 self._calls[key] = self._by_lsn[lsn] = call
+                self.before_loop.add(call, self._by_lsn.get(outer_call(key.scope)))
                 self.earlier.add_call(call)
             case CallResolved(undo=True):
                 pass
@@ -297,14 +314,25 @@ class Replay:
         """The recorded call of this identity; each is given out once."""
         call = self._calls.pop(key, None)
         if call is not None:
-            unplaced = bool(call.intent.lost) or call.past  # in the order of the record
-            self.claims += unplaced
-            self.done_again(0 if unplaced else call.lsn)
+            self.claims += not call.is_placed
+            self.done_again(call.lsn if call.is_placed else 0)
+            self.before_loop.made_again(call)
             while self._left and self._left[0].key not in self._calls:
                 self._left.popleft()
             if call.done:
                 self.over(call.lsn)
         return call
+
+    def claim_counterpart(self, key: CallKey) -> RecordedCall | None:
+        """The recorded call before the loop in whose place this one is. Also given out once."""
+        call = self.before_loop.counterpart(key, self._calls)
+        return None if call is None else self.claim(call.key)
+
+    def enter_loop(self) -> None:
+        """What the code before the loop has not made again is not waited for any more."""
+        passed = {*self.before_loop.passed(self._calls.values())}
+        passed |= {lsn for lsn, value in self._values.values() if value.scope == step_scope(0)}
+        self._claimed |= passed & {lsn for lsn, _ in self._open}
 
     def over(self, lsn: int) -> None:
         """The call has its outcome, which covers what was recorded inside it, and was claimed: it
@@ -463,6 +491,8 @@ class Replay:
 
     def _is_optional(self, call: RecordedCall) -> bool:
         if call.past and not (call.in_doubt and call.intent.after_crash != "retry"):
+            return True
+        if self.before_loop.may_miss(call):
             return True
         return call.lsn in self._dropped or (call.done and call.lsn <= self.optional)
 

@@ -402,7 +402,8 @@ class Run(_Drivers):
         """The steps of the run, numbered from 1, without end: leave the loop to end it.
 
         A checkpoint is taken between steps. Only ``state`` and ``messages`` are carried over one:
-        after a crash the loop goes on behind the last checkpoint, with fresh local variables.
+        after a crash the agent function is called again with these, and the loop goes on behind the
+        last checkpoint. Local variables are fresh then, unless ``checkpoint_every_n`` is None.
         """
         self.claim_steps()
         return _Steps(self)

@@ -35,7 +35,9 @@ class Options(TypedDict, total=False):
     count), so that what a recovery has to read stays below that and a step more.
     ``park_after_s``: when all that a run has done for so long is to wait, and it will for longer
     still, it parks (WaitingError) instead of keeping its process; None waits in the process. Longer
-    than what the agent does on its own between two calls.
+    than what the agent does on its own between two calls. ``check_locals``: whether to warn, in log
+    "recovery", of local variables that a resumed run would lose; once for each agent function, by
+    its source (True).
     """
 
     max_recoveries: int
@@ -46,19 +48,20 @@ class Options(TypedDict, total=False):
     budget: Budget | None
     checkpoint_every_bytes: int | None
     park_after_s: float | None
+    check_locals: bool
 
 
 class ChildOptions(Options, total=False):
     """What run.child can be given besides: as for a RecoverableAgent."""
 
-    checkpoint_every_n: int
+    checkpoint_every_n: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Options with their defaults."""
 
-    checkpoint_every_n: int = 3
+    checkpoint_every_n: int | None = 3
     max_recoveries: int = 3
     after_crash: AfterCrash | Mapping[str, AfterCrash] | None = None
     stop_on: Sequence[Signals] = ()
@@ -67,11 +70,17 @@ class Settings:
     budget: Budget | None = None
     checkpoint_every_bytes: int | None = None
     park_after_s: float | None = None
+    check_locals: bool = True
 
     def __post_init__(self) -> None:
-        if self.checkpoint_every_n < 1:
-            raise ValueError(f"checkpoint_every_n is 1 or more, not {self.checkpoint_every_n}")
-        size = self.checkpoint_every_bytes
+        every, size = self.checkpoint_every_n, self.checkpoint_every_bytes
+        if every is not None and every < 1:
+            raise ValueError(f"checkpoint_every_n is 1 or more, or None for none, not {every}")
+        if every is None and size is not None:
+            raise ValueError(
+                "checkpoint_every_n=None takes no checkpoints, checkpoint_every_bytes= asks for "
+                "some: leave one of them out"
+            )
         if size is not None and size < 1:
             raise ValueError(f"checkpoint_every_bytes is 1 or more, not {size}")
         if self.max_children < 1:
@@ -86,6 +95,8 @@ class Settings:
 
     def is_due(self, steps: int, size: int) -> bool:
         """Whether to take a checkpoint behind so many steps, of so many recorded bytes."""
+        if self.checkpoint_every_n is None:
+            return False
         limit = self.checkpoint_every_bytes
         much = limit is not None and steps > 0 and size >= limit
         return much or steps >= self.checkpoint_every_n

@@ -128,7 +128,7 @@ def skim_run(log: RunRecords, run_id: str) -> Skimmed:
     entries = [*skimmed(point.prologue, lost), *tail]
     started = next((event for _, _, event in entries if isinstance(event, RunStarted)), None)
     origin = ForkedFrom.of(started)
-    replay = Replay.of(entries, origin.optional if origin else 0, point.step)
+    replay = Replay.of(entries, origin.optional if origin else 0, (point.step, point.lsn))
     if replay.losses is not None:
         lost += unrepaired(replay.losses, started)
     return Skimmed(

@@ -130,6 +130,7 @@ class Restored:
 
     borrowed: int = 0  # bytes of the messages that are elsewhere in the log (see _parts)
     timestamp_text: str | None = None  # as it was given, where that was text
+    removed: tuple[str, ...] = ()
 
     def forget(self) -> None:
         """State and messages are the run's now, and change: what they were need not be kept."""
@@ -140,7 +141,8 @@ class Restored:
 class Checkpointed:
     """What goes into a snapshot besides state and messages.
 
-    ``grown``: bytes that were recorded since the snapshot before.
+    ``grown``: bytes that were recorded since the snapshot before. ``removed``: keys of the state
+    that were there when a loop of steps was entered, and are not any more.
     """
 
     run_id: str
@@ -154,6 +156,7 @@ class Checkpointed:
     carried: Mapping[str, Any] = field(default_factory=dict)
     grown: int = 0
     timestamp_text: str | None = None
+    removed: tuple[str, ...] = ()
 
 
 class SnapshotWriter:
@@ -218,6 +221,8 @@ class SnapshotWriter:
         }  # fmt: skip
         if what.timestamp_text is not None:
             body["timestamp_text"] = what.timestamp_text
+        if what.removed:
+            body["removed"] = list(what.removed)
         if self.measures:
             body["generation"] = [generation.first, generation.size, list(generation.prologue)]
         parts = {key: value if type(value) is Packed else pack(value, key)
@@ -367,6 +372,7 @@ def _restore(source: Source, snapshot: Snapshot, read: Callable[[Packed], Any]) 
         body["carried"],
         {key: (digest(value), at, len(value)) for key, (value, at) in state_at.items()}, bases,
         body["generation"].with_more(len(snapshot.packed)), borrowed, body["timestamp_text"],
+        tuple(body["removed"]),
     )  # fmt: skip
 
 
@@ -387,6 +393,9 @@ def _body(record: Record) -> dict[str, Any]:
             raise BrokenCheckpointError(f"its {name} is a {type(body[name]).__name__}")
     if min(body["step"], body["index"], body["keep"], body["recoveries"]) < 0:
         raise BrokenCheckpointError("it has negative numbers")
+    body.setdefault("removed", [])
+    if type(body["removed"]) is not list or {*map(type, body["removed"])} - {str}:
+        raise BrokenCheckpointError("keys that its state has no more are no texts")
     lsns = [*body["bases"], *body["prologue"]]
     if not all(type(lsn) is int and 0 < lsn < record.lsn for lsn in lsns):
         raise BrokenCheckpointError("it refers to records that are not before it")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +16,7 @@ from typing import Any, NoReturn, Self
 
 from eventlog import RefusedValueError
 from eventlog._dataclass import dataclass
-from recovery._call import call_site, protocol
+from recovery._call import protocol
 from recovery._core import RunCore
 from recovery._drive import drive, drive_async
 from recovery._effects import Effect, Invoke
@@ -25,6 +24,7 @@ from recovery._errors import RecoveryError
 from recovery._tool import Arguments, ToolSpec, is_generator
 from recovery._turns import tasks_of
 from recovery._values import digest, pack, unpack
+from recovery._where import call_site, is_over, present
 
 _END = object()  # of a generator
 _NONE = object()  # no result yet
@@ -94,7 +94,7 @@ class _Stream:
     def is_left(self, *, ended: bool = False) -> bool:
         """Whether whoever has had the last chunk does something else now, or is ``ended``."""
         owner = self._run.streams.get(self)
-        return owner is _present() or (ended and _is_over(owner))
+        return owner is present() or (ended and is_over(owner))
 
     def refuse(self, what: str = "something was done") -> NoReturn:
         """Stop the run, for the stream was left open."""
@@ -207,10 +207,11 @@ class _Stream:
             return None
         finally:
             self._busy = False
-        self._run.streams[self] = _present()
+        self._run.streams[self] = present()
         self._given += 1
         power_of_two = not self._given & (self._given - 1)
         self._held = self._state_digest() if power_of_two or not self._is_large else None
+from recovery._where import call_site, is_over, present
         return item
 
     def _state_digest(self) -> bytes | None:
@@ -316,24 +317,12 @@ class SyncStream(_Stream):
         self.__exit__(None, None, None)
 
 
-def _present() -> object:
-    """Who is at work here: a task, or a thread."""
-    if asyncio._get_running_loop() is not None:
-        return asyncio.current_task()
-    return threading.current_thread()
-
-
+from recovery._where import call_site, is_over, present
 def _nobody_beside(run: RunCore) -> bool:
     """Whether no other call, and no other task, of the agent is under way."""
     loop = asyncio._get_running_loop()
     tasks = () if loop is None else tasks_of(run, loop, {asyncio.current_task(loop)})
     return run.in_flight <= 1 and not any(True for _ in tasks)
-
-
-def _is_over(owner: object) -> bool:
-    if isinstance(owner, asyncio.Task):
-        return owner.done()
-    return isinstance(owner, threading.Thread) and not owner.is_alive()
 
 
 class _Source:

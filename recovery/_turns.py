@@ -49,6 +49,7 @@ ORDER_WAIT_S = {Held.HELD: 0.0, Held.SHARED: 0.5, Held.MOVING: 600.0}
 # has changed; stopping a run is safe, but for nothing if it was only slow.
 THREADS_ORDER_WAIT_S = {Held.HELD: 0.0, Held.SHARED: 0.5, Held.MOVING: 10.0}
 STRICT_WAIT_S = {Held.HELD: 0.0, Held.SHARED: 60.0, Held.MOVING: 600.0}
+BEFORE_LOOP_WAIT_S = 0.5
 # A task that waits for so many things, one after the other, and makes no call, has something else
 # to do: no outcome waits for it any more.
 MOVES_MAX = 5
@@ -207,7 +208,7 @@ class Turns:
             self._warn_after = 2 * waited
             warn(self._run, waited, [_whereabouts(task) for task in moving])
         limits = ORDER_WAIT_S if in_order else STRICT_WAIT_S
-        return bool(waited >= limits[held])
+        return bool(waited >= limit_of(self._run, limits, held))
 
     def _held(self, in_order: bool) -> tuple[Held, list[Any]]:
         """What the agent's tasks wait for, and those that move by themselves."""
@@ -234,6 +235,12 @@ class Turns:
         moves += int(last is not waits_for)
         self._moves[task] = waits_for, moves
         return bool(moves > MOVES_MAX)
+
+
+def limit_of(run: RunCore, limits: dict[Held, float], held: Held) -> float:
+    """How long to wait. Before the loop of steps of a resumed run calls may be left out, and others
+    may be new."""
+    return min(limits[held], BEFORE_LOOP_WAIT_S) if run.before_loop else limits[held]
 
 
 def warn(run: RunCore, waited: float, moving: Sequence[str]) -> None:
@@ -308,7 +315,7 @@ class ThreadTurns:
             if held < Held.MOVING and me is self._home and self._run.in_flight <= 1:
                 limit = GRACE_S if others else 0.0
             else:
-                limit = max(limits[held], GRACE_S)
+                limit = max(limit_of(self._run, limits, held), GRACE_S)
             if now - since >= limit:
                 break
             if now - since > warn_after and not wait.turn:

@@ -21,6 +21,7 @@ from eventlog._record import decode as decode_document
 from recovery._coded import BY_CODE, BY_TYPE, Codec, ExtType, Layout, codec_of, holds, revive
 from recovery._errors import UnreadableValueError
 from recovery._frozen import FrozenDict, FrozenList
+from recovery._run_state import RunState
 
 EXT_REF, EXT_MESSAGES, EXT_UNKNOWN, EXT_REDACTED, EXT_PARTS = 1, 2, 3, 22, 23
 
@@ -147,7 +148,7 @@ def _default(value: Any) -> Any:
             return ExtType(codec.code, codec.encode(value))
         raise TypeError
     match value:
-        case FrozenDict():
+        case FrozenDict() | RunState():
             return dict(value)
         case FrozenList() | Conversation():
             return list(value)

@@ -121,11 +121,13 @@ def _in_turn(run: RunCore, waiting: Waiting, turn: int) -> Generator[Wait, None,
     scope = run.here()
     waiting.due = True
     try:
+        # Before the loop of a resumed run, what is recorded of the steps is yet to come.
         yield Wait(
-            lambda: run.ends(scope) or (run.has_begun() and run.replay.is_next(turn)), turn=turn
+            lambda: run.ends(scope) or run.before_loop or run.replay.is_next(turn), turn=turn
         )
         run.check()
-        run.replay.wait_no_more(turn)
+        if not run.before_loop:
+            run.replay.wait_no_more(turn)
     finally:
         waiting.due = False
 

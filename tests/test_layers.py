@@ -54,6 +54,8 @@ PURE = {
     "recovery._events",
     "recovery._replay",
     "recovery._earlier",
+    "recovery._before_loop",
+    "recovery._run_state",
     "recovery._retry",
     "recovery._difference",
     "recovery._keys",

@@ -71,10 +71,8 @@ class Walk:
     async def agent(self, run: Run) -> dict[str, Any]:
         """The agent function."""
         check_task(run.run_id, run.task, self.graph)
-        self.standing, self.under_way = None, {}
+        self.standing, self.under_way = begun(run, self.graph), {}
         async for _ in run.steps():
-            if self.standing is None:  # behind a checkpoint its messages are there only now
-                self.standing = begun(run, self.graph)
             await self._step(run, self.standing)
             if not self.standing.pending:
                 return finished(self.standing)
@@ -257,7 +255,7 @@ def check_task(run_id: str, task: Any, graph: Graph) -> None:
 
 
 def begun(run: Run, graph: Graph) -> Standing:
-    """Where the run stands at the beginning of the first step in this process."""
+    """Where the run stands when this process takes it up."""
     try:
         return Standing.of(graph.start, run.task["input"], run.messages)
     except (KeyError, TypeError) as exc:

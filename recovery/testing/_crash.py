@@ -186,6 +186,8 @@ class Sweep:
                        executions=list(trial.executions))  # fmt: skip
 
     def _note(self, hints: Hints) -> None:
+        if hints.lost is not None:
+            self._say(str(hints.lost))
         for hint in hints.changing:
             self._say(f"not the same in each run: {hint}")
         watched = {function.__name__ for function in self.world.watch.functions}

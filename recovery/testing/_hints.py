@@ -17,6 +17,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from recovery._agent import RecoverableAgent
+from recovery._agent_source import LostLocals, locals_lost_by
 from recovery._tool import current_call
 from recovery.testing._code import at, is_users
 
@@ -59,13 +61,16 @@ class Hints:
 
     def __init__(self) -> None:
         self.changing: dict[str, None] = {}  # sentences
+        self.lost: LostLocals | None = None
         self._functions: dict[str, None] = {}
         self._parts: set[str] = set()  # of the agent
         self._python: dict[int, tuple[str, str]] = {}
 
     @contextmanager
-    def looking(self) -> Iterator[None]:
-        """Look at all that the present thread does."""
+    def looking(self, agent: RecoverableAgent) -> Iterator[None]:
+        """Look at all that the present thread does, and at the agent's source."""
+        if agent.settings.check_locals and agent.settings.checkpoint_every_n is not None:
+            self.lost = locals_lost_by(agent.agent_fn)
         self._python = {id(code): found for code, found in _python_functions().items()}
         before = sys.getprofile()
         sys.setprofile(self._profile)

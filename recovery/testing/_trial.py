@@ -164,7 +164,7 @@ class Trial:
             loop.set_task_factory(watched_task)
         try:
             self.world.watch.life = life
-            with nullcontext() if hints is None else hints.looking():
+            with nullcontext() if hints is None else hints.looking(agent):
                 if loop is None:
                     done = agent.run_with_recovery_sync(self.world.task, RUN_ID)
                 else:

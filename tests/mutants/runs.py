@@ -6,6 +6,7 @@ from tests.mutants._mutant import Edit, Mutant
 
 CONVERSATION = "recovery/_conversation.py"
 CORE, AGENT, HISTORY = "recovery/_core.py", "recovery/_agent.py", "recovery/_history.py"
+LOOP = "recovery/_loop.py"
 SNAPSHOTS, MESSAGES, CHECKPOINT = (
     "recovery/_snapshots.py", "recovery/_messages.py", "recovery/_checkpoint.py",
 )  # fmt: skip
@@ -154,13 +155,13 @@ MUTANTS = [
     Mutant(
         "state-not-restored",
         "A recovery begins with an empty state.",
-        [Edit(CORE, "        self.state = restored.state\n", "")],
+        [Edit(LOOP, "            self.state.restore(restored.state)\n", "")],
         [RARE],
     ),
     Mutant(
         "messages-not-restored",
         "A recovery begins with an empty conversation.",
-        [Edit(CORE, "        self._messages.restore(restored.messages, restored.refs)\n", "")],
+        [Edit(LOOP, "            self.messages.restore(restored.messages, restored.refs)\n", "")],
         [AGENTS + "test_an_agent_that_raises_at_step_5_goes_on_from_the_checkpoint_of_step_3"],
     ),
     Mutant(

@@ -45,7 +45,7 @@ MUTANTS = [
     Mutant(
         "restored-state-is-kept",
         "What a checkpoint restored is held beside what the run has made of it since.",
-        [Edit(CORE, "        restored.forget()\n", "")],
+        [Edit("recovery/_loop.py", "            restored.forget()\n", "")],
         [HOLDING],
     ),
     Mutant(

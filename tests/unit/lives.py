@@ -11,6 +11,7 @@ import pytest
 
 from eventlog.testing import SimulatedDisk
 from recovery import CheckpointStore, RecoverableAgent, tool
+from recovery import _coded as coded
 from recovery._events import Event, decode
 from recovery.stores.protocol import LogStore
 from recovery.testing._time import Clock
@@ -44,6 +45,18 @@ def recorded(store: CheckpointStore, *wanted: type[Event]) -> list[Any]:
     with reader:
         events = [event for record in reader.records() if (event := decode(record)) is not None]
     return [event for event in events if not wanted or isinstance(event, wanted)]
+
+
+OURS = frozenset(coded.BY_NAME)  # types of the library itself that have names
+
+
+def forget() -> None:
+    """What a test has registered is not any more."""
+    for name in coded.BY_NAME.keys() - OURS:
+        del coded.BY_NAME[name]
+    for kind, codec in list(coded.BY_TYPE.items()):
+        if codec.name and codec.name not in OURS:
+            del coded.BY_TYPE[kind]
 
 
 class Died(BaseException):

@@ -145,9 +145,10 @@ def test_code_before_the_first_step_may_diverge(greeted: bool) -> None:
     accept(store, "run")
     store = died(new, store, 1)
     found = resume(new, store, 1)
-    # The conversation is that of the checkpoint, which the old code had taken.
+    # The conversation is that of the checkpoint, which the old code had taken; and so is what was
+    # sent before the loop, by whatever words.
     assert found[:3] == ["sent hello", "sent a 1", "sent b 1"]
-    assert executed["good morning"] == greeted
+    assert not executed["good morning"]
 
 
 def test_an_agent_that_returns_early_may() -> None:

@@ -39,6 +39,7 @@ from recovery import _coded as coded
 from recovery._frozen import FrozenSet
 from recovery._messages import Messages
 from recovery._values import digest, pack, pack_arguments, pack_message, unpack, unpack_frozen
+from tests.unit.lives import OURS, forget
 
 
 @pytest.fixture(autouse=True)
@@ -46,12 +47,6 @@ def _registrations() -> Iterator[None]:
     """What a test registers is forgotten after it."""
     yield
     forget()
-
-
-def forget() -> None:
-    coded.BY_NAME.clear()
-    for kind in [kind for kind, codec in coded.BY_TYPE.items() if codec.name]:
-        del coded.BY_TYPE[kind]
 
 
 # -- types of users
@@ -615,7 +610,7 @@ def test_a_class_that_is_defined_again_takes_the_place_of_the_old_one():
 def test_what_cannot_be_registered(cls, options, why):
     with pytest.raises((TypeError, ValueError), match=why):
         register(cls, **options)
-    assert not [codec.name for codec in coded.BY_TYPE.values() if codec.name]
+    assert not {codec.name for codec in coded.BY_TYPE.values() if codec.name} - OURS
 
 
 def test_threads_that_register_at_once_agree():

@@ -30,13 +30,7 @@ from recovery import (
 )
 from recovery import _coded as coded
 from recovery._values import pack
-from tests.unit.lives import Died, after_death, die_in, disk_store, run
-
-
-def forget() -> None:
-    coded.BY_NAME.clear()
-    for kind in [kind for kind, codec in coded.BY_TYPE.items() if codec.name]:
-        del coded.BY_TYPE[kind]
+from tests.unit.lives import Died, after_death, die_in, disk_store, forget, run
 
 
 @pytest.fixture(autouse=True)

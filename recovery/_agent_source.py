@@ -1,0 +1,159 @@
+"""What an agent function's source says: whether a resumed run would lose local variables."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import logging
+import textwrap
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+from eventlog._dataclass import dataclass
+from recovery._locals import FunctionNode, LostLocal, has_loop, lost_locals
+from recovery._turn_of_loop import name_of
+
+_logger = logging.getLogger("recovery")
+
+_CALL = "__call__"
+DEPTH_MAX = 4  # of functions that pass the run on
+_told: set[CodeType] = set()  # the functions of this process that were looked at
+
+
+@dataclass(frozen=True, slots=True)
+class LostLocals:
+    """The local variables that a resumption of this function would lose."""
+
+    name: str
+    file: str
+    line: int
+    found: tuple[LostLocal, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"agent {self.name} ({self.file}:{self.line}): a resumed run loses "
+            f"{', '.join(map(self._shown, self.found))}. A checkpoint holds run.state and "
+            "run.messages; local variables are made anew by the code before the loop of steps. "
+            "Keep such a value in run.state, or take no checkpoints: checkpoint_every_n=None "
+            "replays the function from its first line."
+        )
+
+    def _shown(self, lost: LostLocal) -> str:
+        inside = " by a tool, which is not executed again on replay" if lost.in_call else ""
+        return (
+            f"local variable {lost.name!r} (made in line {lost.made}, changed in line "
+            f"{lost.changed}{inside})"
+        )
+
+
+def warn_of_lost_locals(agent_fn: Callable[..., Any]) -> None:
+    """Say in the log which local variables would be lost, once for each function of a process."""
+    codes = {found.code for found in _functions(agent_fn)}
+    if codes <= _told:
+        return
+    _told.update(codes)
+    found = locals_lost_by(agent_fn)
+    if found is not None:
+        _logger.warning("%s (check_locals=False turns this warning off.)", found)
+
+
+def locals_lost_by(agent_fn: Callable[..., Any]) -> LostLocals | None:
+    """Which local variables a resumption would lose; None if none, or the source is not there."""
+    seen: set[CodeType] = set()
+    given = len(agent_fn.args) if isinstance(agent_fn, functools.partial) else 0
+    to_see = deque((found, given, 0) for found in _functions(agent_fn))
+    while to_see:
+        found, at, depth = to_see.popleft()
+        node = _parsed(found.code)
+        run = None if node is None or found.code in seen else _parameter(node, at)
+        seen.add(found.code)
+        if node is None or run is None:
+            continue
+        if has_loop(node, run):
+            where, lost = Path(found.code.co_filename).name, tuple(lost_locals(node, run))
+            name = found.function.__qualname__
+            return LostLocals(name, where, node.lineno, lost) if lost else None
+        if depth < DEPTH_MAX:
+            to_see += [(one, where, depth + 1) for one, where in _passed_on(found, node, run)]
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A function, and the class of the object to which it belongs as a method."""
+
+    function: FunctionType
+    owner: type | None
+
+    @property
+    def code(self) -> CodeType:
+        return self.function.__code__
+
+
+def _functions(agent_fn: Any) -> Iterator[_Function]:
+    """The function that an agent comes down to, and those that a decorator has around it."""
+    owner = None
+    while True:
+        if isinstance(agent_fn, functools.partial):
+            agent_fn = agent_fn.func
+        elif inspect.ismethod(agent_fn):
+            owner, agent_fn = type(agent_fn.__self__), agent_fn.__func__
+        elif hasattr(agent_fn, "__wrapped__"):
+            agent_fn = agent_fn.__wrapped__
+        else:
+            break
+    if not isinstance(agent_fn, FunctionType):  # an object that can be called
+        owner, agent_fn = type(agent_fn), getattr(type(agent_fn), _CALL, None)
+    if not isinstance(agent_fn, FunctionType):
+        return
+    yield _Function(agent_fn, owner)
+    for cell in agent_fn.__closure__ or ():
+        try:
+            inner = cell.cell_contents
+        except ValueError:  # not made yet
+            continue
+        function = getattr(inner, "__func__", inner)
+        if isinstance(function, FunctionType):
+            yield _Function(function, owner if function is inner else type(inner.__self__))
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(code: CodeType) -> FunctionNode | None:
+    try:
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None  # there is no source, or no function in it: a lambda, code that was made
+    ast.increment_lineno(tree, first - 1)
+    node = tree.body[0] if tree.body else None
+    return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+
+def _parameter(node: FunctionNode, at: int) -> str | None:
+    """What a function calls its argument number ``at``, without the object of a method."""
+    names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+    names = names[names[:1] in (["self"], ["cls"]) :]
+    return names[at] if at < len(names) else None
+
+
+def _passed_on(found: _Function, node: FunctionNode, run: str) -> Iterator[tuple[_Function, int]]:
+    """The functions to which it gives the run, and as which of their arguments."""
+    free = inspect.getclosurevars(found.function)
+    known = {**free.globals, **free.nonlocals}
+    for call in ast.walk(node):
+        given = [name_of(one) for one in call.args] if isinstance(call, ast.Call) else []
+        if run not in given:
+            continue
+        match call:
+            case ast.Call(func=ast.Name(id=name)):
+                called = known.get(name)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)):
+                called = getattr(found.owner, name, None)
+            case _:
+                continue
+        for one in _functions(called):
+            yield _Function(one.function, one.owner or found.owner), given.index(run)

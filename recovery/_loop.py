@@ -1,0 +1,85 @@
+"""The loop of steps of a run: whether it has begun, and the state and messages that it carries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from recovery._errors import RecoveryError
+from recovery._events import BEFORE, BESIDE, RESUMED
+from recovery._keys import step_scope
+from recovery._messages import Messages
+from recovery._run_state import RunState
+from recovery._where import call_site, is_over, present
+
+if TYPE_CHECKING:
+    from recovery._core import RunCore
+    from recovery._history import History
+
+
+class Loop:
+    """A run's state and messages, from the first line of the agent function on.
+
+    In a run that is resumed from a checkpoint they are what that has. The changes that the code
+    before the loop makes were made, and saved, the first time: they are not made again.
+    """
+
+    def __init__(self, run: RunCore, history: History) -> None:
+        restored = history.restored
+        self._run, self._is_resumed = run, restored is not None
+        # Whether this is what the run itself does first: a fork with another task has a checkpoint,
+        # which the code before its loop has not made.
+        self._is_first = restored is None or (
+            history.has_another_task and not run.replay.later_steps(restored.step)
+        )
+        self.entered = False
+        self._within: object = None  # the task or thread in which the loop is
+        # Keys of the state that were there when a loop was entered, and need not be now.
+        self._known: Collection[str] = ()
+        self.state = RunState(self.check_place)
+        self.messages = Messages(run.conversation.record)
+        if restored is not None:
+            self.state.restore(restored.state)
+            self._known = restored.removed
+            self.messages.restore(restored.messages, restored.refs)
+            self.messages.is_past = True
+            restored.forget()
+
+    @property
+    def is_before(self) -> bool:
+        """Whether the code before the loop is at work again, in a resumed run."""
+        return self._is_resumed and not self.entered
+
+    def enter(self) -> None:
+        """The loop begins: from here on changes are made."""
+        if self.is_before:
+            self.messages.is_past = False
+            self.state.enter_loop(self._known)
+            self._run.replay.enter_loop()
+        self.entered, self._within = True, present()
+        self._known = {*self._known, *self.state}
+
+    def removed(self) -> tuple[str, ...]:
+        """The keys that the steps have removed from the state: a resumption sets them no more."""
+        return tuple(sorted({*self._known} - self.state.keys()))
+
+    def place_of(self, scope: str) -> str | None:
+        """Where a call of this scope is made, as CallIntended.loop says it."""
+        if scope != step_scope(0):
+            return None
+        if self.entered:
+            return BESIDE
+        return BEFORE if self._is_first else RESUMED
+
+    def check_place(self) -> None:
+        """RecoveryError for a change of state or messages that a resumption would make again."""
+        run = self._run
+        if not self.entered or run.settings.checkpoint_every_n is None:
+            return
+        if run.here().path == step_scope(0) and not is_over(self._within):
+            raise RecoveryError(
+                "run.state and run.messages were changed by a task that was started before the "
+                f"loop of steps ({call_site()}). A resumed run starts this task again, and it "
+                "would make the change twice. Start the task in a step, or have the loop make the "
+                "change; with checkpoint_every_n=None it is allowed."
+            )

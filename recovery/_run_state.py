@@ -1,0 +1,187 @@
+"""``run.state``: a dict, and what it was before the loop of steps of a resumed run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from copy import deepcopy
+from operator import is_
+from typing import Any
+
+_MISSING: Any = object()
+
+
+class RunState(dict[str, Any]):
+    """A dict that is saved with each checkpoint. Copies of it are plain dicts.
+
+    Before the loop of steps of a resumed run it holds what the checkpoint has: changes that are
+    made then were made, and saved, the first time, and are not made again. ``guard`` is called
+    before each other change, and raises what forbids it.
+    """
+
+    __slots__ = ("_guard", "_inside", "_restored")
+
+    def __init__(self, guard: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self._guard = guard
+        self._restored: frozenset[str] | None = None  # keys, until the loop of steps is entered
+        self._inside: Contents | None = None  # what the values hold, until then
+
+    def restore(self, values: dict[str, Any]) -> None:
+        """Hold these values, and make no change of them, until ``enter_loop``."""
+        super().update(values)
+        self._restored = frozenset(values)
+        self._inside = Contents(values.values())
+
+    def enter_loop(self, dropped: Iterable[str]) -> None:
+        """From here on changes are made. Those made inside restored values are taken back.
+
+        A key that the checkpoint does not have may be new. One of those in ``dropped`` is not: it
+        was set before the loop the first time too, and the steps have removed it.
+        """
+        if self._inside is not None:
+            self._inside.put_back()
+            for key in dropped:
+                super().pop(key, None)
+        self._restored = self._inside = None
+
+    def _makes(self, key: str) -> bool:
+        """Whether a change of this key is made; raises where none is allowed."""
+        self._guard()
+        return self._restored is None or key not in self._restored
+
+    # -- the methods of dict that change it
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if self._makes(key):
+            super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        if self._makes(key):
+            super().__delitem__(key)
+
+    def setdefault(self, key: str, default: Any = None, /) -> Any:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def pop(self, key: str, default: Any = _MISSING, /) -> Any:
+        value = self[key] if default is _MISSING else self.get(key, default)
+        if key in self:
+            del self[key]
+        return value
+
+    def popitem(self) -> tuple[str, Any]:
+        if not self:
+            return super().popitem()  # raises
+        key = next(reversed(self))
+        return key, self.pop(key)
+
+    def clear(self) -> None:
+        for key in list(self):
+            del self[key]
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        for key, value in dict(*args, **kwargs).items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> RunState:  # type: ignore[override,misc]
+        self.update(other)
+        return self
+
+    def become(self, values: Any) -> None:
+        """Hold these values and no others: what ``run.state = values`` does."""
+        if values is self:  # `run.state |= ...` assigns the dict to itself
+            return
+        new = dict(values)
+        self.clear()
+        self.update(new)
+
+    # -- copies
+
+    def __copy__(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __deepcopy__(self, memo: Any) -> dict[str, Any]:
+        return deepcopy(dict(self), memo)
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+
+class Contents:
+    """What lists, dicts, sets and other objects hold, at any depth, to put it back in place."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self._held: list[tuple[Any, Any]] = []
+        known: set[int] = set()
+        to_see = list(values)
+        while to_see:
+            value = to_see.pop()
+            if type(value) in _UNCHANGING or id(value) in known:
+                continue
+            known.add(id(value))
+            held = _contents_of(value)
+            if held is not None:
+                self._held.append((value, held))
+            to_see += _inside(value if held is None else held)
+
+    def put_back(self) -> None:
+        """Each object holds again what it did. All objects are the ones that they were."""
+        for value, held in self._held:
+            _put_back(value, held)
+
+
+_UNCHANGING = frozenset({str, bytes, int, float, bool, type(None), complex})
+
+
+def _contents_of(value: Any) -> Any:
+    """A copy of what an object holds itself; None for one that cannot be changed."""
+    match value:
+        case list():
+            return list(value)
+        case dict():
+            return dict(value)
+        case set():
+            return set(value)
+        case bytearray():
+            return bytes(value)
+        case tuple() | frozenset():
+            return None
+    if hasattr(value, "__array__") and hasattr(value, "flags"):  # of numpy
+        return value.copy() if value.flags.writeable else None
+    fields = getattr(value, "__dict__", None)
+    return dict(fields) if isinstance(fields, dict) and not isinstance(value, type) else None
+
+
+def _inside(held: Any) -> Collection[Any]:
+    match held:
+        case dict():
+            return [*held.values()]
+        case list() | tuple() | set() | frozenset():
+            return held
+    return ()
+
+
+def _put_back(value: Any, held: Any) -> None:
+    match value:
+        case dict() if not _is_same(value, held):
+            value.clear()
+            value.update(held)
+        case list() if len(value) != len(held) or not all(map(is_, value, held)):
+            value[:] = held
+        case set() if value != held:
+            value.clear()
+            value.update(held)
+        case bytearray():
+            value[:] = held
+        case list() | dict() | set():
+            pass
+        case _ if hasattr(value, "__array__"):
+            value[...] = held
+        case _ if not _is_same(value.__dict__, held):
+            value.__dict__.clear()
+            value.__dict__.update(held)
+
+
+def _is_same(value: dict[Any, Any], held: dict[Any, Any]) -> bool:
+    return list(value) == list(held) and all(map(is_, value.values(), held.values()))
