@@ -103,23 +103,19 @@ class RecoverableAgent:
         self.agent_fn = agent_fn
         self.store = checkpoint_store or CheckpointStore(default_directory())
         self.settings = Settings(checkpoint_every_n, **options)
-        if checkpoint_every_n is None and self.store.retention.checkpoints:
-            raise ValueError(
-                "checkpoint_every_n=None takes no checkpoints, and the store's retention= removes "
-                "what is in front of one: nothing would ever be removed. Use a store with "
-                'retention="all", or take checkpoints.'
-            )
+        self._check_retention()
         self.recovery_count = 0
         self._lives = Lives()
 
     @property
-    def checkpoint_every_n(self) -> int:
+    def checkpoint_every_n(self) -> int | None:
         """Steps between checkpoints. Can be set: for runs that are begun or resumed afterwards."""
         return self.settings.checkpoint_every_n
 
     @checkpoint_every_n.setter
-    def checkpoint_every_n(self, steps: int) -> None:
+    def checkpoint_every_n(self, steps: int | None) -> None:
         self.settings = replace(self.settings, checkpoint_every_n=steps)
+        self._check_retention()
 
     def stop(self, why: str = "asked to") -> None:
         """Stop the runs of this agent in this process at their next safe point: to be resumed.
@@ -222,6 +218,14 @@ class RecoverableAgent:
             life.stop(StoppedError(life.run_id, "whoever awaited it was cancelled"))
             await asyncio.wait([thread], timeout=LANDING_S)
             raise
+
+    def _check_retention(self) -> None:
+        if self.settings.checkpoint_every_n is None and self.store.retention.checkpoints:
+            raise ValueError(
+                "checkpoint_every_n=None takes no checkpoints, and the store's retention= removes "
+                "what is in front of one: nothing would ever be removed. Use a store with "
+                'retention="all", or take checkpoints.'
+            )
 
     def _check_locals(self) -> None:
         if self.settings.check_locals and self.settings.checkpoint_every_n is not None:

@@ -42,7 +42,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "checkpoint_id": (str,), "run_id": (str,), "step": (int,), "timestamp": (int, float),
     "recoveries": (int,), "prologue": (list,), "index": (int,), "bases": (list,), "keep": (int,),
     "messages": (list,), "state": (dict,), "checksum": (str,),
-    "carried": (dict,), "timestamp_text": (str, type(None)),
+    "carried": (dict,), "removed": (list,), "timestamp_text": (str, type(None)),
 }  # fmt: skip
 
 
@@ -386,15 +386,14 @@ def _body(record: Record) -> dict[str, Any]:
         raise BrokenCheckpointError(f"version {version!r:.50} is not known to this library")
     body = {name: unpack(part) for name, part in parts.items() if name not in _SPLIT}
     body |= {name: split(parts[name]) for name, split in _SPLIT.items()}
-    body.setdefault("timestamp_text", None)  # of those that were given as text alone
+    body = {"timestamp_text": None, "removed": [], **body}  # which few have
     body["generation"] = Generation.of(body.get("generation"), record.lsn)
     for name, wanted in _TYPES.items():
         if type(body[name]) not in wanted:
             raise BrokenCheckpointError(f"its {name} is a {type(body[name]).__name__}")
     if min(body["step"], body["index"], body["keep"], body["recoveries"]) < 0:
         raise BrokenCheckpointError("it has negative numbers")
-    body.setdefault("removed", [])
-    if type(body["removed"]) is not list or {*map(type, body["removed"])} - {str}:
+    if {*map(type, body["removed"])} - {str}:
         raise BrokenCheckpointError("keys that its state has no more are no texts")
     lsns = [*body["bases"], *body["prologue"]]
     if not all(type(lsn) is int and 0 < lsn < record.lsn for lsn in lsns):

@@ -292,6 +292,17 @@ def test_without_checkpoints_nothing_is_lost(agent: Any) -> None:
     assert not report.notes
 
 
+def test_retention_without_checkpoints_is_refused() -> None:
+    pruned = CheckpointStore(MemoryStore(), retention="latest_only")
+    with pytest.raises(ValueError, match="retention"):
+        RecoverableAgent(chat, pruned, None)
+    agent = RecoverableAgent(chat, pruned)
+    with pytest.raises(ValueError, match="retention"):
+        agent.checkpoint_every_n = None
+    with pytest.raises(ValueError, match="checkpoint_every_bytes"):
+        RecoverableAgent(chat, CheckpointStore(MemoryStore()), None, checkpoint_every_bytes=1)
+
+
 def test_the_report_of_a_crash_test_names_them() -> None:
     """Even where the run is too short for a checkpoint, so that nothing differs."""
     report = crash_everywhere(lambda: RecoverableAgent(chat, CheckpointStore(), 100), "task")
