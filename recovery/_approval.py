@@ -21,7 +21,7 @@ from recovery._errors import ApprovalDeniedError
 from recovery._events import CallDecided, CallIntended
 from recovery._failure import failure
 from recovery._inbox import Decision
-from recovery._replay import RecordedCall
+from recovery._recorded import RecordedCall
 from recovery._tool import Arguments, Call, ToolSpec
 from recovery._waiting import Waiting, wait
 

@@ -23,7 +23,7 @@ from recovery._events import (
 )
 from recovery._failure import failure
 from recovery._keys import call_scope
-from recovery._replay import RecordedCall
+from recovery._recorded import RecordedCall
 from recovery._tool import Call, Scope, ToolSpec
 from recovery._values import pack
 

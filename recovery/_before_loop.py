@@ -25,7 +25,7 @@ from recovery._events import BEFORE, BESIDE, RESUMED
 from recovery._keys import CallKey, step_scope
 
 if TYPE_CHECKING:
-    from recovery._replay import RecordedCall
+    from recovery._recorded import RecordedCall
 
 Kind = tuple[str, bool]  # a tool, and whether it was given a call id
 

@@ -32,7 +32,7 @@ from recovery._events import (
 )
 from recovery._keys import CallKey, nested_key, step_of, step_scope
 from recovery._lost import Losses
-from recovery._replay import RecordedCall
+from recovery._recorded import RecordedCall
 from recovery._shorten import shorten
 from recovery._tool import Arguments, Call, ToolSpec, function_name
 from recovery._values import digest, pack, pack_arguments, unpack

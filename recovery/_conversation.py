@@ -9,7 +9,7 @@ from recovery._difference import differences
 from recovery._errors import RecoveryError, Sides
 from recovery._events import MessagesChanged
 from recovery._parts import Outcomes, Parts, refs_of
-from recovery._replay import RecordedChange
+from recovery._recorded import RecordedChange
 from recovery._shorten import shorten
 from recovery._values import Ref, unpack
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from recovery._compensation import Made
     from recovery._core import RunCore
     from recovery._history import History
-    from recovery._replay import RecordedCall
+    from recovery._recorded import RecordedCall
     from recovery._skimmed import Skimmed
 
 _logger = logging.getLogger("recovery")

@@ -27,7 +27,7 @@ from eventlog._dataclass import dataclass
 from recovery._keys import CallKey, call_scope, outer_call
 
 if TYPE_CHECKING:
-    from recovery._replay import RecordedCall
+    from recovery._recorded import RecordedCall
 
 ValueKey = tuple[str, str, int]  # scope, name, occurrence
 

@@ -14,19 +14,15 @@ claimed: a recorded call that nobody claims any more means that the code has cha
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import field
 from typing import Any
 
 from eventlog._dataclass import dataclass
-from eventlog._errors import RefusedValueError
 from recovery._before_loop import BeforeLoop
 from recovery._earlier import Earlier
-from recovery._errors import ApprovalDeniedError, PermanentError
 from recovery._events import (
-    RESUMED,
     AttemptFailed,
     CallAbandoned,
     CallDecided,
@@ -45,131 +41,15 @@ from recovery._events import (
 )
 from recovery._keys import UNDO_CALL, CallKey, outer_call, step_scope
 from recovery._lost import Losses, losses_in
+from recovery._recorded import About, RecordedCall, RecordedChange
 
 # Of what was dropped, code that comes to it again records these anew; calls are served to it.
 RECORDED_ANEW = (MessagesChanged, StepStarted)
 
 
-# Failures that stay: to make the call again would change nothing about them.
-_STAYS = {f"{kind.__module__}.{kind.__qualname__}"
-          for kind in (ApprovalDeniedError, PermanentError, RefusedValueError)}  # fmt: skip
-
-# What is recorded of a call after its intent.
-About = CallReturned | CallFailed | CallResolved | CallRetried | AttemptFailed | CallAbandoned
-
-
 def dropped_by(events: Iterable[Event]) -> set[int]:
     """The records (LSNs) that the code may do without since a divergence was accepted."""
     return {lsn for event in events if isinstance(event, HistoryDropped) for lsn in event.records}
-
-
-@dataclass(slots=True)
-class RecordedCall:
-    """A call as the log knows it. ``last`` is the newest event about it.
-
-    ``attempts`` were begun, ``failed`` of them raised. ``since_ns``: when its step began.
-    """
-
-    lsn: int
-    time_ns: int
-    intent: CallIntended
-    key: CallKey
-    since_ns: int
-    attempts: int = 1
-    failed: int = 0
-    last: About | None = None
-    last_lsn: int = 0
-    last_ns: int = 0
-    decided: CallDecided | None = None
-    heard: int = 0  # the LSN, in the inbox, of the last decision that counted
-    # Whether records are lost behind the last one about it, so that it may have gone on.
-    unsure: bool = False
-    # Whether it was made in an attempt, at a call around it, that is over: see _earlier.
-    past: bool = False
-    place: str | None = None  # whether before the loop of steps: see CallIntended.loop
-
-    @property
-    def is_placed(self) -> bool:
-        """Whether it has a place in the order of the record. What was made before the loop of a
-        resumed run came behind what the steps had recorded by then, and comes before it now."""
-        return not (self.intent.lost or self.past or self.place == RESUMED)
-
-    @property
-    def turn(self) -> int:
-        """Where its outcome stands in the order of the record; 0 where it has no place there."""
-        return self.last_lsn if self.is_placed else 0
-
-    @property
-    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """What it was made with; None when that was too large to be recorded."""
-        return self.intent.arguments
-
-    @property
-    def asks_until(self) -> float:
-        """Until when it can be decided about (seconds since 1970), if it asks."""
-        until = self.intent.asks_until
-        return math.inf if until is None else float(until)
-
-    @property
-    def done(self) -> bool:
-        """Whether its outcome is known, so that it is never executed again."""
-        match self.last:
-            case CallReturned():
-                return True
-            case CallFailed():
-                return not self.failed_with_its_attempt
-            case CallResolved(how=how):
-                return how != "retry"
-        return False
-
-    @property
-    def failed_with_its_attempt(self) -> bool:
-        """Whether it failed in an attempt that is over: then the next one makes it again."""
-        last = self.last
-        return self.past and isinstance(last, CallFailed) and last.type not in _STAYS
-
-    @property
-    def begun(self) -> bool:
-        """Whether it may have taken effect: it does more than wait, and somebody has approved it
-        if somebody had to."""
-        if self.intent.after_crash == "wait":
-            return False
-        if self.unsure or self.intent.lost:
-            return True
-        yes = self.decided is not None and self.decided.approved
-        return self.intent.asks_until is None or yes
-
-    @property
-    def to_retry(self) -> bool:
-        """Whether it is known that it has to be made again, so that it is not in doubt."""
-        if self.unsure:
-            return False
-        match self.last:
-            case CallResolved(how=how):
-                return how == "retry"
-            case CallAbandoned(begun=begun):
-                return not begun
-            case CallFailed():
-                return self.failed_with_its_attempt
-        return isinstance(self.last, AttemptFailed)
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the agent cancelled it and went on, so that it does the same on replay."""
-        return isinstance(self.last, CallAbandoned) and self.last.went_on
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether it was started and nothing says how it ended."""
-        return self.begun and not (self.done or self.to_retry or self.cancelled)
-
-
-@dataclass(slots=True)
-class RecordedChange:
-    """A recorded change of the messages, its new ones by digest."""
-
-    lsn: int
-    change: MessagesChanged
 
 
 @dataclass(slots=True)

@@ -30,7 +30,8 @@ from recovery._history import (
     unrepaired,
 )
 from recovery._lineage import ForkedFrom
-from recovery._replay import RecordedCall, Replay
+from recovery._recorded import RecordedCall
+from recovery._replay import Replay
 from recovery._snapshots import (
     BrokenCheckpointError,
     checked_body,

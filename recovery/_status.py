@@ -29,7 +29,8 @@ from recovery._keys import step_of
 from recovery._lineage import ForkedFrom
 from recovery._posted import OpenInbox, PendingMessage, awaited, unread
 from recovery._progress import Progress, ProgressTally
-from recovery._replay import RecordedCall, Replay
+from recovery._recorded import RecordedCall
+from recovery._replay import Replay
 from recovery._run_event import Teller
 from recovery._skimmed import Skimmed, skim_run
 from recovery._text import shown_time

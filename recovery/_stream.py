@@ -211,7 +211,6 @@ class _Stream:
         self._given += 1
         power_of_two = not self._given & (self._given - 1)
         self._held = self._state_digest() if power_of_two or not self._is_large else None
-from recovery._where import call_site, is_over, present
         return item
 
     def _state_digest(self) -> bytes | None:
@@ -317,7 +316,6 @@ class SyncStream(_Stream):
         self.__exit__(None, None, None)
 
 
-from recovery._where import call_site, is_over, present
 def _nobody_beside(run: RunCore) -> bool:
     """Whether no other call, and no other task, of the agent is under way."""
     loop = asyncio._get_running_loop()

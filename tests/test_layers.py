@@ -55,6 +55,7 @@ PURE = {
     "recovery._replay",
     "recovery._earlier",
     "recovery._before_loop",
+    "recovery._recorded",
     "recovery._run_state",
     "recovery._retry",
     "recovery._difference",

@@ -39,7 +39,7 @@ MUTANTS = [
         "A crash between two attempts leaves the call in doubt, though the last one is known.",
         [
             Edit(
-                REPLAY,
+                "recovery/_recorded.py",
                 "        return isinstance(self.last, AttemptFailed)\n",
                 "        return False\n",
             ),
@@ -66,7 +66,9 @@ MUTANTS = [
         "Failures inside are served to the next attempt: all attempts fail the same way.",
         [
             Edit(
-                REPLAY, "return self.past and isinstance(last, CallFailed)", "return False and last"
+                "recovery/_recorded.py",
+                "return self.past and isinstance(last, CallFailed)",
+                "return False and last",
             )
         ],
         [AGAIN + "test_each_failure_is_made_again_until_the_attempts_are_used_up"],

@@ -315,7 +315,7 @@ MUTANTS = [
         "A recorded exception is no outcome: the call that raised is made again.",
         [
             Edit(
-                REPLAY,
+                "recovery/_recorded.py",
                 "                return not self.failed_with_its_attempt\n",
                 "                return False\n",
             )

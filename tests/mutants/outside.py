@@ -174,7 +174,13 @@ MUTANTS = [
     Mutant(
         "waiting-call-taken-for-begun",
         "A call that waits for approval is in doubt after a crash, though nothing was done.",
-        [Edit(REPLAY, "return self.intent.asks_until is None or yes", "return True")],
+        [
+            Edit(
+                "recovery/_recorded.py",
+                "return self.intent.asks_until is None or yes",
+                "return True",
+            )
+        ],
         [APPROVE + "test_a_call_that_waits_is_not_in_doubt_and_one_that_has_begun_is"],
     ),
     Mutant(

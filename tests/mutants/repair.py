@@ -248,7 +248,9 @@ MUTANTS = [
         "A call whose yes may be lost waits for one, gets it, and is made a second time.",
         [
             Edit(
-                REPLAY, "        if self.unsure or self.intent.lost:\n            return True\n", ""
+                "recovery/_recorded.py",
+                "        if self.unsure or self.intent.lost:\n            return True\n",
+                "",
             )
         ],
         [ONE + "test_a_call_whose_yes_may_be_lost_is_in_doubt"],

@@ -14,7 +14,7 @@ import pytest
 
 from recovery import CheckpointStore, tool
 from recovery._events import CallIntended, CallReturned, MessagesChanged, StepStarted
-from recovery._replay import RecordedCall
+from recovery._recorded import RecordedCall
 from recovery.stores.file import FileStore
 from tests.unit.lives import Died, die_in, disk_store, run
 

@@ -24,7 +24,8 @@ from recovery._events import (
 )
 from recovery._history import Entry
 from recovery._keys import CallKey
-from recovery._replay import RecordedCall, Replay
+from recovery._recorded import RecordedCall
+from recovery._replay import Replay
 
 
 def intent(tool: str, scope: str = "1", call_id: str = "", occurrence: int = 1) -> CallIntended:

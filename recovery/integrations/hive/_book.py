@@ -39,7 +39,7 @@ from recovery._history import Entry, History, load
 from recovery._keys import CallKey, step_scope
 from recovery._messages import Messages
 from recovery._parts import Outcomes, refs_of
-from recovery._replay import RecordedCall
+from recovery._recorded import RecordedCall
 from recovery._snapshots import Checkpointed, SnapshotWriter
 from recovery._tool import Call
 from recovery._values import Ref, digest, pack, pack_arguments, unpack

@@ -16,7 +16,7 @@ from typing import Any
 
 from eventlog import RefusedValueError
 from recovery import RecoveryError
-from recovery._replay import RecordedCall
+from recovery._recorded import RecordedCall
 from recovery.integrations.hive._book import SHARED, Book, conversation_of, ids_of
 from recovery.integrations.hive._tools import outcome_of
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from recovery import Call, CheckpointStore, InDoubtError, Resolution
 from recovery._events import CallResolved, CallRetried, RunParked
-from recovery._replay import RecordedCall
+from recovery._recorded import RecordedCall
 from recovery._tool import AfterCrash, Reconcile, check_policy
 from recovery._values import pack
 from recovery.integrations.hive._book import Book

@@ -16,7 +16,7 @@ from eventlog._dataclass import dataclass
 from recovery import Call, OutcomeUnknown
 from recovery._events import CallFailed, CallResolved, CallReturned
 from recovery._failure import failure
-from recovery._replay import RecordedCall
+from recovery._recorded import RecordedCall
 from recovery._tool import ToolSpec
 from recovery._values import pack, unpack
 from recovery.integrations.hive._book import Book
