@@ -6,10 +6,10 @@ import ast
 import functools
 import inspect
 import logging
+import os
 import textwrap
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -74,7 +74,10 @@ def locals_lost_by(agent_fn: Callable[..., Any]) -> LostLocals | None:
         if node is None or run is None:
             continue
         if has_loop(node, run):
-            where, lost = Path(found.code.co_filename).name, tuple(lost_locals(node, run))
+            where, lost = (
+                found.code.co_filename.rpartition(os.sep)[2],
+                tuple(lost_locals(node, run)),
+            )
             name = found.function.__qualname__
             return LostLocals(name, where, node.lineno, lost) if lost else None
         if depth < DEPTH_MAX:
