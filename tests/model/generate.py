@@ -33,7 +33,10 @@ class Where:
 
 
 FEATURES = {
-    "strange": "what the library may refuse, or warn of, when it is first executed",
+    "methods": "tools that are methods",
+    "nameless": "closures and lambdas, which their arguments do not tell apart",
+    "sets": "asyncio.wait, whose set of tasks has no order",
+    "unrecordable": "results that no log can hold",
     "nested": "tools that make calls",
     "prologue": "code before the loop that reads state or messages",
     "race": "coroutines that are cancelled when another one is first",
@@ -46,7 +49,6 @@ class Generator:
 
     def __init__(self, rng: random.Random, without: Iterable[str] = ()) -> None:
         self.rng, self.without = rng, frozenset(without)
-        self.strange = "strange" not in self.without
         self.numbers = 0
         self.tools: list[l.Tool] = []
 
@@ -161,7 +163,13 @@ class Generator:
         if where.agents:
             simple += [(3, self.child)]
         if where.deep < 1 or (where.deep < 2 and self.chance(0.4)):
-            simple += [(5, self.par), (3, self.timeout), (2, self.condition), (1, self.loop)]
+            simple += [
+                (5, self.par),
+                (2, self.fan),
+                (3, self.timeout),
+                (2, self.condition),
+                (1, self.loop),
+            ]
             if not where.timed and "race" not in self.without:
                 simple += [(3, self.race)]
             simple += [(2, self.cleanup)]
@@ -171,10 +179,7 @@ class Generator:
     def call(self, where: Where, hows: tuple[str, ...] = ()) -> l.Call:
         number = self.rng.choice([n for n in where.tools if not self.tools[n].chunks])
         tool = self.tools[number]
-        common = ("call", "call", "call", "direct", "partial")
-        how = self.rng.choice(
-            hows or common + (("method", "closure", "lambda") if self.strange else ())
-        )
+        how = self.rng.choice(hows or self.hows())
         if how == "direct" and (tool.sync or where.kind == "branch"):
             how = "call"
         if where.kind == "node" and how not in ("call", "direct"):
@@ -187,6 +192,23 @@ class Generator:
         made = l.Call(var, number, arg, how, call_id, not bound and self.chance(0.2), note)
         where.names.append(var)
         return made
+
+    def hows(self) -> list[str]:
+        """The ways in which people write a call."""
+        found = ["call", "call", "call", "direct", "partial"]
+        found += [] if "methods" in self.without else ["method"]
+        return found + ([] if "nameless" in self.without else ["closure", "lambda"])
+
+    def fan(self, where: Where) -> list[l.Term]:
+        """The same tool several times at once, each call with something else bound."""
+        how = self.rng.choice([how for how in self.hows() if how != "direct"])
+        tool, branches = self.call(where.inside()).tool, []
+        for _ in range(self.rng.choice((2, 3, 4))):
+            call = self.call(where.inside("branch", tools=[tool]), (how,))
+            branches.append(l.Branch(0, (replace(call, call_id="", note=""),), l.Var(call.var)))
+        var = self.name()
+        where.names.append(var)
+        return [l.Par(var, "careful", tuple(branches))]
 
     def called(self, where: Where) -> list[l.Term]:
         made = self.call(where)
@@ -251,8 +273,8 @@ class Generator:
 
     def child(self, where: Where) -> list[l.Term]:
         arg, var = self.value(where), self.name()
-        how = self.rng.choice(("function", "function", "partial"))
-        made = l.Child(var, self.rng.choice(where.agents), arg, how if self.strange else "function")
+        how = "function" if "nameless" in self.without else self.rng.choice(("function", "partial"))
+        made = l.Child(var, self.rng.choice(where.agents), arg, how)
         if self.chance(0.5):
             return self.tried(where, [made])
         where.names.append(var)
@@ -266,7 +288,7 @@ class Generator:
 
     def par(self, where: Where) -> list[l.Term]:
         kinds = ["gather", "gather", "careful", "group", "completed"]
-        kinds += ["wait"] if self.strange else []
+        kinds += ["wait"] if "sets" not in self.without else []
         branches = tuple(self.branch(where) for _ in range(self.rng.choice((2, 2, 3))))
         var = self.name()
         made = l.Par(var, self.rng.choice(kinds), branches)
@@ -345,7 +367,11 @@ class Generator:
         if self.chance(0.5):
             body.append(l.Sleep(rng.choice((1, 2, 30)) if timeout else rng.choice((1, 3)), True))
         sync = self.chance(0.15)
-        shape = "strange" if self.strange and self.chance(0.03) else rng.choice(SHAPES)
+        shape = (
+            "strange"
+            if "unrecordable" not in self.without and self.chance(0.1)
+            else rng.choice(SHAPES)
+        )
         return l.Tool(
             f"t{number}",
             tuple(body),

@@ -14,7 +14,8 @@ from tests.model.generate import NEVER, Generator
 from tests.model.process import Process
 from tests.model.rules import Judged, judged
 
-PLAIN = 0.7  # of all programs have nothing that may be refused
+REFUSABLE = {"methods", "nameless", "sets", "unrecordable"}
+PLAIN = 0.7  # of all programs have nothing of that
 ERRORS = ("EIO", "ENOSPC")
 
 
@@ -37,7 +38,7 @@ class Hunt:
 
     def program(self, number: int) -> tuple[l.Program, random.Random]:
         rng = random.Random(f"{self.seed} {number}")
-        plain = {"strange"} if rng.random() < PLAIN else set()
+        plain = REFUSABLE if rng.random() < PLAIN else set()
         program = Generator(rng, self.without | plain).program()
         return (program if carried(program) else replace(program, every=NEVER)), rng
 
