@@ -291,6 +291,7 @@ class RunCore(ABC):
     def finish(self, result: Any) -> RunFinished:
         """Record that the agent returned ``result``; durable when this returns."""
         with self.mutex:
+            self.here().check()  # a gather may have made a result of what was to stop the agent
             self.act()
             lsn, recorded = self.missing()
             if lsn:

@@ -182,6 +182,8 @@ class Generator:
         how = self.rng.choice(hows or self.hows())
         if how == "direct" and (tool.sync or where.kind == "branch"):
             how = "call"
+        if tool.approval and how in ("method", "closure", "lambda"):
+            how = "partial"  # people see what they say yes to
         if where.kind == "node" and how not in ("call", "direct"):
             how = "call"
         var = self.name()
@@ -322,7 +324,7 @@ class Generator:
         body = self.rng.choice(kinds)(inner)
         var = self.name()
         where.names.append(var)
-        return [l.Timeout(var, self.rng.choice((2, 5, 40)), tuple(body))]
+        return [l.Timeout(var, self.rng.choice((2.5, 5.5, 40.5)), tuple(body))]
 
     def condition(self, where: Where) -> list[l.Term]:
         then = self.block(where.inside(), 1)
@@ -353,7 +355,7 @@ class Generator:
                 chunks=rng.randint(1, 3),
             )
         after = rng.choice(("park", "park", "retry", "retry", "report", "reconcile"))
-        timeout = rng.choice((0, 0, 0, 0, 5))
+        timeout = rng.choice((0, 0, 0, 0, 5.5))
         body: list[l.Term] = []
         kind = rng.choice(("ValueError", "DeclaredError", "CustomError"))
         trouble: list[l.Term] = [l.Trouble(rng.choice((1, 1, 2)), kind)]
@@ -391,7 +393,7 @@ class Generator:
     def composite(self, number: int) -> l.Tool:
         rng = self.rng
         after = rng.choice(("park", "retry", "retry", "retry", "report", "reconcile"))
-        timeout = rng.choice((0, 0, 4, 60))
+        timeout = rng.choice((0, 0, 4.5, 60.5))
         callable_ = list(range(number + 1, len(self.tools)))
         callable_ = [n for n in callable_ if not timeout or not self.waiting(n)]
         where = Where("tool", [], callable_, False, 0, timed=bool(timeout), waits=not timeout)

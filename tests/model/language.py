@@ -158,7 +158,7 @@ class Race(Term):
 @dataclass(frozen=True)
 class Timeout(Term):
     var: str
-    seconds: int
+    seconds: float
     body: Block
 
 
@@ -269,7 +269,7 @@ class Tool(Term):
     sync: bool = False
     after_crash: str = "park"
     retry: int = 1
-    timeout: int = 0
+    timeout: float = 0
     on_timeout: str = ""
     raises: bool = False  # whether DeclaredError is declared
     approval: bool = False

@@ -295,7 +295,7 @@ class _Oracle:
                     return True
         return False
 
-    def is_late(self, seconds: int, body: l.Block, frame: _Frame) -> bool:
+    def is_late(self, seconds: float, body: l.Block, frame: _Frame) -> bool:
         """Whether a block takes longer; after a crash it may or may not."""
         if not self.facts.faulty and not self.is_open(body):
             deadline = self.now + seconds

@@ -195,7 +195,7 @@ class _Module:
         for node in nodes:
             body = _Body(self, node=node)
             given = [f'"{node.name}"']
-            given += [f"retry=Retry({node.retry}, delay_s=1)"] if node.retry > 1 else []
+            given += [f"retry=Retry({node.retry}, delay_s=1, jitter=0)"] if node.retry > 1 else []
             given += [f"timeout_s={node.timeout}"] if node.timeout else []
             yield ""
             yield f"@graph.node({', '.join(given)})"
@@ -238,7 +238,7 @@ def options(tool: l.Tool, name: str = "") -> str:
         given.append("reconcile=outside.look")
     elif tool.after_crash != "park":
         given.append(f'after_crash="{tool.after_crash}"')
-    given += [f"retry=Retry({tool.retry}, delay_s=2)"] if tool.retry > 1 else []
+    given += [f"retry=Retry({tool.retry}, delay_s=2, jitter=0)"] if tool.retry > 1 else []
     given += [f"timeout_s={tool.timeout}"] if tool.timeout else []
     given += [f'on_timeout="{tool.on_timeout}"'] if tool.on_timeout else []
     given += ["raises=[DeclaredError]"] if tool.raises else []
