@@ -396,7 +396,7 @@ def _begin(store: CheckpointStore, log: EventLog, history: History, life: Life, 
     """Record that the run begins, or that it is resumed; the number of recoveries that this is."""
     recovering = history.started is not None or history.restored is not None
     if history.started is None:
-        check_not_begun(store.backend, life.run_id, 0 if history.entries else log.last_lsn)
+        check_not_begun(store.backend, life.run_id, log)
         parent = life.parent.packable() if life.parent is not None else None
         history.started = RunStarted(life.run_id, task, _new_uid(), parent, rules=Rules(CURRENT))
         history.prologue.append(record(log, history, history.started))

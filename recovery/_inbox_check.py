@@ -7,7 +7,7 @@ exchanged for another one, is noticed, and so is a log that has lost records, or
 
 from __future__ import annotations
 
-from eventlog import LogReader, Record
+from eventlog import EventLog, LogReader, Record
 from recovery._errors import RecoveryError
 from recovery._events import LogRepaired, RecordsLost
 from recovery._signals import Signals
@@ -65,22 +65,23 @@ def run_lsn(record: Record) -> int:
     return known if isinstance(known, int) else 0
 
 
-def check_not_begun(store: RunStore, run_id: str, last_lsn: int) -> None:
+def check_not_begun(store: RunStore, run_id: str, log: EventLog) -> None:
     """Raise RecoveryError if a run, whose log does not say how it began, has begun all the same:
     it would do again what it has done."""
-    if last_lsn:
+    first = next(log.records(1, on_damage=lambda damage: None), None)
+    if first is not None and first.kind in _MESSAGES:
         raise RecoveryError(
-            f"run {run_id!r} cannot be resumed: its log has {last_lsn} records, and none says how "
-            "the run began. They are files of another log (perhaps of an inbox). Nothing was "
-            "executed. Put the files of the run back, or use another run_id."
+            f"run {run_id!r} cannot be resumed: its log begins with a message, and nothing says "
+            "how the run began. These are the files of an inbox. Nothing was executed. Put the "
+            "files of the run back, or use another run_id."
         )
     inbox = store.inbox(run_id)
     if inbox is None:
         return
     with inbox:
         known = max(map(run_lsn, inbox.records(on_damage=lambda damage: None)), default=0)
-    if known:
-        raise lost_log(run_id, known, 0)
+    if known > log.last_lsn:
+        raise lost_log(run_id, known, log.last_lsn)
 
 
 def lost_log(run_id: str, known: int, last_lsn: int) -> RecoveryError:

@@ -192,7 +192,9 @@ def test_messages_alone_begin_no_run(tmp_path: Path) -> None:
         RUN, "decision", {"of": "", "approved": True, "who": "", "why": ""}
     )
     copied(f"{RUN}/inbox", RUN, mark=True)(tmp_path)
-    with pytest.raises(RecoveryError, match="none says how the run began"):
+    with pytest.raises(
+        RecoveryError, match="begins with a message, and nothing says how the run began"
+    ):
         go(tmp_path)
     assert sent == []
 

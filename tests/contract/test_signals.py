@@ -7,19 +7,23 @@ the run's log says was taken, after a death at any change of the disk.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import random
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eventlog.testing import SimulatedDisk
-from recovery import CheckpointStore, signal, tool
+from recovery import CheckpointStore, RecoverableAgent, RecoveryError, children, signal, tool
 from recovery._events import SignalTaken, decode
 from recovery.testing import crash_everywhere
 from recovery.testing._life import RUN_ID, Kill, Store
@@ -169,6 +173,15 @@ def random_letters(choose: random.Random) -> list[tuple[float, str, int]]:
     return [(at, choose.choice(NAMES), number) for number, at in enumerate(times)]
 
 
+def taken(store: Any, run_id: str) -> list[int]:
+    """The signals that are spent, as the log of a run says."""
+    reader = store.read(run_id)
+    assert reader is not None
+    with reader:
+        events = [decode(record) for record in reader.records()]
+    return [event.value for event in events if isinstance(event, SignalTaken)]
+
+
 @dataclass
 class Outcome:
     trial: Trial
@@ -190,12 +203,7 @@ class Outcome:
     def taken(self) -> list[int]:
         """What the run's log says is spent."""
         self.disk._crash_at = None
-        store = Store(self.trial.lives[-1])
-        reader = store.read(RUN_ID)
-        assert reader is not None
-        with reader:
-            events = [decode(record) for record in reader.records()]
-        return [event.value for event in events if isinstance(event, SignalTaken)]
+        return taken(Store(self.trial.lives[-1]), RUN_ID)
 
 
 def lived(
@@ -392,3 +400,107 @@ def test_what_names_no_signal_is_refused_at_the_call(names: Any) -> None:
 
     with pytest.raises(TypeError, match=r"run\.wait_for is given the name of a signal, or a tuple"):
         crash_everywhere(agent)
+
+
+def test_an_agent_that_is_always_at_work_gets_its_signal() -> None:
+    """Outcomes of calls come before a wait that is over, and there are always some."""
+
+    async def agent(run: Any) -> int:
+        stop, made = asyncio.create_task(run.wait_for("a")), 0
+
+        async def worker() -> None:
+            nonlocal made
+            while not stop.done() and made < 2000:
+                made += 1
+                await run.call(note, str(made))
+
+        await asyncio.gather(*(worker() for _ in range(8)))
+        return made
+
+    async def both() -> int:
+        store = CheckpointStore()
+        running = asyncio.create_task(RecoverableAgent(agent, store).run_with_recovery("t", "run"))
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(signal, store, "run", "a")
+        return int((await running)["result"])
+
+    assert asyncio.run(both()) < 2000
+
+
+# -- the same in two child runs at once, and in processes that are killed
+
+
+def test_each_signal_of_children_is_seen_once_or_is_unread(rng: random.Random) -> None:
+    for _ in range(6):
+        choose = random.Random(rng.getrandbits(40))
+        programs = [random_program(choose) for _ in range(2)]
+        letters = random_letters(choose)
+        sent: dict[str, People] = {}
+
+        def answer(
+            store: CheckpointStore, run_id: str, sent: Any = sent, letters: Any = letters
+        ) -> None:
+            for child in children(store, run_id):
+                if child.state == "open":
+                    people = sent.setdefault(child.run_id, People(time.time(), letters))
+                    people.act(store, child.run_id)
+
+        async def parent(run: Any, programs: Any = programs) -> list[Any]:
+            made = (run.child(agent_of(program), "task", name=str(number))
+                    for number, program in enumerate(programs))  # fmt: skip
+            return list(await asyncio.gather(*made))
+
+        clock = Clock()
+        clock.begin()
+        with virtual_time(clock):
+            plan = Plan(kills(choose, 120))
+            trial = Trial(World(parent, None, answer=answer), plan, clock)
+            trial.run()
+        assert trial.error is None
+        assert trial.end.how == "finished", (programs, letters, plan, trial.end)
+        trial.lives[-1].disk._crash_at = None
+        store = Store(trial.lives[-1])
+        for child, seen in zip(children(store, RUN_ID), trial.end.value, strict=True):
+            assert sorted(taken(store, child.run_id)) == sorted(seen), (programs, letters, plan)
+
+
+PROGRAM = """
+import asyncio, sys
+from recovery import CheckpointStore, RecoverableAgent
+
+async def agent(run):
+    seen = []
+    for _ in range(25):
+        waits = [asyncio.create_task(run.wait_for(name)) for name in "ab"]
+        nap = asyncio.create_task(run.sleep(0.03))
+        done, left = await asyncio.wait({*waits, nap}, return_when=asyncio.FIRST_COMPLETED)
+        for task in left:
+            task.cancel()
+        seen += [task.result() for task in waits if task in done]
+    return seen
+
+store = CheckpointStore(sys.argv[1])
+print(asyncio.run(RecoverableAgent(agent, store).run_with_recovery("task", "run"))["result"])
+"""
+
+
+def test_each_signal_to_processes_that_are_killed_is_seen_once_or_is_unread(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    store, acknowledged = CheckpointStore(tmp_path), list[int]()
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    for number in range(5):
+        life = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        ends = time.monotonic() + (60 if number == 4 else rng.uniform(0.4, 1.2))
+        while life.poll() is None and time.monotonic() < ends:
+            with suppress(RecoveryError):  # it has not begun, or has ended
+                signal(store, "run", rng.choice("ab"), len(acknowledged), who="somebody")
+                acknowledged.append(len(acknowledged))
+            time.sleep(rng.uniform(0, 0.08))
+        if number < 4:
+            life.kill()
+        out = life.communicate()[0]
+    seen = ast.literal_eval(out)
+    assert sorted(seen) == sorted(taken(store.backend, "run"))
+    assert len(set(seen)) == len(seen)
+    assert set(seen) <= set(acknowledged)

@@ -11,6 +11,7 @@ OUTSIDE, STORE, SIGNALS = (
 )  # fmt: skip
 
 WAIT = "unit/test_recovery_waiting.py::"
+SIGNALLED, DEADLINE = "contract/test_signals.py::", "contract/test_deadlines.py::"
 APPROVE = "unit/test_recovery_approval.py::"
 PEOPLE = "property/test_outside.py::test_random_people_and_random_crashes"
 
@@ -44,6 +45,58 @@ MUTANTS = [
             )
         ],
         [WAIT + "test_a_clock_that_is_set_back_makes_a_sleep_no_longer_than_it_was_to_be"],
+    ),
+    Mutant(
+        "signal-spent-when-noticed",
+        "A signal is spent by the wait that noticed it: one that lost a race has lost it.",
+        [
+            Edit(CALL, "    if not spec.only_waits:", "    if True:"),
+            Edit(
+                WAITING, "yield from _in_turn(run, waiting, _BEHIND_ALL + int(over * 1e9))", "pass"
+            ),
+        ],
+        [SIGNALLED + "test_each_acknowledged_signal_is_seen_once_or_is_unread"],
+    ),
+    Mutant(
+        "busy-agent-never-gets-its-signal",
+        "New calls do not let a wait that is over go first: there is always an outcome before it.",
+        [Edit(CALL, "    if is_due(run) and not spec.only_waits:", "    if False:")],
+        [SIGNALLED + "test_an_agent_that_is_always_at_work_gets_its_signal"],
+    ),
+    Mutant(
+        "late-signal-counts",
+        "What was sent after the deadline counts for whoever looks later.",
+        [Edit(INBOX, "waiting[0].time_ns / 1e9 <= until", "True")],
+        [DEADLINE + "test_a_signal_counts_for_a_wait_by_when_it_was_sent"],
+    ),
+    Mutant(
+        "late-yes-counts",
+        "A yes three days late is paid, when no process had the run.",
+        [Edit(INBOX, " and one.time_ns / 1e9 <= until]", "]")],
+        [DEADLINE + "test_a_yes_that_got_in_after_the_deadline_does_not_count"],
+    ),
+    Mutant(
+        "reminder-before-the-answer",
+        "A sleep that is over comes before an answer that was there before.",
+        [
+            Edit(WAITING, "if not _another_is_before(run, waiting, still):", "if True:"),
+            Edit(WAITING, "_BEHIND_ALL + int(over * 1e9)", "_BEHIND_ALL"),
+        ],
+        [DEADLINE + "test_an_answer_and_a_sleep_beside_it_end_in_the_order_of_their_times"],
+    ),
+    Mutant(
+        "new-inbox-swallows",
+        "An inbox that was made anew counts from one: what is in it was read long ago.",
+        [
+            Edit(
+                "recovery/_inbox_check.py",
+                '        return f"its inbox is gone, of',
+                '        return "" and f"its inbox is gone, of',
+            )
+        ],
+        [
+            "contract/test_inbox_files.py::test_a_lost_inbox_is_reported_and_swallows_no_later_signal"
+        ],
     ),
     Mutant(
         "signal-taken-again",
