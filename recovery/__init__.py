@@ -30,10 +30,12 @@ from recovery._errors import (
     ToolError,
     UndoError,
     UnreadableValueError,
+    UnrecordedResultError,
     WaitingError,
 )
 from recovery._family import ChildRun, ParentRun
 from recovery._lineage import ForkedFrom
+from recovery._model_data import ModelData
 from recovery._outside import approve, cancel, deny, pending, signal
 from recovery._progress import Progress
 from recovery._relatives import children, lineage, parent
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         PendingMessage,
         RemovedRun,
         RestoredCheckpoint,
+        RunError,
         RunEvent,
         RunEvents,
         RunStatus,
@@ -69,6 +72,7 @@ if TYPE_CHECKING:
         register,
         remove,
         resolve,
+        retry,
         runs,
         status,
         undo,
@@ -93,6 +97,7 @@ __all__ = [
     "DivergenceError",
     "ForkedFrom",
     "InDoubtError",
+    "ModelData",
     "NotAwaitedError",
     "OpenCall",
     "OutcomeUnknown",
@@ -111,6 +116,7 @@ __all__ = [
     "Retry",
     "Run",
     "RunCancelledError",
+    "RunError",
     "RunEvent",
     "RunEvents",
     "RunFailedError",
@@ -125,6 +131,7 @@ __all__ = [
     "ToolError",
     "UndoError",
     "UnreadableValueError",
+    "UnrecordedResultError",
     "Usage",
     "Validity",
     "WaitingError",
@@ -144,6 +151,7 @@ __all__ = [
     "register",
     "remove",
     "resolve",
+    "retry",
     "runs",
     "signal",
     "status",

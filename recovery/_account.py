@@ -33,6 +33,7 @@ from recovery._growth import Durations, Growth
 from recovery._keys import outer_call, step_of
 from recovery._parts import is_portion
 from recovery._progress import OF_ITS_PROCESS
+from recovery._run_errors import ErrorTally
 from recovery._spent import Flight, Mode, Spent
 from recovery._usage import usage_from
 from recovery._values import unpack, unpack_map
@@ -150,6 +151,7 @@ class Account:
         self.kinds: dict[str, KindAccount] = {}
         self.tools: dict[str, ToolAccount] = {}
         self.used, self.checkpoints, self.recoveries = Used(), Checkpoints(), Recoveries()
+        self.errors = ErrorTally()
         self.spent, self.growth = Spent(), Growth(len(PARTS))
         self.parts: Counter[str] = Counter()
         self.step = StepAccount(0)
@@ -211,6 +213,7 @@ class Account:
             return None
 
     def _observe(self, lsn: int, time_ns: int, event: Event) -> None:
+        self.errors.observe(lsn, time_ns, event)
         if isinstance(event, RunStarted | RunResumed):
             self._life += 1
             self.spent.begin(time_ns, self._open.values())

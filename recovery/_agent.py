@@ -13,13 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from eventlog import EventLog, RefusedValueError
+from eventlog import EventLog
 from eventlog._dataclass import dataclass
+from recovery._agent_errors import Recoveries, end_if_permanent, note_stop
 from recovery._checkpoint import CheckpointStore
 from recovery._children import settled_since
+from recovery._declared import declare
 from recovery._drive import drive, drive_async
 from recovery._errors import (
-    PermanentError,
     RecoveryError,
     RunCancelledError,
     RunFailedError,
@@ -35,11 +36,12 @@ from recovery._events import (
     RunStarted,
     RunUndone,
 )
-from recovery._failure import failure, message_of
+from recovery._failure import message_of
 from recovery._herald import Herald, record
 from recovery._history import Ended, History, load
 from recovery._inbox_check import check_not_begun
 from recovery._outside import cancel_children
+from recovery._refused import finish
 from recovery._report import RecoveryReport, report_of
 from recovery._resuming import RECORDED, Resumption
 from recovery._rules import CURRENT, Rules
@@ -56,7 +58,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("recovery")
 
-BACKOFF_S, BACKOFF_MAX_S = 0.05, 5.0
 LANDING_S = 30.0  # how long calls of other tasks are waited for when the agent function ends
 CUTTING_S = 1.0  # and child runs that were cancelled then, for they did not stop
 
@@ -101,6 +102,7 @@ class RecoverableAgent:
         if not callable(agent_fn):
             raise TypeError(f"agent_fn is a function of a run, not {agent_fn!r}")
         self.agent_fn = agent_fn
+        declare(agent_fn)
         self.store = checkpoint_store or CheckpointStore(default_directory())
         self.settings = Settings(checkpoint_every_n, **options)
         self._check_retention()
@@ -170,6 +172,32 @@ class RecoverableAgent:
             return asyncio.run(self.resume(run_id, takeover=takeover))
         with self._lives.one(Resumption(run_id), self.settings.stop_on) as life:
             return drive(self._recover(RECORDED, life, takeover, SyncRun), self._perform)
+
+    async def retry(
+        self, run_id: str, *, who: str = "", why: str = "", takeover: bool = False
+    ) -> dict[str, Any]:
+        """Resume run ``run_id``; if it ended by the failure of a call, that call is made again.
+
+        What to do once a tool that raised is mended: the failed call is made under the same
+        idempotency key, and every call that returned is served from the log. ``who`` and ``why``
+        are kept in the record of this decision. Else as ``resume``.
+        """
+        await asyncio.to_thread(self._retry_failed, run_id, who, why)
+        return await self.resume(run_id, takeover=takeover)
+
+    def retry_sync(
+        self, run_id: str, *, who: str = "", why: str = "", takeover: bool = False
+    ) -> dict[str, Any]:
+        """``retry`` without an event loop."""
+        self._retry_failed(run_id, who, why)
+        return self.resume_sync(run_id, takeover=takeover)
+
+    def _retry_failed(self, run_id: str, who: str, why: str) -> None:
+        from recovery._resolve import retry  # noqa: PLC0415 - only where a call is made again
+        from recovery._status import status  # noqa: PLC0415 - as above
+
+        if status(self.store, run_id).failed_call:
+            retry(self.store, run_id, who=who, why=why)
 
     def events(self, run_id: str, *, after: int = 0, until: Until = "ended") -> RunEvents:
         """What happens in a run, for ``async for`` and ``for``: see ``recovery.events``."""
@@ -274,7 +302,7 @@ class RecoverableAgent:
         with ExitStack() as held:
             # Taking a run up and ending it take flushes, for which other runs do not wait.
             log = yield _Block(lambda: held.enter_context(life.claim(self.store, takeover)))
-            failures, furthest = 0, -1
+            recoveries = Recoveries(self.settings.max_recoveries)
             while True:
                 began = time.perf_counter()
                 history = settled_since(self.store, log, load(log, run_id))
@@ -296,7 +324,7 @@ class RecoverableAgent:
                 try:
                     result = yield _Execute(run)
                     # Raises what the agent may have swallowed.
-                    ended = yield _Block(partial(run.finish, result))
+                    ended = yield _Block(partial(finish, run, result))
                     report = replace(report, served=run.served, executed=run.executed,
                                      in_doubt=tuple(run.settled),
                                      usage=run.tallies.progress.usage())  # fmt: skip
@@ -305,22 +333,18 @@ class RecoverableAgent:
                     if isinstance(exc, KeyboardInterrupt):  # somebody could not wait for the stop
                         raise
                     if run.stopped is not None:  # whatever the agent, or a task group, made of it
-                        if isinstance(run.stopped, RunCancelledError):
-                            yield _Block(partial(cancel_children, self.store, log, run_id,
-                                                 run.stopped.who))  # fmt: skip
+                        yield _Block(partial(note_stop, log, history, run))
                         raise run.stopped from run.stopped.__cause__
-                    if not isinstance(exc, Exception) or isinstance(exc, RefusedValueError):
-                        raise  # the process is to end, or the code hands over what cannot be kept
-                    _end_if_permanent(log, history, run, exc)
-                    failures = 1 if run.step > furthest else failures + 1
-                    furthest = max(furthest, run.step)
-                    if failures > self.settings.max_recoveries:
+                    if not isinstance(exc, Exception):
+                        raise  # the process is to end
+                    end_if_permanent(log, history, run, exc)
+                    if not recoveries.may_go_on(log, history, run, exc):
                         raise
                     _logger.warning("run %s: recovering from %s: %s", run_id, type(exc).__name__,
                                     message_of(exc, run.secrets))  # fmt: skip
                 finally:
                     run.close()
-                yield _Sleep(min(BACKOFF_S * 2 ** (failures - 1), BACKOFF_MAX_S))
+                yield _Sleep(recoveries.pause_s)
 
 
 async def _off_loop(act: Callable[[], Any]) -> Any:
@@ -409,32 +433,6 @@ def _begin(store: CheckpointStore, log: EventLog, history: History, life: Life, 
     life.born(log)
     log.commit_behind()
     return int(recovering)
-
-
-def _end_if_permanent(log: EventLog, history: History, run: Run | SyncRun, exc: Exception) -> None:
-    """Record that the run failed, and raise RunFailedError, if trying again changes nothing.
-
-    That is so for a PermanentError, and for the recorded failure of a call that the agent let
-    through: replay would raise it again at the same place.
-    """
-    leaves = _leaves(exc)
-    calls = [call for failed, call in run.failures if any(failed is leaf for leaf in leaves)]
-    if len(calls) < len(leaves) and not any(isinstance(leaf, PermanentError) for leaf in leaves):
-        return
-    what = failure(0, exc, run.secrets)
-    call = calls[0] if calls else 0
-    record(log, history, RunFailed(what.type, what.message, what.traceback, call))
-    log.commit()
-    if not call:
-        cancel_children(run.store, log, run.run_id, "")
-    raise RunFailedError(run.run_id, (what.type, what.message, what.traceback), call) from exc
-
-
-def _leaves(exc: BaseException) -> list[BaseException]:
-    """The exceptions in a group, as task groups raise them; else the exception itself."""
-    if not isinstance(exc, BaseExceptionGroup):
-        return [exc]
-    return [leaf for part in exc.exceptions for leaf in _leaves(part)]
 
 
 def _result(run_id: str, ended: RunFinished, report: RecoveryReport) -> dict[str, Any]:

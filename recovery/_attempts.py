@@ -23,9 +23,10 @@ from recovery._events import (
 )
 from recovery._failure import failure
 from recovery._keys import call_scope
+from recovery._model_data import pack_result
 from recovery._recorded import RecordedCall
+from recovery._refused import refuse_result
 from recovery._tool import Call, Scope, ToolSpec
-from recovery._values import pack
 
 _logger = logging.getLogger("recovery")
 
@@ -126,14 +127,9 @@ def _attempt(
             value = yield Invoke(
                 spec.function, args, kwargs, scope, spec.timeout_s, spec.repeatable
             )
-        used = measured(run, spec, scope, value)
-        event = CallReturned(call.lsn, _packed(spec, value), used)
         # A stop that the tool has swallowed, of a call inside it: it knows nothing of the outcome.
         scope.check()
-        try:
-            return Settled(run.emit(event), event)
-        except RefusedValueError as exc:  # too large
-            raise RefusedValueError(f"result of {spec.name}", exc.reason) from None
+        return _returned(run, spec, scope, value)
     except TimedOutError as exc:
         scope.check()
         return (yield from _overdue(run, spec, scope, failed, exc.error()))
@@ -151,12 +147,27 @@ def _attempt(
 def _packed(spec: ToolSpec, value: Any) -> Packed:
     path = f"result of {spec.name}"
     try:
-        return pack(value, path)
+        return pack_result(value, path)
     except RefusedValueError as exc:
         if not isinstance(value, Iterator | AsyncIterator):
             raise
         why = f"{exc.reason}, for it gives each item once: use `run.stream({spec.name}, ...)`"
         raise RefusedValueError(path, f"{why}, which records them, or return a list") from None
+
+
+def _returned(run: RunCore, spec: ToolSpec, scope: Scope, value: Any) -> Settled:
+    """Record what the call returned; a value that cannot be recorded is no outcome."""
+    call, path = scope.call, f"result of {spec.name}"
+    assert call is not None
+    used = measured(run, spec, scope, value)
+    try:
+        event = CallReturned(call.lsn, _packed(spec, value), used)
+    except RefusedValueError as exc:
+        refuse_result(run, spec, call, exc, value)
+    try:
+        return Settled(run.emit(event), event)
+    except RefusedValueError as exc:  # too large
+        refuse_result(run, spec, call, RefusedValueError(path, exc.reason), value)
 
 
 def leave(run: RunCore) -> Generator[Nap, None, None]:

@@ -287,9 +287,10 @@ def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
             run.conversation.remember(packed, settled.lsn)
             return unpack(packed)
         case CallFailed() as failed:
-            if type(failed.args) is Packed:
-                failed = replace(failed, args=unpack(failed.args))
-            exc = spec.rebuild(failed)
+            from recovery._raised import rebuilt  # noqa: PLC0415 - only where a call has failed
+
+            raised = type(settled.cause) if settled.cause is not None else None
+            exc = rebuilt(failed, spec.raises, run.rules, raised)
             if settled.cause is None:
                 exc.add_note(f"recorded in LSN {settled.lsn}:\n{failed.traceback}")
         case CallResolved(value=reason):

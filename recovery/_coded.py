@@ -60,6 +60,7 @@ class Codec:
     kind: type | None = None
     name: str = ""
     checked: bool = False
+    declared: bool = False  # known because the user's code names the type, not registered
 
 
 # Filled by _codecs and register; written under the lock of the last, read without.
@@ -72,6 +73,10 @@ LATER: dict[str, Callable[[], None]] = {}
 LATER_BY_CODE: dict[int, Callable[[], None]] = {}
 
 
+# What looks for a codec that is not there yet: of a type, or of a recorded name. See _declared.
+FINDERS: list[Callable[[type | str], None]] = []
+
+
 def codec_of(kind: type) -> Codec | None:
     """The codec for values of exactly this type."""
     found = BY_TYPE.get(kind)
@@ -81,6 +86,14 @@ def codec_of(kind: type) -> Codec | None:
             load()
             found = BY_TYPE.get(kind)
     return found
+
+
+def found_codec(kind: type) -> Codec | None:
+    """The same, and that of a type that the user's code names, which is looked for now."""
+    if codec_of(kind) is None:
+        for find in FINDERS:
+            find(kind)
+    return BY_TYPE.get(kind)
 
 
 def codec_numbered(code: int) -> Codec:
@@ -192,7 +205,11 @@ class Layout:
             try:
                 part = self._default(part)
             except TypeError:
-                _refuse(where, _why(part))
+                codec = found_codec(type(part))
+                if codec is None:
+                    _refuse(where, _why(part))
+                self._encode(codec, (holder, key), where, depth, level)
+                return
         if type(part) is ExtType:
             holder[key] = part
             return
@@ -380,11 +397,13 @@ def _opened(part: _Ext, where: _Where, frozen: bool) -> tuple[Codec, list[Any]]:
     if not isinstance(parts, list) or len(parts) != 2 or type(parts[0]) is not str:
         raise ValueError("a value of a registered type without a name")
     name, payload = parts
+    for find in FINDERS if name not in BY_NAME else ():
+        find(name)
     codec = BY_NAME.get(name)
     if codec is None:
         raise UnreadableValueError(
             f"its type was registered as {shorten(name, 60)}, and none has that name here",
-            "Import the module that registers it, or recovery.register(TheType, "
+            "Import the module that registers or names it, or recovery.register(TheType, "
             f"name={shorten(name, 60)}), and run again.", name, _path(where),
         )  # fmt: skip
     return codec, _Alone([payload])

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from eventlog import RefusedValueError
 from eventlog._dataclass import dataclass
 from recovery._effects import Effect, Invoke
 from recovery._events import CallFailed, CallIntended, CallResolved, CallReturned
+from recovery._refused import refuse_result
 from recovery._shorten import shorten
 from recovery._tool import Arguments, Call, Resolution, ToolSpec
 from recovery._values import OutcomeUnknown, pack
@@ -74,9 +76,13 @@ def settle(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, S
         run.park([call, *_others_in_doubt(run)])
     if how.how == "retry" and spec.repeatable:
         return None
-    value = pack(how.value, f"resolution of {spec.name}")
-    event = CallResolved(call.lsn, how.how, value, who)
-    lsn = run.emit(event)
+    path = f"resolution of {spec.name}"
+    try:
+        event = CallResolved(call.lsn, how.how, pack(how.value, path), who)
+        lsn = run.emit(event)
+    except RefusedValueError as exc:
+        where = exc.value_path if exc.value_path.startswith(path) else path
+        refuse_result(run, spec, call, RefusedValueError(where, exc.reason), how.value)
     return None if how.how == "retry" else Settled(lsn, event)
 
 

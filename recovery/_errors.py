@@ -181,6 +181,32 @@ class InDoubtError(ParkedError):
         )
 
 
+class UnrecordedResultError(RecoveryError):
+    """A call has returned what cannot be recorded: it has no outcome, and the run has stopped.
+
+    The agent has not seen the value, and what was recorded before is untouched. A side effect is in
+    doubt now, so its ``after_crash`` policy applies when the run is resumed; a repeatable call is
+    made again. ``tool`` and ``lsn`` name the call (LSN 0: it is what the agent function returned),
+    ``path`` the part of the value, ``reason`` why it is refused; ``shown`` is the value as text, up
+    to 2,000 characters.
+    """
+
+    def __init__(
+        self, run_id: str, call: tuple[str, int], refused: tuple[str, str], shown: str, then: str
+    ) -> None:
+        self.run_id, (self.tool, self.lsn), self.shown = run_id, call, shown
+        self.path, self.reason = refused
+        where = f"call {self.lsn}, {self.tool}," if self.lsn else "the agent function"
+        named = "tool" if self.lsn else "agent function"
+        super().__init__(
+            f"run {run_id!r} has stopped: {where} returned what cannot be recorded.\n"
+            f"  {self.path}: {self.reason}\n  returned: {shown}\n"
+            "Nothing that was recorded is lost, and the agent has not seen this value. To have it "
+            "recorded, name its type in the return annotation of the "
+            f"{named}, or recovery.register the type, or return plain data.\n{then}"
+        )
+
+
 class ChildParkedError(ParkedError):
     """Child runs stand still, and the run that awaits them with them.
 
@@ -207,14 +233,22 @@ class RunFailedError(RecoveryError):
     """The run ended as failed, now or in an earlier process. ``__cause__`` is the error, if now.
 
     ``type_name``, ``message`` and ``traceback`` are those of the recorded cause; ``call`` is the
-    LSN of the recorded tool failure that caused it, 0 if it was none: ``recovery.resolve`` with
-    ``Resolution.retry()`` or ``.outcome()`` for that call makes the run go on.
+    LSN of the recorded tool failure that caused it, 0 if it was none. ``agent.retry(run_id)`` makes
+    that call again and resumes the run; ``recovery.resolve`` gives it another outcome.
     """
 
     def __init__(self, run_id: str, cause: tuple[str, str, str], call: int) -> None:
         self.run_id, self.call = run_id, call
         self.type_name, self.message, self.traceback = cause
-        hint = f"\nIt was call {call} that failed: resolving it lets the run go on." if call else ""
+        hint = ""
+        if call:
+            hint = (
+                f"\nCall {call} failed, and the agent did not catch that. Nothing is lost: "
+                "mend the tool, and go on with this call:\n"
+                f"  recovery retry {run_id} --agent MODULE:NAME\n"
+                f"or, in Python, agent.retry({run_id!r}). Every call that returned is served from "
+                "the log."
+            )
         super().__init__(f"run {run_id!r} failed: {self.type_name}: {self.message}{hint}")
 
 

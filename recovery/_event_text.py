@@ -60,6 +60,8 @@ def _text(event: RunEvent, body: dict[str, Any]) -> str:
                             + ", ".join(f"{one}-{last}" for one, last in body["lost"]),
         "run_finished": lambda: f"finished: {_short(body['result'])}",
         "run_failed": lambda: f"failed: {event.error}",
+        "agent_raised": lambda: f"the agent raised {event.error}"
+                                f"{body['place'] and ' at ' + body['place']}",
     }  # fmt: skip
     line = lines.get(event.kind)
     return f"{event.kind} {_short(body)}" if line is None else line().replace("\n", " ")

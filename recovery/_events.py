@@ -208,7 +208,12 @@ class SignalTaken(CallReturned):
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    """The call's exception: enough to raise it again. ``args`` is None if not to be carried."""
+    """The call's exception: enough to raise it again. ``args`` is None if not to be carried.
+
+    ``bases``: the types that ``type`` is derived from, the nearest first, up to Exception.
+    ``attributes`` are those that could be recorded, ``left_out`` names the others. ``group``: of an
+    exception group, its exceptions, each a map of these fields.
+    """
 
     kind: ClassVar = "failure"
     call: int
@@ -216,6 +221,10 @@ class CallFailed:
     message: str
     args: Any = None
     traceback: str = ""
+    bases: Any = None
+    attributes: Any = None
+    left_out: Any = None
+    group: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +327,25 @@ class RunFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentRaised:
+    """The agent's own code raised an error that is no outcome of a call, in ``step``.
+
+    ``place``: file, line and function. ``goes_on``: whether the process that records it recovers
+    the run by itself. ``call``: the call that returned what cannot be recorded, where that is the
+    error. A replay takes no notice of it.
+    """
+
+    kind: ClassVar = "agent_raised"
+    type: str
+    message: str
+    traceback: str = ""
+    step: int = 0
+    place: str = ""
+    goes_on: bool = False
+    call: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RunUndone:
     """The run was given up from outside; what follows undoes its calls. It is not resumed."""
 
@@ -371,7 +399,7 @@ Event = (
     RunStarted | RunResumed | StepStarted | CallIntended | CallDecided | ChildStarted | CallRetried
     | AttemptFailed | CallAbandoned | CallReturned | SignalTaken | CallFailed | CallResolved
     | ValueRecorded | MessagesChanged | DivergenceAccepted | HistoryDropped | RunParked
-    | RunFinished | RunFailed | RunUndone | RunCancelled | RecordsLost | LogRepaired
+    | RunFinished | RunFailed | AgentRaised | RunUndone | RunCancelled | RecordsLost | LogRepaired
 )  # fmt: skip
 
 # Annotations (as text) of fields that are more than any value that can be carried.
@@ -403,7 +431,7 @@ _SILENT = {
     kind: {f.name for f in fields(event) if f.default is None} for kind, event in _TYPES.items()
 }
 # Fields that may be large: what a follower does not decode unless it is asked to.
-_LARGE = {"task", "args", "value", "new", "result"}
+_LARGE = {"task", "args", "value", "new", "result", "attributes", "group"}
 
 assert all(len(names) < 16 for names in _FIELDS.values())  # so that a fixmap holds them
 

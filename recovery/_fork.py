@@ -13,6 +13,7 @@ from recovery._checkpoint import CheckpointStore
 from recovery._draft import Draft, Mover
 from recovery._errors import DamagedRunError, RecoveryError
 from recovery._events import (
+    AgentRaised,
     CallIntended,
     DivergenceAccepted,
     HistoryDropped,
@@ -51,7 +52,7 @@ from recovery.stores.protocol import RunStore, check_run_id
 PIECE_SIZE = 4 << 20
 
 # What tells how it stands with the other run, and not what it did.
-_LEFT_OUT = RunStarted | RunParked | Ended | DivergenceAccepted | HistoryDropped
+_LEFT_OUT = AgentRaised | RunStarted | RunParked | Ended | DivergenceAccepted | HistoryDropped
 
 
 class Changes(TypedDict, total=False):

@@ -11,6 +11,7 @@ from eventlog import Damage, Record, Snapshot
 from eventlog._dataclass import dataclass
 from recovery._errors import DamagedRunError, UnreadableValueError
 from recovery._events import (
+    AgentRaised,
     CallResolved,
     CallReturned,
     DivergenceAccepted,
@@ -302,6 +303,8 @@ def prologue_of(tail: list[Entry], restored: Restored | None) -> dict[int, None]
     for lsn, _, event in tail:
         before = before and not isinstance(event, StepStarted)
         scope, call = getattr(event, "scope", ""), getattr(event, "call", 0)
+        if isinstance(event, AgentRaised):
+            continue
         if isinstance(event, MessagesChanged):  # behind a checkpoint they are what that has
             continue
         if isinstance(event, RunResumed):

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from eventlog._dataclass import dataclass
 from recovery._events import (
+    AgentRaised,
     AttemptFailed,
     CallAbandoned,
     CallFailed,
@@ -41,6 +42,7 @@ _STATUS: dict[type[Event], Status] = {
 OF_ITS_PROCESS = (
     StepStarted, CallIntended, CallReturned, MessagesChanged, ValueRecorded, CallRetried,
     AttemptFailed, CallAbandoned, CallFailed, HistoryDropped, RunParked, RunFinished, RunFailed,
+    AgentRaised,
 )  # fmt: skip
 
 

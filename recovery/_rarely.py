@@ -9,8 +9,9 @@ from recovery._manager import CheckpointConfig, CheckpointManager, RestoredCheck
 from recovery._posted import PendingMessage
 from recovery._register import register
 from recovery._removal import RemovedRun, remove
-from recovery._resolve import accept, resolve
+from recovery._resolve import accept, resolve, retry
 from recovery._retention import gc
+from recovery._run_errors import RunError
 from recovery._run_event import RunEvent
 from recovery._status import OpenCall, RunStatus, runs, status
 from recovery._stream import Stream, SyncStream
@@ -26,6 +27,7 @@ __all__ = [
     "PendingMessage",
     "RemovedRun",
     "RestoredCheckpoint",
+    "RunError",
     "RunEvent",
     "RunEvents",
     "RunStatus",
@@ -39,6 +41,7 @@ __all__ = [
     "register",
     "remove",
     "resolve",
+    "retry",
     "runs",
     "status",
     "undo",

@@ -92,7 +92,7 @@ def _add(cls: type[Any], codec: Codec) -> None:
             "another name=, and keep it for good"
         )
     own = codec_of(cls)
-    if own is not None and own.name != codec.name:
+    if own is not None and own.name != codec.name and not own.declared:
         known = f"is registered as {own.name!r}" if own.name else "needs no registration"
         raise ValueError(f"{_where(cls)} {known}")
     # By type first: what is written must be readable.
@@ -133,6 +133,16 @@ def _codec(
             return Codec(REGISTERED, encode, own_decode, freeze=freeze, kind=cls, name=name)
     assert decode is not None
     return Codec(REGISTERED, encode, decode, freeze=freeze, kind=cls, name=name, checked=True)
+
+
+def codec_for(cls: type[Any], name: str) -> Codec | None:
+    """The codec of a type that needs none of its user; None for any other."""
+    found = _own_codec(cls)
+    if found is None:
+        return None
+    encode, decode, freezes = found
+    freeze = _as_it_is if freezes else None
+    return Codec(REGISTERED, encode, decode, freeze=freeze, kind=cls, name=name)
 
 
 def _as_it_is(value: Any) -> Any:

@@ -49,7 +49,7 @@ def resolve(
         in_doubt = {one.lsn for one in history.open_calls()}
         for_undo = _for_undo(history.entries) - in_doubt
         in_doubt |= for_undo
-        failed = history.ended.call if isinstance(history.ended, RunFailed) else 0
+        failed = failed_call(history.ended)
         if call not in in_doubt and (not failed or call != failed):
             state = "has an outcome" if call in intents else "is no open call of this run"
             raise RecoveryError(
@@ -84,6 +84,31 @@ def accept(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why
         lost = run.started is not None and is_inbox_lost(backend_of(store).inbox, run)
         log.append(*encode(DivergenceAccepted(who, why, lost or None)))
         log.commit()
+
+
+def retry(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why: str = "") -> int:
+    """Let the call be made again by whose failure a run ended; its LSN (RunFailedError.call).
+
+    For a tool that raised and is mended now: run the run again, and it goes on with this call,
+    under the same idempotency key. ``RecoverableAgent.retry`` does both. Durable when this returns;
+    ``who`` and ``why`` are kept in the record. Raises RecoveryError for a run that has not ended by
+    the failure of a call, LogLockedError while a process runs it.
+    """
+    with claimed(store, run_id) as log:
+        call = failed_call(_checked(log, run_id).ended)
+        if not call:
+            raise RecoveryError(
+                f"run {run_id!r} has not ended by the failure of a call, so there is none to make "
+                "again. Nothing was written."
+            )
+        log.append(*encode(CallResolved(call, "retry", None, who, why)))
+        log.commit()
+    return call
+
+
+def failed_call(ended: object) -> int:
+    """The call (LSN) by whose failure a run ended; 0 if it has not ended like that."""
+    return ended.call if isinstance(ended, RunFailed) else 0
 
 
 def _checked(log: EventLog, run_id: str) -> Skimmed:

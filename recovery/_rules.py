@@ -2,7 +2,8 @@
 
 Version 1: all runs of before this module. Version 2: arguments equal to a parameter's default count
 as not given, calls before the loop of steps are served by tool and order, an outcome no longer
-covers what is in doubt inside its call. A run keeps its version for life.
+covers what is in doubt inside its call, an exception keeps any type that is loaded. A run keeps its
+version for life.
 """
 
 from __future__ import annotations

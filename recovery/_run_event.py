@@ -12,6 +12,7 @@ from eventlog._dataclass import dataclass
 from recovery._errors import UnreadableValueError
 from recovery._event_text import text_of
 from recovery._events import (
+    AgentRaised,
     AttemptFailed,
     CallFailed,
     CallIntended,
@@ -47,8 +48,9 @@ class RunEvent:
     ``kind``: "run_started", "run_resumed", "step", "call", "attempt_failed", "retry", "abandoned"
     (nobody waits for the call any more), "outcome", "failure", "resolved", "value", "messages",
     "snapshot" (a checkpoint), "accepted", "dropped", "run_parked", "run_finished", "run_failed",
-    "run_undone", "run_cancelled", "signal" (the outcome of a wait for one); "damage" for what is
-    lost (``damage``); later versions may have others.
+    "agent_raised" (an error of the agent's own code), "run_undone", "run_cancelled", "signal" (the
+    outcome of a wait for one); "damage" for what is lost (``damage``); later versions may have
+    others.
     ``lsn``: the record; to go on behind it, ``events(..., after=lsn)``. ``timestamp``: seconds
     since 1970. ``step``: to which it belongs; 0 before the first.
 
@@ -167,7 +169,9 @@ class Teller:
             about |= {"tool": made.tool, "call_id": made.call_id, "attempt": made.attempt}
         if made is not None and isinstance(event, CallReturned | CallFailed | AttemptFailed):
             about["duration_s"] = max(0, time_ns - made.since_ns) / 1e9
-        if isinstance(event, CallFailed | AttemptFailed | RunFailed):
+        if isinstance(event, AgentRaised):
+            step = event.step
+        if isinstance(event, CallFailed | AttemptFailed | RunFailed | AgentRaised):
             about["error"] = f"{event.type.removeprefix('builtins.')}: {event.message}"
         if isinstance(event, CallReturned) and type(event.value) is Packed:
             self._remember(lsn, event.value)

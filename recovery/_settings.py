@@ -21,6 +21,7 @@ class Options(TypedDict, total=False):
 
     ``max_recoveries``: how often in a row an error of the agent is recovered from in this process
     without getting a step further (3); the last one is raised, and the run can be resumed later.
+    An error that says that the code is wrong (a TypeError and its like) is raised at once.
     ``after_crash``: what to do about calls in doubt, for all tools or by the name of the tool, in
     place of what the tools themselves say. ``stop_on``: signals to the process upon which runs stop
     at the next safe point, as by ``stop()``; a second one does what it did before.

@@ -18,6 +18,7 @@ import xxhash
 from eventlog._dataclass import dataclass
 from eventlog._record import Packed
 from recovery._events import (
+    AgentRaised,
     AttemptFailed,
     CallAbandoned,
     CallDecided,
@@ -91,7 +92,9 @@ class Span:
         else:
             self.dropped_events += 1
 
-    def exception(self, time_ns: int, failed: AttemptFailed | CallFailed | RunFailed) -> None:
+    def exception(
+        self, time_ns: int, failed: AttemptFailed | CallFailed | RunFailed | AgentRaised
+    ) -> None:
         """An exception, by OpenTelemetry's conventions."""
         about = {"exception.type": failed.type.removeprefix("builtins."),
                  "exception.message": failed.message}  # fmt: skip
@@ -216,6 +219,8 @@ class Spans:
                 run.attributes |= self._telling.of_run("result", event.result)
             case RunFailed():
                 run.failed(time_ns, event)
+            case AgentRaised():
+                run.exception(time_ns, event)
             case RunUndone():
                 run.event("run given up", time_ns)
             case RunCancelled():

@@ -31,6 +31,7 @@ from recovery._posted import OpenInbox, PendingMessage, awaited, unread
 from recovery._progress import Progress, ProgressTally
 from recovery._recorded import RecordedCall
 from recovery._replay import Replay
+from recovery._run_errors import ErrorTally, RunError
 from recovery._run_event import Teller
 from recovery._skimmed import Skimmed, skim_run
 from recovery._text import shown_time
@@ -116,6 +117,8 @@ class RunStatus:
     ``unread``: what others have sent and the run has not read, in the order sent: a signal that no
     wait is for (perhaps its name is misspelt) stays there. ``inbox_damage``: why that cannot be
     read, or that messages which the run has read are lost.
+    ``error``: the last error that the agent's own code raised (see RunError); None if there is none
+    behind the newest checkpoint, nor was one before it.
     """
 
     run_id: str
@@ -141,6 +144,7 @@ class RunStatus:
     failed_call: int = 0
     unread: tuple[PendingMessage, ...] = ()
     inbox_damage: str = ""
+    error: RunError | None = None
     packed_task: Packed | None = field(default=None, repr=False)
 
     @property
@@ -206,6 +210,7 @@ def status_of(reader: LogReader, run_id: str, inbox: OpenInbox | None = None) ->
         uid=read.started.uid if read.started else "", parent=read.parent, forked_from=read.origin,
         failed_call=read.ended.call if isinstance(read.ended, RunFailed) else 0,
         unread=unread, inbox_damage=inbox_damage,
+        error=read.errors.last,
         **known,
     )  # fmt: skip
 
@@ -216,6 +221,7 @@ class _Read:
 
     run: Skimmed
     tally: ProgressTally
+    errors: ErrorTally
     replay: Replay
     started: RunStarted | None
     parent: ParentRun | None
@@ -295,14 +301,16 @@ def _read(reader: LogReader, run_id: str) -> _Read:
     found = skim_run(reader, run_id)
     entries, tail, point = found.entries, found.tail, found.point
     tally = ProgressTally()
-    with suppress(KeyError, ValueError):  # of a version that carries something else
-        tally.restore(point.carried[ProgressTally.name])
-    for entry in tail:
-        tally.observe(*entry)
+    errors = ErrorTally()
+    for one in (tally, errors):
+        with suppress(KeyError, ValueError):  # of a version that carries something else
+            one.restore(point.carried[one.name])
+        for entry in tail:
+            one.observe(*entry)
     events = [event for *_, event in entries]
     return _Read(
-        found, tally, found.replay, found.started, ParentRun.of(found.started), found.origin,
-        found.ended,
+        found, tally, errors, found.replay, found.started, ParentRun.of(found.started),
+        found.origin, found.ended,
         next((event for event in reversed(events) if isinstance(event, RunParked)), None),
         found.damage, found.lost, point.lsn, point.step,
         point.recoveries + sum(isinstance(event, RunResumed) for _, _, event in tail), len(tail),
@@ -326,7 +334,8 @@ def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State
     if read.lost:
         return "damaged", f"{read.lost[0]}. A recovery refuses; see `logdump repair`"
     if read.parked is None or read.tally.status != "parked":
-        return "interrupted", ""
+        error = read.errors.last
+        return "interrupted", str(error) if error is not None and not error.is_past else ""
     return _parked(read.parked, calls)
 
 
@@ -335,7 +344,7 @@ def _ended(ended: Ended) -> tuple[State, str]:
         case RunFinished():
             return "finished", ""
         case RunFailed(type=kind, message=message, call=call):
-            settled = f" (call {call} can be resolved, and the run goes on)" if call else ""
+            settled = f" (call {call} can be made again: recovery retry)" if call else ""
             return "failed", f"{kind.removeprefix('builtins.')}: {message}{settled}"
         case RunCancelled():
             return "cancelled", _said(ended.who, ended.why)

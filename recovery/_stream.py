@@ -14,13 +14,15 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from eventlog import RefusedValueError
+from eventlog import Packed, RefusedValueError
 from eventlog._dataclass import dataclass
 from recovery._call import protocol
 from recovery._core import RunCore
 from recovery._drive import drive, drive_async
 from recovery._effects import Effect, Invoke
 from recovery._errors import RecoveryError
+from recovery._model_data import pack_result
+from recovery._refused import refuse_result
 from recovery._tool import Arguments, ToolSpec, is_generator
 from recovery._turns import tasks_of
 from recovery._values import digest, pack, unpack
@@ -70,7 +72,7 @@ class _Stream:
     ) -> None:
         self.replayed = True
         self._run, self._perform = run, perform
-        self._name, self._function = spec.name, spec.function
+        self._spec, self._name, self._function = spec, spec.name, spec.function
         self._combine, self._split = spec.combine, spec.split
         self._site = call_site()
         self._received: list[bytes] = []
@@ -153,8 +155,7 @@ class _Stream:
         following = replace(invoke, function=source.next, args=(), kwargs={})
         try:
             while (chunk := (yield following)) is not _END:
-                path = f"chunk {len(self._received)} of {self._name}"
-                self._received.append(packed := pack(chunk, path))
+                self._received.append(packed := self._packed(chunk, invoke))
                 yield _Chunk(unpack(packed))
         except _Left:
             yield closing
@@ -168,6 +169,14 @@ class _Stream:
         if self._combine is None:
             return combined(chunks)
         return (yield Invoke(self._combine, (chunks,), {}, None))
+
+    def _packed(self, chunk: Any, invoke: Invoke) -> Packed:
+        try:
+            return pack_result(chunk, f"chunk {len(self._received)} of {self._name}")
+        except RefusedValueError as exc:
+            assert invoke.scope is not None
+            assert invoke.scope.call is not None
+            refuse_result(self._run, self._spec, invoke.scope.call, exc, chunk)
 
     def _opened(self, invoke: Invoke) -> Generator[Effect, Any, Any]:
         if is_generator(invoke.function):  # of which no code runs yet

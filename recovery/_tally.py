@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 from recovery._events import Event
 from recovery._family import Retries
 from recovery._progress import ProgressTally
+from recovery._run_errors import ErrorTally
 from recovery._signals import Signals
 
 
@@ -31,7 +32,7 @@ class Tally(Protocol):
 
 
 # One of each in every run.
-KINDS: tuple[type[Tally], ...] = (ProgressTally, Signals, Retries)
+KINDS: tuple[type[Tally], ...] = (ProgressTally, Signals, Retries, ErrorTally)
 
 
 class Tallies:

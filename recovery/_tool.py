@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -20,10 +19,8 @@ from typing import (
     overload,
 )
 
-from eventlog import RefusedValueError
 from eventlog._dataclass import dataclass
-from recovery._errors import ApprovalDeniedError, ToolError
-from recovery._events import CallFailed
+from recovery._declared import declare
 from recovery._keys import UNDO_CALL, UNDO_PREFIX
 from recovery._redact import check_names
 from recovery._retry import Retry
@@ -35,12 +32,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# What the runtime itself raises in place of a result.
-_OURS: dict[str, type[Exception]] = {
-    f"{kind.__module__}.{kind.__qualname__}": kind
-    for kind in (RefusedValueError, ApprovalDeniedError)
-}
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 AfterCrash = Literal["park", "retry", "report"]
@@ -155,29 +146,6 @@ class ToolSpec:
     def when_cut(self) -> WhenCut:
         """What a call is that was timed out or cancelled."""
         return self.on_timeout or ("fail" if self.repeatable else "in_doubt")
-
-    def rebuild(self, failed: CallFailed) -> Exception:
-        """The exception that the agent sees, on the first execution as on replay.
-
-        Types are looked up among the builtin ones and those that the tool declares, never imported.
-        """
-        kind = next((kind for kind in self.raises
-                     if f"{kind.__module__}.{kind.__qualname__}" == failed.type), None)  # fmt: skip
-        if kind is None and failed.type.startswith("builtins."):
-            found = getattr(builtins, failed.type.removeprefix("builtins."), None)
-            if isinstance(found, type) and issubclass(found, Exception):
-                # These two mean something to the generators and coroutines they pass through.
-                kind = None if issubclass(found, StopIteration | StopAsyncIteration) else found
-        if failed.type in _OURS:
-            kind = _OURS[failed.type]
-        if kind is not None and failed.args is not None:
-            try:
-                exc = kind(*failed.args)
-                if type(exc) is kind and str(exc) == failed.message:
-                    return exc
-            except Exception:  # its constructor wants something else
-                pass
-        return ToolError(failed.type.removeprefix("builtins."), failed.message, failed.traceback)
 
 
 class Scope:
@@ -353,6 +321,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
         spec = _adapted(function, options)
         function = spec.function
         register(spec)
+        if current_scope.get() is None:  # else what a later process does not know before it runs
+            declare(function)
         if is_generator(function):
 
             @functools.wraps(function)

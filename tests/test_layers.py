@@ -62,6 +62,7 @@ PURE = {
     "recovery._keys",
     "recovery._lost",
     "recovery._progress",
+    "recovery._run_errors",
     "recovery._account",
     "recovery._growth",
     "recovery._spent",

@@ -16,6 +16,7 @@ from recovery.cli import (
     _gc,
     _resolve,
     _resume,
+    _retry,
     _rm,
     _runs,
     _show,
@@ -41,6 +42,7 @@ def recovery() -> None:
 app.command("runs", epilog=_runs.MORE)(_runs.command)
 app.command("show", epilog=_show.MORE)(_show.command)
 app.command("resume", epilog=_resume.MORE)(_resume.command)
+app.command("retry", epilog=_retry.MORE)(_retry.command)
 app.command("resolve", epilog=_resolve.MORE)(_resolve.command)
 app.command("signal", epilog=_signal.MORE)(_signal.command)
 app.command("approve", epilog=_approve.MORE)(_approve.yes)

@@ -48,7 +48,10 @@ class Commands:
             case "cancelled":
                 todo = [self.of("undo", "--tools MODULE")]
             case "failed" if one.failed_call:
-                todo = [*self.resolve(one.failed_call), self.resume()]
+                again = self.of("retry", f"--agent {self.agent}")
+                how = [self.of("resolve", f"{one.failed_call} {said}")
+                       for said in ("--outcome JSON", "--fail TEXT")]  # fmt: skip
+                todo = [f"{again}   # once the tool is mended", *how]
             case "failed":
                 at = max(one.progress.step - 1, 0)
                 todo = [self.of("fork", f"NEW_ID --at {at}"), self.of("undo", "--tools MODULE")]

@@ -107,7 +107,7 @@ def command(
 ) -> None:
     """Run an agent on a run that is there, from where it stopped."""
     with ends_politely(), _logged(logging.INFO if verbose else logging.WARNING):
-        found = _agent(agent, store, key_file)
+        found = agent_of(agent, store, key_file)
         check_there(found.store, run)
         one = known(found.store, run)
         if takeover:
@@ -135,7 +135,8 @@ def _report(report: RecoveryReport) -> dict[str, Any]:
 # -- the agent
 
 
-def _agent(name: str, store: str | None, key_file: str | None) -> RecoverableAgent:
+def agent_of(name: str, store: str | None, key_file: str | None) -> RecoverableAgent:
+    """The agent that the user names, with the store that they name."""
     found = named(name)
     if isinstance(getattr(found, "tool_spec", None), ToolSpec):  # whose effect nobody has asked for
         raise RecoveryError(f"{name} is a tool, not an agent. Nothing was executed.")

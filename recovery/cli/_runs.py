@@ -89,14 +89,16 @@ def command(
                 show_json(as_json_object(one, Redaction(redact or ())))
             return
         shown = list(found)
-        unread = any(one.unread for one in shown)  # else nobody wants to know of it
-        table = _table(unread)
+        # Columns that are empty for all of them are left out.
+        unread, raised = any(one.unread for one in shown), any(_error(one) for one in shown)
+        table = _table(unread, raised)
         depths: dict[str, int] = {}
         for one in shown:
             above = one.parent.run_id if one.parent is not None and order is None else ""
             depths[one.run_id] = depths.get(above, -1) + 1
             cells = _cells(one, now, depths[one.run_id])
-            table.add_row(*cells, *[Text(str(len(one.unread) or "-"), "cyan")] * unread)
+            sent = [Text(str(len(one.unread) or "-"), "cyan")] * unread
+            table.add_row(*cells, *sent, *[Text(printable(_error(one) or "-"), "red")] * raised)
         if table.row_count:
             output().print(table)
         else:
@@ -110,7 +112,7 @@ def _goes_on(one: RunStatus, now: float) -> bool:
     return any(message.wanted for message in one.unread)
 
 
-def _table(unread: bool) -> Table:
+def _table(unread: bool, raised: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("RUN", overflow="fold", min_width=8)
     table.add_column("STATE", no_wrap=True)
@@ -120,6 +122,8 @@ def _table(unread: bool) -> Table:
     table.add_column("IN DOUBT", overflow="fold", max_width=16)
     if unread:
         table.add_column("UNREAD", justify="right", no_wrap=True)
+    if raised:
+        table.add_column("ERROR", overflow="fold", max_width=20)
     return table
 
 
@@ -133,6 +137,15 @@ def _cells(one: RunStatus, now: float, depth: int) -> tuple[Text, ...]:
     styles = ("", STYLES.get(one.state, ""), "", "", "", "", "bold red" if one.in_doubt else "")
     return tuple(Text(printable(text), style)
                  for text, style in zip(texts, styles, strict=True))  # fmt: skip
+
+
+def _error(one: RunStatus) -> str:
+    """What its agent raised last, if the run has not got further since."""
+    error = one.error
+    if error is None or error.is_past:
+        return ""
+    often = f" {error.in_a_row}x" if error.in_a_row > 1 else ""
+    return f"{error.type.rpartition('.')[2]}{often}"
 
 
 def _ago(seconds: float, now: float) -> str:

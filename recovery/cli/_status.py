@@ -12,6 +12,7 @@ from rich.text import Text
 
 from recovery import OpenCall, PendingMessage, RunStatus
 from recovery._readable import HIDDEN, Redaction, readable, short
+from recovery._run_errors import RunError
 from recovery._text import age, count, duration, printable
 from recovery.cli._events import call_text
 
@@ -24,6 +25,7 @@ STYLES = {
 VALUE_MAX = 400  # characters of a value
 LINE_MAX = 120
 SHOWN_MAX = 10  # messages in the inbox
+TRACEBACK_LINES = 12
 
 Row = tuple[str, str, str]  # label, text, style
 
@@ -55,6 +57,8 @@ def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
         said = HIDDEN if redaction.hides_any else one.last_event  # which may quote any value
         ago = f"{when(one.last)}, {age(now - one.last)} ago"
         yield "last", f"LSN {one.last_lsn}, {ago}{said and ': '}{said}", ""
+    if one.error is not None:
+        yield from _error(one.error, now, redaction)
     if one.progress.step or one.checkpoint:
         yield "step", _step(one), ""
     yield "used", _used(one), ""
@@ -114,6 +118,22 @@ def _owner(one: RunStatus) -> str:
     if one.owner.alive:
         return f"{one.owner}, has it"
     return f"nobody has it; last {one.owner}"
+
+
+def _error(error: RunError, now: float, redaction: Redaction) -> Iterator[Row]:
+    """The last error of the agent's own code, and whether the run has got past it."""
+    said = HIDDEN if redaction.hides_any else str(error)
+    style = "" if error.is_past else "red"
+    yield "error", f"LSN {error.lsn}, {age(now - error.timestamp)} ago: {said}", style
+    if error.is_past:
+        yield "", f"the run has got further since; {count(error.total, 'error')} in all", ""
+    elif error.goes_on:
+        yield "", f"recovered by its process; {count(error.total, 'error')} in all", ""
+    else:
+        yield "", f"raised to the caller; {count(error.total, 'error')} in all", ""
+    if error.traceback and not error.is_past and not redaction.hides_any:
+        for line in error.traceback.rstrip().split("\n")[-TRACEBACK_LINES:]:
+            yield "", line, "dim"
 
 
 def _step(one: RunStatus) -> str:
@@ -197,11 +217,23 @@ def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
             "epoch": owner.epoch,
         },
         "failed_call": one.failed_call,
+        "error": None if one.error is None else _error_json(one.error, redaction),
         "parent": one.parent.run_id if one.parent else None,
         "forked_from": one.forked_from.run_id if one.forked_from else None,
         "inbox_damage": one.inbox_damage,
         "inbox": [_message_json(sent, redaction) for sent in one.unread],
         "open_calls": [_call_json(call, redaction) for call in one.calls],
+    }  # fmt: skip
+
+
+def _error_json(error: RunError, redaction: Redaction) -> dict[str, Any]:
+    said = {name: HIDDEN if redaction.hides_any else getattr(error, name)
+            for name in ("message", "traceback")}  # fmt: skip
+    return {
+        "type": error.type, **said, "step": error.step, "place": error.place,
+        "in_a_row": error.in_a_row, "total": error.total, "lsn": error.lsn,
+        "time": error.timestamp, "goes_on": error.goes_on, "is_past": error.is_past,
+        "call": error.call,
     }  # fmt: skip
 
 

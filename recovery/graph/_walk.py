@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, NoReturn
 
+from eventlog import RefusedValueError
 from eventlog._dataclass import dataclass
 from recovery._attempts import until
 from recovery._chance import a_number
 from recovery._errors import ApprovalDeniedError, ParkedError, RecoveryError, Sides, ToolError
 from recovery._events import RunParked
+from recovery._refused import refuse_result
 from recovery._run import Run
-from recovery._tool import is_async
+from recovery._tool import current_scope, is_async
 from recovery._values import pack_message
 from recovery.graph._graph import Graph, Node, function_of, making
 from recovery.graph._hooks import tell
@@ -206,7 +208,7 @@ class Walk:
         else:
             targets = await self._chosen(name, output, memory)
             entry = visit.entry(output=memory.written, next=targets)
-        pack_message(entry, f"output of node {name}")
+        check_recordable(visit.node, entry, found)
         edges = [str(edge) for edge in self.graph.edges_from(name)]
         decision = await tell(
             self.runtime, "decide", intent=f"where to go from node {name}",
@@ -311,6 +313,17 @@ def park(run: Run, node: str, why: str) -> NoReturn:
     run.emit(RunParked([], why=why))
     run.commit()
     run.stop(GraphParkedError(run.run_id, node, why))
+
+
+def check_recordable(node: Node, entry: Entry, found: Any) -> None:
+    """Stop the run if the entry of a visit cannot be recorded; RefusedValueError outside of one."""
+    scope = current_scope.get()
+    try:
+        pack_message(entry, f"output of node {node.name}")
+    except RefusedValueError as exc:
+        if scope is None or scope.call is None:  # of what a person has said that it came to
+            raise
+        refuse_result(scope.run, node.spec, scope.call, exc, found)
 
 
 def is_entry(found: Any) -> bool:

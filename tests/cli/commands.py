@@ -164,6 +164,7 @@ HOW: dict[str, How] = {
             "--store . {run} charge#38 --retry": ("failed", "cancelled", "finished"),
         },
     ),
+    "recovery retry": How("--store . {run}", missing=1, writes=True),
     "recovery approve": How("--store . {run} 38", missing=1, writes=True),
     "recovery deny": How(
         "--store . {run} charge#38 --why no --redact charge",

@@ -36,6 +36,7 @@ from recovery import (
     RecoverableAgent,
     Resolution,
     RunFailedError,
+    _agent_errors,
     approve,
     cancel,
     fork,
@@ -135,7 +136,7 @@ class Maker:
             runner.run_with_recovery_sync(trip.TASK if task is None else task, run_id)
         except InDoubtError as exc:
             in_doubt = [call.lsn for call in exc.calls]
-        except (Crash, ParkedError, RunFailedError):
+        except (Crash, ParkedError, RunFailedError, KeyError):
             pass
         self.disk = self.disk.after_process_death()
         self.clock.ahead += 20.0
@@ -170,7 +171,8 @@ def _fixed(maker: Maker) -> Iterator[None]:
     clock = maker.clock
     clock.begin()
 
-    def text(exc: BaseException, *_: Any, **__: Any) -> list[str]:
+    def text(*given: Any, **__: Any) -> list[str]:
+        (exc,) = (one for one in given if isinstance(one, BaseException))
         # Without the paths and lines of whoever makes these.
         what = f"{type(exc).__name__}: {exc}\n"
         return ["Traceback (most recent call last):\n", '  File "trip.py", line 7, in tool\n', what]
@@ -189,6 +191,7 @@ def _fixed(maker: Maker) -> Iterator[None]:
             mock.patch.object(os, "urandom", chance.randbytes),
             mock.patch.object(random, "random", chance.random),
             mock.patch.object(traceback, "format_exception", text),
+            mock.patch.object(_agent_errors, "place_of", lambda _: "trip.py:7 in plan_badly"),
             mock.patch.object(
                 eventlog._log, "committer", SimpleNamespace(request=lambda log: None)
             ),
@@ -263,6 +266,13 @@ def failed(maker: Maker) -> Stored:
     maker.live("failed")
     maker.approve("failed")
     maker.live("failed")
+    return maker.stored()
+
+
+def crash_loop(maker: Maker) -> Stored:
+    """Its agent raises the same error in each of three processes."""
+    for _ in range(3):
+        maker.live("crash_loop", trip.plan_badly, "days")
     return maker.stored()
 
 
@@ -368,7 +378,7 @@ def _damaged(
 RUNS_MADE: list[Callable[[Maker], Stored]] = [
     finished, crashed_in_doubt, parked, resolved, waiting, sleeping, failed, cancelled, forked,
     parent, torn, encrypted, damaged_header, damaged_frame, damaged_payload, damaged_early,
-    damaged_snapshot, missing_segment, foreign, unsupported,
+    damaged_snapshot, missing_segment, foreign, unsupported, crash_loop,
 ]  # fmt: skip
 
 

@@ -216,8 +216,8 @@ MUTANTS = [
         [
             Edit(
                 ATTEMPTS,
-                "        scope.check()\n        try:\n            return Settled",
-                "        run.check()\n        try:\n            return Settled",
+                "        scope.check()\n        return _returned",
+                "        run.check()\n        return _returned",
             )
         ],
         [ENDED + "test_a_side_effect_gets_to_its_end_and_is_recorded"],

@@ -66,9 +66,8 @@ MUTANTS = [
         [
             Edit(
                 ATTEMPTS,
-                "            return Settled(run.emit(event), event)\n"
-                "        except RefusedValueError",
-                "            return Settled(call.lsn, event)\n        except RefusedValueError",
+                "        return Settled(run.emit(event), event)\n    except RefusedValueError",
+                "        return Settled(call.lsn, event)\n    except RefusedValueError",
             )
         ],
         [AGENT + "test_an_agent_that_raises_at_step_5_goes_on_from_the_checkpoint_of_step_3"],
@@ -166,8 +165,8 @@ MUTANTS = [
         [
             Edit(
                 DOUBT,
-                "    lsn = run.emit(event)\n    return None if how",
-                "    lsn = call.lsn\n    return None if how",
+                "        lsn = run.emit(event)\n    except",
+                "        lsn = call.lsn\n    except",
             )
         ],
         [AGENT + "test_report_gives_the_agent_the_same_outcome_unknown_ever_after", RARE],
@@ -437,8 +436,8 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "            exc = spec.rebuild(failed)\n",
-                "            exc = settled.cause or spec.rebuild(failed)\n",
+                "            exc = rebuilt(failed",
+                "            exc = settled.cause or rebuilt(failed",
             )
         ],
         [AGENT + "test_the_agent_sees_the_same_exception_first_and_on_replay"],
@@ -448,11 +447,10 @@ MUTANTS = [
         "A type named in the log is looked up anywhere: a crafted log has any class constructed.",
         [
             Edit(
-                TOOL,
-                "        if failed.type in _OURS:\n            kind = _OURS[failed.type]\n",
-                "        if kind is None:\n"
-                "            import pydoc\n\n"
-                "            kind = pydoc.locate(failed.type)\n",
+                "recovery/_raised.py",
+                "        if isinstance(found, type) and issubclass(found, Exception):\n"
+                "            return found\n    newest",
+                "        if isinstance(found, type):\n            return found\n    newest",
             )
         ],
         [TOOLS + "test_what_a_log_names_is_never_looked_up_but_among_exceptions"],

@@ -280,9 +280,9 @@ MUTANTS = [
         "An agent that always fails is recovered for ever: it burns money in a loop.",
         [
             Edit(
-                AGENT,
-                "                    if failures > self.settings.max_recoveries:",
-                "                    if failures > 10 * self.settings.max_recoveries:",
+                "recovery/_agent_errors.py",
+                "goes_on = self._count <= self._limit and",
+                "goes_on = self._count <= 10 * self._limit and",
             )
         ],
         [AGENTS + "test_recovery_in_the_process_is_bounded_and_backs_off"],

@@ -257,9 +257,9 @@ MUTANTS = [
         [
             Edit(
                 STREAM,
-                "self._received.append(packed := pack(chunk, path))\n"
+                "self._received.append(packed := self._packed(chunk, invoke))\n"
                 "                yield _Chunk(unpack(packed))",
-                "pack(chunk, path)\n                self._received.append(chunk)\n"
+                "self._packed(chunk, invoke)\n                self._received.append(chunk)\n"
                 "                yield _Chunk(chunk)",
             ),
             Edit(

@@ -123,8 +123,8 @@ MUTANTS = [
     Mutant(
         "secret-in-the-traceback",
         "The recorded traceback of a tool says its password.",
-        [Edit(FAILURE, 'secrets.scrub("".join(traceback.format_exception(exc)))',
-              '"".join(traceback.format_exception(exc))')],
+        [Edit(FAILURE, 'secrets.scrub("".join(traceback.format_exception(type(exc), exc, where)))',
+              '"".join(traceback.format_exception(type(exc), exc, where))')],
         [SECRETS + "test_a_secret_is_in_no_file_and_in_no_text"],
     ),
     Mutant(

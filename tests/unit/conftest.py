@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import recovery._agent
+import recovery._agent_errors
 from recovery.testing._time import Clock, virtual_time
 from tests.unit.lives import Limited, executed
 
@@ -15,7 +15,7 @@ from tests.unit.lives import Limited, executed
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing has been executed yet, and an agent that fails is run again at once."""
     executed.clear()
-    monkeypatch.setattr(recovery._agent, "BACKOFF_S", 0.0)
+    monkeypatch.setattr(recovery._agent_errors, "BACKOFF_S", 0.0)
 
 
 @pytest.fixture

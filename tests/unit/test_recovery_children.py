@@ -327,10 +327,10 @@ def test_a_failure_that_was_handled_stands_whatever_becomes_of_the_child() -> No
     async def agent(run: Run) -> str:
         try:
             return str(await run.child(uses_flaky, "task"))
-        except ChildFailedError as exc:
+        except ChildFailedError:
             await run.call(send, "sorry")
             if run.recovery_count == 0:
-                raise ConnectionError("lost") from exc
+                raise ConnectionError("lost") from None
             return "sorry"
 
     store = CheckpointStore()

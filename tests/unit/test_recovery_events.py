@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from eventlog import Packed, Record
 from recovery._events import (
+    AgentRaised,
     AttemptFailed,
     CallAbandoned,
     CallDecided,
@@ -72,6 +73,7 @@ EVENTS: list[Event] = [
     RunParked([4, 5]),
     RunFinished("done", 3, 1),
     RunFailed("E", "m", "t", 4),
+    AgentRaised("E", "m", "t", 2, "agent.py:3 in agent", True, 4),
     RunUndone("me", "no need"),
     RecordsLost(9),
     RecordsLost(9, True),

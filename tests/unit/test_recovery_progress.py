@@ -560,7 +560,8 @@ def test_failed_lives_and_recoveries_in_the_process_are_told_too() -> None:
         live(unlucky, store, told)
     assert [mine(event) for event in told] == everything(store)
     assert [event.kind for event in told] == [
-        "run_started", "step", "call", "outcome", "run_resumed", "run_resumed", "run_failed",
+        "run_started", "step", "call", "outcome", "agent_raised", "run_resumed", "agent_raised",
+        "run_resumed", "run_failed",
     ]  # fmt: skip
     assert told[-1].error == "recovery._errors.PermanentError: for good"
     assert told[-1].progress.status == "failed" and told[-1].progress.served == 1

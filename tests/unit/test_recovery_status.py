@@ -219,7 +219,7 @@ def test_a_failed_call_that_can_be_resolved_is_named() -> None:
         run(agent, store)
     found = status(store, RUN)
     assert found.state == "failed" and "ValueError: bad" in found.why
-    assert f"call {caught.value.call} can be resolved" in found.why
+    assert f"call {caught.value.call} can be made again: recovery retry" in found.why
 
 
 def test_no_type_need_be_registered() -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from eventlog import RefusedValueError
 from recovery import (
     CheckpointStore,
     InDoubtError,
@@ -22,6 +21,7 @@ from recovery import (
     RunFailedError,
     Stream,
     SyncRun,
+    UnrecordedResultError,
     current_call,
     resolve,
     tool,
@@ -318,7 +318,7 @@ def test_a_chunk_that_cannot_be_carried_is_named(reader):
         finally:
             closed.append(True)
 
-    with pytest.raises((RunFailedError, RefusedValueError), match=r"chunk 1 of source"):
+    with pytest.raises(UnrecordedResultError, match=r"chunk 1 of source"):
         start(reader((source,)))
     assert closed == [True]
 

@@ -28,6 +28,8 @@ from recovery import (
     tool,
 )
 from recovery._call import _canonical
+from recovery._events import CallFailed
+from recovery._raised import rebuilt
 from recovery._tool import function_name, is_async, spec_of
 from tests.unit.lives import executed
 
@@ -453,59 +455,7 @@ def test_decorated_tools_in_threads_need_the_context():
 # -- exceptions
 
 
-class QuotaError(Exception):
-    pass
-
-
-class HttpError(Exception):
-    def __init__(self, status: int, body: str) -> None:
-        super().__init__(status, body)
-        self.status = status
-
-
-@pytest.mark.parametrize("declared", [True, False])
-def test_declared_exceptions_are_raised_as_themselves(declared):
-    @tool(raises=[QuotaError, HttpError] if declared else [])
-    def limited(which: int) -> None:
-        raise (QuotaError("no more"), HttpError(429, "slow down"))[which]
-
-    seen = []
-
-    async def agent(run: Run) -> Any:
-        for which in (0, 1):
-            try:
-                await run.call(limited, which)
-            except Exception as exc:
-                seen.append(exc)
-        if run.recovery_count == 0:
-            raise OSError
-        return "done"
-
-    assert run(agent) == "done"
-    types = [QuotaError, HttpError] if declared else [ToolError, ToolError]
-    assert [type(exc) for exc in seen] == types * 2
-    if declared:
-        assert [exc.status for exc in seen if isinstance(exc, HttpError)] == [429, 429]
-    else:
-        assert isinstance(seen[0], ToolError)
-        assert seen[0].type_name.endswith("QuotaError")
-        assert seen[0].message == "no more"
-        assert "raise (QuotaError" in seen[0].traceback
-
-
-def test_what_a_log_names_is_never_looked_up_but_among_exceptions():
-    @tool
-    def failing() -> None:
-        raise type("exec", (Exception,), {"__module__": "builtins"})("x")
-
-    @tool
-    def ending() -> None:
-        raise type("SystemExit", (Exception,), {"__module__": "builtins"})("x")
-
-    async def agent(run: Run) -> Any:
-        for one in (failing, ending):
-            with pytest.raises(ToolError):
-                await run.call(one)
-        return "done"
-
-    assert run(agent) == "done"
+@pytest.mark.parametrize("name", ["exec", "SystemExit", "StopIteration", "nothing"])
+def test_what_a_log_names_is_never_looked_up_but_among_exceptions(name):
+    recorded = CallFailed(1, f"builtins.{name}", "x", ["x"])
+    assert type(rebuilt(recorded, (), 2)) is ToolError

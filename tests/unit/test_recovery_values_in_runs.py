@@ -296,13 +296,14 @@ def test_values_of_100_megabytes(tmp_path, size):
 
     def agent(run: SyncRun) -> Any:
         assert run.call(take, bytes(size)) == size  # arguments of any size: by digest
-        attempt(lambda: run.call(make))
+        if fits:
+            run.call(make)
         attempt(lambda: run.messages.append(bytes(size)))
         return len(run.messages)
 
     found = RecoverableAgent(agent, CheckpointStore(tmp_path)).run_with_recovery_sync("t", "run")
     assert found["result"] == (1 if fits else 0)
-    assert told == ([] if fits else ["result of make", "messages"])
+    assert told == ([] if fits else ["messages"])
 
 
 @pytest.mark.slow

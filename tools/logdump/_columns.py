@@ -35,7 +35,8 @@ _KIND_MAX = 24  # a longer name of a kind is cut, a shorter one shifts its line
 
 RED, GREEN, YELLOW, MAGENTA, CYAN, BOLD, DIM = "31", "32", "33", "35", "36", "1", "2"
 _COLOURS = {
-    "failure": RED, "attempt_failed": RED, "run_failed": RED, "abandoned": YELLOW,
+    "failure": RED, "attempt_failed": RED, "run_failed": RED, "agent_raised": RED,
+    "abandoned": YELLOW,
     "run_parked": YELLOW, "run_cancelled": YELLOW, "run_undone": YELLOW, "retry": YELLOW,
     "call": CYAN, "outcome": GREEN, "signal": GREEN, "resolved": GREEN, "decided": GREEN,
     "snapshot": MAGENTA, "step": BOLD, "run_started": BOLD, "run_resumed": BOLD,
@@ -204,6 +205,7 @@ _FORMS: dict[str, Callable[[dict[str, Any], int], Iterator[str]]] = {
     "failure": _failure,
     "attempt_failed": _failure,
     "run_failed": _failure,
+    "agent_raised": _failure,
     "retry": lambda body, _: iter((f"attempt {int(body['attempt'])}",)),
     "abandoned": lambda body, width: iter((_said(body["why"], width),)),
     "resolved": _resolved,

@@ -14,7 +14,7 @@ from logdump._command import UsageError
 from logdump._rows import Row
 
 # What somebody would want to know of first.
-ERRORS = frozenset({"failure", "attempt_failed", "abandoned", "run_failed"})
+ERRORS = frozenset({"failure", "attempt_failed", "abandoned", "run_failed", "agent_raised"})
 
 _RANGE = re.compile(r"(\d{0,19})(\.\.)?(\d{0,19})")
 _AGO = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+?)s?(?:\s+ago)?")

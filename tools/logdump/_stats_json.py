@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from recovery._account import PARTS, Account, StepAccount, ToolAccount, Used
+from recovery._run_errors import RunError
 
 if TYPE_CHECKING:
     from logdump._stats import Frames
@@ -54,6 +55,7 @@ def _run(account: Account) -> dict[str, Any]:
             "repeated": recoveries.repeated, "unknown": recoveries.unknown,
             "served": _used(recoveries.served),
         },
+        "errors": _errors(account.errors.last),
         "checkpoints": asdict(account.checkpoints),
         "growth": {
             "stretch_steps": growth.width, "per_step": growth.per_step(),
@@ -83,3 +85,13 @@ def _tool(tool: ToolAccount) -> dict[str, Any]:
 
 def _used(used: Used) -> dict[str, Any]:
     return asdict(used)
+
+
+def _errors(last: RunError | None) -> dict[str, Any] | None:
+    """The errors of the agent's own code, without what they say: that may be any value."""
+    if last is None:
+        return None
+    return {
+        "total": last.total, "in_a_row": last.in_a_row, "type": last.type, "step": last.step,
+        "place": last.place, "is_past": last.is_past,
+    }  # fmt: skip

@@ -13,6 +13,7 @@ from logdump._command import Context
 from recovery._account import PARTS, Account, ToolAccount
 from recovery._events import CallIntended, skim
 from recovery._readable import readable, short
+from recovery._run_errors import RunError
 from recovery._text import columns, count, cut, duration, printable, size
 from recovery.cli._status import grid
 
@@ -85,6 +86,12 @@ class Screen:
             yield "time", self._time(), ""
         if account.recoveries.count:
             yield "recovered", self._recovered(), ""
+        if account.errors.last is not None:
+            yield (
+                "errors",
+                _errors(account.errors.last),
+                "" if account.errors.last.is_past else "red",
+            )
         if account.checkpoints.count:
             yield "snapshots" if not account.is_run else "checkpoints", self._checkpoints(), ""
         if account.steps:
@@ -302,3 +309,13 @@ def _sparkline(numbers: list[float], sparks: str) -> str:
              for i in range(0, len(numbers), each)]  # fmt: skip
     top = max(means) or 1.0
     return "".join(sparks[min(len(sparks) - 1, int(mean / top * len(sparks)))] for mean in means)
+
+
+def _errors(last: RunError) -> str:
+    """The errors of the agent's own code, without what they say: that may be any value."""
+    often = f", {last.in_a_row} times in a row" if last.in_a_row > 1 else ""
+    past = "; the run has got further since" if last.is_past else ""
+    where = f" at {last.place}" if last.place else ""
+    kind = last.type.removeprefix("builtins.")
+    newest = f"{kind} in step {last.step}{where}{often}{past}"
+    return f"{last.total}x by the agent's own code; the last: {newest}"

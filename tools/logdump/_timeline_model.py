@@ -12,6 +12,7 @@ from logdump._timeline_layout import Axis
 from logdump._timeline_messages import Conversation
 from logdump._timeline_texts import Texts
 from recovery._events import (
+    AgentRaised,
     CallResolved,
     DivergenceAccepted,
     HistoryDropped,
@@ -154,6 +155,12 @@ class Timeline:
             why = held.why or f"calls in doubt: {_lsns(held.calls)}"
             self._mark(event, self._texts.text(why))
 
+    def _add_raised(self, event: RunEvent, held: AgentRaised) -> None:
+        where = f"{event.error}\nat {held.place}" if held.place else event.error
+        self._mark(event, self._texts.text(f"{where}\n\n{held.traceback}".strip()))
+        if not held.goes_on:
+            self._rests = "raised"
+
     def _add_value(self, event: RunEvent, held: ValueRecorded) -> None:
         text = self._texts.packed(held.value, held.name)
         self._marks.append({"lsn": event.lsn, "kind": "value", "name": printable(held.name),
@@ -234,6 +241,7 @@ _ADD: dict[type, Callable[[Timeline, RunEvent, Any], None]] = {
     RunStarted: Timeline._add_started,
     RunResumed: Timeline._add_resumed,
     StepStarted: Timeline._add_step,
+    AgentRaised: Timeline._add_raised,
     ValueRecorded: Timeline._add_value,
     HistoryDropped: Timeline._add_dropped,
     MessagesChanged: Timeline._add_messages,

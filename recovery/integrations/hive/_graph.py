@@ -40,7 +40,7 @@ def recorded_nodes(
 
     A failed visit is a result like any other while something is recorded behind it. The last one
     of a run that is resumed is made again. A node that gives what cannot be recorded stops the run
-    (RefusedValueError), and is not made again.
+    (UnrecordedResultError), and is in doubt.
     """
     for policy in after_crash.values() if isinstance(after_crash, Mapping) else [after_crash]:
         if policy not in ("park", "retry"):  # told a failure, an executor would try it again

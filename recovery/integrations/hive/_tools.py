@@ -8,17 +8,16 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any
 
-from eventlog import Packed
 from eventlog._dataclass import dataclass
 from recovery import Call, OutcomeUnknown
 from recovery._events import CallFailed, CallResolved, CallReturned
 from recovery._failure import failure
+from recovery._raised import rebuilt
 from recovery._recorded import RecordedCall
-from recovery._tool import ToolSpec
-from recovery._values import pack, unpack
+from recovery._rules import CURRENT
+from recovery._values import pack
 from recovery.integrations.hive._book import Book
 from recovery.integrations.hive._plain import fields_of, made, packable, plain, type_beside
 
@@ -143,8 +142,6 @@ def unknown(call: RecordedCall, key: str) -> dict[str, Any]:
 def served(call: RecordedCall, tool_use: Any) -> Any:
     """The recorded outcome, as Hive's executors give it."""
     if isinstance(call.last, CallFailed):
-        args = call.last.args
-        args = unpack(args) if type(args) is Packed else args
-        raise ToolSpec(call.key.tool, print).rebuild(replace(call.last, args=args))
+        raise rebuilt(call.last, (), CURRENT)
     kind = type_beside(type(tool_use), "ToolResult")
     return made(kind, {"tool_use_id": tool_use.id, **outcome_of(call)})

@@ -350,7 +350,7 @@ function drawMarks() {
     const x = xOf(place(item.lsn)), kind = item.type === "message" ? "message" : item.mark.kind;
     if (x < gutter || x > width || (Math.round(x) === drawn[kind] && item !== state.selected)) continue;
     drawn[kind] = Math.round(x);
-    pen.fillStyle = item === state.selected ? colours.accent : kind === "run_failed" ? colours.red
+    pen.fillStyle = item === state.selected ? colours.accent : ["run_failed", "agent_raised"].includes(kind) ? colours.red
       : kind === "snapshot" ? colours.ink : colours.hatch;
     pen.beginPath();
     if (kind === "snapshot") { // a checkpoint

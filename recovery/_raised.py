@@ -1,0 +1,152 @@
+"""Raises recorded exceptions again: of the type that they had, where this process has loaded it.
+
+A type is looked up by its name among the exception classes that are loaded. Nothing is imported
+for that. The exception is made by the constructor of its builtin base class and is then given the
+recorded attributes, so no code of its own class runs.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any
+
+from eventlog import Packed, RefusedValueError
+from recovery._errors import ApprovalDeniedError, ToolError
+from recovery._events import CallFailed
+from recovery._failure import clean, slots
+from recovery._names import names_of
+from recovery._values import unpack
+
+# What the runtime itself raises in place of a result.
+_OURS: dict[str, type[Exception]] = {
+    f"{kind.__module__}.{kind.__qualname__}": kind
+    for kind in (RefusedValueError, ApprovalDeniedError)
+}
+# These mean something to the generators and coroutines through which they pass.
+_UNRAISABLE = (StopIteration, StopAsyncIteration)
+SHARED_TYPES = 2  # from this version of a run's rules on, exceptions keep any loaded type
+
+
+def rebuilt(
+    failed: CallFailed,
+    declared: tuple[type[Exception], ...],
+    rules: int,
+    raised: type[Exception] | None = None,
+) -> Exception:
+    """The exception that the agent sees, on the first execution as on replay.
+
+    ``declared``: the types that the tool names. ``rules``: of the run. ``raised``: the type of the
+    exception itself, where it was raised just now.
+    """
+    held = {name: getattr(failed, name) for name in ("args", "attributes", "group")}
+    packed = {name: unpack(one) for name, one in held.items() if type(one) is Packed}
+    failed = replace(failed, **packed)
+    if rules < SHARED_TYPES:
+        return _of_rules_1(failed, declared)
+    found = _made(failed, declared, raised)
+    return found if found is not None else _tool_error(failed)
+
+
+def _tool_error(failed: CallFailed) -> ToolError:
+    return ToolError(failed.type.removeprefix("builtins."), failed.message, failed.traceback)
+
+
+def _made(
+    failed: CallFailed, declared: tuple[type[Exception], ...], raised: type[Exception] | None
+) -> Exception | None:
+    """Of the recorded type, else of its nearest base class that is loaded and says something."""
+    for name in (failed.type, *(failed.bases or ())):
+        kind = _loaded(name, declared, raised if name == failed.type else None)
+        if kind is None or issubclass(kind, _UNRAISABLE):
+            continue
+        with suppress(Exception):  # one that is not what its name says: the next one stands for it
+            exc = _built(kind, failed)
+            if clean(str(exc)) != failed.message:
+                exc.add_note(f"its message when it was recorded: {failed.message}")
+            if failed.left_out:
+                exc.add_note(f"not recorded of it: {', '.join(failed.left_out)}")
+            return exc
+    return None
+
+
+def _loaded(
+    name: str, declared: tuple[type[Exception], ...], raised: type[Exception] | None
+) -> type[Exception] | None:
+    """The exception class of this name, if it is loaded."""
+    if raised is not None and name in names_of(raised):
+        return raised
+    for kind in declared:
+        for one in (kind, *_subclasses(kind)):
+            if name in names_of(one):
+                return one
+    module, _, attribute = name.rpartition(".")
+    held = sys.modules.get(module)
+    if held is not None:
+        # Not by getattr: a module may run code of its own for it, and import something.
+        found = object.__getattribute__(held, "__dict__").get(attribute)
+        if isinstance(found, type) and issubclass(found, Exception):
+            return found
+    newest = None
+    for one in _subclasses(Exception):
+        if name in names_of(one):
+            newest = one
+    return newest
+
+
+def _subclasses(kind: type[Exception]) -> Iterator[type[Exception]]:
+    todo, seen = [kind], {kind}
+    while todo:
+        for one in type.__subclasses__(todo.pop()):
+            if one not in seen:
+                seen.add(one)
+                todo.append(one)
+                yield one
+
+
+def _built(kind: type[Exception], failed: CallFailed) -> Exception:
+    args = tuple(failed.args) if failed.args is not None else (failed.message,)
+    if kind.__module__.partition(".")[0] in ("recovery", "eventlog"):
+        with suppress(Exception):  # our own constructors take what args has
+            return kind(*args)
+    base: Any = next(one for one in kind.__mro__ if one.__module__ == "builtins")
+    if issubclass(base, BaseExceptionGroup):
+        args = (args[0], [_part(part) for part in failed.group])
+    exc: Exception = base.__new__(kind, *args)
+    base.__init__(exc, *args)
+    if not issubclass(base, OSError | BaseExceptionGroup):  # whose arguments are not what args says
+        exc.args = args
+    for name, value in (failed.attributes or {}).items():
+        slot = slots(kind).get(name)
+        if slot is not None:
+            slot.__set__(exc, value)
+        else:  # past its own __setattr__ and properties
+            exc.__dict__[name] = value
+    return exc
+
+
+def _part(failed: dict[str, Any]) -> Exception:
+    """One of the exceptions of a group."""
+    known = {one.name for one in fields(CallFailed)}
+    event = CallFailed(0, **{name: value for name, value in failed.items() if name in known})
+    found = _made(event, (), None)
+    return found if found is not None else _tool_error(event)
+
+
+def _of_rules_1(failed: CallFailed, declared: tuple[type[Exception], ...]) -> Exception:
+    """As the first release did it: builtin and declared types alone, made by their constructors."""
+    kind = next((one for one in declared if failed.type in names_of(one)), None)
+    if kind is None and failed.type.startswith("builtins."):
+        found = getattr(builtins, failed.type.removeprefix("builtins."), None)
+        if isinstance(found, type) and issubclass(found, Exception):
+            kind = None if issubclass(found, _UNRAISABLE) else found
+    kind = _OURS.get(failed.type, kind)
+    if kind is not None and failed.args is not None:
+        with suppress(Exception):  # its constructor wants something else
+            exc = kind(*failed.args)
+            if type(exc) is kind and str(exc) == failed.message:
+                return exc
+    return _tool_error(failed)

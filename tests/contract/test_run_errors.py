@@ -1,0 +1,300 @@
+"""What stops a run is in its log: an error of the agent's own code, how often, and whether it is
+past."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery import (
+    CheckpointStore,
+    RecoverableAgent,
+    RunError,
+    RunEvent,
+    RunFailedError,
+    events,
+    fork,
+    status,
+    tool,
+)
+from recovery.testing import crash_everywhere
+from tests.unit.lives import RUN, Died, after_death, disk_store
+
+done: Counter[Any] = Counter()
+
+
+@tool
+def work(step: int) -> int:
+    done[step] += 1
+    return step
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    done.clear()
+    monkeypatch.setattr("recovery._agent_errors.BACKOFF_S", 0.0)
+    yield
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path) if request.param == "file" else CheckpointStore()
+
+
+def agent_that(raises: Callable[[Any, int], None], steps: int = 6) -> Callable[[Any], Any]:
+    def agent(run: Any) -> str:
+        for step in run.steps():
+            work(step)
+            raises(run, step)
+            if step == steps:
+                return "done"
+        raise AssertionError
+
+    return agent
+
+
+def run(agent: Callable[..., Any], store: CheckpointStore, **options: Any) -> Any:
+    return RecoverableAgent(agent, store, **options).run_with_recovery_sync("task", RUN)
+
+
+def error_of(store: CheckpointStore) -> RunError:
+    found = status(store, RUN).error
+    assert found is not None
+    return found
+
+
+OF_THE_CODE: dict[str, Callable[[], Any]] = {
+    "TypeError": lambda: len(5),  # type: ignore[arg-type]
+    "AttributeError": lambda: "".nothing,  # type: ignore[attr-defined]
+    "NameError": lambda: nothing,  # type: ignore[name-defined]  # noqa: F821
+    "ModuleNotFoundError": lambda: __import__("no_such"),
+    "AssertionError": lambda: raising(AssertionError()),
+    "KeyError": lambda: dict[str, int]()["x"],
+    "IndexError": lambda: "".split(maxsplit=1)[0],
+    "ZeroDivisionError": lambda: 1 // 0,
+    "NotImplementedError": lambda: raising(NotImplementedError()),
+    "RefusedValueError": lambda: work(object()),  # type: ignore[arg-type]
+    "ExceptionGroup": lambda: raising(ExceptionGroup("g", [OSError(), TypeError()])),
+}
+
+
+def raising(exc: Exception) -> Any:
+    raise exc
+
+
+@pytest.mark.parametrize("name", OF_THE_CODE)
+def test_an_error_of_the_code_is_raised_at_once_and_is_in_the_log(
+    name: str, store: CheckpointStore
+) -> None:
+    def agent(run: Any) -> None:
+        for step in run.steps():
+            work(step)
+            if step == 5:
+                OF_THE_CODE[name]()
+
+    for times in (1, 2, 3):
+        with pytest.raises(Exception) as raised:
+            run(agent, store)
+        assert type(raised.value).__name__ == name
+        error = error_of(store)
+        assert error.type.rpartition(".")[2] == name
+        assert (error.step, error.in_a_row, error.total) == (5, times, times)
+        assert not error.is_past and not error.goes_on
+        assert __file__ in error.place
+        assert f'File "{__file__}"' in error.traceback.splitlines()[1]  # nothing of the library
+    assert done == {1: 1, 2: 1, 3: 1, 4: 1, 5: 1}
+    found = status(store, RUN)
+    assert found.state == "interrupted"
+    assert found.why.startswith(name) or name in found.why
+    assert "3 times in a row" in found.why
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_error_that_can_get_better_is_recovered_from_and_counted(
+    is_async: bool, store: CheckpointStore
+) -> None:
+    told: list[RunEvent] = []
+    left = [2]
+
+    def shaky(run: Any, step: int) -> None:
+        if step == 5 and left[0]:
+            left[0] -= 1
+            raise OSError("the network is down")
+
+    async def async_agent(run: Any) -> str:
+        async for step in run.steps():
+            work(step)
+            shaky(run, step)
+            if step == 6:
+                return "done"
+        raise AssertionError
+
+    agent = async_agent if is_async else agent_that(shaky)
+    assert run(agent, store, on_event=told.append)["result"] == "done"
+    error = error_of(store)
+    assert (error.type, error.message) == ("builtins.OSError", "the network is down")
+    assert (error.in_a_row, error.total, error.goes_on, error.is_past) == (2, 2, True, True)
+    raised = [one for one in told if one.kind == "agent_raised"]
+    assert [(one.step, one.error) for one in raised] == [(5, "OSError: the network is down")] * 2
+    read = [one for one in events(store, RUN, until="now") if one.kind == "agent_raised"]
+    assert [str(one) for one in read] == [str(one) for one in raised]
+    assert "the agent raised OSError: the network is down at " in str(read[0])
+
+
+def test_a_crash_loop_looks_like_one_over_checkpoints_and_until_it_gets_further(
+    store: CheckpointStore,
+) -> None:
+    """In a row: at one step and place. What was before a checkpoint is known behind it."""
+    broken = [3, 5]
+
+    def raises(run: Any, step: int) -> None:
+        if step in broken:
+            raise RuntimeError("loop")
+
+    agent = agent_that(raises)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            run(agent, store, checkpoint_every_n=1, max_recoveries=3)
+    assert (error_of(store).step, error_of(store).in_a_row) == (3, 8)
+    broken.remove(3)
+    with pytest.raises(RuntimeError):
+        run(agent, store, checkpoint_every_n=1, max_recoveries=3)
+    assert (error_of(store).step, error_of(store).in_a_row, error_of(store).total) == (5, 4, 12)
+    broken.clear()
+    assert run(agent, store, checkpoint_every_n=1)["result"] == "done"
+    error = error_of(store)
+    assert (error.total, error.is_past, error.message) == (12, True, "loop")
+    assert status(store, RUN).why == ""
+
+
+def test_a_failure_of_a_tool_is_no_error_of_the_agent(store: CheckpointStore) -> None:
+    @tool
+    def failing() -> None:
+        raise ValueError("no")
+
+    def agent(run: Any) -> Any:
+        try:
+            failing()
+        except ValueError:
+            return failing()
+
+    with pytest.raises(RunFailedError):
+        run(agent, store)
+    assert status(store, RUN).error is None
+
+
+def test_secrets_are_not_in_it_and_sizes_are_bounded(tmp_path: Path) -> None:
+    @tool(redact=["password"])
+    def login(password: str) -> str:
+        return "in"
+
+    def agent(run: Any) -> Any:
+        login("hunter22")
+        raise TypeError(f"hunter22 {'x' * 200_000}")
+
+    with pytest.raises(TypeError):
+        run(agent, CheckpointStore(tmp_path))
+    error = error_of(CheckpointStore(tmp_path))
+    assert error.message.startswith("[redacted] xxx")
+    assert len(error.message) <= 16 << 10
+    assert len(error.traceback) <= 16 << 10
+    log = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"hunter22" not in log
+    assert len(log) < 60_000
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_it_changes_nothing_about_a_replay_at_any_crash_point(is_async: bool) -> None:
+    def shaky(run: Any, step: int) -> None:
+        if step in (2, 4) and run.recovery_count in (0, 1):
+            raise OSError("once, or in each of two lives")
+
+    async def async_agent(run: Any) -> str:
+        async for step in run.steps():
+            work(step)
+            shaky(run, step)
+            if step == 4:
+                return "done"
+        raise AssertionError
+
+    agent = async_agent if is_async else agent_that(shaky, 4)
+    report = crash_everywhere(
+        lambda: RecoverableAgent(agent, CheckpointStore(), checkpoint_every_n=2), "task", points=60
+    )
+    assert report.ok, report
+
+
+def test_a_fork_does_not_have_the_errors_of_its_origin(store: CheckpointStore) -> None:
+    def raises(run: Any, step: int) -> None:
+        if step == 3 and run.run_id == RUN:
+            raise TypeError("here")
+
+    agent = agent_that(raises)
+    with pytest.raises(TypeError):
+        run(agent, store, checkpoint_every_n=1)
+    fork(store, RUN, "other", at_step=2)
+    RecoverableAgent(agent, store).run_with_recovery_sync("task", "other")
+    assert [one for one in events(store, "other", until="now") if one.kind == "agent_raised"] == []
+
+
+@pytest.mark.parametrize("redact", [False, True])
+def test_the_commands_show_it(redact: bool, tmp_path: Path) -> None:
+    def raises(run: Any, step: int) -> None:
+        if step == 2:
+            raise TypeError("a secret of the agent")
+
+    agent = agent_that(raises)
+    for _ in range(3):
+        with pytest.raises(TypeError):
+            run(agent, CheckpointStore(tmp_path))
+    hide = ["--redact", "*"] if redact else []
+
+    def shell(*args: str) -> str:
+        found = subprocess.run([sys.executable, "-m", *args], capture_output=True, text=True,
+                               check=False, timeout=60)  # fmt: skip
+        assert found.returncode == 0, found.stderr
+        return " ".join(found.stdout.split())
+
+    shown = shell("recovery.cli", "show", RUN, "--store", str(tmp_path), *hide)
+    assert "raised to the caller; 3 errors in all" in shown
+    told = json.loads(
+        shell("recovery.cli", "show", RUN, "--store", str(tmp_path), "--json", *hide)
+    )["error"]
+    assert (told["type"], told["in_a_row"], told["step"]) == ("builtins.TypeError", 3, 2)
+    listed = shell("recovery.cli", "runs", "--store", str(tmp_path))
+    assert "TypeError 3x" in listed
+    log = str(tmp_path / RUN)
+    stood = shell("logdump", "status", *hide, log)
+    dumped = shell("logdump", "dump", *hide, log)
+    stats = shell("logdump", "stats", log)
+    assert "3x by the agent's own code; the last: TypeError in step 2" in stats
+    assert json.loads(shell("logdump", "stats", "--json", log).partition("\n")[0])
+    assert "agent_raised" in dumped
+    shell("logdump", "timeline", *hide, "--output", str(tmp_path / "t.html"), log)
+    page = (tmp_path / "t.html").read_text()
+    assert "agent_raised" in page
+    for text in (shown, stood, page):
+        assert ("a secret of the agent" in text) is not redact
+
+
+def test_a_process_that_dies_before_the_record_loses_only_that(store: CheckpointStore) -> None:
+    disk = disk_store()
+
+    def agent(run: Any) -> Any:
+        work(1)
+        if run.recovery_count == 0:
+            raise Died
+        return "done"
+
+    with pytest.raises(Died):
+        run(agent, disk)
+    again = after_death(disk)
+    assert status(again, RUN).error is None
+    assert run(agent, again)["result"] == "done"
