@@ -111,8 +111,11 @@ class EventLog:
         """
         if durability not in ("power", "process", "none"):
             raise ValueError(f'durability is "power", "process" or "none", not {durability!r}')
-        if not HEADER_SIZE < segment_size <= SEGMENT_SIZE_MAX:
-            raise ValueError(f"segment_size is {HEADER_SIZE + 1} to {SEGMENT_SIZE_MAX} bytes")
+        size: object = segment_size
+        if type(size) is not int or not HEADER_SIZE < size <= SEGMENT_SIZE_MAX:
+            raise ValueError(
+                f"segment_size is {HEADER_SIZE + 1} to {SEGMENT_SIZE_MAX} bytes, not {size!r:.80}"
+            )
         files = files or OSFiles()
         directory = files.make_directory(os.fspath(path))
         try:

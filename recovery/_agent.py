@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from eventlog import EventLog
 from eventlog._dataclass import dataclass
 from recovery._agent_errors import Recoveries, end_if_permanent, note_stop
+from recovery._agent_function import check_agent, check_result
+from recovery._budget import warn_if_unmeasured
 from recovery._checkpoint import CheckpointStore
 from recovery._children import settled_since
 from recovery._declared import declare
@@ -36,6 +38,7 @@ from recovery._events import (
     RunStarted,
     RunUndone,
 )
+from recovery._existing import Store
 from recovery._failure import message_of
 from recovery._herald import Herald, record
 from recovery._history import Ended, History, load
@@ -84,10 +87,10 @@ class RecoverableAgent:
     """An agent function whose runs survive crashes.
 
     ``agent_fn(run)`` is a function, async (it gets a Run) or plain (a SyncRun).
-    ``checkpoint_store``: where runs live; None is the default directory on disk
-    (``$EVENTLOG_HOME`` or ``~/.eventlog``). ``checkpoint_every_n``: steps between checkpoints; None
-    takes none, so that a resumed run is replayed from the first line of the agent function, local
-    variables and all: the time that this takes grows with the run.
+    ``checkpoint_store``: where runs live: a CheckpointStore, a RunStore or a path; None is the
+    default directory on disk (``$EVENTLOG_HOME`` or ``~/.eventlog``). ``checkpoint_every_n``: steps
+    between checkpoints; None takes none, so that a resumed run is replayed from the first line of
+    the agent function, local variables and all: the time that this takes grows with the run.
     ``options``: see Options.
     ``recovery_count`` counts the recoveries that this object made, of all its runs.
     """
@@ -95,15 +98,18 @@ class RecoverableAgent:
     def __init__(
         self,
         agent_fn: Callable[[Any], Any],
-        checkpoint_store: CheckpointStore | None = None,
+        checkpoint_store: Store | None = None,
         checkpoint_every_n: int | None = 3,
         **options: Unpack[Options],
     ) -> None:
-        if not callable(agent_fn):
-            raise TypeError(f"agent_fn is a function of a run, not {agent_fn!r}")
+        check_agent(agent_fn)
         self.agent_fn = agent_fn
         declare(agent_fn)
-        self.store = checkpoint_store or CheckpointStore(default_directory())
+        if checkpoint_store is None:
+            checkpoint_store = default_directory()
+        if not isinstance(checkpoint_store, CheckpointStore):
+            checkpoint_store = CheckpointStore(checkpoint_store)
+        self.store = checkpoint_store
         self.settings = Settings(checkpoint_every_n, **options)
         self._check_retention()
         self.recovery_count = 0
@@ -283,7 +289,7 @@ class RecoverableAgent:
             return effect.act()
         token = current_scope.set(effect.run.scope)
         try:
-            return self.agent_fn(effect.run)
+            return check_result(self.agent_fn, self.agent_fn(effect.run))
         finally:
             current_scope.reset(token)
             effect.run.children.end()
@@ -325,6 +331,7 @@ class RecoverableAgent:
                     result = yield _Execute(run)
                     # Raises what the agent may have swallowed.
                     ended = yield _Block(partial(finish, run, result))
+                    warn_if_unmeasured(run)
                     report = replace(report, served=run.served, executed=run.executed,
                                      in_doubt=tuple(run.settled),
                                      usage=run.tallies.progress.usage())  # fmt: skip

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from eventlog._dataclass import dataclass
 from recovery._errors import BudgetError, RunFailedError
 from recovery._events import RunFailed, RunParked
 from recovery._keys import UNDO_CALL, UNDO_PREFIX
+from recovery._options import check_names, check_one_of, check_seconds
 from recovery._tool import Scope, ToolSpec
 from recovery._usage import Usage, recognised, recorded_usage
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("recovery")
 
 _NOTHING = [0, 0, 0.0]
+# A limit of what models use is looked at after so many calls that did not say what they used, and
+# at the end of the run.
+UNMEASURED_MAX = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +44,18 @@ class Budget:
     cost: float | None = None
     on_exceeded: Literal["park", "fail"] = "park"
 
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        if args:
+            raise TypeError("Budget takes each limit by its name, as in Budget(steps=100)")
+        check_names("Budget", given, cls.__dataclass_fields__)
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         for name in ("steps", "calls", "seconds", "tokens", "cost"):
             limit = getattr(self, name)
-            if limit is not None and not (type(limit) in (int, float) and limit >= 0):
-                raise ValueError(f"{name} is a number of 0 or more, not {limit!r}")
-        if self.on_exceeded not in ("park", "fail"):
-            raise ValueError(f'on_exceeded is "park" or "fail", not {self.on_exceeded!r}')
+            unit = "dollars or the like" if name == "cost" else name
+            check_seconds(f"Budget({name}=)", limit, above=False, unit=unit)
+        check_one_of("Budget(on_exceeded=)", self.on_exceeded, ("park", "fail"))
 
     def reached(self, used: Usage, what: Literal["step", "call"]) -> list[str]:
         """The limits that a new step or call would exceed, or that are exceeded, a line each."""
@@ -94,6 +103,22 @@ def _undoes(tool: str) -> bool:
     return tool == UNDO_CALL or tool.startswith(UNDO_PREFIX)
 
 
+def warn_if_unmeasured(run: RunCore) -> None:
+    """Say so when a limit counts for nothing, because no call has said what it used."""
+    budget = run.settings.budget
+    if budget is None or not run.unmeasured:
+        return
+    used = run.used()
+    names = [name for name in ("tokens", "cost") if getattr(budget, name) is not None]
+    if names and not used.tokens and not used.cost:
+        _logger.warning(
+            "run %s: Budget(%s) has stopped nothing and cannot: no call has said what it used. "
+            "Return the model's reply as the SDK gives it, or say it by @tool(usage=...).",
+            run.run_id,
+            ", ".join(f"{name}=" for name in names),
+        )
+
+
 def measured(run: RunCore, spec: ToolSpec, scope: Scope, value: Any) -> list[Any] | None:
     """What is recorded of what a call used, by what it returned; None when that does not say so.
 
@@ -106,7 +131,12 @@ def measured(run: RunCore, spec: ToolSpec, scope: Scope, value: Any) -> list[Any
         if scope.metered:
             return _NOTHING
         usage = recognised(value)
-        return None if usage is None else recorded_usage(usage)
+        if usage is not None:
+            return recorded_usage(usage)
+        run.unmeasured += 1
+        if run.unmeasured == UNMEASURED_MAX:
+            warn_if_unmeasured(run)
+        return None
     except Exception:
         _logger.exception("run %s: what %s used is not known, and not counted", run.run_id,
                           spec.name)  # fmt: skip

@@ -55,6 +55,8 @@ def protocol(
     run: RunCore, spec: ToolSpec, given: Arguments, call_id: str
 ) -> Generator[Effect, Any, Any]:
     """The life of a call; returns its result or raises its exception."""
+    if call_id.__class__ is not str:
+        raise TypeError(f"call_id is text, such as the model's id of the call; not {call_id!r:.80}")
     try:
         return (yield from _life(run, spec, given, call_id))
     except Stop:

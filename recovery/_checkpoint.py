@@ -202,8 +202,13 @@ class CheckpointStore:
             self.backend = MemoryStore()
         elif isinstance(storage_backend, str | os.PathLike):
             self.backend = FileStore(storage_backend)
-        else:
+        elif callable(getattr(storage_backend, "claim", None)):
             self.backend = storage_backend
+        else:
+            raise TypeError(
+                "storage_backend is None (in memory), a path, or a RunStore such as FileStore; not "
+                f"{storage_backend!r:.80}"
+            )
         self._saving: dict[str, _Saving] = {}
 
     def save(self, checkpoint: Checkpoint) -> str:

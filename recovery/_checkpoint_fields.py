@@ -25,9 +25,9 @@ def check_fields(checkpoint: Checkpoint) -> None:
     _check_timestamp(checkpoint.timestamp)
     if checkpoint.is_valid is not True:
         raise RefusedValueError(
-            "is_valid", f"{_shown(checkpoint.is_valid)}; a checkpoint that is marked as not valid "
-            "is not saved"
-        )  # fmt: skip
+            "is_valid",
+            f"{_shown(checkpoint.is_valid)}; a checkpoint that is marked as not valid is not saved",
+        )
     _check_text("checksum", checkpoint.checksum)
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from eventlog._dataclass import dataclass
-from recovery._checkpoint import CheckpointStore
 from recovery._comparing import Comparing, Found, Side, as_types
-from recovery._existing import reader_of
+from recovery._existing import Store, reader_of
 from recovery._history import RunRecords
 from recovery._lineage import ForkedFrom
 from recovery._shorten import shorten
 from recovery._told import RunTold, tell
-from recovery.stores.protocol import RunStore
 
 PATHS_MAX = 5  # differences that are shown of two values
 WIDTH_MAX = 56  # of a column of text
@@ -95,7 +93,7 @@ class Comparison:
         return "\n".join(lines)
 
 
-def compare(store: CheckpointStore | RunStore, run_a: str, run_b: str) -> Comparison:
+def compare(store: Store, run_a: str, run_b: str) -> Comparison:
     """Say what two runs did differently, the first difference first.
 
     Compared are the task, each step's calls (those inside other calls too) with their arguments

@@ -80,6 +80,7 @@ class RunCore(ABC):
         self.recovery_count, self.rules = history.recoveries, history.rules
         self.step = 0
         self.served = self.executed = 0
+        self.unmeasured = 0  # of those executed: they did not say what they used
         self.in_flight = 0
         self.waiting = 0  # of those in flight: calls that wait for something outside
         self.waits: list[Waiting] = []  # those of them that run.sleep and the like make

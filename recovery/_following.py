@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Literal
 
 from eventlog import LogReader, Record, Snapshot
-from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
-from recovery._existing import backend_of
+from recovery._existing import Store, backend_of
+from recovery._options import check_one_of
 from recovery._parts import is_portion
 from recovery._progress import ProgressTally
 from recovery._run_event import RunEvent, Teller, carried_by
@@ -110,9 +110,7 @@ class RunEvents:
             return reader.fetch(lsns)
 
 
-def events(
-    store: CheckpointStore | RunStore, run_id: str, *, after: int = 0, until: Until = "ended"
-) -> RunEvents:
+def events(store: Store, run_id: str, *, after: int = 0, until: Until = "ended") -> RunEvents:
     """What happens in a run, from its beginning or from behind LSN ``after``: see RunEvent.
 
     For ``async for`` (reading is done in a thread) and for ``for``, in any process, while the run
@@ -124,8 +122,7 @@ def events(
     (RecoveryError with "now"). Damage is an event, and reading goes on behind it. An event is seen
     within a quarter of a second of its record, which a power loss may still take away.
     """
-    if until not in ("ended", "parked", "now"):
-        raise ValueError(f'until is "ended", "parked" or "now", not {until!r}')
+    check_one_of("until", until, ("ended", "parked", "now"))
     return RunEvents(backend_of(store), run_id, after, until)
 
 

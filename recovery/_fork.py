@@ -9,7 +9,6 @@ from typing import Any, TypedDict, Unpack
 
 from eventlog import Damage, EventLog, Packed, Snapshot
 from eventlog._dataclass import dataclass
-from recovery._checkpoint import CheckpointStore
 from recovery._draft import Draft, Mover
 from recovery._errors import DamagedRunError, RecoveryError
 from recovery._events import (
@@ -26,7 +25,7 @@ from recovery._events import (
     StepStarted,
     encode,
 )
-from recovery._existing import backend_of, reader_of
+from recovery._existing import Store, backend_of, claim, reader_of
 from recovery._history import (
     Ended,
     Item,
@@ -41,6 +40,7 @@ from recovery._history import (
 from recovery._keys import UNDO_CALL, outer_call
 from recovery._lineage import ForkedFrom, started_of
 from recovery._messages import Messages
+from recovery._options import check_count, check_names
 from recovery._parts import Parts, Values, stands_in
 from recovery._replay import RECORDED_ANEW, Replay, dropped_by
 from recovery._snapshots import Checkpointed, Restored, SnapshotWriter, checked_body
@@ -94,7 +94,7 @@ class _Part:
 
 
 def fork(
-    store: CheckpointStore | RunStore,
+    store: Store,
     run_id: str,
     new_run_id: str,
     *,
@@ -120,14 +120,14 @@ def fork(
     """
     if run_id == check_run_id(new_run_id):
         raise ValueError(f"a fork of {run_id!r} needs a run_id of its own")
-    if at_step is not None and at_step < 0:
-        raise ValueError(f"at_step is 0 or more, or None, not {at_step}")
+    check_count("at_step", at_step, 0, none=True)
+    check_names("fork", changes, Changes.__annotations__)
     if at_step is None and not changes.keys() <= {"who", "why"}:
         raise ValueError("give at_step= with task=, state= or messages=: it says when they change")
     begun = _begun(backend_of(store), run_id, new_run_id)
     with reader_of(store, run_id) as reader:
         link, draft = _Fork(reader, run_id, changes).draft(new_run_id, at_step, begun)
-    with store.claim(new_run_id) as log:
+    with claim(store, new_run_id) as log:
         _write(log, draft, new_run_id)
     return link
 

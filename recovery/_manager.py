@@ -15,6 +15,7 @@ from typing import Any, Self
 from eventlog._dataclass import dataclass
 from recovery._checkpoint import Checkpoint, CheckpointStore
 from recovery._errors import RecoveryError
+from recovery._options import check_count, check_names
 from recovery._pruning import Kept, Retention
 from recovery._status import RunStatus, runs, status, status_of
 from recovery._stored import StoredCheckpoint
@@ -48,9 +49,12 @@ class CheckpointConfig:
     retention: Kept = "all"
     max_checkpoints_per_run: int | None = None
 
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        check_names("CheckpointConfig", given, cls.__dataclass_fields__)
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
-        if self.every_n_nodes < 1:
-            raise ValueError(f"every_n_nodes is 1 or more, not {self.every_n_nodes}")
+        check_count("every_n_nodes", self.every_n_nodes)
         Retention.of(self.retention, self.max_checkpoints_per_run)
 
     @property

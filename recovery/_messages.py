@@ -167,6 +167,8 @@ class Messages(Conversation):
             at = range(len(self))[index]
             self._splice(at, at + 1, [value])
             return
+        if isinstance(value, str | dict):  # of which a list would be made of letters, or of keys
+            raise TypeError(f"run.messages is a list of messages, not {value!r:.80}")
         start, stop, step = index.indices(len(self))
         if step == 1:
             self._splice(start, max(start, stop), list(value))

@@ -7,11 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from eventlog import EventLog, LogLockedError
-from recovery._checkpoint import CheckpointStore
 from recovery._doubt import recorded_call
 from recovery._errors import RecoveryError
 from recovery._events import CallDecided, RunCancelled, encode
-from recovery._existing import backend_of, reader_of
+from recovery._existing import Store, backend_of, claim, reader_of
 from recovery._family import children_of
 from recovery._history import ended_by, load
 from recovery._inbox_check import CANCEL, DECISION, SIGNAL
@@ -20,11 +19,11 @@ from recovery._skimmed import skim_run, skimmed
 from recovery._text import shown_time
 from recovery._tool import Call
 from recovery._values import pack
-from recovery.stores.protocol import RunStore, check_signal_name
+from recovery.stores.protocol import check_signal_name
 
 
 def signal(
-    store: CheckpointStore | RunStore,
+    store: Store,
     run_id: str,
     name: str,
     value: Any = None,
@@ -48,7 +47,7 @@ def signal(
     backend_of(store).post(run_id, SIGNAL, {"name": name, "value": packed, "who": who}, key)
 
 
-def cancel(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why: str = "") -> None:
+def cancel(store: Store, run_id: str, *, who: str = "", why: str = "") -> None:
     """End a run: it cannot be resumed, and running it again raises RunCancelledError.
 
     Its child runs end with it. A run that no process has is ended when this returns. In a live one
@@ -61,7 +60,7 @@ def cancel(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why
     _check_not_ended(store, run_id, "cancel")
     asked = backend_of(store).post(run_id, CANCEL, {"who": who, "why": why})
     try:
-        log = store.claim(run_id)
+        log = claim(store, run_id)
     except LogLockedError:
         return  # whoever has it finds the message
     with log:
@@ -74,9 +73,7 @@ def cancel(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why
             cancel_children(store, log, run_id, who)
 
 
-def cancel_children(
-    store: CheckpointStore | RunStore, log: EventLog, run_id: str, who: str
-) -> None:
+def cancel_children(store: Store, log: EventLog, run_id: str, who: str) -> None:
     """End the runs that this one has started, and they others: all that have not ended."""
     read = skimmed(log.records(1, on_damage=lambda damage: None), [])
     for child in children_of((lsn, event) for lsn, _, event in read):
@@ -87,7 +84,7 @@ def cancel_children(
                 )
 
 
-def _check_not_ended(store: CheckpointStore | RunStore, run_id: str, what: str) -> None:
+def _check_not_ended(store: Store, run_id: str, what: str) -> None:
     """RecoveryError when nobody will ever read what is sent to the run."""
     with reader_of(store, run_id, f": {what} was not sent") as reader:
         # A run that has ended takes no checkpoint, so nothing that matters is in front of one.
@@ -98,7 +95,7 @@ def _check_not_ended(store: CheckpointStore | RunStore, run_id: str, what: str) 
         raise RecoveryError(f"run {run_id!r} has ended ({state}): {what} was not sent")
 
 
-def pending(store: CheckpointStore | RunStore, run_id: str) -> list[Call]:
+def pending(store: Store, run_id: str) -> list[Call]:
     """The calls of a run that wait for approval, in the order in which they asked.
 
     What to show to whoever decides: tool, arguments, since when (``started_ns``), and what to give
@@ -116,7 +113,7 @@ def pending(store: CheckpointStore | RunStore, run_id: str) -> list[Call]:
 
 
 def approve(
-    store: CheckpointStore | RunStore, run_id: str, call: Call | int, *, who: str = "",
+    store: Store, run_id: str, call: Call | int, *, who: str = "",
     why: str = "",
 ) -> None:  # fmt: skip
     """Say yes to a call that waits for approval, as ``pending`` gives it (or to its LSN).
@@ -133,7 +130,7 @@ def approve(
 
 
 def deny(
-    store: CheckpointStore | RunStore, run_id: str, call: Call | int, *, who: str = "",
+    store: Store, run_id: str, call: Call | int, *, who: str = "",
     why: str = "",
 ) -> None:  # fmt: skip
     """Say no to a call that waits for approval: its agent gets an ApprovalDeniedError.
@@ -144,9 +141,9 @@ def deny(
     _decide(store, run_id, call, {"approved": False, "who": who, "why": why})
 
 
-def _decide(
-    store: CheckpointStore | RunStore, run_id: str, call: Call | int, said: dict[str, Any]
-) -> None:
+def _decide(store: Store, run_id: str, call: Call | int, said: dict[str, Any]) -> None:
+    if not isinstance(call, Call | int):
+        raise TypeError(f"call is a Call, as pending() gives it, or its LSN; not {call!r:.80}")
     waiting = _asking(store, run_id)
     key = call.idempotency_key if isinstance(call, Call) else ""
     found = [one for one in waiting if key in ("", one[0].idempotency_key)]
@@ -175,7 +172,7 @@ def _decide(
         )
 
 
-def _sent_at(store: CheckpointStore | RunStore, run_id: str, lsn: int) -> float:
+def _sent_at(store: Store, run_id: str, lsn: int) -> float:
     """When a message was sent, as the run will see it (seconds since 1970)."""
     inbox = backend_of(store).inbox(run_id)
     assert inbox is not None
@@ -183,7 +180,7 @@ def _sent_at(store: CheckpointStore | RunStore, run_id: str, lsn: int) -> float:
         return inbox.fetch({lsn})[lsn].time_ns / 1e9
 
 
-def _decided(store: CheckpointStore | RunStore, run_id: str, asked: Call) -> CallDecided | None:
+def _decided(store: Store, run_id: str, asked: Call) -> CallDecided | None:
     """The yes with which a call has begun, if it has."""
     with reader_of(store, run_id) as reader:
         history = skim_run(reader, run_id)
@@ -191,7 +188,7 @@ def _decided(store: CheckpointStore | RunStore, run_id: str, asked: Call) -> Cal
     return next((one for one in known if one.approved and one.call == asked.lsn), None)
 
 
-def _asking(store: CheckpointStore | RunStore, run_id: str) -> list[tuple[Call, float]]:
+def _asking(store: Store, run_id: str) -> list[tuple[Call, float]]:
     """``pending``, for whoever may not have the types of the arguments; until when each asks."""
     with reader_of(store, run_id) as reader:
         history = skim_run(reader, run_id)

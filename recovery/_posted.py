@@ -10,14 +10,12 @@ from typing import Any, Literal
 
 from eventlog import Damage, EncryptedLogError, LogReader, Packed, Record
 from eventlog._dataclass import dataclass
-from recovery._checkpoint import CheckpointStore
 from recovery._errors import UnreadableValueError
-from recovery._existing import backend_of, reader_of
+from recovery._existing import Store, backend_of, reader_of
 from recovery._inbox_check import inbox_damage, lost_inbox
 from recovery._signals import Signals
 from recovery._skimmed import Skimmed, skim_run
 from recovery._values import unpack, unpack_map
-from recovery.stores.protocol import RunStore
 
 OpenInbox = Callable[[str], LogReader | None]  # of the run of this id
 
@@ -40,7 +38,7 @@ class PendingMessage:
     value: Packed | None = field(default=None, repr=False)
 
 
-def posted(store: CheckpointStore | RunStore, run_id: str) -> list[PendingMessage]:
+def posted(store: Store, run_id: str) -> list[PendingMessage]:
     """The messages that a run has not read, in the order sent; none for one that has ended.
 
     Takes no lock and needs no types. RecoveryError when there is no such run.

@@ -21,6 +21,7 @@ from recovery._events import Event, skim
 from recovery._history import RunRecords
 from recovery._keys import step_of
 from recovery._messages import Messages
+from recovery._options import check_count, check_one_of
 from recovery._snapshots import (
     BrokenCheckpointError,
     Checkpointed,
@@ -53,9 +54,9 @@ class Retention:
     @classmethod
     def of(cls, kept: Kept, keep: int | None) -> Retention:
         """As users say it; ValueError for what makes no sense."""
-        if kept not in ("all", "prune_old", "latest_only"):
-            raise ValueError(f'retention is "all", "prune_old" or "latest_only", not {kept!r}')
-        if keep is not None and (kept != "prune_old" or keep < 1):
+        check_one_of("retention", kept, ("all", "prune_old", "latest_only"))
+        check_count("keep", keep, none=True)
+        if keep is not None and kept != "prune_old":
             raise ValueError(
                 f'keep is for retention="prune_old", and 1 or more; not {keep} for {kept!r}'
             )

@@ -10,6 +10,7 @@ import msgpack
 
 from eventlog import RefusedValueError
 from recovery._coded import codec_of
+from recovery._options import nearest
 from recovery._values import Redacted, pack
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ TEXTS_MAX = 1000  # that are looked for
 _PARTS_MAX = 100_000
 
 
-def check_names(function: Callable[..., Any], names: Sequence[str]) -> tuple[str, ...]:
+def check_redacted(function: Callable[..., Any], names: Sequence[str]) -> tuple[str, ...]:
     """The names of parameters; TypeError or ValueError when the function has no such."""
     if isinstance(names, str):
         raise TypeError(f"redact= is a sequence of names of parameters: redact=[{names!r}]")
@@ -29,7 +30,11 @@ def check_names(function: Callable[..., Any], names: Sequence[str]) -> tuple[str
     if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         for name in names:
             if name not in parameters:
-                raise ValueError(f"redact={name!r}: {function.__name__} has no such parameter")
+                near = nearest(str(name), parameters)
+                hint = f". Did you mean {near[0]!r}?" if near else ""
+                raise ValueError(
+                    f"redact={name!r}: {function.__name__} has no such parameter{hint}"
+                )
     return tuple(names)
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from eventlog import LogReader
-from recovery._checkpoint import CheckpointStore
 from recovery._events import RunStarted, decode, skim
-from recovery._existing import backend_of, reader_of
+from recovery._existing import Store, backend_of, reader_of
 from recovery._family import ChildRun, ChildState, ParentRun, children_of
 from recovery._lineage import ForkedFrom, started_of
-from recovery.stores.protocol import RunStore
 
 
-def children(store: CheckpointStore | RunStore, run_id: str) -> list[ChildRun]:
+def children(store: Store, run_id: str) -> list[ChildRun]:
     """The child runs that a run has started, in the order of its calls.
 
     Read from the run's own log, live or dead, without a lock; where retention has removed its
@@ -23,9 +21,7 @@ def children(store: CheckpointStore | RunStore, run_id: str) -> list[ChildRun]:
         return earlier_children(store, run_id, reader) + known
 
 
-def earlier_children(
-    store: CheckpointStore | RunStore, run_id: str, log: LogReader
-) -> list[ChildRun]:
+def earlier_children(store: Store, run_id: str, log: LogReader) -> list[ChildRun]:
     """The runs in the store that a run has started by calls which retention has removed.
 
     Those calls have their outcomes: retention removes none that is under way.
@@ -50,7 +46,7 @@ def earlier_children(
     return sorted(found, key=lambda child: child.call)
 
 
-def parent(store: CheckpointStore | RunStore, run_id: str) -> ParentRun | None:
+def parent(store: Store, run_id: str) -> ParentRun | None:
     """The run that started this one by ``run.child``; None if none did.
 
     Raises RecoveryError when there is no such run, DamagedError when its log is damaged.
@@ -62,7 +58,7 @@ def parent(store: CheckpointStore | RunStore, run_id: str) -> ParentRun | None:
         return ParentRun.of(next((e for e in events if isinstance(e, RunStarted)), None))
 
 
-def is_child(store: CheckpointStore | RunStore, run_id: str, of: str) -> bool:
+def is_child(store: Store, run_id: str, of: str) -> bool:
     """Whether a run is there and was started by run ``of``. What the log of a fork says of children
     may be about those of the run that it was forked from."""
     reader = backend_of(store).read(run_id)
@@ -73,7 +69,7 @@ def is_child(store: CheckpointStore | RunStore, run_id: str, of: str) -> bool:
     return link is not None and link.run_id == of
 
 
-def lineage(store: CheckpointStore | RunStore, run_id: str) -> list[ForkedFrom]:
+def lineage(store: Store, run_id: str) -> list[ForkedFrom]:
     """The runs that a run was forked from, the nearest first; empty if it was not forked.
 
     Only reads; RecoveryError when there is no such run. The chain ends with a run that is gone, or

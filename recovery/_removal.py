@@ -10,11 +10,10 @@ from eventlog._dataclass import dataclass
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
 from recovery._events import skim
-from recovery._existing import backend_of, reader_of
+from recovery._existing import Store, backend_of, reader_of
 from recovery._family import ChildRun, children_of
 from recovery._relatives import earlier_children
 from recovery._status import RunStatus, State, status
-from recovery.stores.protocol import RunStore
 
 # Nothing makes these go on. A failed run does, when somebody resolves the call that failed.
 OVER: tuple[State, ...] = ("finished", "cancelled", "undone")
@@ -40,7 +39,7 @@ class RemovedRun:
 
 
 def remove(
-    store: CheckpointStore | RunStore,
+    store: Store,
     run_id: str,
     *,
     force: bool = False,
@@ -107,7 +106,7 @@ def _check(found: RunStatus, force: bool) -> None:
     )
 
 
-def _check_parent(store: CheckpointStore | RunStore, found: RunStatus) -> None:
+def _check_parent(store: Store, found: RunStatus) -> None:
     """Raise when the run that started this one may come back for its outcome."""
     assert found.parent is not None
     parent = found.parent.run_id
@@ -127,9 +126,7 @@ def _check_parent(store: CheckpointStore | RunStore, found: RunStatus) -> None:
     )
 
 
-def _below(
-    store: CheckpointStore | RunStore, above: RunStatus, seen: set[str]
-) -> Iterator[RunStatus]:
+def _below(store: Store, above: RunStatus, seen: set[str]) -> Iterator[RunStatus]:
     """The runs that are there of those that this one has started, and of those that they have."""
     for child in _begun(store, above.run_id):
         if child.run_id in seen:
@@ -146,7 +143,7 @@ def _below(
             yield from _below(store, found, seen)
 
 
-def _begun(store: CheckpointStore | RunStore, run_id: str) -> list[ChildRun]:
+def _begun(store: Store, run_id: str) -> list[ChildRun]:
     """The child runs that a run's log tells of, as far as it can be read."""
     try:
         with reader_of(store, run_id) as reader:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from eventlog import EventLog
-from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
 from recovery._events import (
     CallFailed,
@@ -15,17 +14,16 @@ from recovery._events import (
     RunParked,
     encode,
 )
-from recovery._existing import backend_of, claimed
+from recovery._existing import Store, backend_of, claimed
 from recovery._history import Entry
 from recovery._posted import is_inbox_lost
 from recovery._skimmed import Skimmed, skim_run
 from recovery._tool import Resolution
 from recovery._values import pack
-from recovery.stores.protocol import RunStore
 
 
 def resolve(
-    store: CheckpointStore | RunStore,
+    store: Store,
     run_id: str,
     call: int,
     resolution: Resolution,
@@ -40,6 +38,13 @@ def resolve(
     RecoveryError when the call is not in doubt, LogLockedError while a process runs the run.
     A call that was resolved can be resolved again until it has been executed.
     """
+    if not isinstance(resolution, Resolution):
+        raise TypeError(
+            "the resolution is Resolution.outcome(value), Resolution.retry() or "
+            f"Resolution.fail(reason), not {resolution!r:.80}"
+        )
+    if type(call) is not int:
+        raise TypeError(f"call is the LSN of a call (an int, as errors give it), not {call!r:.80}")
     if resolution.how == "unknown":
         raise ValueError("Resolution.unknown() settles nothing: the call stays in doubt")
     value = pack(resolution.value, "resolution")
@@ -60,7 +65,7 @@ def resolve(
         log.commit()
 
 
-def accept(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why: str = "") -> None:
+def accept(store: Store, run_id: str, *, who: str = "", why: str = "") -> None:
     """Let a run whose code diverged from its record (DivergenceError) go on with the new code.
 
     At the next divergence the run does not stop: what is recorded and was not done again is waited

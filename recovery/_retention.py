@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from eventlog import LogError, LogLockedError
 from eventlog._dataclass import dataclass
-from recovery._checkpoint import CheckpointStore
-from recovery._existing import backend_of
+from recovery._existing import Store, backend_of
 from recovery._removal import ENDED, OVER, RemovedRun
 from recovery._status import RunStatus, State, runs
 from recovery.stores.protocol import RunStore
@@ -19,7 +18,7 @@ _logger = logging.getLogger("recovery")
 
 
 def gc(
-    store: CheckpointStore | RunStore,
+    store: Store,
     *,
     older_than_s: float | None = None,
     keep: int | None = None,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 from eventlog._dataclass import dataclass
 from eventlog._errors import RefusedValueError
 from recovery._errors import PermanentError
+from recovery._options import check_count, check_errors, check_names, check_seconds
 
-Errors = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
+Errors = type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool]
 
 # Making the call again changes nothing about these.
 _HOPELESS = (PermanentError, RefusedValueError)
@@ -33,10 +34,34 @@ class Retry:
     jitter: float = 0.5
     on: Errors = Exception
 
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        check_names("Retry", given, cls.__dataclass_fields__)
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
-        numbers: tuple[Any, ...] = (self.factor, self.max_delay_s, self.jitter)
-        if self.attempts < 1 or min(numbers) < 0 or self.jitter > 1:
-            raise ValueError(f"attempts from 1, no negative numbers, jitter up to 1, not {self}")
+        check_count("Retry(attempts=)", self.attempts)
+        if not callable(self.delay_s):
+            check_seconds("Retry(delay_s=)", self.delay_s, none=False, above=False)
+        for name in ("factor", "max_delay_s", "jitter"):
+            unit = "seconds" if name == "max_delay_s" else "times"
+            value = getattr(self, name)
+            check_seconds(f"Retry({name}=)", value, none=False, above=False, unit=unit)
+        if self.jitter > 1:
+            raise ValueError(f"Retry(jitter=) is the part of a delay, up to 1, not {self.jitter}")
+        if isinstance(self.on, type) or not callable(self.on):
+            object.__setattr__(self, "on", check_errors("Retry(on=)", self.on))
+
+    @classmethod
+    def of(cls, given: object) -> Retry | None:
+        """What ``@tool(retry=)`` was given: a Retry, or how many attempts."""
+        if given is None or isinstance(given, Retry):
+            return given
+        if type(given) is not int:
+            raise TypeError(
+                f"retry= is a Retry, or how many attempts are made in all; not {given!r:.80}"
+            )
+        check_count("retry=", given)
+        return cls(given)
 
     def again(self, error: Exception, failed: int) -> bool:
         """Whether to try again after the ``failed``-th attempt that raised, with this error."""

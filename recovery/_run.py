@@ -420,6 +420,23 @@ class _Steps:
     async def __anext__(self) -> int:
         return self._run.next_step()
 
+    def __iter__(self) -> NoReturn:
+        raise TypeError("this agent is async: write `async for step in run.steps()`")
+
+
+class _SyncSteps:
+    def __init__(self, run: SyncRun) -> None:
+        self._run = run
+
+    def __iter__(self) -> _SyncSteps:
+        return self
+
+    def __next__(self) -> int:
+        return self._run.next_step()
+
+    def __aiter__(self) -> NoReturn:
+        raise TypeError("this agent is a plain function: write `for step in run.steps()`")
+
 
 class SyncRun(_Drivers):
     """A run as a plain agent sees it: as Run, with nothing to await."""
@@ -495,4 +512,4 @@ class SyncRun(_Drivers):
     def steps(self) -> Iterator[int]:
         """The steps of the run, numbered from 1, without end; see ``Run.steps``."""
         self.claim_steps()
-        return iter(self.next_step, 0)
+        return _SyncSteps(self)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
 from operator import is_
 from typing import Any
 
+from recovery._coded import codec_of
+from recovery._values import UNCHANGING, pack
+
 _MISSING: Any = object()
+_PLAIN = UNCHANGING | {dict, list}  # what is in these is looked at when a checkpoint is taken
 
 
 class RunState(dict[str, Any]):
@@ -53,6 +57,8 @@ class RunState(dict[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         if self._makes(key):
+            if type(value) not in _PLAIN and codec_of(type(value)) is None:
+                pack(value, f"state.{key}")  # RefusedValueError: for a file, a lock, a client, ...
             super().__setitem__(key, value)
 
     def __delitem__(self, key: str) -> None:
@@ -92,6 +98,8 @@ class RunState(dict[str, Any]):
         """Hold these values and no others: what ``run.state = values`` does."""
         if values is self:  # `run.state |= ...` assigns the dict to itself
             return
+        if not isinstance(values, Mapping):
+            raise TypeError(f"run.state is a dict, not {values!r:.80}")
         new = dict(values)
         self.clear()
         self.update(new)

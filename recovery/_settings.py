@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from signal import Signals
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from eventlog._dataclass import dataclass
 from recovery._budget import Budget
 from recovery._keys import UNDO_CALL
-from recovery._tool import AfterCrash, ToolSpec, check_policy, is_async
+from recovery._options import check_count, check_names, check_seconds
+from recovery._tool import AfterCrash, ToolSpec, is_async
+from recovery._tool_options import check_policy
 
 if TYPE_CHECKING:
     from recovery._run_event import RunEvent
@@ -73,19 +75,21 @@ class Settings:
     park_after_s: float | None = None
     check_locals: bool = True
 
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        check_names("RecoverableAgent", given, cls.__dataclass_fields__)
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
-        every, size = self.checkpoint_every_n, self.checkpoint_every_bytes
-        if every is not None and every < 1:
-            raise ValueError(f"checkpoint_every_n is 1 or more, or None for none, not {every}")
-        if every is None and size is not None:
+        check_count("checkpoint_every_n", self.checkpoint_every_n, none=True)
+        check_count("checkpoint_every_bytes", self.checkpoint_every_bytes, none=True)
+        if self.checkpoint_every_n is None and self.checkpoint_every_bytes is not None:
             raise ValueError(
                 "checkpoint_every_n=None takes no checkpoints, checkpoint_every_bytes= asks for "
                 "some: leave one of them out"
             )
-        if size is not None and size < 1:
-            raise ValueError(f"checkpoint_every_bytes is 1 or more, not {size}")
-        if self.max_children < 1:
-            raise ValueError(f"max_children is 1 or more, not {self.max_children}")
+        check_count("max_recoveries", self.max_recoveries, 0)
+        check_count("max_children", self.max_children)
+        check_seconds("park_after_s", self.park_after_s, above=False)
         given = self.after_crash
         for policy in given.values() if isinstance(given, Mapping) else [given]:
             if policy is not None:
@@ -93,6 +97,14 @@ class Settings:
         listener: object = self.on_event
         if listener is not None and (not callable(listener) or is_async(listener)):
             raise TypeError(f"on_event is a plain function of a RunEvent, not {listener!r}")
+        budget: object = self.budget
+        if budget is not None and not isinstance(budget, Budget):
+            raise TypeError(f"budget is a Budget, as in Budget(steps=100), not {budget!r:.80}")
+        stop_on: Any = self.stop_on
+        if isinstance(stop_on, str | int) or not all(isinstance(one, int) for one in stop_on):
+            raise TypeError(
+                f"stop_on is a list of signals, as in [signal.SIGTERM], not {stop_on!r:.80}"
+            )
 
     def is_due(self, steps: int, size: int) -> bool:
         """Whether to take a checkpoint behind so many steps, of so many recorded bytes."""

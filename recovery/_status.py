@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from eventlog import Damage, EncryptedLogError, LogError, LogOwner, LogReader, Packed
 from eventlog._dataclass import dataclass
-from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
 from recovery._event_text import text_of
 from recovery._events import (
@@ -22,7 +21,7 @@ from recovery._events import (
     RunStarted,
     RunUndone,
 )
-from recovery._existing import backend_of, reader_of
+from recovery._existing import Store, backend_of, reader_of
 from recovery._family import ParentRun
 from recovery._history import Ended, Entry
 from recovery._keys import step_of
@@ -36,7 +35,6 @@ from recovery._run_event import Teller
 from recovery._skimmed import Skimmed, skim_run
 from recovery._text import shown_time
 from recovery._values import unpack
-from recovery.stores.protocol import RunStore
 
 State = Literal[
     "running", "interrupted", "in doubt", "waiting", "parked",
@@ -158,7 +156,7 @@ class RunStatus:
         return None if self.packed_task is None else unpack(self.packed_task)
 
 
-def status(store: CheckpointStore | RunStore, run_id: str) -> RunStatus:
+def status(store: Store, run_id: str) -> RunStatus:
     """How it stands with a run: its state, the calls in doubt, and what a recovery would do.
 
     Reads from the newest checkpoint on, so the cost does not grow with the run. Takes no lock and
@@ -169,7 +167,7 @@ def status(store: CheckpointStore | RunStore, run_id: str) -> RunStatus:
         return status_of(reader, run_id, backend_of(store).inbox)
 
 
-def runs(store: CheckpointStore | RunStore) -> Iterator[RunStatus]:
+def runs(store: Store) -> Iterator[RunStatus]:
     """How it stands with each run of a store, in the order of their ids; see ``status``."""
     backend = backend_of(store)
     for run_id in backend.run_ids():

@@ -21,10 +21,11 @@ from typing import (
 
 from eventlog._dataclass import dataclass
 from recovery._declared import declare
-from recovery._keys import UNDO_CALL, UNDO_PREFIX
-from recovery._redact import check_names
+from recovery._options import check_names
+from recovery._redact import check_redacted
 from recovery._retry import Retry
 from recovery._shorten import shorten
+from recovery._tool_options import checked
 from recovery._usage import Usage
 
 if TYPE_CHECKING:
@@ -220,8 +221,9 @@ class ToolOptions(TypedDict, total=False):
     be named; others become ToolError). ``name`` is the tool's name in the log, the function's by
     default.
 
-    ``retry``: a Retry, for calls that raise. ``timeout_s``: how long an attempt may take; then an
-    async function is cancelled (a plain one is left alone in its thread). ``on_timeout``: what a
+    ``retry``: for calls that raise, a Retry, or how many attempts are made in all. ``timeout_s``:
+    how long an attempt may take; then an async function is cancelled (a plain one is left alone in
+    its thread). ``on_timeout``: what a
     call is that was timed out, or cancelled by the agent: "in_doubt" (the default of side effects)
     or "fail" (of those that are safe to repeat).
 
@@ -248,7 +250,7 @@ class ToolOptions(TypedDict, total=False):
     reconcile: Reconcile
     raises: Sequence[type[Exception]]
     name: str
-    retry: Retry
+    retry: Retry | int
     timeout_s: float
     on_timeout: WhenCut
     undo: Undo
@@ -260,41 +262,20 @@ class ToolOptions(TypedDict, total=False):
     approval_timeout_s: float
 
 
-def check_policy(policy: str) -> None:
-    """ValueError for what is no policy about calls in doubt."""
-    if policy not in ("park", "retry", "report"):
-        raise ValueError(f'after_crash is "park", "retry" or "report", not {policy!r}')
-
-
 def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
     """The spec of a function, or of a tool that is to differ in these options."""
+    check_names("@tool", options, ToolOptions.__annotations__)
     spec = spec_of(function)
     given: dict[str, Any] = {"name": spec.name} | dict(options)
+    checked(given)
     if "after_crash" in given:
-        check_policy(given["after_crash"])
-        if given.get("reconcile") is not None:
-            raise ValueError(
-                "reconcile= decides what happens after a crash, leave out after_crash="
-            )
         given["reconcile"] = None
     elif given.get("reconcile") is not None:
         given["after_crash"] = "reconcile"
-    if given.get("timeout_s") is not None and not given["timeout_s"] > 0:
-        raise ValueError(f"timeout_s is more than 0, not {given['timeout_s']!r}")
-    if given.get("on_timeout") not in (None, "in_doubt", "fail"):
-        raise ValueError(f'on_timeout is "in_doubt" or "fail", not {given["on_timeout"]!r}')
-    if given["name"] == UNDO_CALL or given["name"].startswith(UNDO_PREFIX):
-        raise ValueError(f"calls named {given['name']!r} are those of run.undo(): use another name")
-    if given.get("approval_timeout_s") is not None and not given["approval_timeout_s"] > 0:
-        raise ValueError(f"approval_timeout_s is more than 0, not {given['approval_timeout_s']!r}")
     if is_async(given.get("needs_approval", bool)):
         raise TypeError("needs_approval= is a plain function of the Call, not an async one")
-    if (given.get("combine") is None) != (given.get("split") is None):
-        raise ValueError("combine= and split= go together: a replayed stream has chunks again")
     if "redact" in given:
-        given["redact"] = check_names(spec.function, given["redact"])
-    if "raises" in given:
-        given["raises"] = tuple(given["raises"])
+        given["redact"] = check_redacted(spec.function, given["redact"])
     return replace(spec, **given)
 
 
@@ -317,7 +298,15 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(function):
-            raise TypeError(f"@tool is for functions, not {function!r}; a name is @tool(name=...)")
+            what = (
+                f"a {type(function).__name__}" if isinstance(function, property) else repr(function)
+            )
+            raise TypeError(f"@tool is for functions, not {what:.80}; a name is @tool(name=...)")
+        if isinstance(function, type):
+            raise TypeError(
+                f"@tool is for functions, not the class {function.__name__}: decorate its methods, "
+                "or a function that makes one"
+            )
         spec = _adapted(function, options)
         function = spec.function
         register(spec)
@@ -380,7 +369,23 @@ def _place(spec: ToolSpec) -> list[object]:
 def spec_of(function: Callable[..., Any]) -> ToolSpec:
     """The spec of a tool; for any other function that of a side effect that parks."""
     spec = getattr(function, "tool_spec", None)
-    return spec if isinstance(spec, ToolSpec) else ToolSpec(function_name(function), function)
+    if isinstance(spec, ToolSpec):
+        return spec
+    if not callable(function):
+        raise _no_function(function)
+    return ToolSpec(function_name(function), function)
+
+
+def _no_function(given: Any) -> TypeError:
+    if inspect.iscoroutine(given):
+        name = given.__name__
+        given.close()  # it will never be awaited, and that is said here
+        what = f"{name}(...) was called already. Write run.call({name}, ...)"
+    elif inspect.isgenerator(given) or inspect.isasyncgen(given):
+        what = f"{given.__name__}(...) was called already. Write run.stream({given.__name__}, ...)"
+    else:
+        what = f"not {given!r:.80}. Write run.call(f, 1), not run.call(f(1))"
+    return TypeError(f"a call takes a function, and then its arguments: {what}")
 
 
 def function_name(function: Callable[..., Any]) -> str:

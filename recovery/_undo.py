@@ -26,6 +26,7 @@ from recovery._tool import (
     Call,
     ToolSpec,
     current_call,
+    function_name,
     is_async,
     spec_of,
     undoable_tools,
@@ -167,6 +168,9 @@ def by_name(
 ) -> dict[str, ToolSpec]:
     """The tools that have compensations; those given count before those known."""
     given: dict[str, ToolSpec] = {}
+    if callable(tools):
+        name = function_name(tools)
+        raise TypeError(f"tools is a list of tools: write tools=[{name}], not tools={name}")
     for spec in map(spec_of, tools):
         if spec.name in given:
             raise ValueError(f"two of the tools are called {spec.name!r}")

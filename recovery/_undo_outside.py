@@ -26,7 +26,7 @@ from recovery._events import (
     encode,
     skim,
 )
-from recovery._existing import claimed, reader_of
+from recovery._existing import Store, claimed, reader_of, store_of
 from recovery._history import Entry, History, load
 from recovery._keys import UNDO_CALL
 from recovery._lineage import ForkedFrom
@@ -35,11 +35,10 @@ from recovery._run import SyncRun
 from recovery._settings import Settings
 from recovery._tool import Scope, current_scope
 from recovery._undo import by_name, read_plan, undo_call
-from recovery.stores.protocol import RunStore
 
 
 def undo(
-    store: CheckpointStore | RunStore,
+    store: Store,
     run_id: str,
     *,
     tools: Iterable[Callable[..., Any]],
@@ -58,7 +57,7 @@ def undo(
     among ``tools``; LogLockedError while a process has the run. Durable when it returns. ``who``
     and ``why`` are kept in the record. Blocks; in async code use ``asyncio.to_thread``.
     """
-    store = store if isinstance(store, CheckpointStore) else CheckpointStore(store)
+    store = store_of(store)
     known = by_name(tools, {})
     with claimed(store, run_id) as log:
         history = load(log, run_id)
@@ -84,7 +83,7 @@ def undo(
         return result
 
 
-def undoing(store: CheckpointStore | RunStore, run_id: str) -> tuple[list[Made], list[Made]]:
+def undoing(store: Store, run_id: str) -> tuple[list[Made], list[Made]]:
     """What ``undo`` would undo, the newest first, and what has to be resolved before.
 
     Only reads, and needs no types: the values stay packed. RecoveryError when there is no such run,

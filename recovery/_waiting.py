@@ -16,6 +16,7 @@ from recovery._doubt import Settled
 from recovery._effects import Nap, Wait
 from recovery._errors import WaitingError
 from recovery._events import RunParked, SignalTaken
+from recovery._options import check_seconds
 from recovery._text import shown_time
 from recovery._tool import Call, ToolSpec
 from recovery._values import pack, unpack
@@ -177,9 +178,10 @@ SLEEP = ToolSpec("sleep", _sleep, "retry", waits=True, identified_by=0)
 
 def sleep_arguments(run: RunCore, seconds: float) -> tuple[tuple[float], dict[str, float]]:
     """The arguments of a call of SLEEP."""
+    check_seconds("run.sleep(seconds)", seconds, none=False, above=False)
     seconds = float(seconds)
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(f"run.sleep is for 0 seconds or more, not {seconds}")
+    if not seconds < float("inf"):
+        raise ValueError("run.sleep for ever never ends: run.wait_for waits for a signal")
     return (seconds,), {"until": run.wall_clock() + seconds}
 
 
@@ -231,8 +233,9 @@ def wait_for_arguments(
     wanted = _wanted(names)
     if timeout is None:
         return (wanted,), {"timeout": None, "until": None}
-    if not 0 <= timeout < float("inf"):
-        raise ValueError(f"timeout is 0 seconds or more, or None, not {timeout}")
+    check_seconds("timeout", timeout, above=False)
+    if not timeout < float("inf"):
+        raise ValueError("timeout is a number of seconds; None waits for ever")
     return (wanted,), {"timeout": float(timeout), "until": run.wall_clock() + timeout}
 
 

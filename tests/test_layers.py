@@ -57,6 +57,7 @@ PURE = {
     "recovery._before_loop",
     "recovery._recorded",
     "recovery._run_state",
+    "recovery._options",
     "recovery._retry",
     "recovery._difference",
     "recovery._keys",

@@ -8,6 +8,7 @@ from eventlog._files import OSFiles
 from eventlog._log import Durability
 from eventlog.encryption import Encryption
 from recovery._errors import RecoveryError
+from recovery._options import check_one_of
 from recovery.stores.protocol import LogStore
 
 
@@ -19,7 +20,11 @@ def default_directory() -> str:
 def _expanded(path: str) -> str:
     expanded = os.path.expanduser(path)
     if expanded.startswith("~"):
-        raise RuntimeError(f"{path}: nothing says where the home directory is")
+        raise RuntimeError(
+            f"{path}: nothing says where the home directory is. Say where runs are: by the "
+            "environment variable EVENTLOG_HOME, a path such as CheckpointStore('/var/lib/agents'),"
+            " or --store of the commands"
+        )
     return expanded
 
 
@@ -36,6 +41,7 @@ class FileStore(LogStore):
         durability: Durability = "power",
         encryption: Encryption | None = None,
     ) -> None:
+        check_one_of("durability", durability, ("power", "process", "none"))
         root = default_directory() if path is None else _expanded(os.fspath(path))
         # Absolute, because agents change their working directory.
         root = os.path.join(os.getcwd(), root)

@@ -76,8 +76,8 @@ class RunStore(Protocol):
 def check_run_id(run_id: str) -> str:
     """The run id itself; ValueError when it cannot be the name of a log."""
     if not isinstance(run_id, str):
-        kind: type = type(run_id)
-        raise ValueError(f"run_id is a str, not {run_id!r:.50} of type {kind.__name__}")
+        given: object = run_id
+        raise ValueError(f"run_id is a str, not {given!r:.50}")
     if not RUN_ID.fullmatch(run_id):
         raise ValueError(
             f"run_id {run_id!r}: use 1 to 128 of the characters A-Z a-z 0-9 _ . @ + = - and begin "
@@ -88,6 +88,9 @@ def check_run_id(run_id: str) -> str:
 
 def check_signal_name(name: str) -> str:
     """The name itself; ValueError when it is none that a signal can have."""
+    if not isinstance(name, str):
+        given: object = name
+        raise TypeError(f"a signal's name is text, not {given!r:.80}")
     if not 0 < len(name) <= SIGNAL_NAME_MAX:
         raise ValueError(f"a signal's name is 1 to {SIGNAL_NAME_MAX} characters, not {name!r:.50}")
     return name

@@ -89,16 +89,26 @@ def parameters(function: Callable[..., Any]) -> list[str]:
 
 def test_the_signatures_are_those_of_the_starter_code() -> None:
     assert parameters(Checkpoint) == [
-        "checkpoint_id", "run_id", "step_number", "state", "messages", "tool_results", "timestamp",
-        "is_valid", "checksum",
-    ]  # fmt: skip
+        "checkpoint_id",
+        "run_id",
+        "step_number",
+        "state",
+        "messages",
+        "tool_results",
+        "timestamp",
+        "is_valid",
+        "checksum",
+    ]
     assert parameters(CheckpointStore)[0] == "storage_backend"
     assert parameters(CheckpointStore.save) == ["checkpoint"]
     assert parameters(CheckpointStore.load_latest) == ["run_id"]
     assert parameters(CheckpointStore.load_at_step) == ["run_id", "step"]
     assert parameters(CheckpointStore.validate) == ["checkpoint"]
-    assert parameters(RecoverableAgent)[:3] == ["agent_fn", "checkpoint_store",
-                                                "checkpoint_every_n"]  # fmt: skip
+    assert parameters(RecoverableAgent)[:3] == [
+        "agent_fn",
+        "checkpoint_store",
+        "checkpoint_every_n",
+    ]
     assert parameters(RecoverableAgent.run_with_recovery)[:2] == ["task", "run_id"]
     assert inspect.iscoroutinefunction(RecoverableAgent.run_with_recovery)
 
@@ -180,9 +190,14 @@ LOADED_AT_LEAST = 40  # of what is odd, so that refusing everything would be no 
 
 def given(field: str, value: Any) -> Checkpoint:
     fields: dict[str, Any] = {
-        "checkpoint_id": "c", "run_id": "run", "step_number": 3, "state": {"a": 1},
-        "messages": [{"role": "user"}], "tool_results": [], "timestamp": NOW,
-    }  # fmt: skip
+        "checkpoint_id": "c",
+        "run_id": "run",
+        "step_number": 3,
+        "state": {"a": 1},
+        "messages": [{"role": "user"}],
+        "tool_results": [],
+        "timestamp": NOW,
+    }
     return Checkpoint(**fields | {field: value})
 
 
@@ -256,9 +271,14 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("1970-01-01T00:00:10+00:00", 10), ("1970-01-01T03:00:00", 3600), ("1970-01-01T00:00:01Z", 1),
-     ("yesterday", 0), ("0001-01-01T00:00:00", 0)],
-)  # fmt: skip
+    [
+        ("1970-01-01T00:00:10+00:00", 10),
+        ("1970-01-01T03:00:00", 3600),
+        ("1970-01-01T00:00:01Z", 1),
+        ("yesterday", 0),
+        ("0001-01-01T00:00:00", 0),
+    ],
+)
 def test_text_is_shown_by_commands_as_the_time_that_it_says(
     text: str, seconds: float, zone: None
 ) -> None:

@@ -78,8 +78,13 @@ class Stress:
 
     def read(self, log: Reading, seed: int) -> None:
         rng = random.Random(seed)
-        questions = (self.ask_records, self.ask_tail, self.ask_snapshots, self.ask_fetch,
-                     self.ask_ends)  # fmt: skip
+        questions = (
+            self.ask_records,
+            self.ask_tail,
+            self.ask_snapshots,
+            self.ask_fetch,
+            self.ask_ends,
+        )
         while not self.over.is_set():
             rng.choice(questions)(log, rng)
             self.answers += 1
@@ -409,9 +414,12 @@ class SmallSegments(LogStore):
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         return EventLog.open(
-            self._path(run_id), "process", segment_size=SEGMENT_SIZE, takeover=takeover,
+            self._path(run_id),
+            "process",
+            segment_size=SEGMENT_SIZE,
+            takeover=takeover,
             files=self._files,
-        )  # fmt: skip
+        )
 
 
 @tool(after_crash="retry")
@@ -467,9 +475,9 @@ def runs_with_retention(backend: SmallSegments, runs: int) -> int:
     """How many of them had their beginning removed. Each is read meanwhile, by another thread."""
     cut = 0
     for number in range(runs):
-        kept: dict[str, Any] = {"retention": "prune_old", "keep": 1} if number % 2 else {
-            "retention": "latest_only"
-        }  # fmt: skip
+        kept: dict[str, Any] = (
+            {"retention": "prune_old", "keep": 1} if number % 2 else {"retention": "latest_only"}
+        )
         store, run_id = CheckpointStore(backend, **kept), f"run-{number}"
         agent = RecoverableAgent(
             plain_agent if number % 4 > 1 else async_agent, store, 1, max_recoveries=0

@@ -11,7 +11,8 @@ from typing import Any, Self
 from recovery import Call, CheckpointStore, InDoubtError, Resolution
 from recovery._events import CallResolved, CallRetried, RunParked
 from recovery._recorded import RecordedCall
-from recovery._tool import AfterCrash, Reconcile, check_policy
+from recovery._tool import AfterCrash, Reconcile
+from recovery._tool_options import check_policy
 from recovery._values import pack
 from recovery.integrations.hive._book import Book
 from recovery.integrations.hive._conversation import RecordedConversation

@@ -1,0 +1,446 @@
+# ruff: noqa: E501, SIM115, PTH123, PLW0108 - a table, one mistake a line
+"""Mistakes that strangers make, and what each of them is told, where it is made.
+
+None is silent, and none is told in the words of the implementation. Each line has the parts of the
+message that a reader needs: what it is about, and what to write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal as signals
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eventlog
+import recovery as typed
+from recovery.stores.file import FileStore as TypedFileStore
+from recovery.stores.memory import MemoryStore
+from tests.cli.harness import call
+
+# Type checkers find most of these mistakes. Here they are made by people who use none.
+recovery: Any = typed
+EventLog: Any = eventlog.EventLog
+FileStore: Any = TypedFileStore
+Budget, CheckpointConfig, CheckpointStore = (
+    recovery.Budget,
+    recovery.CheckpointConfig,
+    recovery.CheckpointStore,
+)
+RecoverableAgent, Resolution, Retry, tool = (
+    recovery.RecoverableAgent,
+    recovery.Resolution,
+    recovery.Retry,
+    recovery.tool,
+)
+
+Store = Any
+
+# How the library is made is nothing that a message may speak of.
+IMPLEMENTATION = re.compile(
+    r"__\w+__|ToolSpec|Settings|_Steps|NoneType|has no attribute|unexpected keyword|positional "
+    r"argument|not supported between|unpack|coroutine object|cannot be interpreted|not iterable"
+)
+
+
+def plain(run: Any) -> str:
+    for _ in run.steps():
+        break
+    return "done"
+
+
+async def asynchronous(run: Any) -> str:
+    async for _ in run.steps():
+        break
+    return "done"
+
+
+def search(query: str = "", limit: int = 3) -> str:
+    return f"{query} {limit}"
+
+
+async def fetch(url: str = "") -> str:
+    return url
+
+
+@tool(undo=lambda call, outcome: None)
+def pay(cents: int) -> int:
+    return cents
+
+
+def run(store: Store, agent: Any, run_id: Any = "run", **options: Any) -> Any:
+    made = RecoverableAgent(agent, store, **{"max_recoveries": 0} | options)
+    return made.run_with_recovery_sync("task", run_id)
+
+
+def within(act: Callable[[Any], Any]) -> Callable[[Store], Any]:
+    """An agent that does this in its first step."""
+
+    def agent(run: Any) -> Any:
+        for _ in run.steps():
+            return act(run)
+        return None
+
+    return lambda store: run(store, agent)
+
+
+def within_async(act: Callable[[Any], Any]) -> Callable[[Store], Any]:
+    async def agent(run: Any) -> Any:
+        async for _ in run.steps():
+            return await act(run)
+
+    return lambda store: run(store, agent)
+
+
+def agent_of(**options: Any) -> Callable[[Store], Any]:
+    return lambda store: RecoverableAgent(plain, store, **options)
+
+
+def tool_of(**options: Any) -> Callable[[Store], Any]:
+    return lambda store: tool(search, **options)
+
+
+def no_parameters() -> None: ...
+def two_parameters(run: Any, client: Any) -> None: ...
+
+
+async def async_for_over_plain(run: Any) -> None:
+    async for _ in run.steps():
+        break
+
+
+async def wrongly_for(run: Any) -> None:
+    for _ in run.steps():
+        break
+
+
+async def not_awaited(run: Any) -> str:
+    run.call(search, "otters")
+    return "done"
+
+
+def twice(run: Any) -> None:
+    for _ in run.steps():
+        break
+    for _ in run.steps():
+        break
+
+
+def kept(run: Any) -> Any:
+    RUNS.append(run)
+    return "done"
+
+
+RUNS: list[Any] = []
+
+
+def after_its_end(store: Store) -> Any:
+    run(store, kept)
+    return RUNS.pop().call(search)
+
+
+def parked(store: Store) -> int:
+    """A run with a call in doubt; its LSN."""
+
+    def dies(run: Any) -> None:
+        for _ in run.steps():
+            run.call(fail_hard)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(store, dies)
+    return int(recovery.status(store, "run").in_doubt[0].lsn)
+
+
+@tool
+def fail_hard() -> None:
+    raise KeyboardInterrupt
+
+
+def done(store: Store) -> Store:
+    run(store, plain)
+    return store
+
+
+# What is done, and what of the message is needed.
+TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
+    # -- the agent function
+    "agent without parameters": (lambda s: RecoverableAgent(no_parameters, s),
+        ("def agent(run)", "no_parameters", "none")),
+    "agent with two parameters": (lambda s: RecoverableAgent(two_parameters, s),
+        ("def agent(run)", "two_parameters", "(run, client)", "functools.partial")),
+    "lambda without parameters": (lambda s: RecoverableAgent(lambda: 1, s), ("def agent(run)",)),
+    "agent is text": (lambda s: RecoverableAgent("agent", s), ("agent_fn", "'agent'")),
+    "agent was called": (lambda s: RecoverableAgent(asynchronous(None), s),
+        ("write asynchronous, not asynchronous(...)",)),
+    "plain agent that returns a coroutine": (lambda s: run(s, lambda run: asynchronous(run)),
+        ("async def", "await")),
+    "for over async steps": (lambda s: run(s, wrongly_for), ("async for step in run.steps()",)),
+    "async for over plain steps": (
+        lambda s: run(s, lambda run: asyncio.run(async_for_over_plain(run))),
+        ("for step in run.steps()", "plain function")),
+    "steps twice": (lambda s: run(s, twice), ("run.steps()", "one loop")),
+    "call not awaited": (lambda s: run(s, not_awaited), ("await", "search", "test_mistakes.py")),
+    # -- run ids
+    "run id is a number": (lambda s: run(s, plain, 7), ("run_id", "str", "7")),
+    "run id is None": (lambda s: run(s, plain, None), ("run_id", "str", "None")),
+    "run id is bytes": (lambda s: run(s, plain, b"run"), ("run_id", "str")),
+    "run id is empty": (lambda s: run(s, plain, ""), ("run_id", "''", "A-Z")),
+    "run id with a slash": (lambda s: run(s, plain, "a/b"), ("run_id", "'a/b'", "A-Z")),
+    "run id of dots": (lambda s: run(s, plain, ".."), ("run_id", "'..'")),
+    "run id is too long": (lambda s: run(s, plain, "x" * 200), ("run_id", "128")),
+    # -- options of an agent
+    "store is a dict": (lambda s: RecoverableAgent(plain, {"a": 1}), ("RunStore", "path", "{'a'")),
+    "store is a number": (lambda s: CheckpointStore(3), ("storage_backend", "path", "3")),
+    "checkpoint_every_n is 0": (agent_of(checkpoint_every_n=0), ("checkpoint_every_n", "1 or more", "0")),
+    "checkpoint_every_n is negative": (agent_of(checkpoint_every_n=-1), ("checkpoint_every_n", "-1")),
+    "checkpoint_every_n is text": (agent_of(checkpoint_every_n="3"), ("checkpoint_every_n", "'3' (text)")),
+    "checkpoint_every_n is True": (agent_of(checkpoint_every_n=True), ("checkpoint_every_n", "True")),
+    "checkpoint_every_n is a float": (agent_of(checkpoint_every_n=2.5), ("checkpoint_every_n", "2.5")),
+    "checkpoint_every": (agent_of(checkpoint_every=3), ("checkpoint_every=", "Did you mean checkpoint_every_n=?")),
+    "max_recovery": (agent_of(max_recovery=3), ("Did you mean max_recoveries=?",)),
+    "an option like no other": (agent_of(colour="red"), ("RecoverableAgent has no option colour=", "max_recoveries")),
+    "max_recoveries is text": (agent_of(max_recoveries="3"), ("max_recoveries", "whole number")),
+    "max_recoveries is negative": (agent_of(max_recoveries=-1), ("max_recoveries", "0 or more")),
+    "max_children is 0": (agent_of(max_children=0), ("max_children", "1 or more")),
+    "checkpoint_every_bytes with a unit": (agent_of(checkpoint_every_bytes="4MB"), ("checkpoint_every_bytes", "'4MB'")),
+    "park_after_s is text": (agent_of(park_after_s="5"), ("park_after_s", "seconds", "'5'")),
+    "after_crash misspelt": (agent_of(after_crash="rety"), ("after_crash", 'Did you mean "retry"?')),
+    "after_crash of a tool misspelt": (agent_of(after_crash={"pay": "parc"}), ('Did you mean "park"?',)),
+    "stop_on is one signal": (agent_of(stop_on=signals.SIGTERM), ("stop_on", "[signal.SIGTERM]")),
+    "stop_on is text": (agent_of(stop_on="SIGTERM"), ("stop_on", "[signal.SIGTERM]")),
+    "on_event is async": (agent_of(on_event=fetch), ("on_event", "plain function")),
+    "budget is a dict": (agent_of(budget={"steps": 3}), ("budget", "Budget(steps=100)")),
+    # -- budgets and retries
+    "budget of max_steps": (lambda s: Budget(max_steps=3), ("Budget", "Did you mean steps=?")),
+    "budget misspelt": (lambda s: Budget(token=3), ("Did you mean tokens=?",)),
+    "budget by position": (lambda s: Budget(3), ("Budget(steps=100)",)),
+    "budget as text": (lambda s: Budget(steps="3"), ("Budget(steps=)", "'3' (text)")),
+    "budget below 0": (lambda s: Budget(cost=-1), ("Budget(cost=)", "0 or more")),
+    "on_exceeded misspelt": (lambda s: Budget(steps=1, on_exceeded="stop"), ("on_exceeded", '"park"', '"fail"')),
+    "retry max_attempts": (lambda s: Retry(max_attempts=3), ("Retry", "Did you mean attempts=?")),
+    "retry delay": (lambda s: Retry(delay=3), ("Did you mean delay_s=?",)),
+    "retry attempts as text": (lambda s: Retry("3"), ("Retry(attempts=)", "'3' (text)")),
+    "retry attempts is True": (lambda s: Retry(True), ("Retry(attempts=)", "True")),
+    "retry 0 times": (lambda s: Retry(0), ("Retry(attempts=)", "1 or more")),
+    "retry delay as text": (lambda s: Retry(delay_s="1"), ("Retry(delay_s=)", "'1' (text)")),
+    "retry jitter": (lambda s: Retry(jitter=2), ("Retry(jitter=)", "up to 1")),
+    "retry on text": (lambda s: Retry(on="OSError"), ("Retry(on=)", "[OSError]")),
+    "retry on an instance": (lambda s: Retry(on=[OSError("x")]), ("Retry(on=)", "[OSError]")),
+    # -- tools
+    "tool on a number": (lambda s: tool(3), ("@tool is for functions", "3")),
+    "tool on text": (lambda s: tool("send"), ("@tool(name=...)", "'send'")),
+    "tool on a class": (lambda s: tool(Path), ("@tool is for functions", "class Path", "methods")),
+    "tool on a property": (lambda s: tool(property(search)), ("@tool is for functions", "property")),
+    "tool timeout": (tool_of(timeout=5), ("@tool has no option timeout=", "Did you mean timeout_s=?")),
+    "tool retries": (tool_of(retries=5), ("Did you mean retry=?",)),
+    "tool on_crash": (tool_of(on_crash="retry"), ("Did you mean after_crash=?",)),
+    "tool misspelt": (tool_of(aftercrash="retry"), ("Did you mean after_crash=?",)),
+    "tool after_crash misspelt": (tool_of(after_crash="Retry"), ('Did you mean "retry"?',)),
+    "tool timeout_s is text": (tool_of(timeout_s="5"), ("timeout_s", "seconds", "'5' (text)")),
+    "tool timeout_s is 0": (tool_of(timeout_s=0), ("timeout_s", "more than 0")),
+    "tool timeout_s is True": (tool_of(timeout_s=True), ("timeout_s", "True")),
+    "tool on_timeout": (tool_of(on_timeout="raise"), ("on_timeout", '"in_doubt"', '"fail"')),
+    "tool retry is text": (tool_of(retry="3"), ("retry=", "Retry", "'3'")),
+    "tool retry is 0": (tool_of(retry=0), ("retry=", "1 or more")),
+    "tool raises text": (tool_of(raises="OSError"), ("raises", "[OSError]")),
+    "tool undo is text": (tool_of(undo="refund"), ("undo", "function", "'refund'")),
+    "tool usage is a number": (tool_of(usage=3), ("usage", "function")),
+    "tool combine alone": (tool_of(combine=sum), ("combine=", "split=")),
+    "tool redact is text": (tool_of(redact="query"), ("redact=['query']",)),
+    "tool redact misspelt": (tool_of(redact=["qeury"]), ("redact='qeury'", "Did you mean 'query'?")),
+    "tool needs_approval is text": (tool_of(needs_approval="yes"), ("needs_approval", "'yes'")),
+    "tool needs_approval is async": (tool_of(needs_approval=fetch), ("needs_approval", "plain function")),
+    "tool name is a number": (tool_of(name=3), ("name is text", "3")),
+    "tool reconcile and after_crash": (tool_of(reconcile=search, after_crash="park"), ("reconcile=", "after_crash=")),
+    # -- what a run is asked for
+    "call of a result": (within(lambda r: r.call(search("a"))), ("run.call(f, 1), not run.call(f(1))", "'a 3'")),
+    "call of a coroutine": (within_async(lambda r: r.call(fetch("a"))), ("run.call(fetch, ...)",)),
+    "call of a plain value": (within(lambda r: r.call(3)), ("run.call(f, 1)",)),
+    "call of a name": (within(lambda r: r.call("search", "a")), ("run.call(f, 1)", "'search'")),
+    "call of a generator": (within(lambda r: r.call(x for x in "a")), ("run.stream(",)),
+    "call id is a number": (within(lambda r: r.call(search, call_id=3)), ("call_id", "text", "3")),
+    "argument that is a file": (within(lambda r: r.call(search, open(__file__))), ("search(args[0])", "TextIOWrapper")),
+    "child that is text": (within(lambda r: r.child("agent", "task")), ("agent_fn", "'agent'")),
+    "child without parameters": (within(lambda r: r.child(no_parameters, "task")), ("def agent(run)",)),
+    "child option misspelt": (within(lambda r: r.child(plain, "task", max_recovery=1)), ("Did you mean max_recoveries=?",)),
+    "sleep as text": (within(lambda r: r.sleep("5")), ("run.sleep", "'5' (text)")),
+    "sleep below 0": (within(lambda r: r.sleep(-1)), ("run.sleep", "0 or more")),
+    "sleep None": (within(lambda r: r.sleep(None)), ("run.sleep", "None")),
+    "wait for a number": (within(lambda r: r.wait_for(3)), ("signal", "3")),
+    "wait for nothing": (within(lambda r: r.wait_for("")), ("signal", "''")),
+    "wait with a timeout as text": (within(lambda r: r.wait_for("paid", timeout="5")), ("timeout", "'5' (text)")),
+    "stream of a function": (within(lambda r: list(r.stream(search))), ("search", "generator")),
+    "messages is a dict": (within(lambda r: setattr(r, "messages", {"role": "user"})), ("run.messages", "list")),
+    "messages is text": (within(lambda r: setattr(r, "messages", "hello")), ("run.messages", "list")),
+    "state is a list": (within(lambda r: setattr(r, "state", ["a"])), ("run.state", "dict")),
+    "a file in the state": (within(lambda r: r.state.update(log=open(__file__))), ("state.log", "TextIOWrapper")),
+    "a lock in the state": (within(lambda r: r.state.setdefault("lock", threading.Lock())), ("state.lock", "lock")),
+    "a socket in the state": (within(lambda r: setattr(r, "state", {"at": socket.socket()})), ("state.at", "socket")),
+    "message that is a file": (within(lambda r: r.messages.append(open(__file__))), ("message", "TextIOWrapper")),
+    "a call after the end": (after_its_end, ("run", "over")),
+    # -- from outside
+    "resolve with text": (lambda s: recovery.resolve(s, "run", parked(s), "retry"), ("Resolution.retry()", "'retry'")),
+    "resolve with a class method": (lambda s: recovery.resolve(s, "run", parked(s), Resolution.retry), ("Resolution.retry()",)),
+    "resolve a call as text": (lambda s: recovery.resolve(s, "run", str(parked(s)), Resolution.retry()), ("LSN", "an int", "'3'")),
+    "approve a call as text": (lambda s: recovery.approve(done(s), "run", "5"), ("call", "'5'", "LSN")),
+    "signals in a list": (lambda s: recovery.signal(done(s), "run", ["paid", "late"]), ("signal", "['paid', 'late']")),
+    "signal to no run": (lambda s: recovery.signal(s, "none", "paid"), ("no run 'none'",)),
+    "signal to a run that has ended": (lambda s: recovery.signal(done(s), "run", "paid"), ("has ended", "not sent")),
+    "cancel of no run": (lambda s: recovery.cancel(s, "none"), ("no run 'none'",)),
+    "status of a run id that is a number": (lambda s: recovery.status(s, 3), ("run_id", "3")),
+    "status in no store": (lambda s: recovery.status(None, "run"), ("store", "None")),
+    "status in a number": (lambda s: recovery.status(3, "run"), ("path", "3")),
+    "fork at a step as text": (lambda s: recovery.fork(done(s), "run", "new", at_step="1"), ("at_step", "'1' (text)")),
+    "fork at a step below 0": (lambda s: recovery.fork(done(s), "run", "new", at_step=-1), ("at_step", "0 or more")),
+    "fork onto itself": (lambda s: recovery.fork(done(s), "run", "run"), ("run_id of its own",)),
+    "fork with a misspelt change": (lambda s: recovery.fork(done(s), "run", "new", at_step=0, sate={}), ("Did you mean state=?",)),
+    "undo with one tool": (lambda s: recovery.undo(done(s), "run", tools=pay), ("tools=[pay]",)),
+    "undo with names": (lambda s: recovery.undo(done(s), "run", tools=["pay"]), ("function", "'pay'")),
+    "events until misspelt": (lambda s: recovery.events(done(s), "run", until="end"), ("until", 'Did you mean "ended"?')),
+    "resume of no run": (lambda s: RecoverableAgent(plain, s).resume_sync("none"), ("no run 'none'",)),
+    # -- stores
+    "retention misspelt": (lambda s: CheckpointStore(retention="prune"), ("retention", 'Did you mean "prune_old"?')),
+    "keep is 0": (lambda s: CheckpointStore(retention="prune_old", keep=0), ("keep", "1 or more")),
+    "keep is text": (lambda s: CheckpointStore(retention="prune_old", keep="3"), ("keep", "'3' (text)")),
+    "keep without retention": (lambda s: CheckpointStore(keep=3), ("keep", 'retention="prune_old"')),
+    "durability misspelt": (lambda s: FileStore("x", "powr"), ("durability", 'Did you mean "power"?')),
+    "durability of a log": (lambda s: EventLog.open("x", "fsync"), ("durability", '"power"', "'fsync'")),
+    "segment size with a unit": (lambda s: EventLog.open("x", segment_size="8MB"), ("segment_size", "bytes", "'8MB'")),
+    "config misspelt": (lambda s: CheckpointConfig(every_n=3), ("CheckpointConfig", "Did you mean every_n_nodes=?")),
+    "config as text": (lambda s: CheckpointConfig(every_n_nodes="3"), ("every_n_nodes", "'3' (text)")),
+}  # fmt: skip
+
+
+def told(make: Callable[[Store], Any], store: Store) -> str:
+    try:
+        made = make(store)
+    except Exception as exc:
+        return f"{type(exc).__name__}: {exc}"
+    return f"nothing: {made!r}"
+
+
+@pytest.fixture
+def store() -> Any:
+    with CheckpointStore() as made:
+        yield made
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("mistake", TOLD)
+def test_a_mistake_is_told_where_it_is_made(mistake: str, store: Store) -> None:
+    make, parts = TOLD[mistake]
+    text = told(make, store)
+    assert not text.startswith("nothing"), text
+    missing = [part for part in parts if part not in text]
+    assert not missing, f"{missing} not in: {text}"
+    assert not IMPLEMENTATION.search(text), text
+
+
+# -- what is no mistake any more: it is clear what was meant
+
+
+def test_a_path_stands_for_the_store_at_it(tmp_path: Path) -> None:
+    made = RecoverableAgent(plain, str(tmp_path))
+    assert made.run_with_recovery_sync("task", "run")["result"] == "done"
+    assert RecoverableAgent(plain, tmp_path).run_with_recovery_sync("task", "run")
+    for where in (tmp_path, str(tmp_path), FileStore(tmp_path), CheckpointStore(tmp_path)):
+        assert recovery.status(where, "run").state == "finished"
+        assert [one.run_id for one in recovery.runs(where)] == ["run"]
+        with pytest.raises(recovery.RecoveryError, match="has ended"):
+            recovery.cancel(where, "run")
+    recovery.fork(tmp_path, "run", "fork", at_step=0)
+    recovery.undo(str(tmp_path), "fork", tools=[])
+    assert recovery.compare(tmp_path, "run", "fork")
+
+
+def test_a_run_store_stands_for_a_checkpoint_store() -> None:
+    memory = MemoryStore()
+    RecoverableAgent(plain, memory).run_with_recovery_sync("task", "run")
+    assert recovery.status(memory, "run").state == "finished"
+
+
+def test_a_number_of_attempts_stands_for_a_retry(store: Store) -> None:
+    tries: list[int] = []
+
+    @tool(retry=Retry(3, delay_s=0, on=[OSError, KeyError]), raises=OSError)
+    def once_more() -> int:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError("not yet")
+        return len(tries)
+
+    assert run(store, lambda run: run.call(once_more))["result"] == 3
+    assert tool(search, retry=3).tool_spec.retry == Retry(3)
+
+
+# -- what can only be told later
+
+
+@pytest.mark.parametrize("calls", [1, 12])
+@pytest.mark.parametrize("said", [True, False])
+def test_a_budget_of_tokens_that_counts_nothing_says_so(
+    calls: int, said: bool, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    reply = {"usage": {"prompt_tokens": 1, "completion_tokens": 1}} if said else {"text": "hello"}
+
+    @tool(after_crash="retry")
+    def ask(n: int) -> dict[str, Any]:
+        return reply
+
+    def agent(run: Any) -> None:
+        for _ in run.steps():
+            for n in range(calls):
+                run.call(ask, n)
+            break
+
+    run(store, agent, budget=Budget(tokens=1000))
+    warnings = [one.getMessage() for one in caplog.records if "Budget" in one.getMessage()]
+    assert bool(warnings) is not said
+    for warning in warnings:
+        assert "Budget(tokens=)" in warning
+        assert "@tool(usage=...)" in warning
+
+
+def test_without_a_home_directory_the_ways_to_say_where_runs_are_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("EVENTLOG_HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    for make in (lambda: RecoverableAgent(plain), lambda: FileStore("~/runs")):
+        with pytest.raises(RuntimeError) as found:
+            make()
+        assert all(part in str(found.value) for part in ("home", "EVENTLOG_HOME", "--store"))
+
+
+# -- the command
+
+
+COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
+    "command misspelt": (["resum", "run"], ("No such command", "resume")),
+    "option misspelt": (["show", "run", "--stor", "x"], ("--stor", "--store")),
+    "run not named": (["show"], ("Missing argument", "RUN")),
+    "no such run": (["show", "none", "--store", "{store}"], ("no run 'none'",)),
+    "run id with a slash": (["show", "a/b", "--store", "{store}"], ("a/b",)),
+    "call as text": (["resolve", "run", "five", "--retry", "--store", "{store}"], ("five",)),
+    "no such store": (["runs", "--store", "{store}/none"], ("none",)),
+    "store of another kind": (["runs", "--store", "s3://bucket"], ("s3",)),
+}
+
+
+@pytest.mark.parametrize("mistake", COMMANDS)
+def test_a_mistake_in_a_command_is_told(mistake: str, tmp_path: Path) -> None:
+    given, parts = COMMANDS[mistake]
+    RecoverableAgent(plain, tmp_path).run_with_recovery_sync("task", "run")
+    ended = call("recovery", *(one.format(store=tmp_path) for one in given), cwd=tmp_path)
+    text = " ".join((ended.out + ended.err).split())
+    assert ended.code != 0, text
+    missing = [part for part in parts if part not in text]
+    assert not missing, f"{missing} not in: {text}"
+    assert not IMPLEMENTATION.search(text), text
+    assert "Traceback" not in text
