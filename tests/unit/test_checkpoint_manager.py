@@ -59,7 +59,7 @@ def test_checkpoints_are_taken_as_often_as_asked(
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="every_n_nodes is 1 or more, not 0"):
+    with pytest.raises(ValueError, match="every_n_nodes is a whole number, 1 or more"):
         CheckpointConfig(every_n_nodes=0)
 
 

@@ -801,7 +801,7 @@ def test_checkpoints_by_bytes(resumed: bool):
     run(agent, store, checkpoint_every_n=2, checkpoint_every_bytes=6000)
     found = [event.step for event in events(store, "run") if event.kind == "snapshot"]
     assert found == [2, 4, 5]  # whichever comes first
-    with pytest.raises(ValueError, match="checkpoint_every_bytes is 1 or more, not 0"):
+    with pytest.raises(ValueError, match="checkpoint_every_bytes is a whole number, 1 or more"):
         RecoverableAgent(agent, checkpoint_every_bytes=0)
 
 

@@ -182,7 +182,7 @@ def test_pauses_are_bounded_and_jittered() -> None:
     asked = Retry(delay_s=lambda error, failed: float(str(error)) + failed)
     assert asked.pause_s(OSError("7"), 2, 0.5) == 9
     for wrong in ({"attempts": 0}, {"factor": -1}, {"jitter": 2}, {"max_delay_s": -1}):
-        with pytest.raises(ValueError, match="attempts from 1"):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
             Retry(**wrong)  # type: ignore[arg-type]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import os
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -166,7 +167,7 @@ KINDS: dict[str, tuple[Any, str, bool]] = {
     "async partial": (functools.partial(asend, "you"), "asend", True),
     "nested partial": (functools.partial(functools.partial(send), "you"), "send", False),
     "lambda": (lambda what: Mailer().send(what), "<lambda>", False),
-    "builtin": (str, "str", False),
+    "builtin": (os.fspath, "fspath", False),
     "builtin method": ("-".join, "join", False),
 }
 
