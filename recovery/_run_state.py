@@ -7,11 +7,9 @@ from copy import deepcopy
 from operator import is_
 from typing import Any
 
-from recovery._coded import codec_of
-from recovery._values import UNCHANGING, pack
-
 _MISSING: Any = object()
-_PLAIN = UNCHANGING | {dict, list}  # what is in these is looked at when a checkpoint is taken
+# Nothing is looked for in these when they are assigned: a checkpoint looks into them.
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None), dict, list, tuple, set})
 
 
 class RunState(dict[str, Any]):
@@ -57,8 +55,8 @@ class RunState(dict[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         if self._makes(key):
-            if type(value) not in _PLAIN and codec_of(type(value)) is None:
-                pack(value, f"state.{key}")  # RefusedValueError: for a file, a lock, a client, ...
+            if type(value) not in _PLAIN:
+                _check_carried(key, value)
             super().__setitem__(key, value)
 
     def __delitem__(self, key: str) -> None:
@@ -114,6 +112,15 @@ class RunState(dict[str, Any]):
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)
+
+
+def _check_carried(key: str, value: Any) -> None:
+    """RefusedValueError for what no checkpoint can carry: a file, a lock, a client, ..."""
+    from recovery._coded import codec_of  # noqa: PLC0415 - which know of this module
+    from recovery._values import pack  # noqa: PLC0415
+
+    if codec_of(type(value)) is None:
+        pack(value, f"state.{key}")
 
 
 class Contents:
