@@ -91,7 +91,7 @@ def accept(store: Store, run_id: str, *, who: str = "", why: str = "") -> None:
         log.commit()
 
 
-def retry(store: CheckpointStore | RunStore, run_id: str, *, who: str = "", why: str = "") -> int:
+def retry(store: Store, run_id: str, *, who: str = "", why: str = "") -> int:
     """Let the call be made again by whose failure a run ended; its LSN (RunFailedError.call).
 
     For a tool that raised and is mended now: run the run again, and it goes on with this call,
