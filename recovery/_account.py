@@ -301,7 +301,8 @@ class Account:
             within = self._open.get(outer)
             step = within.step if within is not None else self.step.step
         flight = Flight(lsn, event.tool, event.call_id, step, time_ns, self._life, outer,
-                        waits=event.after_crash == "wait")  # fmt: skip
+                        waits=event.after_crash == "wait",
+                        is_effect=event.after_crash not in ("retry", "wait"))  # fmt: skip
         self._open[lsn] = flight
         if outer in self._open:
             self._open[outer].inside.append(lsn)
@@ -377,11 +378,11 @@ class Account:
         self.spent.turn(flight, mode, self._open.get(flight.outer))
 
     def _forget(self, call: int) -> None:
-        """Nothing more is to come of a call, nor of those inside it."""
+        """Nothing more is to come of a call, nor of those inside it; but of side effects there."""
         todo = [call]
         while todo:
             flight = self._open.get(todo.pop())
-            if flight is None:
+            if flight is None or (flight.lsn != call and flight.is_effect and not flight.failed):
                 continue
             todo += flight.inside
             self._turn(flight, "still")

@@ -21,6 +21,7 @@ from recovery._budget import warn_if_unmeasured
 from recovery._checkpoint import CheckpointStore
 from recovery._children import settled_since
 from recovery._declared import declare
+from recovery._doubt import settle_covered
 from recovery._drive import drive, drive_async
 from recovery._errors import (
     RecoveryError,
@@ -328,6 +329,7 @@ class RecoverableAgent:
                 report = report_of(log, history, run, began)
                 _logger.info("%s", report)
                 try:
+                    settle_covered(run)
                     result = yield _Execute(run)
                     # Raises what the agent may have swallowed.
                     ended = yield _Block(partial(finish, run, result))

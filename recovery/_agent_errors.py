@@ -14,12 +14,14 @@ from recovery._errors import (
     RecoveryError,
     RunCancelledError,
     RunFailedError,
+    Stop,
     UnrecordedResultError,
 )
 from recovery._events import AgentRaised, RunFailed
 from recovery._failure import failure
 from recovery._herald import record
 from recovery._history import History
+from recovery._letting_go import check_open
 from recovery._outside import cancel_children
 
 _logger = logging.getLogger("recovery")
@@ -115,11 +117,16 @@ def end_if_permanent(log: EventLog, history: History, run: RunCore, exc: Excepti
     through, as itself or as the cause of what it raised (``raise ... from``): replay would raise it
     again at the same place.
     """
-    failed = {id(one): call for one, call in run.failures}
+    failed = {id(one.error): one.call for one in run.failures}
     leaves = list(_leaves(exc, failed))
     calls = [call for leaf in leaves if (call := _failed_call(leaf, failed))]
     if len(calls) < len(leaves) and not any(isinstance(leaf, PermanentError) for leaf in leaves):
         return
+    try:
+        with run.mutex:
+            check_open(run)
+    except Stop as stop:
+        raise stop.error from exc
     what = failure(0, exc, run.secrets)
     call = calls[0] if calls else 0
     record(log, history, RunFailed(what.type, what.message, what.traceback, call))

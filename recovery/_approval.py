@@ -15,7 +15,7 @@ from typing import Any
 
 from eventlog._dataclass import dataclass
 from recovery._core import RunCore
-from recovery._doubt import Settled, call_of
+from recovery._doubt import Begun, Settled, call_of
 from recovery._effects import Attend, Commit, Effect, Nap
 from recovery._errors import ApprovalDeniedError
 from recovery._events import CallDecided, CallIntended
@@ -65,13 +65,14 @@ def approved(
     run: RunCore, spec: ToolSpec, call: Call, asking: Asking
 ) -> Generator[Effect, Any, Settled | None]:
     """Wait for a decision: None when the call may begin, else how it ended."""
+    around = run.here().calls
     try:
         yield Commit()  # what somebody is asked about stays what it is
         denied = yield Attend(_decided(run, spec, call, asking))
         # Invariant: no call that needs a yes begins before the yes is durable in the run's log.
         yield Commit()
     except BaseException:
-        run.cut(spec, call, begun=False)
+        run.cut(Begun(spec, call, (*around, call.lsn), begun=False))
         raise
     return denied  # type: ignore[no-any-return]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import replace
@@ -11,7 +12,7 @@ from eventlog import Packed, RefusedValueError
 from recovery._budget import admit, measured
 from recovery._chance import a_number
 from recovery._core import RunCore
-from recovery._doubt import Settled, settle
+from recovery._doubt import Begun, Settled, settle
 from recovery._effects import Attend, Commit, Effect, Invoke, Nap, TimedOutError
 from recovery._events import (
     AttemptFailed,
@@ -24,7 +25,7 @@ from recovery._events import (
 from recovery._failure import failure
 from recovery._keys import call_scope
 from recovery._model_data import pack_result
-from recovery._recorded import RecordedCall
+from recovery._recorded import RecordedCall, Tries
 from recovery._refused import refuse_result
 from recovery._tool import Call, Scope, ToolSpec
 
@@ -38,28 +39,33 @@ LATE_S = 10.0
 
 
 def attempts(
-    run: RunCore, spec: ToolSpec, call: Call, failed: int
+    run: RunCore, spec: ToolSpec, call: Call, tries: Tries
 ) -> Generator[Effect, Any, Settled]:
     """Make the call, again and again as its tool allows; how it ended.
 
-    ``failed``: attempts that raised so far, in whatever process.
+    ``tries``: attempts so far, in whatever process.
     """
+    scope = run.here()
     while True:
         if not spec.repeatable:
+            # The attempt around it may have ended while somebody was asked for approval.
+            if scope.left_behind:
+                run.check()
             # From here on a stop lets it get to its end.
-            run.under_way[call.lsn] = (*run.here().calls, call.lsn)
+            one = Begun(spec, call, (*scope.calls, call.lsn))
+            run.under_way[call.lsn] = one
             # Invariant: no side effect starts before its intent is durable.
             try:
                 yield Commit()
             except BaseException:
                 run.under_way.pop(call.lsn, None)
-                run.cut(spec, call, begun=False)
+                run.cut(replace(one, begun=False))
                 raise
-        ended = yield from _attempt(run, spec, call, failed)
+        ended = yield from _attempt(run, spec, call, tries)
         if isinstance(ended, Settled):
             return ended
         yield Attend(until(run, ended))
-        failed += 1
+        tries = tries.next()
         call = replace(call, attempt=call.attempt + 1)
         admit(run, "call", spec.name)
         run.emit(CallRetried(call.lsn, call.attempt))
@@ -85,8 +91,13 @@ def resume(
         case CallAbandoned(went_on=True) if spec.when_cut == "fail":
             return None
         case CallFailed():
-            why = "it failed in an attempt at the call around it, which is made again"
-            again = CallResolved(recorded.lsn, "retry", None, "retry=", why)
+            who, why = (
+                "retry=",
+                "it failed in an attempt at the call around it, which is made again",
+            )
+            if recorded.stood_still:
+                who, why = "resume", "the run stood still when it had failed, and was resumed"
+            again = CallResolved(recorded.lsn, "retry", None, who, why)
             run.children.asked(recorded.lsn, run.emit(again))
             return None
     return (yield from settle(run, spec, call))
@@ -112,11 +123,12 @@ def _cancelled_again(run: RunCore, recorded: RecordedCall) -> Generator[Nap, Non
 
 
 def _attempt(
-    run: RunCore, spec: ToolSpec, call: Call, failed: int
+    run: RunCore, spec: ToolSpec, call: Call, tries: Tries
 ) -> Generator[Effect, Any, Settled | float]:
     """One attempt: how the call ended, or when to make the next one."""
     run.executed += 1
     scope = Scope(run, call_scope(call.lsn), call, run.here())
+    scope.raised = tries.raised
     try:
         if spec.waits:
             value = yield Attend(spec.function(run, call))
@@ -129,16 +141,28 @@ def _attempt(
             )
         # A stop that the tool has swallowed, of a call inside it: it knows nothing of the outcome.
         scope.check()
+        yield from _settle_inside(run, scope, None)
         return _returned(run, spec, scope, value)
     except TimedOutError as exc:
+        error = exc.error()
         scope.check()
-        return (yield from _overdue(run, spec, scope, failed, exc.error()))
+        yield from _settle_inside(run, scope, error)
+        return (yield from _overdue(run, spec, scope, tries, error))
     except Exception as exc:
         scope.check()
-        return (yield from _raised(run, spec, scope, failed, exc))
-    except BaseException:
+        yield from _settle_inside(run, scope, exc)
+        return _raised(run, spec, scope, tries, exc)
+    except BaseException as exc:
         scope.check()
-        run.cut(spec, call, begun=True)
+        try:
+            # Else nothing can be waited for: the process is to end, or a stream was left.
+            if isinstance(exc, asyncio.CancelledError) and scope.used:
+                from recovery._inside import landed  # noqa: PLC0415 - only where calls are inside
+
+                yield Attend(landed(run, scope, LANDING_S))
+        finally:
+            scope.over = True
+            run.cut(Begun(spec, call, scope.calls))
         raise
     finally:
         run.under_way.pop(call.lsn, None)
@@ -170,6 +194,17 @@ def _returned(run: RunCore, spec: ToolSpec, scope: Scope, value: Any) -> Settled
         refuse_result(run, spec, call, RefusedValueError(path, exc.reason), value)
 
 
+def _settle_inside(
+    run: RunCore, scope: Scope, ended: Exception | None
+) -> Generator[Effect, Any, None]:
+    """Before the end of an attempt is recorded: see _inside."""
+    if scope.used or run.replay.earlier.knows(scope.calls[-1]):
+        from recovery._inside import settled_inside  # noqa: PLC0415 - only where calls are inside
+
+        yield from settled_inside(run, scope, ended)
+    scope.over = scope.over or ended is not None
+
+
 def leave(run: RunCore) -> Generator[Nap, None, None]:
     """Before a stop goes through the agent's code: let side effects get to their end.
 
@@ -183,21 +218,17 @@ def leave(run: RunCore) -> Generator[Nap, None, None]:
 
 
 def _raised(
-    run: RunCore, spec: ToolSpec, scope: Scope, failed: int, exc: Exception
-) -> Generator[Effect, Any, Settled | float]:
+    run: RunCore, spec: ToolSpec, scope: Scope, tries: Tries, exc: Exception
+) -> Settled | float:
     call = scope.call
     assert call is not None
     event = failure(call.lsn, exc, run.secrets)
-    if spec.retry is None or not spec.retry.again(exc, failed + 1):
-        return Settled(run.emit(event), event, exc)
-    from recovery._left_behind import (  # noqa: PLC0415 - only where something is tried again
-        landed,
-        leave_behind,
-    )
+    failed = tries.failed + 1
+    if spec.retry is None or not spec.retry.again(exc, failed):
+        return Settled(run.emit(event), event, exc, tries.raised + 1)
+    from recovery._inside import leave_behind  # noqa: PLC0415 - only where something is tried again
 
-    if scope.used:
-        yield Attend(landed(run, scope))
-    when = run.wall_clock() + spec.retry.pause_s(exc, failed + 1, a_number())
+    when = run.wall_clock() + spec.retry.pause_s(exc, failed, a_number())
     _logger.info("run %s: attempt %d failed, next in %.1f s: %s: %s: %s", run.run_id, call.attempt,
                  when - run.wall_clock(), call, event.type, event.message)  # fmt: skip
     run.emit(AttemptFailed(call.lsn, call.attempt, event.type, event.message, when,
@@ -207,13 +238,13 @@ def _raised(
 
 
 def _overdue(
-    run: RunCore, spec: ToolSpec, scope: Scope, failed: int, exc: TimeoutError
+    run: RunCore, spec: ToolSpec, scope: Scope, tries: Tries, exc: TimeoutError
 ) -> Generator[Effect, Any, Settled | float]:
     """A time-out tells nothing about the outcome of a side effect: it is in doubt."""
     call = scope.call
     assert call is not None
     if spec.when_cut == "fail":
-        return (yield from _raised(run, spec, scope, failed, exc))
+        return _raised(run, spec, scope, tries, exc)
     run.emit(CallAbandoned(call.lsn, call.attempt, "timeout", begun=True))
     settled = yield from settle(run, spec, call)
-    return settled or (yield from _raised(run, spec, scope, failed, exc))
+    return settled or _raised(run, spec, scope, tries, exc)

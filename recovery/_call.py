@@ -20,7 +20,7 @@ from recovery._attempts import attempts, leave, resume
 from recovery._budget import admit
 from recovery._core import RunCore
 from recovery._difference import differences
-from recovery._doubt import Outcome, Settled, call_of, describe
+from recovery._doubt import Failure, Outcome, Settled, call_of, describe
 from recovery._effects import Attend, Effect, Wait
 from recovery._errors import Sides, Stop, ToolError
 from recovery._events import (
@@ -32,7 +32,7 @@ from recovery._events import (
 )
 from recovery._keys import CallKey, nested_key, step_of, step_scope
 from recovery._lost import Losses
-from recovery._recorded import RecordedCall
+from recovery._recorded import RecordedCall, Tries
 from recovery._shorten import shorten
 from recovery._tool import Arguments, Call, ToolSpec, function_name
 from recovery._values import digest, pack, pack_arguments, unpack
@@ -85,7 +85,8 @@ def _life(
         run.served += 1
         _go_past(run, recorded)
         assert isinstance(recorded.last, Outcome)
-        return _serve(run, spec, recorded.lsn, Settled(recorded.last_lsn, recorded.last))
+        served = Settled(recorded.last_lsn, recorded.last, raised=recorded.tries.raised)
+        return _serve(run, spec, recorded.lsn, served)
     run.enter(scope)
     try:
         settled = None
@@ -105,8 +106,8 @@ def _life(
         if settled is None and asking is not None:
             settled = yield from approved(run, spec, call, asking)
         if settled is None:
-            failed = recorded.failed if recorded is not None else 0
-            settled = yield from _made(run, spec, (call, true), failed)
+            tries = recorded.tries if recorded is not None else Tries()
+            settled = yield from _made(run, spec, (call, true), tries)
         if recorded is not None:
             recorded.last = settled.event
         run.replay.over(call.lsn)
@@ -119,15 +120,15 @@ def _life(
 
 
 def _made(
-    run: RunCore, spec: ToolSpec, of: tuple[Call, Arguments], failed: int
+    run: RunCore, spec: ToolSpec, of: tuple[Call, Arguments], tries: Tries
 ) -> Generator[Effect, Any, Settled]:
     """Make the call, with what its record does not have."""
     call, true = of
     if not spec.redact:
-        return (yield from attempts(run, spec, call, failed))
+        return (yield from attempts(run, spec, call, tries))
     run.secrets.keep(call.lsn, true)
     try:
-        settled = yield from attempts(run, spec, call, failed)
+        settled = yield from attempts(run, spec, call, tries)
     finally:
         run.secrets.forget(call.lsn)
     # What the tool raised may have the secret, and would be shown with what the agent gets.
@@ -298,7 +299,7 @@ def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
         case CallResolved(value=reason):
             reason = unpack(reason) if type(reason) is Packed else reason
             exc = ToolError("resolved as failed", str(reason), "")
-    run.failures.append((exc, call))
+    run.failures.append(Failure(exc, call, settled.raised))
     raise exc from settled.cause
 
 

@@ -8,7 +8,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
@@ -20,7 +20,7 @@ from recovery._chance import a_number, an_id
 from recovery._checkpoint import CheckpointStore
 from recovery._children import Children
 from recovery._conversation import Conversation
-from recovery._doubt import describe
+from recovery._doubt import Begun, Failure, describe
 from recovery._errors import (
     DivergenceError,
     InDoubtError,
@@ -30,7 +30,6 @@ from recovery._errors import (
     Stop,
 )
 from recovery._events import (
-    CallAbandoned,
     Event,
     HistoryDropped,
     MessagesChanged,
@@ -43,6 +42,7 @@ from recovery._herald import record
 from recovery._history import History, RunRecords
 from recovery._inbox import Inbox
 from recovery._keys import step_scope
+from recovery._letting_go import check_open, let_go, park_for
 from recovery._loop import Loop
 from recovery._messages import Messages
 from recovery._redact import Secrets
@@ -89,8 +89,7 @@ class RunCore(ABC):
         self.mutex = threading.RLock()
         self.replay = history.replay
         self.settled: list[str] = []
-        # Exceptions of calls as the agent got them, with the calls: the last few.
-        self.failures: deque[tuple[Exception, int]] = deque(maxlen=64)
+        self.failures: deque[Failure] = deque(maxlen=64)  # the last few
         self._log, self._history = log, history
         self.records: RunRecords = log  # the log's reading side
         self.undoable: dict[str, ToolSpec] = {}  # tools with a compensation that were called
@@ -104,15 +103,14 @@ class RunCore(ABC):
         self._closed = False
         self._stopped: Exception | None = None
         self._asked: Exception | None = None  # to stop, from outside
-        # Side effects that are under way, with the calls around each (LSNs, itself the last); and
-        # those of them that only wait for a stop inside.
-        self.under_way: dict[int, tuple[int, ...]] = {}
+        # Side effects under way, by LSN; and those of them that only wait for a stop inside.
+        self.under_way: dict[int, Begun] = {}
         self.leaving: set[int] = set()
         self.scope = Scope(self, step_scope(0))  # of the agent's own code: its present step
         self.steps_held: list[ref[Scope]] = []  # scopes of former steps that somebody has still
         self._prologue = dict.fromkeys(history.prologue)
         self._pending: list[tuple[Event, bool]] = []
-        self._cut: list[tuple[Call, bool, bool]] = []  # cancelled: begun, and in doubt by it
+        self.cut_short: list[Begun] = []  # calls that were cancelled, which is not recorded yet
         self.conversation = Conversation(self, history)
         self.inbox = Inbox(self)
         self.loop = Loop(self, history)
@@ -294,6 +292,7 @@ class RunCore(ABC):
         with self.mutex:
             self.here().check()  # a gather may have made a result of what was to stop the agent
             self.act()
+            check_open(self)
             lsn, recorded = self.missing()
             if lsn:
                 self.diverge(Sides(lsn, recorded, "the agent returned"))
@@ -381,24 +380,26 @@ class RunCore(ABC):
         for stream in tuple(self.streams):
             if stream.is_left():
                 stream.refuse()
-        if not self._cut:
-            return
-        cut, self._cut = self._cut, []
-        in_doubt = [call for call, begun, doubtful in cut if begun and doubtful]
-        for call, begun, _ in cut:
-            went_on = call not in in_doubt
-            self.emit(CallAbandoned(call.lsn, call.attempt, "cancelled", went_on, begun))
-            self.children.cancelled(call)
-        if in_doubt:
-            self.park(in_doubt)
+        if self.cut_short:
+            park_for(self, let_go(self))
 
-    def cut(self, spec: ToolSpec, call: Call, *, begun: bool) -> None:
+    def cut(self, one: Begun) -> None:
         """A call was cancelled: by the agent if it goes on after that, else with the run."""
-        doubtful = spec.when_cut == "in_doubt" and spec.after_crash != "report"
-        self._cut.append((call, begun, doubtful))
+        self.cut_short.append(one)
 
-    def park(self, calls: list[Call], *, undo: bool = False) -> NoReturn:
-        """Stop the run until somebody says what became of these calls."""
+    def park(
+        self, calls: list[Call], *, around: Iterable[int] = (), undo: bool = False
+    ) -> NoReturn:
+        """Stop the run until somebody says what became of these calls.
+
+        So are those of the calls around them that park as well, for they stop here.
+        """
+        named = {call.lsn for call in calls}
+        outer = {} if undo else {lsn: self.under_way.get(lsn)
+                                 for lsn in (*around, *self.here().calls)}  # fmt: skip
+        calls = [*calls, *(one.call for lsn, one in sorted(outer.items(), reverse=True)
+                           if one is not None and one.spec.after_crash == "park"
+                           and lsn not in named)]  # fmt: skip
         self.emit(RunParked([call.lsn for call in calls], undo))
         self.commit()
         self.stop(InDoubtError(self.run_id, calls))

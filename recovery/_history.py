@@ -343,6 +343,10 @@ def ended_by(entries: Iterable[Entry]) -> Ended | None:
     for _, _, event in entries:
         if isinstance(event, Ended):
             ended = event
-        elif isinstance(event, CallResolved) and isinstance(ended, RunFailed):
+        elif (
+            isinstance(event, CallResolved)
+            and isinstance(ended, RunFailed)
+            and event.call == ended.call
+        ):
             ended = None  # somebody settled the failed call, so that the run goes on
     return ended

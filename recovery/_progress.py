@@ -81,6 +81,7 @@ class CallMade:
     outer: int
     attempt: int
     since_ns: int
+    is_effect: bool = False  # so that its tool is not to be repeated
 
 
 class ProgressTally:
@@ -90,7 +91,7 @@ class ProgressTally:
 
     def __init__(self) -> None:
         self.status: Status = "running"
-        self.step = self.failed = 0
+        self.step = self.failed = self._failed_call = 0
         self.last_tool = ""
         self.about: CallMade | None = None
         self._undone = False  # whether the run was given up: what is done now undoes it
@@ -159,6 +160,8 @@ class ProgressTally:
             case HistoryDropped():
                 for lsn in event.records:
                     self._forget(lsn)
+            case RunFailed():
+                self._failed_call = event.call
             case RunUndone():
                 self._undone = True
 
@@ -182,7 +185,8 @@ class ProgressTally:
             step = within.step if within is not None else self.step
         if outer:
             self._outer.add(outer)
-        return CallMade(event.tool, event.call_id, step, outer, 1, time_ns)
+        is_effect = event.after_crash not in ("retry", "wait")
+        return CallMade(event.tool, event.call_id, step, outer, 1, time_ns, is_effect)
 
     def _begin(self, call: int, made: CallMade) -> None:
         self._calls += 1
@@ -207,13 +211,14 @@ class ProgressTally:
             self.about = self._open.get(event.call)
         else:
             self._end(event)
-        if self.status == "failed":
-            self.status = "parked"  # the failed call was settled: the run goes on when it is run
+        if self.status == "failed" and event.call == self._failed_call:
+            self.status = "parked"  # it was settled: the run goes on when it is run
 
     def _forget(self, call: int) -> CallMade | None:
         self._in_flight.discard(call)
-        if call in self._outer:  # what it had under way inside is covered by its outcome
+        if call in self._outer:  # its outcome covers what is open inside, but for side effects
             self._outer.discard(call)
-            for inner in [lsn for lsn, made in self._open.items() if made.outer == call]:
+            for inner in [lsn for lsn, made in self._open.items()
+                          if made.outer == call and not made.is_effect]:  # fmt: skip
                 self._forget(inner)
         return self._open.pop(call, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from eventlog._dataclass import dataclass
 from eventlog._errors import RefusedValueError
@@ -30,11 +30,23 @@ _STAYS = {f"{kind.__module__}.{kind.__qualname__}"
 About = CallReturned | CallFailed | CallResolved | CallRetried | AttemptFailed | CallAbandoned
 
 
+class Tries(NamedTuple):
+    """Attempts at a call that have ``raised``; ``failed`` of them since it was last made again by
+    somebody's decision: these count for its Retry."""
+
+    failed: int = 0
+    raised: int = 0
+
+    def next(self) -> Tries:
+        """One more has raised."""
+        return Tries(self.failed + 1, self.raised + 1)
+
+
 @dataclass(slots=True)
 class RecordedCall:
     """A call as the log knows it. ``last`` is the newest event about it.
 
-    ``attempts`` were begun, ``failed`` of them raised. ``since_ns``: when its step began.
+    ``attempts`` were begun. ``since_ns``: when its step began.
     """
 
     lsn: int
@@ -43,7 +55,7 @@ class RecordedCall:
     key: CallKey
     since_ns: int
     attempts: int = 1
-    failed: int = 0
+    tries: Tries = Tries()
     last: About | None = None
     last_lsn: int = 0
     last_ns: int = 0
@@ -53,6 +65,8 @@ class RecordedCall:
     unsure: bool = False
     # Whether it was made in an attempt, at a call around it, that is over: see _earlier.
     past: bool = False
+    # Whether the run stood still because it had failed: whoever resumes it has it made again.
+    stood_still: bool = False
     place: str | None = None  # whether before the loop of steps: see CallIntended.loop
 
     @property
@@ -84,7 +98,7 @@ class RecordedCall:
             case CallReturned():
                 return True
             case CallFailed():
-                return not self.failed_with_its_attempt
+                return not (self.failed_with_its_attempt or self.stood_still)
             case CallResolved(how=how):
                 return how != "retry"
         return False
@@ -117,7 +131,7 @@ class RecordedCall:
             case CallAbandoned(begun=begun):
                 return not begun
             case CallFailed():
-                return self.failed_with_its_attempt
+                return self.failed_with_its_attempt or self.stood_still
         return isinstance(self.last, AttemptFailed)
 
     @property
@@ -129,6 +143,12 @@ class RecordedCall:
     def in_doubt(self) -> bool:
         """Whether it was started and nothing says how it ended."""
         return self.begun and not (self.done or self.to_retry or self.cancelled)
+
+    @property
+    def is_open_effect(self) -> bool:
+        """Whether it is in doubt and not to be repeated: it stays so until it is settled, whatever
+        becomes of the calls around it."""
+        return self.intent.after_crash != "retry" and self.in_doubt
 
 
 @dataclass(slots=True)

@@ -36,12 +36,13 @@ from recovery._events import (
     HistoryDropped,
     MessagesChanged,
     RecordsLost,
+    RunParked,
     StepStarted,
     ValueRecorded,
 )
 from recovery._keys import UNDO_CALL, CallKey, outer_call, step_scope
 from recovery._lost import Losses, losses_in
-from recovery._recorded import About, RecordedCall, RecordedChange
+from recovery._recorded import About, RecordedCall, RecordedChange, Tries
 
 # Of what was dropped, code that comes to it again records these anew; calls are served to it.
 RECORDED_ANEW = (MessagesChanged, StepStarted)
@@ -99,10 +100,11 @@ class Replay:
             is_in_checkpoint = lsn <= behind and isinstance(event, MessagesChanged)
             if not (is_in_checkpoint or (lsn in dropped and isinstance(event, RECORDED_ANEW))):
                 replay._add(lsn, time_ns, event)
-        # Nobody asks for a call inside a call that is itself served.
+        # Nobody asks for a call inside a call that is itself served; but of a side effect.
         calls = replay._calls = {
             call.key: call for call in replay._calls.values()
-            if not replay._covered(call.key.scope, call.lsn, lambda outer: outer.done)
+            if call.is_open_effect
+            or not replay._covered(call.key.scope, call.lsn, lambda outer: outer.done)
         }  # fmt: skip
         wanted = [call for call in calls.values() if call.lsn not in dropped]
         placed = [call for call in wanted if call.is_placed]
@@ -126,8 +128,6 @@ class Replay:
                 self._calls[key] = self._by_lsn[lsn] = call
                 self.before_loop.add(call, self._by_lsn.get(outer_call(key.scope)))
                 self.earlier.add_call(call)
-            case CallResolved(undo=True):
-                pass
             case (
                 CallReturned() | CallFailed() | CallResolved() | CallRetried() | AttemptFailed()
                 | CallAbandoned()
@@ -144,6 +144,10 @@ class Replay:
                 self.earlier.add_value(drawn)
             case MessagesChanged():
                 self._add_change(lsn, event)
+            case RunParked(calls=calls):
+                for stopped in (self._by_lsn.get(call) for call in calls):
+                    if stopped is not None:
+                        stopped.stood_still = isinstance(stopped.last, CallFailed)
             case RecordsLost(snapshot=False):
                 _doubt(self._by_lsn.values())
             case StepStarted():
@@ -151,20 +155,21 @@ class Replay:
 
     def _add_about(self, lsn: int, time_ns: int, event: About) -> None:
         about = self._by_lsn.get(event.call)
-        if about is None:
-            return  # of a call before the checkpoint, which had its outcome there
+        if about is None or (isinstance(event, CallResolved) and event.undo):
+            return  # of a call before the checkpoint, which had its outcome there; or for an undo
         about.last, about.last_lsn, about.last_ns = event, lsn, time_ns
-        about.unsure = False
+        about.unsure = about.stood_still = False
         about.past = about.past and isinstance(event, CallAbandoned | CallResolved)
         if isinstance(event, CallRetried):
             about.attempts = event.attempt
-        about.failed += isinstance(event, AttemptFailed)
         match event:
             case AttemptFailed():
+                about.tries = about.tries.next()
                 self._end_attempt(about.lsn)
-            case CallFailed() if about.key.tool != UNDO_CALL:  # which knows what failed in it
-                about.failed = 0
-                self._end_attempt(about.lsn)
+            case CallFailed():
+                about.tries = Tries(0, about.tries.raised + 1)
+                if about.key.tool != UNDO_CALL:  # which knows what failed in it
+                    self._end_attempt(about.lsn)
             case CallReturned() | CallResolved(how="outcome" | "fail"):
                 self.earlier.forget(about.lsn)
         if about.to_retry and not about.begun:
@@ -319,7 +324,7 @@ class Replay:
 
     def unclaimed(self) -> list[RecordedCall]:
         """Recorded calls that the code has not made again. Calls inside a call that has an
-        outcome, or that the agent cancelled, are covered by it."""
+        outcome, or that the agent cancelled, are covered by it, but for side effects in doubt."""
         return [call for call in self._calls.values() if self._is_unclaimed(call)]
 
     def drop(self) -> list[int]:
@@ -340,6 +345,31 @@ class Replay:
     def in_doubt(self) -> list[RecordedCall]:
         """Calls that were started and of which nothing says how they ended."""
         return [call for call in self.unclaimed() if call.in_doubt]
+
+    def covered_in_doubt(self) -> list[RecordedCall]:
+        """Side effects in doubt inside calls that are over, so that nobody makes them again."""
+        return [call for call in self._calls.values()
+                if call.is_open_effect and self._covered(call.key.scope, call.lsn)]  # fmt: skip
+
+    def in_doubt_inside(self, lsn: int) -> list[RecordedCall]:
+        """Side effects in doubt inside this call that the code has not made again."""
+        return [call for call in self._calls.values()
+                if call.is_open_effect and lsn in self.around(call)]  # fmt: skip
+
+    def around(self, call: RecordedCall) -> list[int]:
+        """The calls (LSNs) inside which it was made, the innermost last."""
+        found: list[int] = []
+        inner: RecordedCall | None = call
+        while inner is not None and 0 < (outer := outer_call(inner.key.scope)) < inner.lsn:
+            found.insert(0, outer)
+            inner = self._by_lsn.get(outer)
+        return found
+
+    def settled(self, lsn: int, event: About) -> None:
+        """Record ``lsn`` says what became of a call in doubt."""
+        call = self._by_lsn.get(event.call)
+        if call is not None:
+            call.last, call.last_lsn, call.unsure = event, lsn, False
 
     def undecided(self) -> list[RecordedCall]:
         """Calls that wait for somebody to approve them."""
@@ -366,11 +396,12 @@ class Replay:
         return bool(self._steps) or may_have
 
     def _is_unclaimed(self, call: RecordedCall) -> bool:
-        return not (call.key not in self._calls or self._is_optional(call)
-                    or self._covered(call.key.scope, call.lsn))  # fmt: skip
+        if call.key not in self._calls or self._is_optional(call):
+            return False
+        return call.is_open_effect or not self._covered(call.key.scope, call.lsn)
 
     def _is_optional(self, call: RecordedCall) -> bool:
-        if call.past and not (call.in_doubt and call.intent.after_crash != "retry"):
+        if call.past and not call.is_open_effect:
             return True
         if self.before_loop.may_miss(call):
             return True

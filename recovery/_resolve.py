@@ -36,7 +36,9 @@ def resolve(
     Also settles the failed call that ended a run (RunFailedError.call). The run goes on when it is
     run again. Durable when this returns; ``who`` and ``why`` are kept in the record. Raises
     RecoveryError when the call is not in doubt, LogLockedError while a process runs the run.
-    A call that was resolved can be resolved again until it has been executed.
+    A call that was resolved can be resolved again until it has been executed. One made inside
+    another can be resolved whatever became of that, before it or after; a retry of it is made when
+    the call around it is.
     """
     if not isinstance(resolution, Resolution):
         raise TypeError(

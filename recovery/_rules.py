@@ -1,9 +1,9 @@
 """Which contract between an agent's code and its record a run was begun under. Pure.
 
 Version 1: all runs of before this module. Version 2: arguments equal to a parameter's default count
-as not given, calls before the loop of steps are served by tool and order, an outcome no longer
-covers what is in doubt inside its call, an exception keeps any type that is loaded. A run keeps its
-version for life.
+as not given, calls before the loop of steps are served by tool and order, a visit of a graph's
+node that is tried again is the same call, an exception keeps any type that is loaded. A run keeps
+its version for life.
 """
 
 from __future__ import annotations

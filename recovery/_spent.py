@@ -23,6 +23,7 @@ class Flight:
     ``since_ns``: when this attempt began. ``life``: the process (by number) that began it.
     ``inside``: the calls that were made inside it; ``busy``: how many of these are under way.
     ``failed``: it has an outcome, and may be made again with the call that it was made inside.
+    ``is_effect``: its tool is not to be repeated.
     """
 
     lsn: int
@@ -38,6 +39,7 @@ class Flight:
     inside: list[int] = field(default_factory=list)
     busy: int = 0
     failed: bool = False
+    is_effect: bool = False
 
 
 class Spent:

@@ -237,13 +237,13 @@ class _Read:
     last_entry: Entry | None
 
     def open_calls(self, run_id: str, alive: bool) -> Iterator[OpenCall]:
-        """The calls without an outcome, in the order of the log."""
-        if self.ended is not None and not isinstance(self.ended, RunCancelled | RunUndone):
-            return
+        """The calls without an outcome, in the order of the log; of a run that has finished or
+        failed, the side effects that are in doubt all the same."""
+        over = self.ended is not None and not isinstance(self.ended, RunCancelled | RunUndone)
         doubt = {call.lsn for call in self.replay.in_doubt()}
         asking = {call.lsn for call in self.replay.undecided()}
         for call in self.replay.unclaimed():
-            if call.done or call.cancelled:
+            if call.done or call.cancelled or (over and not call.is_open_effect):
                 continue
             state: CallState = "to be made again"
             if call.intent.after_crash == "wait":
@@ -334,7 +334,8 @@ def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State
     if read.parked is None or read.tally.status != "parked":
         error = read.errors.last
         return "interrupted", str(error) if error is not None and not error.is_past else ""
-    return _parked(read.parked, calls)
+    again = {call.lsn for call in read.replay.unclaimed() if call.stood_still}
+    return _parked(read.parked, calls, again)
 
 
 def _ended(ended: Ended) -> tuple[State, str]:
@@ -350,12 +351,17 @@ def _ended(ended: Ended) -> tuple[State, str]:
             return "undone", _said(ended.who, ended.why)
 
 
-def _parked(parked: RunParked, calls: tuple[OpenCall, ...]) -> tuple[State, str]:
-    """Why a run stands still: for its calls, while these are open, or for what it says."""
+def _parked(parked: RunParked, calls: tuple[OpenCall, ...], again: set[int]) -> tuple[State, str]:
+    """Why a run stands still: for its calls, while these are open, or for what it says.
+
+    ``again``: calls that have failed, and that resuming the run makes again.
+    """
     left = [call for call in calls if call.lsn in parked.calls
-            and (call.child or call.state != "to be made again")]  # fmt: skip
+            and (call.child or call.lsn in again or call.state != "to be made again")]  # fmt: skip
     if any(call.state == "in doubt" for call in left):
         return "in doubt", ", ".join(call.name for call in left)
+    if any(call.lsn in again for call in left):
+        return "parked", parked.why
     if left and (parked.why or parked.wake_at is not None):
         return "waiting", parked.why
     if parked.calls and not left:

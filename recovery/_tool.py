@@ -158,8 +158,8 @@ class Scope:
     """
 
     __slots__ = (
-        "__weakref__", "_counts", "call", "calls", "metered", "outer", "over", "path", "run",
-        "stopped",
+        "__weakref__", "_counts", "call", "calls", "metered", "outer", "over", "path", "raised",
+        "run", "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -172,6 +172,7 @@ class Scope:
         self.over = False  # whether the attempt is, and another follows
         self.stopped = False  # whether the run was stopped at a call made here
         self.metered = False  # whether a call made here said what it used
+        self.raised = 0  # attempts at the call that have raised before this one
         self._counts: dict[object, int] = {}
 
     @property

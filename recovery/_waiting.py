@@ -46,6 +46,7 @@ class Waiting:
     came: Callable[[], float | None]
     due: bool = False
     began: float = field(default_factory=time.monotonic)
+    inside: int = 0  # the call (LSN) in which it is made
 
     def over(self, now: float) -> float | None:
         """When it was over (seconds since 1970); None while it lasts."""
@@ -89,6 +90,7 @@ def wait_in_turn(run: RunCore, waiting: Waiting) -> Generator[Nap | Wait, None, 
 
 def _until_over(run: RunCore, waiting: Waiting) -> Generator[Nap, None, float]:
     """When it was over."""
+    waiting.inside = (0, *run.here().calls)[-1]
     run.waiting += 1
     try:
         while True:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from eventlog._dataclass import dataclass
-from recovery._errors import RecoveryError
+from recovery._errors import ApprovalDeniedError, RecoveryError, ToolError
 from recovery._retry import Retry
 from recovery._tool import ToolSpec, is_generator, spec_of, tool
 from recovery.graph._node import NodeFailedError
@@ -26,7 +27,8 @@ class NodeOptions(TypedDict, total=False):
     ``join``: it waits for all nodes from which edges lead to it, or until nothing else is left to
     be visited; other nodes run as soon as one edge has led to them. ``pause``: before it runs,
     somebody has to send signal NAME to the run (``recovery.signal``); the value is its
-    ``answer``. ``retry``: a Retry, for when it fails: it is run anew, with all that it calls.
+    ``answer``. ``retry``: a Retry, for when it fails: its function is run anew, and what its calls
+    have returned is served to it, as for tools.
     ``max_visits``: how often it may be visited in a run, the graph's bound by default.
     ``after_crash``: what becomes of a visit that a crash cut short: "retry" (the default: it is
     entered again, and the tools that it has called are served from the log) or "park", for one with
@@ -49,10 +51,28 @@ class NodeOptions(TypedDict, total=False):
 making: ContextVar[Callable[[], Awaitable[Any]]] = ContextVar("making")
 
 
-async def make_visit(number: int, via: list[str], attempt: int) -> Any:
+async def make_visit(number: int, via: list[str], attempt: int = 0) -> Any:
     """The recorded call of a visit: one function for all, of which what is known of a function is
-    found out once, and which holds on to nothing of a run."""
+    found out once, and which holds on to nothing of a run.
+
+    ``attempt``: given in runs of the first rules, where each attempt is a call of its own.
+    """
     return await making.get()()
+
+
+RESOLVED_AS_FAILED = "resolved as failed"  # a ToolError for what a person has said
+
+
+def is_final(error: Exception) -> bool:
+    """Whether a person has said so: to try again would be to ask, or to do, it again."""
+    return isinstance(error, ApprovalDeniedError) or (
+        isinstance(error, ToolError) and error.type_name == RESOLVED_AS_FAILED
+    )
+
+
+def _but_final(retry: Retry) -> Retry:
+    """The same, for errors that are not final."""
+    return replace(retry, on=lambda exc: not is_final(exc) and retry.again(exc, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +92,8 @@ class Node:
             if key in ("after_crash", "timeout_s", "needs_approval", "approval_timeout_s")
         }  # fmt: skip
         given.setdefault("after_crash", "retry")
+        if options.get("retry") is not None:
+            given["retry"] = _but_final(options["retry"])
         given["raises"] = (NodeFailedError, *options.get("raises", ()))
         return cls(name, work, options, spec_of(tool(name=f"node {name}", **given)(make_visit)))
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any, NoReturn
 
 from eventlog import RefusedValueError
 from eventlog._dataclass import dataclass
 from recovery._attempts import until
 from recovery._chance import a_number
-from recovery._errors import ApprovalDeniedError, ParkedError, RecoveryError, Sides, ToolError
+from recovery._doubt import Failure
+from recovery._errors import ParkedError, RecoveryError, Sides, ToolError
 from recovery._events import RunParked
 from recovery._refused import refuse_result
 from recovery._run import Run
-from recovery._tool import current_scope, is_async
+from recovery._tool import ToolSpec, current_scope, is_async
 from recovery._values import pack_message
-from recovery.graph._graph import Graph, Node, function_of, making
+from recovery.graph._graph import Graph, Node, function_of, is_final, making
 from recovery.graph._hooks import tell
 from recovery.graph._node import Memory, NodeContext, NodeFailedError
 from recovery.graph._standing import ARROW, END, START, Standing, sources
@@ -27,8 +28,6 @@ Entry = dict[str, Any]  # of a visit: see Standing
 
 # Entries of visits, from so many on, and one entry in the place of all: not larger than that.
 FOLDED_MIN, FOLDED_SIZE_MAX = 256, 16 << 20
-
-RESOLVED_AS_FAILED = "resolved as failed"  # a ToolError for what a person has said
 
 
 class GraphParkedError(ParkedError):
@@ -48,12 +47,21 @@ class Visit:
     via: list[str]
     answer: Any = None
     attempt: int = 0
+    before: int = 0  # attempts that were calls of their own, in runs of the first rules
     executed: bool = False  # the present attempt, by this process
 
     def entry(self, **what: Any) -> Entry:
         """What is recorded of it."""
         tries = {"attempts": self.attempt} if self.attempt > 1 else {}
         return {"node": self.node.name, "visit": self.number, "via": self.via, **what, **tries}
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """That a visit has failed: its error, and its call (LSN) if resuming the run makes it again."""
+
+    error: Exception
+    calls: tuple[int, ...]
 
 
 @dataclass(eq=False, slots=True)
@@ -93,12 +101,13 @@ class Walk:
             ended = [task.result() for task in tasks]
         # Invariant: nothing of a step is in the standing, or among the messages, before all of its
         # visits have ended.
-        entries: list[Entry] = []
-        for visit, found in zip(visits, ended, strict=True):
-            if isinstance(found, Exception):
-                why = f"node {visit.node.name!r} failed: {told(found)}"
-                park(run, visit.node.name, why)
-            entries.append(found)
+        failed = [(visit.node.name, found) for visit, found in zip(visits, ended, strict=True)
+                  if isinstance(found, Failed)]  # fmt: skip
+        if failed:
+            name, first = failed[0]
+            calls = [call for _, one in failed for call in one.calls]
+            park(run, name, f"node {name!r} failed: {told(first.error)}", calls)
+        entries = [found for found in ended if not isinstance(found, Failed)]
         for entry in entries:
             standing.take(entry)
             run.messages.append(entry)
@@ -140,19 +149,40 @@ class Walk:
             park(run, name, why)
         return Visit(node, number, via)
 
-    async def _visit(self, run: Run, standing: Standing, visit: Visit) -> Entry | Exception:
-        """Make a visit, again if it fails and is to be retried; its entry, or why it failed."""
+    async def _visit(self, run: Run, standing: Standing, visit: Visit) -> Entry | Failed:
+        """Make a visit: its entry, or why it failed."""
         node = visit.node
         if node.options.get("pause"):
             visit.answer = await run.wait_for(node.name)
+        ended: Entry | Failed
+        try:
+            if run.rules < 2:
+                ended = await self._visit_by_first_rules(run, standing, visit)
+            else:
+                ended = await self._call(run, standing, visit, node.spec)
+        except Exception as exc:
+            known = (one for one in reversed(run.failures) if one.error is exc)
+            failure = next(known, Failure(exc, 0, 0))
+            visit.attempt = max(visit.before, failure.raised)
+            targets = self.graph.after_failure(node.name)
+            if targets:
+                ended = visit.entry(error=told(exc), next=targets)
+            else:
+                # Invariant: that it failed is recorded before the run stands still for it, and only
+                # a run that has stood still for it makes it again, when it is resumed.
+                again = failure.call and run.rules >= 2 and not is_final(exc)
+                ended = Failed(exc, (failure.call,) if again else ())
+        self.under_way.pop(node.name, None)
+        return ended
+
+    async def _visit_by_first_rules(self, run: Run, standing: Standing, visit: Visit) -> Entry:
+        """The same where each attempt is a call of its own, and none is served what another has."""
+        node, failed = visit.node, 0
         retry = node.options.get("retry")
-        failed = 0
         while True:
-            visit.attempt += 1
+            visit.before += 1
             try:
-                entry = await self._call(run, standing, visit)
-                self.under_way.pop(node.name, None)
-                return entry
+                return await self._call(run, standing, visit, replace(node.spec, retry=None))
             except Exception as exc:
                 error = exc
             failed += 1
@@ -161,24 +191,20 @@ class Walk:
                 if visit.executed:  # else whoever recorded the failure has waited already
                     await pause(run, retry.pause_s(error, failed, a_number()))
                 continue
-            targets = self.graph.after_failure(node.name)
-            if targets:
-                self.under_way.pop(node.name, None)
-                return visit.entry(error=told(error), next=targets)
-            if visit.executed or final:
-                self.under_way.pop(node.name, None)
-                return error
+            if self.graph.after_failure(node.name) or visit.executed or final:
+                raise error
             failed = 0  # an earlier process gave up here, and was told to go on: try again
 
-    async def _call(self, run: Run, standing: Standing, visit: Visit) -> Entry:
-        """The recorded call of an attempt. Its outcome is the entry of the visit: what the edges
+    async def _call(self, run: Run, standing: Standing, visit: Visit, spec: ToolSpec) -> Entry:
+        """The recorded call of a visit. Its outcome is the entry of the visit: what the edges
         said is in it, so nobody asks them again."""
         visit.executed = False
-        memory = Memory(standing.memory)
 
         async def attempt() -> Entry:
             visit.executed = True
+            visit.attempt = visit.before or run.here().raised + 1
             self.executed += 1
+            memory = Memory(standing.memory)
             context = NodeContext(
                 run.run_id, visit.node.name, run.task["goal"], run.task["input"], memory,
                 visit.number, visit.attempt, tuple(visit.via), visit.answer, self.runtime, run,
@@ -187,16 +213,16 @@ class Walk:
             found = await worked(visit.node.work, context)
             return await self._entry(visit, memory, found)
 
-        given = (visit.number, visit.via, visit.attempt), dict[str, Any]()
+        identity = (visit.number, visit.via, visit.before)[: 3 if visit.before else 2]
         token = making.set(attempt)
         try:
-            found = await run.perform_async(visit.node.spec, given, "")
+            found = await run.perform_async(spec, (identity, {}), "")
         finally:
             making.reset(token)
         if is_entry(found):
             return found  # type: ignore[no-any-return]
         # Somebody has said what a visit in doubt had come to (Resolution.outcome).
-        return await self._entry(visit, memory, found)
+        return await self._entry(visit, Memory(standing.memory), found)
 
     async def _entry(self, visit: Visit, memory: Memory, found: Any) -> Entry:
         """The entry of a visit that gave ``found``."""
@@ -308,9 +334,12 @@ async def pause(run: Run, seconds: float) -> None:
             run.leave(scope)
 
 
-def park(run: Run, node: str, why: str) -> NoReturn:
-    """Stop the run, so that it can be resumed: it has not ended by what went wrong."""
-    run.emit(RunParked([], why=why))
+def park(run: Run, node: str, why: str, calls: Sequence[int] = ()) -> NoReturn:
+    """Stop the run, so that it can be resumed: it has not ended by what went wrong.
+
+    ``calls``: those (LSNs) that have failed, and are made again then.
+    """
+    run.emit(RunParked(list(calls), why=why))
     run.commit()
     run.stop(GraphParkedError(run.run_id, node, why))
 
@@ -329,13 +358,6 @@ def check_recordable(node: Node, entry: Entry, found: Any) -> None:
 def is_entry(found: Any) -> bool:
     """Whether a call has given the entry of its visit, and not what a person says it came to."""
     return isinstance(found, dict) and found.keys() >= {"node", "visit", "via", "output", "next"}
-
-
-def is_final(error: Exception) -> bool:
-    """Whether a person has said so: to try again would be to ask, or to do, it again."""
-    return isinstance(error, ApprovalDeniedError) or (
-        isinstance(error, ToolError) and error.type_name == RESOLVED_AS_FAILED
-    )
 
 
 def ready(graph: Graph, standing: Standing) -> list[str]:

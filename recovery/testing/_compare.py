@@ -126,9 +126,17 @@ def _doubts(trial: Trial, point: str) -> Iterator[Finding]:
     for tool in sorted(set(trial.doubtful)):
         yield Finding("in doubt", point, tool, "nobody knows whether it took effect, so the run "
                       "waits until a person says so")  # fmt: skip
+    yield from forgotten(trial, point)
     for tool in sorted(_told_unknown(trial)):
         yield Finding("in doubt", point, tool, "the agent is told that the outcome is unknown "
                       "(OutcomeUnknown), and goes on as it sees fit")  # fmt: skip
+
+
+def forgotten(trial: Trial, point: str) -> Iterator[Finding]:
+    """The tools of which a call was in doubt and not in the status of its run."""
+    for tool in sorted(set(trial.forgotten)):
+        yield Finding("forgotten", point, tool, "it may have taken effect, and nobody is asked "
+                      "whether it did")  # fmt: skip
 
 
 def _effects(reference: Trial, trial: Trial, point: str) -> Iterator[Finding]:

@@ -19,9 +19,9 @@ from recovery._agent import RecoverableAgent
 from recovery._checkpoint import CheckpointStore
 from recovery._tool import Call, Resolution, function_name
 from recovery.testing._code import function_of, where_thread_is
-from recovery.testing._compare import ended_alike, judge, lost_signals, told
+from recovery.testing._compare import ended_alike, forgotten, judge, lost_signals, told
 from recovery.testing._hints import Hints
-from recovery.testing._life import Kill, Watch
+from recovery.testing._life import Kill, Life, Watch
 from recovery.testing._report import NEVER, CrashReport, Finding
 from recovery.testing._time import Clock, virtual_time
 from recovery.testing._trial import End, Plan, Trial, World, waiting
@@ -121,7 +121,7 @@ class Sweep:
             )
             for what in differing
         ]
-        self.findings += lost_signals(reference, NEVER)
+        self.findings += [*lost_signals(reference, NEVER), *forgotten(reference, NEVER)]
         self._note(hints)
         points = possible_points(reference, self.options.get("power_loss", False), self.world.seed)
         self.possible = len(points)
@@ -237,8 +237,28 @@ def _name(agent: Any) -> str:
 
 def possible_points(reference: Trial, power_loss: bool, seed: int) -> list[Point]:
     """Every place to die at, in the order in which a run comes to them; then to die twice."""
-    (life,) = reference.lives
     choose = random.Random(f"{seed} points")
+    found: list[Point] = []
+    twice: list[Point] = []
+    for after, life in enumerate(reference.lives):
+        points, again = _points_of(life, choose, power_loss)
+        for points_of, to in ((points, found), (again, twice)):
+            to += [_later(point, after) for point in points_of]
+    return found + twice
+
+
+def _later(point: Point, after: int) -> Point:
+    """The point in a later life, to which the run comes when somebody has settled a call."""
+    if not after:
+        return point
+    text = f"{point.text}, in life {after + 1}"
+    return Point(replace(point.plan, after=after), text)
+
+
+def _points_of(
+    life: Life, choose: random.Random, power_loss: bool
+) -> tuple[list[Point], list[Point]]:
+    """The places to die at in one life, and those to die twice."""
     found: list[Point] = []
     twice: list[Point] = []
     for number, call in enumerate(life.calls):
@@ -251,12 +271,12 @@ def possible_points(reference: Trial, power_loss: bool, seed: int) -> list[Point
                           f"{at}{size}, torn after {torn}), {call.during}"))  # fmt: skip
         found += _with_variants(kills, choose, power_loss)
         twice.append(_twice(*kills[0], len(life.calls), choose))
-    for one in reference.executions:
+    for one in life.executions:
         kills = [(Kill("before", one.number), f"before {one.name} took effect"),
                  (Kill("after", one.number),
                   f"after {one.name} took effect, before that was recorded")]  # fmt: skip
         found += _with_variants(kills, choose, power_loss)
-    return found + twice
+    return found, twice
 
 
 def _with_variants(

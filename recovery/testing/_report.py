@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["ran twice", "in doubt", "differs", "lost", "stuck", "raised"]
+Kind = Literal["ran twice", "forgotten", "in doubt", "differs", "lost", "stuck", "raised"]
 
 NEVER = "without any crash"  # the point of what is wrong with the agent itself
 TEXT_SIZE_MAX = 2000  # of one finding; the rest helps nobody
@@ -19,6 +19,8 @@ WHAT_TO_DO: Mapping[Kind, str] = {
     "ran twice": "See above why each could run again. A function that is not recorded: decorate it "
     "with @tool, or call it with run.call(...). A reconcile function: have it look for the effect "
     "by the idempotency key. Where repeating does no harm: @tool(after_crash='retry').",
+    "forgotten": "Nothing in the agent: the library has lost sight of the call. Report it, with "
+    "the agent and the crash point.",
     "lost": "Make the effect inside a recorded call, and let a reconcile function say that it "
     "happened only when it has seen it: a resumed run believes both.",
     "differs": "Keep what must outlive a step in run.state and run.messages, and take what changes "

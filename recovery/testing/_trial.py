@@ -19,7 +19,9 @@ from recovery._checkpoint import CheckpointStore
 from recovery._errors import ChildParkedError, InDoubtError, RunFailedError
 from recovery._resolve import resolve
 from recovery._tool import Call, Resolution, is_async
+from recovery.stores.protocol import LogStore
 from recovery.testing._code import where_tasks_wait
+from recovery.testing._forgotten import forgotten
 from recovery.testing._hints import Hints
 from recovery.testing._life import RUN_ID, Died, Execution, Kill, Life, Store, Watch, observe
 from recovery.testing._time import Clock, Loop, StuckError, bury
@@ -86,10 +88,14 @@ def _parameters(function: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """How the lives of a run end, the first ones; and whether by power losses (their seed)."""
+    """How the lives of a run end, and whether by power losses (their seed).
+
+    ``after``: how many lives come to their end before the first that is killed: those that park.
+    """
 
     kills: tuple[Kill, ...] = ()
     power: int | None = None
+    after: int = 0
 
 
 @dataclass
@@ -123,6 +129,7 @@ class Trial:
     executions: list[Execution] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)  # tools of calls for which the run parked
     end: End = field(default_factory=lambda: End("stuck"))
+    forgotten: list[str] = field(default_factory=list)  # tools: see _forgotten
     final: tuple[Any, Any, Any] | None = None
     effects: Any = None
     error: BaseException | None = None  # of the user's setup, effects or factory
@@ -146,8 +153,9 @@ class Trial:
         for _ in range(LIVES_MAX):
             deaths = sum(life.dead for life in self.lives)
             kill = self.plan.kills[deaths] if deaths < len(self.plan.kills) else None
-            if self.lives and not self.lives[-1].dead:
-                kill = None  # taken up again after a resolution
+            resolved = bool(self.lives) and not self.lives[-1].dead  # it is taken up again
+            if resolved if deaths else len(self.lives) != self.plan.after:
+                kill = None
             life = Life(disk, self.world.seed, kill)
             life.waits.watch(self.clock, self.world.answer is not None, partial(_progress, life))
             if self.world.answer is not None:
@@ -159,6 +167,7 @@ class Trial:
             self.final = life.final or self.final
             if self.clock.abandoned:
                 return end
+            self._look_for_forgotten(disk if not life.dead else disk.after_process_death())
             if end.how == "parked" and not self._settle(end.error, life):
                 return end
             if life.dead:
@@ -195,10 +204,14 @@ class Trial:
             return End("died")
         return End("finished", done["result"])
 
+    def _look_for_forgotten(self, disk: SimulatedDisk) -> None:
+        """Whether everybody could see, now, which side effects are in doubt."""
+        found = forgotten(LogStore("runs", disk, "power"))
+        self.forgotten += [tool for _, tool in found]
+
     def _settle(self, parked: BaseException | None, life: Life) -> bool:
         """Do what an operator does who looks outside; whether everything could be settled."""
-        # Inner calls first: an outcome of the outer one covers them.
-        for call in sorted(doubts(parked), key=lambda call: -call.lsn):
+        for call in doubts(parked):
             self.doubtful.append(call.tool)
             how = self._resolution(call)
             if how.how == "unknown":

@@ -13,13 +13,14 @@ TRIED = "unit/test_recovery_attempts.py::"
 ENDED = "unit/test_recovery_stopping.py::"
 ACCEPTED = "unit/test_recovery_accept.py::"
 AGAIN = "unit/test_recovery_earlier.py::"
-EARLIER, LEFT_BEHIND = "recovery/_earlier.py", "recovery/_left_behind.py"
+EARLIER, INSIDE = "recovery/_earlier.py", "recovery/_inside.py"
+LETTING_GO = "recovery/_letting_go.py"
 
 MUTANTS = [
     Mutant(
         "attempts-start-over",
         "Failed attempts of an earlier process are not counted: each crash gives three more.",
-        [Edit(REPLAY, "        about.failed += isinstance(event, AttemptFailed)\n", "")],
+        [Edit(REPLAY, "                about.tries = about.tries.next()\n", "")],
         [TRIED + "test_attempts_survive_the_crash_and_so_does_the_time_of_the_next"],
     ),
     Mutant(
@@ -56,7 +57,9 @@ MUTANTS = [
         "What the failed attempt has recorded is not looked at, live: a payment is made twice.",
         [
             Edit(
-                LEFT_BEHIND, "    run.attempt(run.replay.end_attempt, lsn, _inside(run, lsn))\n", ""
+                INSIDE,
+                "        run.attempt(run.replay.end_attempt, lsn, _inside(run, lsn))\n",
+                "        pass\n",
             )
         ],
         [AGAIN + "test_what_returned_is_served_and_what_failed_is_made_again"],
@@ -82,29 +85,37 @@ MUTANTS = [
     Mutant(
         "next-attempt-has-to-do-the-same",
         "Calls of an attempt that failed are waited for: a body that does something else diverges.",
-        [Edit(REPLAY, "        if call.past and not (call.in_doubt", "        if not (call.done")],
+        [Edit(REPLAY, "        if call.past and not call.is_open_effect", "        if False")],
         [AGAIN + "test_an_attempt_may_do_something_else_than_the_last_one"],
     ),
     Mutant(
         "doubt-forgotten-with-the-attempt",
         "A payment in doubt is forgotten where the next attempt does something else.",
         [
-            Edit(
-                REPLAY, "if call.past and not (call.in_doubt and", "if call.past and not (False and"
-            )
+            Edit(REPLAY, "if call.past and not call.is_open_effect", "if call.past"),
+            Edit(INSIDE, "[*in_doubt, *recorded_inside(run, lsn)]", "in_doubt"),
         ],
         [AGAIN + "test_a_side_effect_in_doubt_is_not_forgotten"],
     ),
     Mutant(
         "next-attempt-waits-for-nobody",
         "A call that its neighbour raised past is at work when the next attempt makes it again.",
-        [Edit(ATTEMPTS, "        yield Attend(landed(run, scope))\n", "        pass\n")],
+        [
+            Edit(
+                INSIDE,
+                "    yield Attend(landed(run, scope, LANDING_S if cut else math.inf))\n",
+                "",
+            )
+        ],
         [AGAIN + "test_what_one_of_several_raised_past_gets_to_its_end"],
     ),
     Mutant(
         "left-behind-counts",
         "What is left of a failed attempt records its outcome over that of the next one.",
-        [Edit(LEFT_BEHIND, "    scope.over = True\n", "")],
+        [
+            Edit(INSIDE, "    scope.over = scope.over or ended is not None\n", ""),
+            Edit(ATTEMPTS, "    scope.over = scope.over or ended is not None\n", ""),
+        ],
         [AGAIN + "test_what_does_not_is_in_doubt_and_counts_no_more"],
     ),
     Mutant(
@@ -160,10 +171,10 @@ MUTANTS = [
         "A call that the agent cancelled is made again on replay: the agent goes another way.",
         [
             Edit(
-                CORE,
-                '            self.emit(CallAbandoned(call.lsn, call.attempt, "cancelled", went_on, '
-                "begun))\n",
-                "            pass\n",
+                LETTING_GO,
+                '        run.emit(CallAbandoned(call.lsn, call.attempt, "cancelled", went_on, '
+                "one.begun))\n",
+                "",
             )
         ],
         [TRIED + "test_what_the_agent_cancelled_is_cancelled_on_replay"],
@@ -171,7 +182,7 @@ MUTANTS = [
     Mutant(
         "cancelled-side-effect-forgotten",
         "A side effect that the agent cancelled is over: nobody finds out whether it happened.",
-        [Edit(CORE, "        if in_doubt:\n            self.park(in_doubt)\n", "")],
+        [Edit(CORE, "park_for(self, let_go(self))", "let_go(self)")],
         [TRIED + "test_a_side_effect_that_the_agent_cancels_is_in_doubt"],
     ),
     Mutant(
@@ -180,8 +191,8 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                "        self._cut.append((call, begun, doubtful))\n",
-                "        self._cut.append((call, begun, doubtful))\n        self.act()\n",
+                "        self.cut_short.append(one)\n",
+                "        self.cut_short.append(one)\n        self.act()\n",
             )
         ],
         [TRIED + "test_a_run_that_is_cancelled_from_outside_records_nothing_of_it"],
@@ -192,8 +203,8 @@ MUTANTS = [
         [
             Edit(
                 ATTEMPTS,
-                "                run.cut(spec, call, begun=False)\n",
-                "                run.cut(spec, call, begun=True)\n",
+                "                run.cut(replace(one, begun=False))\n",
+                "                run.cut(one)\n",
             )
         ],
         [TRIED + "test_a_call_that_was_cancelled_before_it_began_is_no_effect"],
@@ -216,8 +227,8 @@ MUTANTS = [
         [
             Edit(
                 ATTEMPTS,
-                "        scope.check()\n        return _returned",
-                "        run.check()\n        return _returned",
+                "        scope.check()\n        yield from _settle_inside(run, scope, None)\n",
+                "        run.check()\n        yield from _settle_inside(run, scope, None)\n",
             )
         ],
         [ENDED + "test_a_side_effect_gets_to_its_end_and_is_recorded"],

@@ -78,8 +78,8 @@ MUTANTS = [
         [
             Edit(
                 ATTEMPTS,
-                "        return Settled(run.emit(event), event, exc)\n",
-                "        return Settled(call.lsn, event, exc)\n",
+                "        return Settled(run.emit(event), event, exc, ",
+                "        return Settled(call.lsn, event, exc, ",
             )
         ],
         [AGENT + "test_the_agent_sees_the_same_exception_first_and_on_replay"],
@@ -155,7 +155,7 @@ MUTANTS = [
                 "Invoke(spec.reconcile, (call,), {}, None)",
                 "Invoke(spec.reconcile, (call,), {}, Scope(run, f'call {call.lsn}'))",
             ),
-            Edit(DOUBT, "import Arguments, Call,", "import Arguments, Scope, Call,"),
+            Edit(DOUBT, "AfterCrash, Arguments, Call,", "AfterCrash, Arguments, Scope, Call,"),
         ],
         [SEEDED + "test_a_reconcile_hook_asks_anew_at_each_recovery"],
     ),
@@ -165,8 +165,8 @@ MUTANTS = [
         [
             Edit(
                 DOUBT,
-                "        lsn = run.emit(event)\n    except",
-                "        lsn = call.lsn\n    except",
+                "        return Settled(run.emit(event), event)\n    except",
+                "        return Settled(call.lsn, event)\n    except",
             )
         ],
         [AGENT + "test_report_gives_the_agent_the_same_outcome_unknown_ever_after", RARE],
@@ -315,7 +315,7 @@ MUTANTS = [
         [
             Edit(
                 "recovery/_recorded.py",
-                "                return not self.failed_with_its_attempt\n",
+                "                return not (self.failed_with_its_attempt or self.stood_still)\n",
                 "                return False\n",
             )
         ],

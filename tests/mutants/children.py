@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants._mutant import Edit, Mutant
 
 CHILDREN, FAMILY = "recovery/_children.py", "recovery/_family.py"
-CORE, OUTSIDE = "recovery/_core.py", "recovery/_outside.py"
+LETTING_GO, OUTSIDE = "recovery/_letting_go.py", "recovery/_outside.py"
 
 TESTS = "unit/test_recovery_children.py::"
 FAMILIES = "property/test_families.py::"
@@ -110,7 +110,7 @@ MUTANTS = [
     Mutant(
         "given-up-child-can-be-resumed",
         "A child that the agent no longer awaits is left open: whoever runs it lets it go on.",
-        [Edit(CORE, "            self.children.cancelled(call)\n", "")],
+        [Edit(LETTING_GO, "            run.children.cancelled(call)\n", "            pass\n")],
         [TESTS + "test_a_child_that_nobody_awaits_ends_with_its_parent_for_good"],
     ),
     Mutant(
@@ -118,12 +118,11 @@ MUTANTS = [
         "The child that the agent gave up ends first: after a crash the agent sees a cancelled "
         "child where it saw a time-out.",
         [
-            Edit(CORE, "            self.children.cancelled(call)\n", ""),
+            Edit(LETTING_GO, "            run.children.cancelled(call)\n", "            pass\n"),
             Edit(
-                CORE,
-                "            went_on = call not in in_doubt\n",
-                "            self.children.cancelled(call)\n"
-                "            went_on = call not in in_doubt\n",
+                LETTING_GO,
+                "        went_on = one not in found",
+                "        run.children.cancelled(call)\n        went_on = one not in found",
             ),
         ],
         [FAMILIES + "test_a_child_that_was_given_up_is_given_up_again_wherever_the_process_died"],

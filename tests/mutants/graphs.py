@@ -62,13 +62,19 @@ MUTANTS = [
     Mutant(
         "graph-failed-node-hides-that-it-failed-for-ever",
         "A resumed run finds the recorded failure, and gives up without trying again.",
-        [Edit(WALK, "            if visit.executed or final:\n", "            if True:\n")],
+        [Edit(WALK, 'told(first.error)}", calls)', 'told(first.error)}")')],
         [TESTS + "test_a_failed_node_leaves_a_run_that_tries_again_when_it_is_resumed"],
     ),
     Mutant(
         "graph-denied-node-asks-again",
         "Somebody said no, and the executor makes the same call anew until somebody says yes.",
-        [Edit(WALK, "            final = is_final(error)\n", "            final = False\n")],
+        [
+            Edit(
+                WALK,
+                "again = failure.call and run.rules >= 2 and not is_final(exc)",
+                "again = failure.call",
+            )
+        ],
         [TESTS + "test_a_denied_node_is_not_asked_for_again"],
     ),
     Mutant(
@@ -76,7 +82,7 @@ MUTANTS = [
         "A visit that a person has resolved as failed is executed once more.",
         [
             Edit(
-                WALK,
+                GRAPH,
                 "isinstance(error, ToolError) and error.type_name == RESOLVED_AS_FAILED",
                 "False",
             )

@@ -347,10 +347,8 @@ MUTANTS = [
         [
             Edit(
                 HISTORY,
-                "        elif isinstance(event, CallResolved) and isinstance(ended, "
-                "RunFailed):\n            ended = None  # somebody settled the failed call, so "
-                "that the run goes on\n",
-                "",
+                "            and event.call == ended.call\n",
+                "            and False\n",
             )
         ],
         ["unit/test_recovery_resolve.py::test_the_failed_call_that_ended_a_run_is_settled"],

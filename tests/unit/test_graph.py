@@ -553,6 +553,8 @@ def test_a_failure_beside_a_pause_is_told_when_that_is_over(manager: CheckpointM
     graph.edge("a", "ask")
     assert execute(graph, manager).paused_at == "ask"
     recovery.signal(manager.store, RUN, "ask", 1)
+    # Nobody was told of it yet, and so nobody has asked to try it again.
+    assert resume(graph, manager).error == "node 'bad' failed: ValueError: attempt 1"
     assert resume(graph, manager).error == "node 'bad' failed: ValueError: attempt 2"
 
 

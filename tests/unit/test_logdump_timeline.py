@@ -258,6 +258,14 @@ def test_a_call_waits_until_somebody_approves_it(run):
     assert told["phases"] == [["wait", call, yes], ["work", yes, end]]
 
 
+def test_a_side_effect_inside_one_that_has_ended_is_in_doubt(run):
+    outer = run.call("outer")
+    run.call("inner", "park", inside=outer)
+    run.wait(1).returned(outer, 1)
+    told = calls(ended(run))
+    assert [told[tool]["state"] for tool in ("outer", "inner")] == ["done", "doubt"]
+
+
 def test_one_that_nobody_waits_for_and_what_was_under_way_inside_it(run):
     outer = run.call("outer")
     inner = run.call("inner", inside=outer)

@@ -28,8 +28,10 @@ from recovery._recorded import RecordedCall
 from recovery._replay import Replay
 
 
-def intent(tool: str, scope: str = "1", call_id: str = "", occurrence: int = 1) -> CallIntended:
-    return CallIntended(scope, tool, call_id, b"d", occurrence, "park")
+def intent(
+    tool: str, scope: str = "1", call_id: str = "", occurrence: int = 1, after_crash: str = "park"
+) -> CallIntended:
+    return CallIntended(scope, tool, call_id, b"d", occurrence, after_crash)
 
 
 def key(tool: str, scope: str = "1", call_id: str = "", occurrence: int = 1) -> CallKey:
@@ -163,12 +165,30 @@ def test_what_an_outcome_has_waited_for_in_vain_is_not_waited_for_again():
 
 
 def test_calls_inside_a_call_with_an_outcome_are_covered_by_it():
-    found = replay(intent("outer"), intent("in", scope="call 1"), CallReturned(2, 1),
-                   intent("doubt", scope="call 1"), CallReturned(1, 2))  # fmt: skip
+    again = intent("again", scope="call 1", after_crash="retry")
+    found = replay(intent("outer"), intent("in", scope="call 1"), CallReturned(2, 1), again,
+                   CallReturned(1, 2))  # fmt: skip
     assert found.in_doubt() == []
     outer = claimed(found, "outer")
     assert found.used_up
     assert found.is_next(outer.last_lsn)
+
+
+@pytest.mark.parametrize("outer", [
+    CallReturned(1, 2), CallFailed(1, "E", ""), CallResolved(1, "outcome", 2),
+    CallAbandoned(1, 1, "cancelled", went_on=True, begun=True),
+])  # fmt: skip
+def test_a_side_effect_inside_a_call_with_an_outcome_is_in_doubt_until_it_is_settled(outer):
+    events = [intent("outer"), intent("in", scope="call 1"), intent("deep", scope="call 2"), outer]
+    found = replay(*events)
+    assert [call.lsn for call in found.covered_in_doubt()] == [2, 3]
+    assert {call.lsn for call in found.in_doubt()} == {2, 3}
+    for lsn in (2, 3):
+        found.settled(9, CallResolved(lsn, "fail", "it did not happen"))
+    claimed(found, "outer")
+    assert found.used_up
+    settled = replay(*events, *(CallResolved(lsn, "retry") for lsn in (2, 3)))
+    assert settled.covered_in_doubt() == settled.in_doubt() == []
 
 
 def test_calls_inside_a_call_in_doubt_are_to_be_served():
@@ -182,7 +202,7 @@ def test_calls_inside_a_call_in_doubt_are_to_be_served():
 
 def test_settling_a_call_covers_what_was_recorded_inside_it():
     found = replay(intent("outer"), intent("in", scope="call 1"), CallReturned(2, 1),
-                   intent("deep", scope="call 2"))  # fmt: skip
+                   intent("deep", scope="call 2", after_crash="retry"))  # fmt: skip
     outer = claimed(found, "outer")
     assert not found.is_next(99)
     outer.last = CallResolved(1, "outcome", 1)
@@ -192,7 +212,7 @@ def test_settling_a_call_covers_what_was_recorded_inside_it():
 
 def test_a_call_inside_one_that_a_checkpoint_has_replaced_is_covered():
     events: list[Entry] = [
-        (9, 0, intent("in", scope="call 4")),
+        (9, 0, intent("in", scope="call 4", after_crash="retry")),
         (10, 0, CallReturned(4, 1)),
     ]
     assert Replay.of(events).used_up

@@ -380,7 +380,7 @@ def test_a_call_that_is_made_again_is_served_the_calls_inside_it():
 
 
 @pytest.mark.parametrize("policy", ["report", "reconcile", "resolve"])
-def test_settling_a_call_settles_the_calls_inside_it(policy):
+def test_a_call_is_settled_when_the_calls_inside_it_are(policy):
     class DiedError(BaseException):
         pass
 
@@ -411,11 +411,14 @@ def test_settling_a_call_settles_the_calls_inside_it(policy):
     store = CheckpointStore()
     with pytest.raises(DiedError):
         run(agent, store)
+    with pytest.raises(InDoubtError) as caught:
+        run(agent, store)
+    lsns = {call.tool: call.lsn for call in caught.value.calls}
     if policy == "resolve":
-        with pytest.raises(InDoubtError) as caught:
+        resolve(store, "run", lsns["checkout"], Resolution.outcome("found"))
+        with pytest.raises(InDoubtError, match="charge"):
             run(agent, store)
-        outermost = next(call for call in caught.value.calls if call.tool == "checkout")
-        resolve(store, "run", outermost.lsn, Resolution.outcome("found"))
+    resolve(store, "run", lsns["charge"], Resolution.fail("no points left"))
     assert run(agent, store) == "sent after you"
     assert executed == {"first": 1, "second": 1, "checkout": 1, "after": 1}
 

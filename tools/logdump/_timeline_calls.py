@@ -284,7 +284,8 @@ class Calls:
         call.state, call.about["end"] = state, event.lsn
         self._open.pop(event.call, None)
         for lsn in [lsn for lsn, inner in self._open.items()
-                    if inner.about.get("outer") == event.call]:  # fmt: skip
+                    if inner.about.get("outer") == event.call
+                    and inner.about.get("after") in ("retry", "wait")]:  # fmt: skip
             inner = self._open.pop(lsn)
             inner.turn("left", event.lsn)
             inner.state = "left"

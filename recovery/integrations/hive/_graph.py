@@ -17,7 +17,8 @@ from eventlog import RefusedValueError
 from eventlog._dataclass import dataclass
 from recovery import Run
 from recovery._tool import ToolSpec
-from recovery.graph._walk import is_final, park
+from recovery.graph._graph import is_final
+from recovery.graph._walk import park
 from recovery.integrations.hive._plain import fields_of, made, plain, recordable, type_beside
 
 NodePolicy = Literal["park", "retry"]

@@ -1,0 +1,449 @@
+"""A side effect in doubt stays so until it is settled, whatever becomes of what is around it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recovery import (
+    Call,
+    CheckpointStore,
+    InDoubtError,
+    PermanentError,
+    RecoverableAgent,
+    Resolution,
+    Retry,
+    RunFailedError,
+    ToolError,
+    current_call,
+    resolve,
+    status,
+    tool,
+)
+from recovery._events import (
+    CallAbandoned,
+    CallFailed,
+    CallResolved,
+    CallReturned,
+)
+from recovery._run import Run, SyncRun
+from recovery._tool import current_scope
+from recovery.stores.file import FileStore
+from recovery.testing import crash_everywhere
+from recovery.testing._forgotten import forgotten
+from tests.property.agent_programs import example_settings, scaled
+from tests.unit.lives import recorded as events_of
+
+sent: Counter[str] = Counter()  # what took place outside, by idempotency key
+
+
+def _took_place() -> None:
+    call = current_call()
+    assert call is not None
+    sent[call.idempotency_key] += 1
+
+
+def look(call: Call) -> Resolution:
+    """What somebody says who looks outside; an order is made again, with what it has ordered."""
+    if call.tool != "charge":
+        return Resolution.retry()
+    return Resolution.outcome("receipt") if sent[call.idempotency_key] else Resolution.retry()
+
+
+@tool
+async def charge(cents: int) -> str:
+    _took_place()
+    await asyncio.sleep(1)
+    return "receipt"
+
+
+@tool
+async def refuse(cents: int) -> str:
+    await asyncio.sleep(0.1)
+    raise ValueError("no such customer")
+
+
+async def calls(cents: int) -> str:
+    return await charge(cents)
+
+
+async def shields(cents: int) -> str:
+    return await asyncio.shield(charge(cents))
+
+
+async def times_out(cents: int) -> str:
+    async with asyncio.timeout(0.1):
+        return await charge(cents)
+
+
+async def gathers(cents: int) -> Any:
+    return await asyncio.gather(charge(cents), refuse(cents))
+
+
+async def groups(cents: int) -> Any:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(charge(cents))
+        group.create_task(refuse(cents))
+
+
+async def leaves(cents: int) -> str:
+    leaves.task = asyncio.create_task(charge(cents))  # type: ignore[attr-defined]
+    await asyncio.sleep(0.1)
+    return "in the background"
+
+
+async def swallows(cents: int) -> str:
+    try:
+        await times_out(cents)
+    except TimeoutError:
+        return "too slow"
+    return "in time"
+
+
+async def deep(cents: int) -> str:
+    return await tool(after_crash="retry", name="middle")(times_out)(cents)
+
+
+ORDERS: dict[str, Callable[..., Any]] = {
+    "timed out": tool(timeout_s=0.1, after_crash="retry", name="order")(calls),
+    "timed out, a failure": tool(timeout_s=0.1, on_timeout="fail", name="order")(calls),
+    "timed out, reported": tool(timeout_s=0.1, after_crash="report", name="order")(calls),
+    "timed out, shielded": tool(timeout_s=0.1, after_crash="retry", name="order")(shields),
+    "timed out, again and again": tool(
+        timeout_s=0.1, after_crash="retry", retry=Retry(3, 0.1), name="order"
+    )(calls),
+    "timed out inside": tool(after_crash="retry", name="order")(times_out),
+    "timed out inside, swallowed": tool(after_crash="retry", name="order")(swallows),
+    "timed out inside, a side effect": tool(name="order")(times_out),
+    "in a gather": tool(after_crash="retry", name="order")(gathers),
+    "in a gather, a side effect": tool(name="order")(gathers),
+    "in a task group": tool(after_crash="retry", name="order")(groups),
+    "in the background": tool(after_crash="retry", name="order")(leaves),
+    "three deep": tool(after_crash="retry", name="order")(deep),
+}
+
+
+def agent_of(order: Callable[..., Any]) -> Callable[[Run], Any]:
+    async def agent(run: Run) -> Any:
+        async for _ in run.steps():
+            for number in range(2):
+                try:
+                    return await run.call(order, 100, call_id=f"c{number}")
+                except (TimeoutError, ValueError, ExceptionGroup):
+                    continue
+            return "gave up"
+
+    return agent
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    sent.clear()
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_a_crash_anywhere_forgets_no_side_effect(name: str) -> None:
+    report = crash_everywhere(
+        agent_of(ORDERS[name]),
+        setup=sent.clear,
+        effects=lambda: max(sent.values(), default=0),  # under one key
+        resolve=look,
+        points=scaled(20, 1000),
+    )
+    # What the agent does may differ, for what was late the first time has its result the second.
+    wrong = [one for one in report.failures if one.kind in ("forgotten", "raised", "stuck")]
+    assert not wrong, str(report)
+    assert not any("effects=" in one.what for one in report.failures), str(report)
+    assert report.points >= 20
+
+
+# -- one after the other, in plain code too
+
+
+@tool
+def pay(cents: int) -> str:
+    _took_place()
+    time.sleep(0.4)
+    return "receipt"
+
+
+@tool(timeout_s=0.1, after_crash="retry")
+def plainly(cents: int) -> str:
+    return pay(cents)
+
+
+def reports(call: Call) -> Resolution:
+    return Resolution.outcome("receipt") if sent[call.idempotency_key] else Resolution.retry()
+
+
+@tool(reconcile=reports, name="charge")
+async def asked(cents: int) -> str:
+    _took_place()
+    await asyncio.sleep(1)
+    return "receipt"
+
+
+@tool(timeout_s=0.1, after_crash="retry")
+async def looks(cents: int) -> str:
+    return await asked(cents)
+
+
+def life(store: CheckpointStore, agent: Any) -> Any:
+    """What a run comes to in a process of its own; the calls that it parks for."""
+    made = RecoverableAgent(agent, store)
+    try:
+        return made.run_with_recovery_sync("task", "run")["result"]
+    except InDoubtError as exc:
+        return {call.tool for call in exc.calls}
+
+
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore() if request.param == "memory" else CheckpointStore(FileStore(tmp_path))
+
+
+@pytest.mark.parametrize("order", ["outer", "inner"])
+@pytest.mark.parametrize("name", [name for name in ORDERS if name.startswith("timed out")])
+def test_the_run_parks_for_it_and_goes_on_when_it_is_settled(
+    store: CheckpointStore, name: str, order: str
+) -> None:
+    agent = agent_of(ORDERS[name])
+    for _ in range(10):
+        ended = life(store, agent)
+        in_doubt = [call for call in status(store, "run").in_doubt if call.after_crash != "retry"]
+        if not isinstance(ended, set):
+            break
+        # The process that parks and whoever reads its log say the same.
+        assert ended == {call.tool for call in in_doubt if call.after_crash == "park"}
+        for call in sorted(in_doubt, key=lambda call: call.lsn, reverse=order == "inner"):
+            made = Resolution.outcome("receipt") if call.tool == "charge" else Resolution.retry()
+            resolve(store, "run", call.lsn, made)
+    assert in_doubt == []
+    assert ended in ("receipt", "in time", "gave up")
+    assert sent.total() == (2 if name == "timed out, shielded" else 1)
+
+
+def plain_agent(run: SyncRun) -> str:
+    for number in range(2):
+        try:
+            return str(run.call(plainly, 100, call_id=f"c{number}"))
+        except TimeoutError:
+            continue
+    return "gave up"
+
+
+async def agent_with_threads(run: Run) -> str:
+    for number in range(2):
+        try:
+            return str(await run.call(plainly, 100, call_id=f"c{number}"))
+        except TimeoutError:
+            continue
+    return "gave up"
+
+
+@pytest.mark.parametrize("agent", [plain_agent, agent_with_threads])
+def test_a_call_in_a_thread_gets_to_its_end_before_the_one_around_it(
+    store: CheckpointStore, agent: Any
+) -> None:
+    assert life(store, agent) == "gave up"
+    assert sent.total() == 2
+    kinds = [type(event) for event in events_of(store, CallReturned, CallFailed)]
+    assert kinds == [CallReturned, CallFailed] * 2
+
+
+@pytest.mark.parametrize("agent", [plain_agent, agent_with_threads])
+def test_one_that_never_ends_is_in_doubt_and_what_it_does_later_does_not_count(
+    store: CheckpointStore, agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery._attempts.LANDING_S", 0.05)
+    monkeypatch.setattr("recovery._inside.LANDING_S", 0.05)
+    assert life(store, agent) == {"pay"}
+    (call,) = (call for call in status(store, "run").in_doubt if call.tool == "pay")
+    resolve(store, "run", call.lsn, Resolution.outcome("found"))
+    assert life(store, agent) == "found"
+    assert sent.total() == 1
+
+
+def test_a_reconcile_hook_is_asked_before_the_call_around_it_has_its_end() -> None:
+    store = CheckpointStore()
+    assert life(store, agent_of(looks)) == "gave up"
+    assert sent.total() == 2
+    assert [type(event) for event in events_of(store) if getattr(event, "call", 0)] == [
+        CallAbandoned, CallResolved, CallFailed,
+    ] * 2  # fmt: skip
+
+
+@pytest.mark.parametrize("outer", ["outcome", "fail"])
+def test_settling_the_outer_call_settles_nothing_inside_it(outer: str) -> None:
+    store, agent = CheckpointStore(), agent_of(ORDERS["timed out, a failure"])
+    assert life(store, agent) == {"order", "charge"}
+    lsns = {call.tool: call.lsn for call in status(store, "run").in_doubt}
+    how = Resolution.outcome("found") if outer == "outcome" else Resolution.fail("it is gone")
+    resolve(store, "run", lsns["order"], how)
+    assert [call.tool for call in status(store, "run").in_doubt] == ["charge"]
+    assert life(store, agent) == {"charge"}
+    resolve(store, "run", lsns["charge"], Resolution.fail("it never arrived"))
+    assert status(store, "run").in_doubt == ()
+    if outer == "outcome":
+        assert life(store, agent) == "found"
+    else:
+        with pytest.raises(RunFailedError, match="it is gone"):
+            life(store, agent)
+    assert sent.total() == 1
+
+
+@pytest.mark.parametrize("around", ["the agent", "a call"])
+def test_no_run_ends_with_one(around: str) -> None:
+    """The first error is one for good, and cancels what is beside it."""
+
+    @tool
+    async def fails() -> None:
+        await asyncio.sleep(0.1)
+        raise PermanentError("no such customer")
+
+    async def both() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(charge(100))
+            group.create_task(fails())
+
+    async def agent(run: Run) -> None:
+        await (both() if around == "the agent" else run.call(tool(after_crash="retry")(both)))
+
+    store = CheckpointStore()
+    assert life(store, agent) == {"charge"}
+    (lsn,) = (call.lsn for call in status(store, "run").in_doubt if call.tool == "charge")
+    resolve(store, "run", lsn, Resolution.outcome("receipt"))
+    with pytest.raises(RunFailedError, match="unhandled errors in a TaskGroup"):
+        life(store, agent)
+    assert sent.total() == 1
+
+
+@pytest.mark.parametrize("tool_ends", [True, False])
+def test_a_call_that_is_cancelled_is_not_let_go_of_with_one_inside(tool_ends: bool) -> None:
+    async def agent(run: Run) -> Any:
+        try:
+            async with asyncio.timeout(0.1):
+                return await run.call(ORDERS["timed out inside" if tool_ends else "in a gather"], 1)
+        except TimeoutError:
+            return await run.call(refuse, 1)
+
+    store = CheckpointStore()
+    assert life(store, agent) >= {"charge"}
+    for call in status(store, "run").in_doubt:
+        if call.tool == "charge":
+            resolve(store, "run", call.lsn, Resolution.outcome("receipt"))
+    assert sent.total() == 1
+
+
+# -- trees of tools, at random
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A tool: an effect that takes so long, or others called in one of four ways."""
+
+    options: tuple[tuple[str, Any], ...]
+    takes_s: float = 0.0
+    fails: bool = False
+    how: str = "one after the other"
+    inside: tuple[Tree, ...] = ()
+
+    def tool(self, name: str) -> Callable[[], Any]:
+        options = dict(self.options)
+        if options.pop("reconcile", False):
+            options["reconcile"] = reports
+        policy = options.get("after_crash", "park")
+        tools = [one.tool(f"{name}.{number}") for number, one in enumerate(self.inside)]
+
+        async def body() -> str:
+            if not tools and policy != "retry":
+                _took_place()
+            scope = current_scope.get()
+            assert scope is not None
+            alive.extend(forgotten(scope.run.store.backend))
+            await self._call(tools)
+            if self.takes_s:
+                await asyncio.sleep(self.takes_s)
+            if self.fails:
+                raise ValueError(name)
+            return name
+
+        return tool(name=name, **options)(body)
+
+    async def _call(self, tools: list[Callable[[], Any]]) -> None:
+        match self.how:
+            case "gather":
+                await asyncio.gather(*(one() for one in tools))
+            case "group":
+                async with asyncio.TaskGroup() as group:
+                    for one in tools:
+                        group.create_task(one())
+            case "in time":
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.15):
+                        for one in tools:
+                            await one()
+            case _:
+                for one in tools:
+                    await one()
+
+
+alive: list[Any] = []  # what was forgotten while its process was alive
+policies = st.sampled_from([(), (("after_crash", "retry"),), (("after_crash", "report"),),
+                            (("reconcile", True),)])  # fmt: skip
+limits = st.sampled_from([(), (), (("timeout_s", 0.1),), (("retry", Retry(2, 0.1)),),
+                          (("timeout_s", 0.1), ("on_timeout", "fail"))])  # fmt: skip
+options = st.builds(lambda a, b: (*a, *b), policies, limits)
+leaves_of = st.builds(Tree, options, st.sampled_from([0.0, 0.05, 0.2, 1.0]), st.booleans())
+
+
+def above(inside: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
+    ways = st.sampled_from(["one after the other", "gather", "group", "in time"])
+    some = st.lists(inside, min_size=1, max_size=2).map(tuple)
+    return st.builds(Tree, options, st.sampled_from([0.0, 0.2]), st.booleans(), ways, some)
+
+
+trees = above(st.one_of(leaves_of, above(leaves_of)))
+
+
+def looks_outside(call: Call) -> Resolution:
+    if call.attempt > 3:  # some never end in their time
+        return Resolution.fail("given up")
+    return Resolution.outcome("found") if sent[call.idempotency_key] else Resolution.retry()
+
+
+@settings(example_settings(max_examples=scaled(12, 250)))
+@given(st.lists(trees, min_size=1, max_size=2), st.integers(0, 1 << 20))
+def test_of_any_tree_of_tools_no_side_effect_is_forgotten(roots: list[Tree], seed: int) -> None:
+    tools = [one.tool(f"t{number}") for number, one in enumerate(roots)]
+
+    async def agent(run: Run) -> str:
+        async for step in run.steps():
+            with suppress(ValueError, TimeoutError, ToolError):
+                await run.call(tools[step - 1])
+            if step == len(tools):
+                return "done"
+        raise AssertionError
+
+    def reset() -> None:
+        sent.clear()
+        alive.clear()
+
+    made = RecoverableAgent(agent, CheckpointStore(), 1)
+    report = crash_everywhere(
+        made, setup=reset, effects=lambda: (max(sent.values(), default=0) > 1, bool(alive)),
+        resolve=looks_outside, points=scaled(12, 60), seed=seed,
+    )  # fmt: skip
+    wrong = [one for one in report.failures
+             if one.kind in ("forgotten", "raised", "stuck") or "effects=" in one.what]  # fmt: skip
+    assert not wrong, str(report)
