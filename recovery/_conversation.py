@@ -35,7 +35,7 @@ class Conversation:
         run = self._run
         with run.mutex:
             run.act()
-            run.loop.check_place()
+            run.loop.check_messages()
             call = run.here().call
             if call is not None:
                 raise RecoveryError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,13 @@ from recovery._where import call_site, is_over, present
 if TYPE_CHECKING:
     from recovery._core import RunCore
     from recovery._history import History
+
+_logger = logging.getLogger("recovery")
+
+_BESIDE = (
+    "a task that was started before the loop of steps ({}). A resumed run starts this task again, "
+    "and it makes the change twice. Start the task in a step, or have the loop make the change."
+)
 
 
 class Loop:
@@ -36,7 +44,8 @@ class Loop:
         self._within: object = None  # the task or thread in which the loop is
         # Keys of the state that were there when a loop was entered, and need not be now.
         self._known: Collection[str] = ()
-        self.state = RunState(self.check_place)
+        self._warned: set[str] = set()
+        self.state = RunState(self._warn_of_state)
         self.messages = Messages(run.conversation.record)
         if restored is not None:
             self.state.restore(restored.state)
@@ -71,15 +80,26 @@ class Loop:
             return BESIDE
         return BEFORE if self._is_first else RESUMED
 
-    def check_place(self) -> None:
-        """RecoveryError for a change of state or messages that a resumption would make again."""
+    def check_messages(self) -> None:
+        """RecoveryError for a change of the messages that a resumption would make again."""
+        if self._is_beside():
+            raise RecoveryError(
+                f"run.messages was changed by {_BESIDE.format(call_site())} With "
+                "checkpoint_every_n=None it is allowed."
+            )
+
+    def _warn_of_state(self) -> None:
+        """Say where the state is changed by code that a resumption would run again: to assign the
+        same value again does no harm, and nobody can tell that from counting."""
+        if self._is_beside() and (site := call_site()) not in self._warned:
+            self._warned.add(site)
+            _logger.warning(
+                "run %s: run.state was changed by %s", self._run.run_id, _BESIDE.format(site)
+            )
+
+    def _is_beside(self) -> bool:
+        """Whether a task is at work that was started before the loop, and runs beside it."""
         run = self._run
         if not self.entered or run.settings.checkpoint_every_n is None:
-            return
-        if run.here().path == step_scope(0) and not is_over(self._within):
-            raise RecoveryError(
-                "run.state and run.messages were changed by a task that was started before the "
-                f"loop of steps ({call_site()}). A resumed run starts this task again, and it "
-                "would make the change twice. Start the task in a step, or have the loop make the "
-                "change; with checkpoint_every_n=None it is allowed."
-            )
+            return False
+        return run.here().path == step_scope(0) and not is_over(self._within)

@@ -16,15 +16,15 @@ class RunState(dict[str, Any]):
     """A dict that is saved with each checkpoint. Copies of it are plain dicts.
 
     Before the loop of steps of a resumed run it holds what the checkpoint has: changes that are
-    made then were made, and saved, the first time, and are not made again. ``guard`` is called
-    before each other change, and raises what forbids it.
+    made then were made, and saved, the first time, and are not made again. ``look`` is called
+    before each change.
     """
 
-    __slots__ = ("_guard", "_inside", "_restored")
+    __slots__ = ("_inside", "_look", "_restored")
 
-    def __init__(self, guard: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, look: Callable[[], None] = lambda: None) -> None:
         super().__init__()
-        self._guard = guard
+        self._look = look
         self._restored: frozenset[str] | None = None  # keys, until the loop of steps is entered
         self._inside: Contents | None = None  # what the values hold, until then
 
@@ -47,8 +47,8 @@ class RunState(dict[str, Any]):
         self._restored = self._inside = None
 
     def _makes(self, key: str) -> bool:
-        """Whether a change of this key is made; raises where none is allowed."""
-        self._guard()
+        """Whether a change of this key is made."""
+        self._look()
         return self._restored is None or key not in self._restored
 
     # -- the methods of dict that change it
