@@ -129,21 +129,25 @@ class Contents:
     def __init__(self, values: Iterable[Any]) -> None:
         self._held: list[tuple[Any, Any]] = []
         known: set[int] = set()
-        to_see = list(values)
+        to_see = [value for value in values if type(value) not in _UNCHANGING]
         while to_see:
             value = to_see.pop()
-            if type(value) in _UNCHANGING or id(value) in known:
+            if id(value) in known:
                 continue
             known.add(id(value))
-            held = _contents_of(value)
+            # Most are of these types, and a state may hold many.
+            kind = type(value)
+            held = value.copy() if kind is list or kind is dict else _contents_of(value)
             if held is not None:
                 self._held.append((value, held))
-            to_see += _inside(value if held is None else held)
+            inside = held.values() if kind is dict else _inside(value if held is None else held)
+            to_see += [one for one in inside if type(one) not in _UNCHANGING]
 
     def put_back(self) -> None:
         """Each object holds again what it did. All objects are the ones that they were."""
         for value, held in self._held:
-            _put_back(value, held)
+            if type(value) is not list or len(value) != len(held) or not all(map(is_, value, held)):
+                _put_back(value, held)
 
 
 _UNCHANGING = frozenset({str, bytes, int, float, bool, type(None), complex})
@@ -182,14 +186,14 @@ def _put_back(value: Any, held: Any) -> None:
         case dict() if not _is_same(value, held):
             value.clear()
             value.update(held)
-        case list() if len(value) != len(held) or not all(map(is_, value, held)):
+        case list():
             value[:] = held
         case set() if value != held:
             value.clear()
             value.update(held)
         case bytearray():
             value[:] = held
-        case list() | dict() | set():
+        case dict() | set():
             pass
         case _ if hasattr(value, "__array__"):
             value[...] = held
