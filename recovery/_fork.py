@@ -363,7 +363,7 @@ class _Fork:
 
     def _with_changes(self, base: Restored) -> Restored:
         if "state" in self.changes:
-            base = replace(base, state=dict(self.changes["state"]))
+            base = replace(base, state=dict(self.changes["state"]), removed=None)
         if "messages" in self.changes:
             given = self.changes["messages"]
             base = replace(

@@ -43,7 +43,7 @@ class Loop:
         self.entered = False
         self._within: object = None  # the task or thread in which the loop is
         # Keys of the state that were there when a loop was entered, and need not be now.
-        self._known: Collection[str] = ()
+        self._known: Collection[str] | None = ()
         self._warned: set[str] = set()
         self.state = RunState(self._warn_of_state)
         self.messages = Messages(run.conversation.record)
@@ -61,16 +61,17 @@ class Loop:
 
     def enter(self) -> None:
         """The loop begins: from here on changes are made."""
+        dropped: set[str] = set()
         if self.is_before:
             self.messages.is_past = False
-            self.state.enter_loop(self._known)
+            dropped = self.state.enter_loop(self._known)
             self._run.replay.enter_loop()
         self.entered, self._within = True, present()
-        self._known = {*self._known, *self.state}
+        self._known = {*(self._known or ()), *dropped, *self.state}
 
     def removed(self) -> tuple[str, ...]:
         """The keys that the steps have removed from the state: a resumption sets them no more."""
-        return tuple(sorted({*self._known} - self.state.keys()))
+        return tuple(sorted({*(self._known or ())} - self.state.keys()))
 
     def place_of(self, scope: str) -> str | None:
         """Where a call of this scope is made, as CallIntended.loop says it."""

@@ -34,17 +34,22 @@ class RunState(dict[str, Any]):
         self._restored = frozenset(values)
         self._inside = Contents(values.values())
 
-    def enter_loop(self, dropped: Iterable[str]) -> None:
+    def enter_loop(self, removed: Iterable[str] | None) -> set[str]:
         """From here on changes are made. Those made inside restored values are taken back.
 
-        A key that the checkpoint does not have may be new. One of those in ``dropped`` is not: it
-        was set before the loop the first time too, and the steps have removed it.
+        A key that the checkpoint does not have may be new. One of those in ``removed`` is not: it
+        was set before the loop the first time too, and the steps have removed it. None: no key is
+        new. Returns the keys that are taken out.
         """
-        if self._inside is not None:
-            self._inside.put_back()
-            for key in dropped:
-                super().pop(key, None)
+        if self._restored is None or self._inside is None:
+            return set()
+        self._inside.put_back()
+        added = self.keys() - self._restored
+        dropped = added if removed is None else added & {*removed}
+        for key in dropped:
+            super().pop(key)
         self._restored = self._inside = None
+        return dropped
 
     def _makes(self, key: str) -> bool:
         """Whether a change of this key is made."""

@@ -42,7 +42,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "checkpoint_id": (str,), "run_id": (str,), "step": (int,), "timestamp": (int, float),
     "recoveries": (int,), "prologue": (list,), "index": (int,), "bases": (list,), "keep": (int,),
     "messages": (list,), "state": (dict,), "checksum": (str,),
-    "carried": (dict,), "removed": (list,), "timestamp_text": (str, type(None)),
+    "carried": (dict,), "removed": (list, type(None)), "timestamp_text": (str, type(None)),
 }  # fmt: skip
 
 
@@ -130,7 +130,7 @@ class Restored:
 
     borrowed: int = 0  # bytes of the messages that are elsewhere in the log (see _parts)
     timestamp_text: str | None = None  # as it was given, where that was text
-    removed: tuple[str, ...] = ()
+    removed: tuple[str, ...] | None = ()
 
     def forget(self) -> None:
         """State and messages are the run's now, and change: what they were need not be kept."""
@@ -142,7 +142,8 @@ class Checkpointed:
     """What goes into a snapshot besides state and messages.
 
     ``grown``: bytes that were recorded since the snapshot before. ``removed``: keys of the state
-    that were there when a loop of steps was entered, and are not any more.
+    that were there when a loop of steps was entered, and are not any more; None: all others, for
+    somebody has said what the state is.
     """
 
     run_id: str
@@ -156,7 +157,7 @@ class Checkpointed:
     carried: Mapping[str, Any] = field(default_factory=dict)
     grown: int = 0
     timestamp_text: str | None = None
-    removed: tuple[str, ...] = ()
+    removed: tuple[str, ...] | None = ()
 
 
 class SnapshotWriter:
@@ -221,8 +222,8 @@ class SnapshotWriter:
         }  # fmt: skip
         if what.timestamp_text is not None:
             body["timestamp_text"] = what.timestamp_text
-        if what.removed:
-            body["removed"] = list(what.removed)
+        if what.removed != ():
+            body["removed"] = what.removed and list(what.removed)
         if self.measures:
             body["generation"] = [generation.first, generation.size, list(generation.prologue)]
         parts = {key: value if type(value) is Packed else pack(value, key)
@@ -372,7 +373,7 @@ def _restore(source: Source, snapshot: Snapshot, read: Callable[[Packed], Any]) 
         body["carried"],
         {key: (digest(value), at, len(value)) for key, (value, at) in state_at.items()}, bases,
         body["generation"].with_more(len(snapshot.packed)), borrowed, body["timestamp_text"],
-        tuple(body["removed"]),
+        None if body["removed"] is None else tuple(body["removed"]),
     )  # fmt: skip
 
 
@@ -393,7 +394,7 @@ def _body(record: Record) -> dict[str, Any]:
             raise BrokenCheckpointError(f"its {name} is a {type(body[name]).__name__}")
     if min(body["step"], body["index"], body["keep"], body["recoveries"]) < 0:
         raise BrokenCheckpointError("it has negative numbers")
-    if {*map(type, body["removed"])} - {str}:
+    if {*map(type, body["removed"] or ())} - {str}:
         raise BrokenCheckpointError("keys that its state has no more are no texts")
     lsns = [*body["bases"], *body["prologue"]]
     if not all(type(lsn) is int and 0 < lsn < record.lsn for lsn in lsns):
