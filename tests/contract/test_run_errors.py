@@ -174,6 +174,19 @@ def test_a_crash_loop_looks_like_one_over_checkpoints_and_until_it_gets_further(
     assert status(store, RUN).why == ""
 
 
+def test_an_error_is_past_once_the_run_has_got_further(store: CheckpointStore) -> None:
+    def raises(run: Any, step: int) -> None:
+        if step == 3 and run.recovery_count == 0:
+            raise OSError("once")
+        if step == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(agent_that(raises), store, checkpoint_every_n=9)
+    assert error_of(store).is_past
+    assert (status(store, RUN).state, status(store, RUN).why) == ("interrupted", "")
+
+
 def test_a_failure_of_a_tool_is_no_error_of_the_agent(store: CheckpointStore) -> None:
     @tool
     def failing() -> None:
@@ -239,7 +252,7 @@ def test_a_fork_does_not_have_the_errors_of_its_origin(store: CheckpointStore) -
     agent = agent_that(raises)
     with pytest.raises(TypeError):
         run(agent, store, checkpoint_every_n=1)
-    fork(store, RUN, "other", at_step=2)
+    fork(store, RUN, "other")  # with all that is recorded
     RecoverableAgent(agent, store).run_with_recovery_sync("task", "other")
     assert [one for one in events(store, "other", until="now") if one.kind == "agent_raised"] == []
 
