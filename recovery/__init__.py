@@ -11,6 +11,7 @@ from recovery._agent import RecoverableAgent
 from recovery._budget import Budget
 from recovery._checkpoint import Checkpoint, CheckpointStore
 from recovery._errors import (
+    AmbiguousCallError,
     ApprovalDeniedError,
     BudgetError,
     ChildFailedError,
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AmbiguousCallError",
     "ApprovalDeniedError",
     "Budget",
     "BudgetError",

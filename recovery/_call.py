@@ -5,24 +5,24 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from eventlog import Packed
 from recovery._approval import Asking, approved, asks
 from recovery._attempts import attempts, leave, resume
 from recovery._budget import admit
+from recovery._captured import where_of
 from recovery._core import RunCore
 from recovery._difference import differences
 from recovery._doubt import Failure, Outcome, Settled, call_of, describe
 from recovery._effects import Attend, Effect, Wait
-from recovery._errors import Sides, Stop, ToolError
+from recovery._errors import Ambiguity, AmbiguousCallError, Sides, Stop, ToolError
 from recovery._events import (
     CallFailed,
     CallIntended,
@@ -30,12 +30,13 @@ from recovery._events import (
     CallRetried,
     CallReturned,
 )
+from recovery._identity import Identified, ambiguity, digest_now, identify
 from recovery._keys import CallKey, nested_key, step_of, step_scope
 from recovery._lost import Losses
 from recovery._recorded import RecordedCall, Tries
 from recovery._shorten import shorten
-from recovery._tool import Arguments, Call, ToolSpec, function_name
-from recovery._values import digest, pack, pack_arguments, unpack
+from recovery._tool import Arguments, Call, Scope, ToolSpec, function_name
+from recovery._values import pack, unpack
 from recovery._waiting import is_due
 from recovery._where import call_site
 
@@ -68,18 +69,18 @@ def _life(
     run: RunCore, spec: ToolSpec, given: Arguments, call_id: str
 ) -> Generator[Effect, Any, Any]:
     run.safe_point()
-    spec = run.settings.adapted(spec)
+    made = identify(run, spec, given, call_id)
+    spec, given = made.spec, made.shown
     if spec.undo is not None:
         run.undoable[spec.name] = spec
     scope = run.here()
-    true = given
-    if spec.redact:
-        given = run.secrets.hide(spec, given)
-    packed = pack_arguments(*_canonical(spec, *given), f"{spec.name}(...)")
-    key = CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))
+    key = CallKey(scope.path, spec.name, made.call_id, made.digest)
+    _check_distinct(run, scope, key, made)
     key = run.replay.earlier.placed(key.nth(scope.next_occurrence(key)))
-    recorded = run.replay.claim(key) or _counterpart(run, key, packed)
-    recorded = recorded or _presumed(run, spec, key, packed, given)
+    recorded = run.replay.claim(key)
+    if recorded is None and run.replay.has_unclaimed:
+        recorded = run.replay.claim_alike(key, partial(digest_now, run, made))
+    recorded = recorded or _counterpart(run, key, made.packed) or _presumed(run, key, made)
     if recorded is not None and recorded.done:
         yield from _in_turn(run, recorded.turn)
         run.served += 1
@@ -91,7 +92,7 @@ def _life(
     try:
         settled = None
         if recorded is None:
-            call, asking = yield from _intend(run, spec, key, packed, given)
+            call, asking = yield from _intend(run, key, made)
         else:
             if spec.only_waits:  # until the time recorded first, whatever the code says now
                 given = recorded.arguments or given
@@ -107,7 +108,7 @@ def _life(
             settled = yield from approved(run, spec, call, asking)
         if settled is None:
             tries = recorded.tries if recorded is not None else Tries()
-            settled = yield from _made(run, spec, (call, true), tries)
+            settled = yield from _made(run, made, call, tries)
         if recorded is not None:
             recorded.last = settled.event
         run.replay.over(call.lsn)
@@ -120,19 +121,25 @@ def _life(
 
 
 def _made(
-    run: RunCore, spec: ToolSpec, of: tuple[Call, Arguments], tries: Tries
+    run: RunCore, made: Identified, call: Call, tries: Tries
 ) -> Generator[Effect, Any, Settled]:
     """Make the call, with what its record does not have."""
-    call, true = of
-    if not spec.redact:
-        return (yield from attempts(run, spec, call, tries))
-    run.secrets.keep(call.lsn, true)
+    if made.given is made.shown:
+        return (yield from attempts(run, made.spec, call, tries))
+    run.secrets.keep(call.lsn, made.given)
     try:
-        settled = yield from attempts(run, spec, call, tries)
+        settled = yield from attempts(run, made.spec, call, tries)
     finally:
         run.secrets.forget(call.lsn)
     # What the tool raised may have the secret, and would be shown with what the agent gets.
-    return replace(settled, cause=None)
+    return replace(settled, cause=None) if made.spec.redact else settled
+
+
+def _check_distinct(run: RunCore, scope: Scope, key: CallKey, made: Identified) -> None:
+    """Stop the run at a call that could be taken for another one of its scope."""
+    why = ambiguity(scope, key, made)
+    if why is not None:
+        run.stop(AmbiguousCallError(run.run_id, run.step, why, call_site()))
 
 
 def _in_turn(run: RunCore, outcome: int) -> Generator[Effect, Any, None]:
@@ -160,9 +167,10 @@ def _new_in_turn(
 
 
 def _intend(
-    run: RunCore, spec: ToolSpec, key: CallKey, packed: Packed, given: Arguments
+    run: RunCore, key: CallKey, made: Identified
 ) -> Generator[Effect, Any, tuple[Call, Asking | None]]:
     """A call that the record does not know: record that it is about to be made."""
+    spec, packed = made.spec, made.packed
     other = run.replay.resembling(key)
     if other is not None:
         run.diverge(_sides(run, other, key, packed))
@@ -181,9 +189,9 @@ def _intend(
         if ready is None:
             sides = replace(sides, found=f"{sides.found}{DIRECTLY}")
         run.diverge(sides)
-    event, asking = _intent(run, spec, key, packed, given)
+    event, asking = _intent(run, key, made)
     admit(run, "call", key.tool)
-    return call_of(run, run.emit(event), event, given, (1, time.time_ns())), asking
+    return call_of(run, run.emit(event), event, made.shown, (1, time.time_ns())), asking
 
 
 def _counterpart(run: RunCore, key: CallKey, packed: Packed) -> RecordedCall | None:
@@ -199,24 +207,22 @@ def _counterpart(run: RunCore, key: CallKey, packed: Packed) -> RecordedCall | N
     return recorded
 
 
-def _presumed(
-    run: RunCore, spec: ToolSpec, key: CallKey, packed: Packed, given: Arguments
-) -> RecordedCall | None:
+def _presumed(run: RunCore, key: CallKey, made: Identified) -> RecordedCall | None:
     """A call that is not recorded, and that may have been made, for records are lost: recorded as
     one that is in doubt, as if its intent had been there. None if it cannot have been made."""
     losses = run.replay.losses
     if losses is None or not losses.hides(key, _accounted_for(losses)):
         return None
     other = run.replay.resembling(key)
-    if other is None and losses.drawn and not spec.repeatable:
+    if other is None and losses.drawn and not made.spec.repeatable:
         # The code was given another time or random number than the one that is lost, and this may
         # be a call that is recorded, with that in its arguments.
         other = run.replay.closest(key)
         if other is not None and (other.key.scope, other.key.tool) != (key.scope, key.tool):
             other = None
     if other is not None:
-        run.diverge(_sides(run, other, key, packed))
-    event = replace(_intent(run, spec, key, packed, given)[0], lost=True)
+        run.diverge(_sides(run, other, key, made.packed))
+    event = replace(_intent(run, key, made)[0], lost=True)
     admit(run, "call", key.tool)
     now = time.time_ns()
     return RecordedCall(run.emit(event), now, event, key, now)
@@ -238,21 +244,22 @@ def _accounted_for(losses: Losses) -> int:
     return count if known is losses else 0
 
 
-def _intent(
-    run: RunCore, spec: ToolSpec, key: CallKey, packed: Packed, given: Arguments
-) -> tuple[CallIntended, Asking | None]:
+def _intent(run: RunCore, key: CallKey, made: Identified) -> tuple[CallIntended, Asking | None]:
     """What is recorded of a call before it is made, and what it asks for."""
+    spec, packed = made.spec, made.packed
     outer = run.here().call
     event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
                          "wait" if spec.only_waits else spec.after_crash, None, len(packed),
                          key=nested_key(outer.idempotency_key if outer else "", key))  # fmt: skip
-    asking = asks(run, spec, event, given)
+    asking = asks(run, spec, event, made.shown)
+    if asking is not None and made.unkeyed:
+        why = Ambiguity(spec.name, "", where_of(made.origin), unkeyed=made.unkeyed)
+        run.stop(AmbiguousCallError(run.run_id, run.step, why, call_site()))
     # Whole, where somebody is to say yes to exactly these.
     small = packed if len(packed) <= ARGS_SIZE_MAX or asking is not None else None
     undo = "" if spec.undo is None else function_name(spec.undo)
     if undo:  # its arguments are all that the compensation will know of it
-        args, kwargs = _canonical(spec, *given)
-        small = pack([list(args), kwargs], f"{spec.name}(...)")
+        small = pack([list(made.shown[0]), dict(made.shown[1])], f"{spec.name}(...)")
     child = spec.child_id(event.idempotency_key(run.uid)) if spec.child_id else ""
     until = asking and asking.until
     loop = run.loop.place_of(key.scope)
@@ -301,35 +308,3 @@ def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
             exc = ToolError("resolved as failed", str(reason), "")
     run.failures.append(Failure(exc, call, settled.raised))
     raise exc from settled.cause
-
-
-@functools.lru_cache(maxsize=1024)
-def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, range]:
-    """The signature of a function, and how many arguments it takes by position alone."""
-    signature = inspect.signature(function)
-    kinds = inspect.Parameter
-    given = [p for p in signature.parameters.values() if p.kind <= kinds.POSITIONAL_OR_KEYWORD]
-    needed = [p for p in signature.parameters.values() if p.default is p.empty]
-    alone = all(p in given for p in needed)
-    return signature, range(len(needed), len(given) + 1) if alone else range(0)
-
-
-def _identity(spec: ToolSpec, given: Arguments, packed: Packed) -> bytes:
-    """The digest of what tells calls of the tool apart."""
-    if spec.identified_by is None:
-        return digest(packed)
-    return digest(pack_arguments(given[0][: spec.identified_by], {}, spec.name))
-
-
-def _canonical(spec: ToolSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-    """The same arguments by position or by name are the same arguments."""
-    if spec.waits:  # its function takes the call
-        return args, kwargs
-    try:
-        signature, alone = _signature(spec.function)
-        if not kwargs and len(args) in alone:
-            return args, kwargs  # as bind() would give them, which takes its time
-        bound = signature.bind(*args, **kwargs)
-    except (TypeError, ValueError):  # no signature to be had, or a call that is about to fail
-        return args, kwargs
-    return bound.args, bound.kwargs

@@ -46,7 +46,7 @@ from recovery._keys import call_scope
 from recovery._outside import cancel
 from recovery._relatives import is_child
 from recovery._stopping import Life
-from recovery._tool import Call, Scope, ToolSpec, function_name, is_async
+from recovery._tool import Arguments, Call, Scope, ToolSpec, function_name, is_async
 
 if TYPE_CHECKING:
     from recovery._core import RunCore
@@ -237,17 +237,21 @@ class Children:
                     self._asked[call] = lsn
 
     def call(
-        self, agent_fn: Callable[[Any], Any] | Runner, options: Mapping[str, Any]
-    ) -> tuple[ToolSpec, str]:
-        """How a call that starts a run of this agent is recorded, and the agent's name."""
+        self,
+        agent_fn: Callable[[Any], Any] | Runner,
+        task: Any,
+        name: str,
+        options: Mapping[str, Any],
+    ) -> tuple[ToolSpec, Arguments]:
+        """How a call that starts a run of this agent is recorded, and its arguments."""
         runner = self.runner(agent_fn, options)
-        name = function_name(runner.agent_fn)
+        agent = function_name(runner.agent_fn)
         if not self._run.is_async and is_async(runner.agent_fn) and asyncio._get_running_loop():
-            raise RuntimeError(f"{name} is async and needs a thread without an event loop")
+            raise RuntimeError(f"{agent} is async and needs a thread without an event loop")
         return ToolSpec(
             "child", partial(self._await, runner), "retry", raises=(ChildFailedError,), waits=True,
-            child_id=partial(child_run_id, self._run.run_id, name),
-        ), name  # fmt: skip
+            child_id=partial(child_run_id, self._run.run_id, agent), acts=runner.agent_fn,
+        ), ((agent, task, name), {})  # fmt: skip
 
     def _await(self, runner: Runner, run: RunCore, call: Call) -> Generator[Effect, Any, Any]:
         """The call: the child's result, whatever it takes."""

@@ -52,6 +52,72 @@ class Sides:
     differences: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Ambiguity:
+    """Why a call could be taken for another one: where the functions stand that make the two, and
+    the names of what they have captured and differ in; or the class of an object that nobody who
+    is asked for approval would know from others."""
+
+    tool: str
+    first: str
+    second: str
+    names: tuple[str, ...] = ()
+    unkeyed: str = ""
+
+
+class AmbiguousCallError(RecoveryError):
+    """A call that could be taken, after a crash, for another one. It was not made or recorded.
+
+    ``tool``; ``first`` and ``second``: file and line of the functions that make the two calls;
+    ``names``: the captured variables (or ``self``) in which they differ, none where the code does.
+    """
+
+    def __init__(self, run_id: str, step: int, what: Ambiguity, site: str) -> None:
+        self.run_id, self.tool, self.names = run_id, what.tool, what.names
+        self.first, self.second, self._unkeyed = what.first, what.second, what.unkeyed
+        super().__init__(
+            f"run {run_id!r}: a call in step {step} was not made, for after a crash it could be "
+            f"taken for another one ({site}).\n{self._why()}\nNothing of it was recorded. "
+            f"{self._ways_out()}"
+        )
+
+    def _why(self) -> str:
+        if self._unkeyed:
+            return (
+                f"  {self.tool} ({self.second}) needs approval, and nothing that is recorded or "
+                f"shown tells this object of class {self._unkeyed} from others."
+            )
+        if not self.first:
+            where = f" ({self.second})" if self.second else ""
+            return f"  It is the call of a lambda{where}, and an edit of that could not be seen."
+        both = f"  first: {self.tool} ({self.first})\n  now:   {self.tool} ({self.second})"
+        if not self.names:
+            why = "Both have this name and equal arguments, and are different functions:"
+        elif self.names == ("self",):
+            why = "Both have equal arguments, and belong to different objects:"
+        else:
+            names = ", ".join(self.names)
+            why = f"Both have equal arguments, and differ in what is not recorded: {names}."
+        return f"  {why}\n{both}"
+
+    def _ways_out(self) -> str:
+        if not self.first and not self._unkeyed:
+            return (
+                "Use a function with a name (def); or name it, tool(name=...)(lambda ...); or give "
+                "the call a call_id."
+            )
+        if self._unkeyed or self.names == ("self",):
+            return (
+                'Say what tells the objects apart: @tool(identity=["self.ATTRIBUTE", ...]); or an '
+                "attribute recovery_key of the object; or a name, tool(name=...)(object.method); "
+                "or a call_id."
+            )
+        return (
+            "Pass what they differ in as an argument; or give each a name, tool(name=...)(f); or "
+            "each call a call_id."
+        )
+
+
 class DivergenceError(RecoveryError):
     """The code does not do what the record says it did. Stopped before any new side effect.
 

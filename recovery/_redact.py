@@ -22,19 +22,20 @@ TEXTS_MAX = 1000  # that are looked for
 _PARTS_MAX = 100_000
 
 
-def check_redacted(function: Callable[..., Any], names: Sequence[str]) -> tuple[str, ...]:
+def check_parameters(
+    function: Callable[..., Any], names: Sequence[str], option: str = "redact"
+) -> tuple[str, ...]:
     """The names of parameters; TypeError or ValueError when the function has no such."""
     if isinstance(names, str):
-        raise TypeError(f"redact= is a sequence of names of parameters: redact=[{names!r}]")
-    parameters = inspect.signature(function).parameters
+        raise TypeError(f"{option}= is a sequence of names of parameters: {option}=[{names!r}]")
+    parameters = inspect.signature(getattr(function, "__func__", function)).parameters
     if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         for name in names:
-            if name not in parameters:
+            if (name.partition(".")[0] if option == "identity" else name) not in parameters:
+                shown = getattr(function, "__name__", function)
                 near = nearest(str(name), parameters)
                 hint = f". Did you mean {near[0]!r}?" if near else ""
-                raise ValueError(
-                    f"redact={name!r}: {function.__name__} has no such parameter{hint}"
-                )
+                raise ValueError(f"{option}={name!r}: {shown} has no such parameter{hint}")
     return tuple(names)
 
 

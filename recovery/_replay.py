@@ -20,6 +20,7 @@ from dataclasses import field
 from typing import Any
 
 from eventlog._dataclass import dataclass
+from recovery._alike import AlikeCalls
 from recovery._before_loop import BeforeLoop
 from recovery._earlier import Earlier
 from recovery._events import (
@@ -78,6 +79,7 @@ class Replay:
     # out of that order, the LSNs stand in _claimed until their turn comes.
     _open: deque[tuple[int, str]] = field(default_factory=deque)
     _claimed: set[int] = field(default_factory=set)
+    _alike: AlikeCalls | None = None  # what is unclaimed, by how it would be known now
     # Calls among which those are that are unclaimed.
     _left: deque[RecordedCall] = field(default_factory=deque)
 
@@ -176,6 +178,7 @@ class Replay:
             about.decided = None  # whoever has it made again has to ask again
 
     def _end_attempt(self, lsn: int) -> None:
+        self._alike = None
         calls, values = self.earlier.end_attempt(lsn)
         self._calls.update(calls)
         for key in values:
@@ -208,6 +211,11 @@ class Replay:
                 self.over(call.lsn)
         return call
 
+    @property
+    def has_unclaimed(self) -> bool:
+        """Whether there are recorded calls that have not been given out."""
+        return bool(self._calls)
+
     def claim_counterpart(self, key: CallKey) -> RecordedCall | None:
         """The recorded call before the loop in whose place this one is. Also given out once."""
         call = self.before_loop.counterpart(key, self._calls)
@@ -218,6 +226,19 @@ class Replay:
         passed = {*self.before_loop.passed(self._calls.values())}
         passed |= {lsn for lsn, value in self._values.values() if value.scope == step_scope(0)}
         self._claimed |= passed & {lsn for lsn, _ in self._open}
+
+    def claim_alike(
+        self, key: CallKey, digest_now: Callable[[Any], bytes | None]
+    ) -> RecordedCall | None:
+        """The first recorded call that the code of now would make by this identity.
+
+        It was recorded by another one: since then a parameter was made keyword-only, say, or was
+        given a default, or is redacted.
+        """
+        if self._alike is None:
+            self._alike = AlikeCalls(self._calls.values())
+        found = self._alike.find(key, digest_now)
+        return next((self.claim(one.key) for one in found if one.key in self._calls), None)
 
     def over(self, lsn: int) -> None:
         """The call has its outcome, which covers what was recorded inside it, and was claimed: it

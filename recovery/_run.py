@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import (
     AsyncIterator,
+    Awaitable,
     Callable,
     Coroutine,
     Iterable,
@@ -15,7 +16,7 @@ from collections.abc import (
 )
 from concurrent.futures import ALL_COMPLETED, Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, Unpack, overload
 
 from eventlog import EventLog
 from recovery._awaiting import Unawaited, noted
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from recovery._stream import Stream, SyncStream
 
 R = TypeVar("R")
+P = ParamSpec("P")
 F = TypeVar("F", bound=asyncio.Future[Any])
 
 LEAVE_S = 0.1  # for an agent function to end by itself when its run was stopped
@@ -266,8 +268,24 @@ class Run(_Drivers):
         for _, scope in tasks_of(self, asyncio.get_running_loop(), others):
             yield scope
 
+    @overload
     def call(
-        self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
+        self, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def call(
+        self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def call(  # type: ignore[overload-cannot-match]  # it is, by calls with a call_id
+        self, function: Callable[..., Awaitable[R]], /, *args: Any, call_id: str, **kwargs: Any
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def call(  # type: ignore[overload-cannot-match]  # it is, by calls with a call_id
+        self, function: Callable[..., R], /, *args: Any, call_id: str, **kwargs: Any
+    ) -> Coroutine[Any, Any, R]: ...
+    def call(
+        self, function: Callable[..., Any], /, *args: Any, call_id: Any = "", **kwargs: Any
     ) -> Coroutine[Any, Any, Any]:
         """Call a function, sync (in a thread) or async, so that it is never executed twice.
 
@@ -340,8 +358,7 @@ class Run(_Drivers):
         Raises ChildFailedError when the child failed. When it cannot go on (in doubt, stopped, ...)
         the run parks with a ChildParkedError as soon as its other calls have got to their end.
         """
-        spec, agent = self.children.call(agent_fn, options)
-        return await self.perform_async(spec, ((agent, task, name), {}), "")
+        return await self.perform_async(*self.children.call(agent_fn, task, name, options), "")
 
     @noted
     async def sleep(self, seconds: float) -> None:
@@ -444,8 +461,22 @@ class SyncRun(_Drivers):
     def alone(self) -> bool:
         return threading.current_thread() is self._home and not self.in_flight
 
+    @overload
     def call(
-        self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
+        self, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> R: ...
+    @overload
+    def call(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def call(  # type: ignore[overload-cannot-match]  # it is, by calls with a call_id
+        self, function: Callable[..., Awaitable[R]], /, *args: Any, call_id: str, **kwargs: Any
+    ) -> R: ...
+    @overload
+    def call(  # type: ignore[overload-cannot-match]  # the same
+        self, function: Callable[..., R], /, *args: Any, call_id: str, **kwargs: Any
+    ) -> R: ...
+    def call(
+        self, function: Callable[..., Any], /, *args: Any, call_id: Any = "", **kwargs: Any
     ) -> Any:
         """Call a function, sync or async, so that it is never executed twice; see ``Run.call``."""
         return self.perform_sync(spec_of(function), (args, kwargs), call_id)
@@ -479,8 +510,7 @@ class SyncRun(_Drivers):
 
         A plain agent runs in this thread, an async one in an event loop of its own.
         """
-        spec, agent = self.children.call(agent_fn, options)
-        return self.perform_sync(spec, ((agent, task, name), {}), "")
+        return self.perform_sync(*self.children.call(agent_fn, task, name, options), "")
 
     def sleep(self, seconds: float) -> None:
         """Sleep until ``seconds`` from when this line first ran; see ``Run.sleep``."""

@@ -21,6 +21,7 @@ from recovery._core import RunCore
 from recovery._drive import drive, drive_async
 from recovery._effects import Effect, Invoke
 from recovery._errors import RecoveryError
+from recovery._identity import plainly
 from recovery._model_data import pack_result
 from recovery._refused import refuse_result
 from recovery._tool import Arguments, ToolSpec, is_generator
@@ -71,6 +72,8 @@ class _Stream:
         self, run: RunCore, perform: Perform, spec: ToolSpec, given: Arguments, call_id: str
     ) -> None:
         self.replayed = True
+        if run.rules >= 2:
+            spec, given = plainly(spec, given)
         self._run, self._perform = run, perform
         self._spec, self._name, self._function = spec, spec.name, spec.function
         self._combine, self._split = spec.combine, spec.split

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from types import FunctionType, MethodType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -22,7 +23,7 @@ from typing import (
 from eventlog._dataclass import dataclass
 from recovery._declared import declare
 from recovery._options import check_names
-from recovery._redact import check_redacted
+from recovery._redact import check_parameters
 from recovery._retry import Retry
 from recovery._shorten import shorten
 from recovery._tool_options import checked
@@ -132,6 +133,13 @@ class ToolSpec:
     # Of a built-in call that does nothing but wait, and so is never in doubt: how many of its
     # arguments, from the first, tell such calls apart.
     identified_by: int | None = None
+    identity: tuple[str, ...] | Callable[..., Any] | None = None
+    # Whose code says what a call does, where that is not ``function``.
+    acts: Callable[..., Any] | None = None
+    # The class in whose body the function stands: called with an object of it first, it is that
+    # object's method.
+    owner: str = ""
+    bound: tuple[Any, ...] = ()  # arguments that partials have bound
 
     @property
     def only_waits(self) -> bool:
@@ -158,7 +166,8 @@ class Scope:
     """
 
     __slots__ = (
-        "__weakref__", "_counts", "call", "calls", "metered", "outer", "over", "path", "raised",
+        "__weakref__", "_counts", "call", "calls", "metered", "origins", "outer", "over", "path",
+        "raised",
         "run", "stopped",
     )  # fmt: skip
 
@@ -174,6 +183,7 @@ class Scope:
         self.metered = False  # whether a call made here said what it used
         self.raised = 0  # attempts at the call that have raised before this one
         self._counts: dict[object, int] = {}
+        self.origins: dict[object, Any] = {}  # by call: what makes it, see _captured
 
     @property
     def used(self) -> bool:
@@ -236,6 +246,12 @@ class ToolOptions(TypedDict, total=False):
     equal ones, so the call is known again. Texts of 4 characters or more in them are removed from
     recorded exceptions, too. What the tool returns is recorded as ever.
 
+    ``identity``: what tells calls of the tool apart, in place of all its arguments: names of
+    parameters, or of what is in them (``["url", "request.body"]``, ``["self.account"]`` of a
+    method), or a function of the arguments (of a method, of the object first), which gives a value
+    that can be carried. The other arguments are recorded and not compared. A call that needs
+    approval is known by all its arguments besides.
+
     ``usage``: a function from what the tool returned to the Usage of the call, for budgets and
     progress. Replies of the shapes of OpenAI and Anthropic are known without it.
 
@@ -256,6 +272,7 @@ class ToolOptions(TypedDict, total=False):
     on_timeout: WhenCut
     undo: Undo
     redact: Sequence[str]
+    identity: Sequence[str] | Callable[..., Any]
     usage: Callable[[Any], Usage]
     combine: Combine
     split: Split
@@ -267,6 +284,10 @@ def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
     """The spec of a function, or of a tool that is to differ in these options."""
     check_names("@tool", options, ToolOptions.__annotations__)
     spec = spec_of(function)
+    if isinstance(function, functools.partial):  # of a tool, maybe
+        spec = replace(spec_of(_inside(function)), function=function, owner="")
+    elif spec.function is function:
+        spec = replace(spec, owner=_class_around(function))
     given: dict[str, Any] = {"name": spec.name} | dict(options)
     checked(given)
     if "after_crash" in given:
@@ -275,8 +296,12 @@ def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
         given["after_crash"] = "reconcile"
     if is_async(given.get("needs_approval", bool)):
         raise TypeError("needs_approval= is a plain function of the Call, not an async one")
-    if "redact" in given:
-        given["redact"] = check_redacted(spec.function, given["redact"])
+    if is_async(given.get("identity", bool)):
+        raise TypeError("identity= is a plain function of the arguments, not an async one")
+    for option in ("redact", "identity"):
+        names = given.get(option)
+        if names is not None and not (option == "identity" and callable(names)):
+            given[option] = check_parameters(_inside(spec.function), names, option)
     return replace(spec, **given)
 
 
@@ -297,7 +322,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
     makes another of it that differs in these options: for one call, or one agent.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Any) -> Any:
+        if isinstance(function, classmethod | staticmethod):
+            return type(function)(decorate(function.__func__))
         if not callable(function):
             what = (
                 f"a {type(function).__name__}" if isinstance(function, property) else repr(function)
@@ -371,6 +398,8 @@ def spec_of(function: Callable[..., Any]) -> ToolSpec:
     """The spec of a tool; for any other function that of a side effect that parks."""
     spec = getattr(function, "tool_spec", None)
     if isinstance(spec, ToolSpec):
+        if type(function) is MethodType:
+            return replace(spec, function=MethodType(spec.function, function.__self__), owner="")
         return spec
     if not callable(function):
         raise _no_function(function)
@@ -391,22 +420,33 @@ def _no_function(given: Any) -> TypeError:
 
 def function_name(function: Callable[..., Any]) -> str:
     """The name under which calls of a function are recorded."""
+    function = _inside(function)
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What partials are made of."""
     while isinstance(function, functools.partial):
         function = function.func
-    return getattr(function, "__name__", None) or type(function).__name__
+    return function
+
+
+def _class_around(function: Callable[..., Any]) -> str:
+    """The class in whose body a function stands, "" if in none."""
+    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+    is_function = isinstance(function, FunctionType)
+    return owner if is_function and not owner.endswith("<locals>") else ""
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
     """Whether calling the function runs none of its code yet, for it generates."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _inside(function)
     return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling the function gives something to await."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _inside(function)
     if inspect.iscoroutinefunction(function):
         return True
     called = getattr(function, "__call__", None)  # noqa: B004 - an object whose call is async

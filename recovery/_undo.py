@@ -62,7 +62,7 @@ def undo_call(run: RunCore, known: dict[str, ToolSpec]) -> ToolSpec:
         )
 
     return ToolSpec(UNDO_CALL, undo_async if run.is_async else undo_sync, "retry",
-                    raises=(UndoError,))  # fmt: skip
+                    raises=(UndoError,), acts=undo_call)  # fmt: skip
 
 
 def prepare(run: RunCore, since: int, tools: Iterable[Callable[..., Any]]) -> ToolSpec:
@@ -120,8 +120,9 @@ def _compensating(spec: ToolSpec, call: Call, outcome: Any) -> ToolSpec:
     async def compensate_async(*args: Any, **kwargs: Any) -> Any:
         return await function(call, outcome)
 
-    return replace(policy, name=f"{UNDO_PREFIX}{call.tool}", undo=None,
-                   function=compensate_async if is_async(function) else compensate)  # fmt: skip
+    return replace(policy, name=f"{UNDO_PREFIX}{call.tool}", undo=None, identity=None, owner="",
+                   function=compensate_async if is_async(function) else compensate,
+                   acts=undo_call)  # fmt: skip
 
 
 def read_plan(run: RunCore, plan: Undoing, known: dict[str, ToolSpec]) -> list[Made]:

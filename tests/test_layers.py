@@ -54,6 +54,7 @@ PURE = {
     "recovery._events",
     "recovery._recorded",
     "recovery._replay",
+    "recovery._alike",
     "recovery._earlier",
     "recovery._before_loop",
     "recovery._run_state",

@@ -21,6 +21,7 @@ from eventlog.testing import Crash, SimulatedDisk
 from recovery._agent import RecoverableAgent
 from recovery._checkpoint import CheckpointStore
 from recovery._events import RunFinished
+from recovery._identity import known_by, plainly
 from recovery._keys import UNDO_CALL
 from recovery._run import Run, SyncRun
 from recovery._stream import combined
@@ -34,7 +35,7 @@ from recovery._tool import (
     is_async,
     is_generator,
 )  # fmt: skip
-from recovery._values import OutcomeUnknown, digest, pack, pack_arguments, unpack
+from recovery._values import OutcomeUnknown, pack, unpack
 from recovery.stores.protocol import LogStore
 from recovery.testing._code import wrapped
 from recovery.testing._waits import Waits
@@ -244,22 +245,22 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
         async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
             number = self.life.begin_call(spec.name)
             try:
-                result = await super().perform_async(_seen(spec), given, call_id)
+                result = await super().perform_async(*_seen(self, spec, given), call_id)
                 self.life.waits.ended(spec, given, result)
-                return self._served(spec, result)
+                return self._served(result)
             finally:
                 self.life.active.pop(number, None)
 
         def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
             number = self.life.begin_call(spec.name)
             try:
-                return self._served(spec, super().perform_sync(_seen(spec), given, call_id))
+                return self._served(super().perform_sync(*_seen(self, spec, given), call_id))
             finally:
                 self.life.active.pop(number, None)
 
         def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
             self.life.goes_on()
-            return super().open_stream(_seen(spec), given, call_id)
+            return super().open_stream(*_seen(self, spec, given), call_id)
 
         def next_step(self) -> int:
             self.life.goes_on()
@@ -273,9 +274,9 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
                 self.life.final = _kept(result), _kept(self.state), _kept(list(self.messages))
             return cast(RunFinished, super().finish(result))
 
-        def _served(self, spec: ToolSpec, result: Any) -> Any:
+        def _served(self, result: Any) -> Any:
             if isinstance(result, OutcomeUnknown):
-                self.life.reported.add(spec.name)
+                self.life.reported.add(result.tool)
             return result
 
         def _value(self, name: str, ask: Callable[[], Any]) -> Any:
@@ -336,13 +337,15 @@ def observe(agent: RecoverableAgent, life: Life) -> None:
     agent._child = child  # type: ignore[method-assign]
 
 
-def _seen(spec: ToolSpec) -> ToolSpec:
+def _seen(run: Any, spec: ToolSpec, given: Arguments) -> tuple[ToolSpec, Arguments]:
+    if run.rules >= 2:
+        spec, given = plainly(spec, given)
     if spec.waits or spec.name == UNDO_CALL:  # it does nothing outside
-        return spec
+        return spec, given
     try:
-        return _seen_cached(spec)
+        return _seen_cached(spec), given
     except TypeError:  # a function that cannot be hashed
-        return cast(ToolSpec, cast(Any, _seen_cached).__wrapped__(spec))
+        return cast(ToolSpec, cast(Any, _seen_cached).__wrapped__(spec)), given
 
 
 @functools.lru_cache(maxsize=1024)
@@ -375,7 +378,7 @@ def _seen_cached(spec: ToolSpec) -> ToolSpec:
             life.leave(made, result)
             return result
 
-    return replace(spec, function=body)
+    return replace(spec, function=body, acts=spec.acts or function)
 
 
 def _seen_generator(spec: ToolSpec) -> Callable[..., Any]:
@@ -416,7 +419,7 @@ def shown(spec: ToolSpec, call: Call) -> tuple[str, object]:
     if spec.repeatable:  # its arguments may be a whole conversation, and nobody compares them
         return spec.name, spec.name
     text = f"{spec.name}({_arguments(call.args, call.kwargs)})"
-    return text, (spec.name, digest(pack_arguments(call.args, call.kwargs, "")))
+    return text, (spec.name, known_by(spec, (call.args, call.kwargs)))
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

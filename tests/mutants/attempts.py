@@ -218,7 +218,13 @@ MUTANTS = [
     Mutant(
         "policy-of-the-agent-ignored",
         "after_crash= of an agent changes nothing.",
-        [Edit(CALL, "    spec = run.settings.adapted(spec)\n", "")],
+        [
+            Edit(
+                "recovery/_identity.py",
+                "    spec = run.settings.adapted(spec)\n    if spec.waits:",
+                "    if spec.waits:",
+            )
+        ],
         [TRIED + "test_an_agent_can_decide_for_its_tools"],
     ),
     Mutant(

@@ -28,9 +28,9 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "    return call_of(run, run.emit(event), event, given, (1, time.time_ns()))",
+                "    return call_of(run, run.emit(event), event, made.shown,",
                 "    run.late = event\n"
-                "    return call_of(run, run._log.last_lsn + 1, event, given, (1, time.time_ns()))",
+                "    return call_of(run, run._log.last_lsn + 1, event, made.shown,",
             ),
             Edit(
                 ATTEMPTS,
@@ -202,8 +202,8 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))",
-                'CallKey(scope.path, spec.name, call_id, b"")',
+                "CallKey(scope.path, spec.name, made.call_id, made.digest)",
+                'CallKey(scope.path, spec.name, made.call_id, b"")',
             )
         ],
         [SEEDED + "test_the_same_call_with_other_arguments_is_not_served_the_old_result"],
@@ -258,8 +258,8 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))",
-                'CallKey(scope.path, spec.name, "", digest(packed))',
+                "CallKey(scope.path, spec.name, made.call_id, made.digest)",
+                'CallKey(scope.path, spec.name, "", made.digest)',
             )
         ],
         [AGENT + "test_the_same_call_id_with_other_arguments_is_shown_side_by_side"],
@@ -270,8 +270,8 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "CallKey(scope.path, spec.name, call_id, _identity(spec, given, packed))",
-                'CallKey("1", spec.name, call_id, digest(packed))',
+                "CallKey(scope.path, spec.name, made.call_id, made.digest)",
+                'CallKey("1", spec.name, made.call_id, made.digest)',
             )
         ],
         [RARE],

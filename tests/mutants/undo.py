@@ -141,8 +141,8 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "        small = pack([list(args), kwargs]",
-                "        pack([list(args), kwargs]",
+                "        small = pack([list(made.shown[0])",
+                "        pack([list(made.shown[0])",
             )
         ],
         [UNDOES + "test_arguments_of_any_size_and_messages_are_recorded_whole"],

@@ -136,7 +136,7 @@ MUTANTS = [
     Mutant(
         "secret-in-the-cause",
         "What a redacted tool raised is chained to what the agent gets, and recorded with it.",
-        [Edit(CALL, "    return replace(settled, cause=None)\n", "    return settled\n")],
+        [Edit(CALL, "replace(settled, cause=None) if made.spec.redact else settled", "settled")],
         [SECRETS + "test_a_secret_is_in_no_file_and_in_no_text"],
     ),
     Mutant(
@@ -149,7 +149,7 @@ MUTANTS = [
     Mutant(
         "placeholders-for-the-tool",
         "A tool with a redacted argument is called with the placeholder.",
-        [Edit(CALL, "    run.secrets.keep(call.lsn, true)\n", "")],
+        [Edit(CALL, "    run.secrets.keep(call.lsn, made.given)\n", "")],
         [SECRETS + "test_retries_in_another_process_have_the_true_arguments"],
     ),
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, assert_type
 
 from eventlog import EventLog, LogReader, Record, Snapshot
@@ -101,6 +102,54 @@ class Mailer:
 
 
 assert_type(tool(Mailer().send)("you"), str)
+
+
+class Mailbox:
+    """Tools in a class."""
+
+    account = "work"
+
+    @tool(identity=["self.account", "to"])
+    def send(self, to: str) -> str:
+        return to
+
+    @tool(identity=lambda self, to: self.account)
+    async def later(self, to: str) -> str:
+        return to
+
+    @classmethod
+    @tool
+    def of(cls, to: str) -> int:
+        return len(to)
+
+    @staticmethod
+    @tool
+    async def count(to: str) -> int:
+        return len(to)
+
+
+async def calls_keep_their_types(run: Run, box: Mailbox, tools: dict[str, Any]) -> None:
+    assert_type(await run.call(send_email, "you", "hello", cc=["me"]), str)
+    assert_type(await run.call(send_email, "you", "hello", call_id="c1"), str)
+    assert_type(await run.call(search, "otters"), list[str])
+    assert_type(await run.call(search, "otters", call_id="c1"), list[str])
+    assert_type(await run.call(partial(send_email, "you"), "hello"), str)
+    assert_type(await run.call(box.send, "you"), str)
+    assert_type(await run.call(box.later, "you"), str)
+    assert_type(await box.later("you"), str)
+    assert_type(await run.call(Mailbox.of, "you"), int)
+    assert_type(await run.call(Mailbox.count, "you"), int)
+    await run.call(tools["any"], 1, **tools)
+    await run.call(send_email, "you")  # type: ignore[call-overload]
+    await run.call(send_email, "you", 5)  # type: ignore[call-overload]
+    await run.call(box.send)  # type: ignore[call-overload]
+    await run.call(box.later, to=5)  # type: ignore[call-overload]
+
+
+def plain_calls_keep_their_types(run: SyncRun) -> None:
+    assert_type(run.call(send_email, "you", "hello"), str)
+    assert_type(run.call(search, "otters"), list[str])
+    run.call(search, 5)  # type: ignore[call-overload]
 
 
 # -- agents

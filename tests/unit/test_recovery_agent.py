@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -224,7 +224,7 @@ def test_a_recorded_failure_that_the_agent_lets_through_ends_the_run(how):
                 async with asyncio.TaskGroup() as group:
                     group.create_task(run.call(refuse, 1))
             case "after others":
-                first = await asyncio.gather(run.call(refuse, 1), return_exceptions=True)
+                first: Any = await asyncio.gather(run.call(refuse, 1), return_exceptions=True)
                 await asyncio.gather(run.call(refuse, 2), return_exceptions=True)
                 raise first[0]
         return "went on"
@@ -314,7 +314,7 @@ def dying(what: Any) -> str:
 
 
 async def in_doubt_agent(run: Run) -> Any:
-    answer = await run.call(in_doubt_agent.tool, "x")  # type: ignore[attr-defined]
+    answer = await run.call(cast(Any, in_doubt_agent).tool, "x")
     return [answer if not isinstance(answer, OutcomeUnknown) else "unknown", str(answer)]
 
 
@@ -350,7 +350,7 @@ def test_a_call_in_doubt_parks_the_run_until_it_is_resolved(resolution, result, 
 
 
 def test_all_calls_in_doubt_are_shown_at_once():
-    async def agent(run: Run) -> list[Any]:
+    async def agent(run: Run) -> Any:
         calls = [run.call(both, n) for n in (1, 2)]
         return await asyncio.gather(*calls)
 
@@ -376,7 +376,7 @@ def test_report_gives_the_agent_the_same_outcome_unknown_ever_after():
     store = in_doubt(after_crash="report")
 
     async def agent(run: Run) -> Any:
-        answer = await run.call(in_doubt_agent.tool, "x")  # type: ignore[attr-defined]
+        answer = await run.call(cast(Any, in_doubt_agent).tool, "x")
         assert isinstance(answer, OutcomeUnknown)
         assert (answer.tool, answer.idempotency_key) == ("dying", keys[0])
         executed[answer] += 1

@@ -175,7 +175,7 @@ def test_a_changed_message_can_be_accepted() -> None:
 
     async def agent(run: Run) -> Any:
         run.messages.append({"role": "user", "content": texts.pop(0)})
-        await run.call(post, len(texts))
+        await run.call(post, str(len(texts)))
         if len(texts) > 1:
             raise RuntimeError("dies")
         return run.messages[0]["content"]

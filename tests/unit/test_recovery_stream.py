@@ -443,7 +443,7 @@ def test_a_stream_that_was_left_open_stops_the_run_at_what_comes_next(then):
             break  # left here
         match then:
             case "call":
-                await run.call(lambda: did.append("called"))
+                await run.call(did.append, "called")
             case "now":
                 run.now()
             case "message":
@@ -465,7 +465,7 @@ def test_a_stream_that_was_left_open_stops_the_run_at_what_comes_next(then):
 def test_a_plain_stream_that_was_left_open_stops_the_run():
     def agent(run: SyncRun) -> Any:
         for _ in run.stream(words):
-            run.call(lambda: did.append("called"))
+            run.call(did.append, "called")
 
     with pytest.raises(RecoveryError, match=r"was open"):
         start(agent)
@@ -568,7 +568,7 @@ def test_other_tasks_may_act_while_a_stream_is_open():
 
         async def other() -> Any:
             await gate.wait()
-            return await run.call(lambda: "other")
+            return await run.call(str, "other")
 
         task = asyncio.ensure_future(other())
         async with run.stream(words_async) as stream:
@@ -622,7 +622,7 @@ def test_a_stream_of_a_stream():
                 seen.append(chunk)
                 if len(seen) == 2:
                     break
-        return [stream.result, await run.call(lambda: "after")]
+        return [stream.result, await run.call(str, "after")]
 
     assert start(agent) == ["A B ", "after"]
     assert did == ["a", "b"]

@@ -144,7 +144,7 @@ class _Visits:
             executed = True
             return await visit()
 
-        spec = ToolSpec(f"node {self.node_id}", function, self.after_crash)
+        spec = ToolSpec(f"node {self.node_id}", function, self.after_crash, acts=_as_recorded)
         try:
             return _as_recorded(await self.run.perform_async(spec, ((), {}), call_id)), executed
         except RefusedValueError as exc:
@@ -252,7 +252,7 @@ class _LLM(_Standin):
         async def function(*_: Any) -> Any:
             return recordable(await self._real.acomplete(*args, **kwargs))
 
-        spec = ToolSpec("llm.acomplete", function, "retry")
+        spec = ToolSpec("llm.acomplete", function, "retry", acts=_LLM.acomplete)
         given = (plain(args), plain(kwargs)), dict[str, Any]()
         return self._answer(await self._run.perform_async(spec, given, ""))
 
@@ -262,7 +262,7 @@ class _LLM(_Standin):
         def function(*_: Any) -> Any:
             return recordable(self._real.complete(*args, **kwargs))
 
-        spec = ToolSpec("llm.complete", function, "retry")
+        spec = ToolSpec("llm.complete", function, "retry", acts=_LLM.complete)
         given = (plain(args), plain(kwargs)), dict[str, Any]()
         return self._answer(self._run.perform_sync(spec, given, ""))
 
