@@ -18,6 +18,7 @@ from typing import Any, cast
 import pytest
 
 import recovery._agent
+import recovery._agent_errors
 from recovery import (
     AmbiguousCallError,
     ApprovalDeniedError,
@@ -44,7 +45,7 @@ done: list[Any] = []  # what took place outside
 @pytest.fixture(autouse=True)
 def _fresh_world(monkeypatch: pytest.MonkeyPatch) -> None:
     done.clear()
-    monkeypatch.setattr(recovery._agent, "BACKOFF_S", 0.0)
+    monkeypatch.setattr(recovery._agent_errors, "BACKOFF_S", 0.0)
 
 
 @pytest.fixture(params=["memory", "file"])
