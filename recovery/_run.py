@@ -33,6 +33,7 @@ from recovery._history import History
 from recovery._invoking import invoke, invoke_sync
 from recovery._keys import step_of
 from recovery._settings import ChildOptions, Settings
+from recovery._steps import Steps, SyncSteps
 from recovery._together import commit_together
 from recovery._tool import (
     Arguments,
@@ -423,36 +424,7 @@ class Run(_Drivers):
         last checkpoint. Local variables are fresh then, unless ``checkpoint_every_n`` is None.
         """
         self.claim_steps()
-        return _Steps(self)
-
-
-class _Steps:
-    # Not an async generator: the step is to be set in the context of whoever iterates.
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def __aiter__(self) -> _Steps:
-        return self
-
-    async def __anext__(self) -> int:
-        return self._run.next_step()
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError("this agent is async: write `async for step in run.steps()`")
-
-
-class _SyncSteps:
-    def __init__(self, run: SyncRun) -> None:
-        self._run = run
-
-    def __iter__(self) -> _SyncSteps:
-        return self
-
-    def __next__(self) -> int:
-        return self._run.next_step()
-
-    def __aiter__(self) -> NoReturn:
-        raise TypeError("this agent is a plain function: write `for step in run.steps()`")
+        return Steps(self)
 
 
 class SyncRun(_Drivers):
@@ -542,4 +514,4 @@ class SyncRun(_Drivers):
     def steps(self) -> Iterator[int]:
         """The steps of the run, numbered from 1, without end; see ``Run.steps``."""
         self.claim_steps()
-        return _SyncSteps(self)
+        return SyncSteps(self)
