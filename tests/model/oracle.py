@@ -451,9 +451,11 @@ class _Oracle:
         frame.used[key] += 1
         count = frame.used[key]
         memo: dict[str, list[Any]] = frame.memo.setdefault(f"{key} {count}", [{}])[0]
-        if count > len(held):
-            held.append(make(memo))
-        return cast(T, held[count - 1])
+        if count <= len(held):
+            return cast(T, held[count - 1])
+        made = make(memo)
+        held.append(made)
+        return made
 
     def child(self, number: int, task: Any) -> list[str]:
         try:

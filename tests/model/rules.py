@@ -32,6 +32,7 @@ from tests.model.world import RUN
 
 ENDINGS_MAX = 800
 CPU_S = 15.0
+UNRECORDABLE = "a result that cannot be recorded"
 AMBIGUOUS = ("method", "closure", "lambda")
 
 
@@ -96,7 +97,7 @@ def refusable(program: l.Program) -> set[str]:
         if isinstance(one, l.Call) and one.how in AMBIGUOUS and not one.call_id:
             found.add(one.how)
         if isinstance(one, l.Tool) and one.shape == "strange":
-            found.add("a result that cannot be recorded")
+            found.add(UNRECORDABLE)
         if isinstance(one, l.Par) and one.kind == "wait":
             found.add("a set of tasks")
         if isinstance(one, l.Child) and one.how == "partial":
@@ -168,7 +169,7 @@ class _Judge:
                 self.compare(lived, found)
             case "diverged" if not (refusals and lived.warned):
                 self.add("divergence", lived, f"unchanged code diverged: {end.error}")
-            case "raised" if not (refusals and not lived.faulty):
+            case "raised" if not (refusals and (UNRECORDABLE in refusals or not lived.faulty)):
                 self.add("error", lived, f"{type(end.error).__name__}: {end.error}")
             case "stuck" | "died" | "parked":
                 self.add("error", lived, f"{end.how}, for ever: {end.error}")

@@ -107,7 +107,7 @@ class World:
         if key in self.replies:
             if tool is None:  # of an undo
                 return Resolution.outcome(self.replies[key])
-            if _is_plain(tool):
+            if _is_plain(tool) and tool.shape != "strange":
                 return Resolution.outcome(v.shaped(tool.shape, self.replies[key]))
             return self.give_up(call.tool)
         return Resolution.retry() if self.settled[key] <= PATIENCE else self.give_up(call.tool)
