@@ -33,9 +33,9 @@ class Where:
 
 
 FEATURES = {
-    "methods": "tools that are methods",
+    "methods": "tools that are methods, and partials of tools",
     "nameless": "closures and lambdas, which their arguments do not tell apart",
-    "sets": "asyncio.wait, whose set of tasks has no order",
+    "sets": "asyncio.wait and as_completed, beside sleeps of the coroutines' own",
     "unrecordable": "results that no log can hold",
     "nested": "tools that make calls",
     "prologue": "code before the loop that reads state or messages",
@@ -197,8 +197,8 @@ class Generator:
 
     def hows(self) -> list[str]:
         """The ways in which people write a call."""
-        found = ["call", "call", "call", "direct", "partial"]
-        found += [] if "methods" in self.without else ["method"]
+        found = ["call", "call", "call", "direct"]
+        found += [] if "methods" in self.without else ["partial", "partial", "method"]
         return found + ([] if "nameless" in self.without else ["closure", "lambda"])
 
     def fan(self, where: Where) -> list[l.Term]:
@@ -289,8 +289,8 @@ class Generator:
         return l.Branch(self.rng.choice((0, 0, 0, 1, 2)), tuple(body), value)
 
     def par(self, where: Where) -> list[l.Term]:
-        kinds = ["gather", "gather", "careful", "group", "completed"]
-        kinds += ["wait"] if "sets" not in self.without else []
+        kinds = ["gather", "gather", "careful", "group"]
+        kinds += ["wait", "completed"] if "sets" not in self.without else []
         branches = tuple(self.branch(where) for _ in range(self.rng.choice((2, 2, 3))))
         var = self.name()
         made = l.Par(var, self.rng.choice(kinds), branches)
@@ -385,7 +385,9 @@ class Generator:
             after,
             rng.choice((1, 1, 1, 2, 3)),
             0 if sync else timeout,
-            rng.choice(("", "fail", "in_doubt")) if timeout and not sync else "",
+            rng.choice(("", "fail", "in_doubt"))
+            if timeout and after != "retry" and not sync
+            else "",
             any(isinstance(one, l.Trouble) and one.kind == "DeclaredError" for one in body),
             not sync and self.chance(0.12),
             0,
