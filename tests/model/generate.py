@@ -371,6 +371,8 @@ class Generator:
         if self.chance(0.5):
             body.append(l.Sleep(rng.choice((1, 2, 30)) if timeout else rng.choice((1, 3)), True))
         sync = self.chance(0.15)
+        if sync:  # in virtual time its sleep would hold up the others
+            body = [one for one in body if not isinstance(one, l.Sleep)]
         shape = (
             "strange"
             if "unrecordable" not in self.without and self.chance(0.1)

@@ -298,9 +298,9 @@ class _Oracle:
             raise Late(self.now)
 
     def is_open(self, term: Any) -> bool:
-        """Whether how long it takes is up to people."""
+        """Whether how long it takes is up to people, or to what of a sleep was over before."""
         for one in l.walk(term):
-            if isinstance(one, l.Wait | l.Race):
+            if isinstance(one, l.Wait | l.Race) or (isinstance(one, l.Sleep) and not one.own):
                 return True
             if isinstance(one, l.Call):
                 tool = self.program.tools[one.tool]
@@ -367,7 +367,7 @@ class _Oracle:
         began, ended, found = self.now, [self.now], list[Any]()
         late: Late | None = None
         raised: list[RaisedError] = []
-        before = Counter(self.must)
+        before, spent = Counter(self.must), set(self.spent)
         self.beside += len(par.branches) - 1
         for branch in par.branches:
             self.now = began
@@ -399,6 +399,7 @@ class _Oracle:
             # How far the others came is not known.
             self.may += self.must - before
             self.must = before
+            self.spent = spent | (self.spent & (self.facts.taken or set()))
             raise RaisedError("ExceptionGroup") if par.kind == "group" else self.pick(raised)
         if par.kind in ("completed", "wait"):
             return list(self.pick(list(permutations(found))))
@@ -515,7 +516,7 @@ class _Oracle:
 
     def attempt(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]]) -> Any:
         fails = tool.on_timeout == "fail" or (tool.after_crash == "retry" and not tool.on_timeout)
-        if not tool.timeout or (not fails and (self.facts.faulty or self.is_open(tool.body))):
+        if not tool.timeout or not fails:  # what is in doubt, somebody settles
             return self.result(tool, self.body_of(tool, arg, memo))
         if not self.facts.faulty and not self.is_open(tool.body):
             deadline = self.now + tool.timeout

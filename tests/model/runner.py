@@ -37,7 +37,7 @@ from tests.model.process import Process, Store
 from tests.model.world import RUN, World
 
 LIVES_MAX = 40
-RAISES_MAX = 8  # so often people run an agent again that raises
+RAISES_MAX = 20  # so often people run an agent again that raises
 STUCK_S = 8_000.0
 TASK = "task"
 _numbers = itertools.count()

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.model.corpus_files import HERE, read
-from tests.model.generate import FEATURES
 from tests.model.hunt import Hunt
 from tests.model.printer import printed
 from tests.model.rules import judged
@@ -23,15 +22,23 @@ from tests.model.table import table_lines
 CASES = sorted(HERE.glob("*.json"))
 
 # Programs with these break a rule today (which one, the corpus says): they are drawn once it holds.
-WITHOUT = frozenset(FEATURES) - {"race"}
+TODAY = frozenset({"prologue", "methods", "nameless", "sets"})
+WITHOUT = {  # a race that a crash turns round, inside of which calls are nested, may diverge
+    "nested": TODAY | {"race"},
+    "races": TODAY | {"nested", "graph"},
+}
 
 
-def hunt(seed: int, programs: int, figures: Any, sweep: str) -> Hunt:
-    made, began = Hunt(seed, WITHOUT), time.perf_counter()
+def hunt(seed: int, without: str, programs: int, figures: Any, sweep: str) -> Hunt:
+    made, began = Hunt(seed, WITHOUT[without]), time.perf_counter()
     for number in range(programs):
         for case, found in made.cases(number, schedules=5):
             what = [f"{one.rule}: {one.what}" for one in found.findings]
-            again = f"python -m tests.model --seed {seed} --first {number} --programs 1 --shrink"
+            left_out = " ".join(sorted(WITHOUT[without]))
+            again = (
+                f"python -m tests.model --seed {seed} --first {number} --programs 1 --shrink "
+                f"--without {left_out}"
+            )
             assert not what, f"{what}\n{printed(case.program)}\n{case.schedule}\n{again}"
     counts = made.counts
     figures.add(
@@ -47,13 +54,17 @@ def hunt(seed: int, programs: int, figures: Any, sweep: str) -> Hunt:
     return made
 
 
-def test_what_programs_do_is_what_they_say(rng: random.Random, figures: Any) -> None:
-    hunt(rng.getrandbits(32), 60, figures, "programs, quick")
+@pytest.mark.parametrize("without", WITHOUT)
+def test_what_programs_do_is_what_they_say(without: str, rng: random.Random, figures: Any) -> None:
+    hunt(rng.getrandbits(32), without, 25, figures, "programs, quick")
 
 
 @pytest.mark.crash
-def test_what_many_programs_do_is_what_they_say(rng: random.Random, figures: Any) -> None:
-    made = hunt(rng.getrandbits(32), 1500, figures, "programs")
+@pytest.mark.parametrize("without", WITHOUT)
+def test_what_many_programs_do_is_what_they_say(
+    without: str, rng: random.Random, figures: Any
+) -> None:
+    made = hunt(rng.getrandbits(32), without, 700, figures, "programs")
     print("\n".join(table_lines(made.table)))
 
 
