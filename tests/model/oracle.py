@@ -503,7 +503,7 @@ class _Oracle:
         if tool.name in self.facts.given_up and self.pick((False, True)):
             self.perhaps_called(tool, arg)
             raise RaisedError("ToolError")
-        unknown = tool.timeout or self.facts.faulty or self.unsure
+        unknown = tool.timeout or self.facts.faulty or self.unsure or tool.shape == "strange"
         if tool.after_crash == "report" and unknown and self.pick((False, True)):
             self.perhaps_called(tool, arg)
             return True
