@@ -105,7 +105,8 @@ class Process:
                     self.die("die at disk call")
                 case s.Break(error=error):
                     self.hit["disk error"] += 1
-                    verb = VERBS.get(name, name)
+                    directory = name == "sync" and hasattr(call.__self__, "entries")  # type: ignore[attr-defined]
+                    verb = "sync directory" if directory else VERBS.get(name, name)
                     self.disk.fail_at(verb, 0, getattr(errno, error))
         made = name in ("open", "make_directory", "open_directory")
         result = call(*args, **kwargs)
@@ -113,7 +114,7 @@ class Process:
 
 
 CHANGING = {"pwrite", "sync", "truncate", "publish", "replace", "remove", "move", "delete"}
-VERBS = {"pwrite": "write"}
+VERBS = {"pwrite": "write", "open": "create", "move": "rename", "delete": "remove directory"}
 
 
 class _Proxy:
