@@ -100,7 +100,7 @@ async def search(query: str) -> list[dict[str, Any]]:
     return next(found for word, found in FOUND.items() if word in query)
 
 
-@tool(after_crash="retry", retry=Retry(attempts=3, delay_s=0.5, jitter=False))
+@tool(after_crash="retry", retry=Retry(attempts=3, delay_s=0.5, jitter=0))
 async def weather(city: str) -> dict[str, Any]:
     """Refused once."""
     await asyncio.sleep(0.2)
