@@ -300,7 +300,7 @@ def test_a_failed_run_says_how_it_can_go_on(place: Place) -> None:
     done = place.resume("refused", "--store", "runs")
     assert done.code == 1 and raw(done.err) == []
     assert "failed" in done.err and "money" in done.err
-    assert "next: recovery resolve run" in done.err
+    assert "recovery retry run" in done.err and "recovery resolve run" in done.err
     lsn = status(place.store, "run").failed_call
     assert place.recovery("resolve", "run", f"refuse#{lsn}", "--outcome", "7").code == 0
     assert place.resume("refused", "--store", "runs").out == "7\n"

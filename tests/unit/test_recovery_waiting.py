@@ -498,8 +498,11 @@ def test_a_live_run_ends_at_the_next_thing_that_it_does(store: CheckpointStore, 
 
 
 def test_a_run_that_waits_is_ended(store: CheckpointStore, go: Any) -> None:
+    def cancel_it() -> None:
+        cancel(store, RUN)
+
     def cancelling(run: Any) -> Any:
-        yield "call", lambda: cancel(store, RUN)
+        yield "call", cancel_it
         yield "wait_for", "a"
 
     with pytest.raises(RunCancelledError):
