@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,6 +25,16 @@ _apart = partial(current_scope.set, NOWHERE)
 # Two, so that no commit waits behind the runs that begin and end.
 flushers = ThreadPoolExecutor(8, "recovery-commit", _apart)
 _committers = ThreadPoolExecutor(THREADS, "recovery-commit-together", _apart)
+
+
+def _begin_in_child() -> None:
+    """A forked child has none of these threads: without this it would wait for them for ever."""
+    ThreadPoolExecutor.__init__(flushers, 8, "recovery-commit", _apart)
+    ThreadPoolExecutor.__init__(_committers, THREADS, "recovery-commit-together", _apart)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
 
 _Waiting = dict[Callable[[], None], list[asyncio.Future[None]]]
 _Ended = tuple[asyncio.Future[None], BaseException | None]
