@@ -44,7 +44,7 @@ def test_a_store_is_a_line_for_each_run_its_problems_and_all_bits(store: Path) -
         of_run = [line for line in lines if line.startswith(f"{path.name}: ")]
         assert ["record" in line and "segment" in line for line in of_run][-1]
         assert all(line.split(": ")[1] in ("DAMAGE", "torn", "note") for line in of_run[:-1])
-    assert lines[-1] == "23 runs: problems in 9 of them (exit code 47)"
+    assert lines[-1] == "24 runs: problems in 9 of them (exit code 47)"
     assert "torn: torn tail. 66 records" in done.out
     (store / "not a run").mkdir()
     (store / "notes.txt").write_text("no run either")

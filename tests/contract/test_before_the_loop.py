@@ -28,6 +28,7 @@ from recovery import (
 from recovery._events import HistoryDropped, MessagesChanged
 from recovery.stores.file import FileStore
 from recovery.testing import crash_everywhere
+from tests.property.agent_programs import scaled
 from tests.unit.lives import RUN, Died, die_in, disk_store, recorded, run
 
 SYSTEM = {"role": "system", "content": "You sort mail."}
@@ -259,7 +260,11 @@ def test_an_idiom_gives_what_it_gives_without_a_crash(
         return RecoverableAgent(agent, CheckpointStore(retention=retention), every)
 
     report = crash_everywhere(
-        make_agent, "sort it", setup=Outside, effects=lambda outside: [*outside.charges.values()]
+        make_agent,
+        "sort it",
+        setup=Outside,
+        effects=lambda outside: [*outside.charges.values()],
+        points=scaled(20, 1000),
     )
     assert report.ok, str(report)
 

@@ -37,6 +37,7 @@ from recovery import (
 from recovery._events import CallIntended, CallReturned
 from recovery.graph import Graph, GraphExecutor, NodeContext
 from recovery.testing import crash_everywhere
+from tests.property.agent_programs import scaled
 from tests.unit.lives import RUN, Died, die_in, disk_store, recorded, run, run_sync
 
 done: list[Any] = []  # what took place outside
@@ -202,7 +203,10 @@ def side_by_side(what: Callable[[Run, str], Any]) -> Callable[[Run], Any]:
 @pytest.mark.parametrize("idiom", TOLD_APART)
 def test_each_coroutine_has_its_own_result_after_every_crash(idiom: str) -> None:
     report = crash_everywhere(
-        side_by_side(TOLD_APART[idiom]), setup=done.clear, effects=lambda: done, points=60
+        side_by_side(TOLD_APART[idiom]),
+        setup=done.clear,
+        effects=lambda: done,
+        points=scaled(15, 60),
     )
     assert report.ok, str(report)
     assert "".join(sorted(report.reference)).count("/") >= len(URLS)
@@ -381,7 +385,9 @@ def test_what_is_one_call_or_has_its_own_arguments_is_not_refused(idiom: str) ->
                 return found
         return None
 
-    report = crash_everywhere(agent, setup=done.clear, effects=lambda: done, points="all")
+    report = crash_everywhere(
+        agent, setup=done.clear, effects=lambda: done, points=scaled(15, 1000)
+    )
     assert report.ok, str(report)
 
 
@@ -520,7 +526,7 @@ def test_approved_partials_are_paid_once_after_every_crash() -> None:
             (deny if call.args[0] == 20 else approve)(store, run_id, call)
 
     report = crash_everywhere(
-        agent, setup=done.clear, effects=lambda: done, answer=answer, points="all"
+        agent, setup=done.clear, effects=lambda: done, answer=answer, points=scaled(15, 1000)
     )
     assert report.ok, str(report)
     assert report.reference == "['paid', 'no', 'paid']"
@@ -657,7 +663,9 @@ def test_a_request_with_a_clock_is_known_by_what_its_tool_says(identity: Any) ->
             found.append(await run.call(post, Request(url), headers))
         return found
 
-    report = crash_everywhere(agent, setup=done.clear, effects=lambda: done, points="all")
+    report = crash_everywhere(
+        agent, setup=done.clear, effects=lambda: done, points=scaled(15, 1000)
+    )
     assert report.ok, str(report)
     assert len(done) == len(URLS)
 

@@ -54,6 +54,7 @@ def hunt(seed: int, without: str, programs: int, figures: Any, sweep: str) -> Hu
     return made
 
 
+@pytest.mark.crash  # one in some hundreds is the oracle's false alarm still
 @pytest.mark.parametrize("without", WITHOUT)
 def test_what_programs_do_is_what_they_say(without: str, rng: random.Random, figures: Any) -> None:
     hunt(rng.getrandbits(32), without, 25, figures, "programs, quick")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
@@ -60,6 +60,7 @@ class Store(LogStore):
 class Machine:
     """The disk, the time, and all that was done in the world: it outlives every crash."""
 
+    recovery_key: ClassVar[str] = "the world"  # there is one, whatever process makes its object
     choose: random.Random
     disk: SimulatedDisk = field(default_factory=SimulatedDisk)
     now: float = 1e9
@@ -181,7 +182,7 @@ class Machine:
 
 
 def agent_of(machine: Machine, program: list[tuple[Any, ...]]) -> Callable[[Any], Any]:
-    pay = tool(needs_approval=True, name="pay")(machine.pay)
+    pay = tool(needs_approval=True)(machine.pay)
     impatient = tool(needs_approval=True, approval_timeout_s=3, name="impatient")(machine.pay)
 
     def agent(run: Any) -> list[Any]:
