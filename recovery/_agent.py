@@ -20,6 +20,7 @@ from recovery._agent_function import check_agent, check_result
 from recovery._budget import warn_if_unmeasured
 from recovery._checkpoint import CheckpointStore
 from recovery._children import settled_since
+from recovery._code import digest_of
 from recovery._declared import declare
 from recovery._doubt import settle_covered
 from recovery._drive import drive, drive_async
@@ -263,10 +264,13 @@ class RecoverableAgent:
             )
 
     def _check_locals(self) -> None:
-        if self.settings.check_locals and self.settings.checkpoint_every_n is not None:
+        if self.settings.check_locals:
             from recovery._agent_source import warn_of_lost_locals  # noqa: PLC0415 - imports ast
+            from recovery._races import warn_of_races  # noqa: PLC0415 - the same
 
-            warn_of_lost_locals(self.agent_fn)
+            warn_of_races(self.agent_fn)
+            if self.settings.checkpoint_every_n is not None:
+                warn_of_lost_locals(self.agent_fn)
 
     async def _perform_async(self, effect: _Effect) -> Any:
         if isinstance(effect, _Sleep):
@@ -298,6 +302,29 @@ class RecoverableAgent:
             while not effect.run.landed() and time.monotonic() < deadline:
                 time.sleep(0.005)
 
+    def _begin(self, log: EventLog, history: History, life: Life, task: Any) -> int:
+        """Record that the run begins, or is resumed; the number of recoveries that this is."""
+        recovering = history.started is not None or history.restored is not None
+        history.code = digest_of(self.agent_fn)
+        code = history.code or None
+        if history.started is None:
+            check_not_begun(self.store.backend, life.run_id, log)
+            parent = life.parent.packable() if life.parent is not None else None
+            history.started = RunStarted(
+                life.run_id, task, _new_uid(), parent, rules=Rules(CURRENT), code=code
+            )
+            history.prologue.append(record(log, history, history.started))
+        if recovering:
+            history.recoveries += 1
+            rules = history.rules_to_raise()
+            event = RunResumed(history.recoveries, history.step, rules=rules, code=code)
+            lsn = record(log, history, event)
+            if rules is not None:
+                history.prologue.append(lsn)
+        life.born(log)
+        log.commit_behind()
+        return int(recovering)
+
     def _recover(
         self, task: Any, life: Life, takeover: bool, kind: type[Run] | type[SyncRun]
     ) -> Generator[_Effect, Any, dict[str, Any]]:
@@ -321,7 +348,7 @@ class RecoverableAgent:
                     return _result(run_id, ended, report_of(log, history, None, began))
                 if self.settings.on_event is not None:
                     history.herald = Herald(self.settings.on_event, history)
-                recovered = yield _Block(partial(_begin, self.store, log, history, life, task))
+                recovered = yield _Block(partial(self._begin, log, history, life, task))
                 self.recovery_count += recovered
                 run = kind(log, history, self.store, self.settings)
                 run.children.runner = self._child
@@ -335,7 +362,7 @@ class RecoverableAgent:
                     ended = yield _Block(partial(finish, run, result))
                     warn_if_unmeasured(run)
                     report = replace(report, served=run.served, executed=run.executed,
-                                     in_doubt=tuple(run.settled),
+                                     in_doubt=tuple(run.settled), drift=tuple(run.drift.said),
                                      usage=run.tallies.progress.usage())  # fmt: skip
                     return _result(run_id, ended, report)
                 except BaseException as exc:
@@ -423,25 +450,6 @@ def _check_no_loop(name: str) -> None:
 
 def _new_uid() -> str:
     return os.urandom(16).hex()
-
-
-def _begin(store: CheckpointStore, log: EventLog, history: History, life: Life, task: Any) -> int:
-    """Record that the run begins, or that it is resumed; the number of recoveries that this is."""
-    recovering = history.started is not None or history.restored is not None
-    if history.started is None:
-        check_not_begun(store.backend, life.run_id, log)
-        parent = life.parent.packable() if life.parent is not None else None
-        history.started = RunStarted(life.run_id, task, _new_uid(), parent, rules=Rules(CURRENT))
-        history.prologue.append(record(log, history, history.started))
-    if recovering:
-        history.recoveries += 1
-        rules = history.rules_to_raise()
-        lsn = record(log, history, RunResumed(history.recoveries, history.step, rules=rules))
-        if rules is not None:
-            history.prologue.append(lsn)
-    life.born(log)
-    log.commit_behind()
-    return int(recovering)
 
 
 def _result(run_id: str, ended: RunFinished, report: RecoveryReport) -> dict[str, Any]:

@@ -77,10 +77,8 @@ def _life(
     key = CallKey(scope.path, spec.name, made.call_id, made.digest)
     _check_distinct(run, scope, key, made)
     key = run.replay.earlier.placed(key.nth(scope.next_occurrence(key)))
-    recorded = run.replay.claim(key)
-    if recorded is None and run.replay.has_unclaimed:
-        recorded = run.replay.claim_alike(key, partial(digest_now, run, made))
-    recorded = recorded or _counterpart(run, key, made.packed) or _presumed(run, key, made)
+    recorded = yield from _known(run, key, made)
+    in_between = recorded is None and not run.replay.used_up
     if recorded is not None and recorded.done:
         yield from _in_turn(run, recorded.turn)
         run.served += 1
@@ -92,7 +90,7 @@ def _life(
     try:
         settled = None
         if recorded is None:
-            call, asking = yield from _intend(run, key, made)
+            call, asking = _intend(run, key, made)
         else:
             if spec.only_waits:  # until the time recorded first, whatever the code says now
                 given = recorded.arguments or given
@@ -115,7 +113,7 @@ def _life(
     finally:
         run.leave(scope)
     if not spec.only_waits:  # whose turn has come, see wait_in_turn
-        yield from _new_in_turn(run, recorded, settled)
+        yield from _new_in_turn(run, recorded, settled, in_between)
     _go_past(run, recorded)
     return _serve(run, spec, call.lsn, settled)
 
@@ -154,41 +152,57 @@ def _in_turn(run: RunCore, outcome: int) -> Generator[Effect, Any, None]:
 
 
 def _new_in_turn(
-    run: RunCore, recorded: RecordedCall | None, settled: Settled
+    run: RunCore, recorded: RecordedCall | None, settled: Settled, in_between: bool
 ) -> Generator[Effect, Any, None]:
     """What was recorded is served before what is new, as it was the first time. Of what may be
-    lost nobody knows when it was; and what is new before the loop is before all that is recorded.
+    lost nobody knows when it was; what is new before the loop is before all that is recorded; and
+    what is made between recorded calls has no place among them.
     """
-    is_first = run.before_loop or (recorded is not None and bool(recorded.intent.lost))
-    turn = 0 if is_first else settled.lsn
-    if turn:
-        run.replay.add_outcome(turn)
+    unplaced = recorded is not None and bool(recorded.intent.lost)
+    turn = 0 if run.before_loop or unplaced or in_between else settled.lsn
+    run.replay.add_outcome(turn)
     yield from _in_turn(run, turn)
 
 
-def _intend(
+def _known(
     run: RunCore, key: CallKey, made: Identified
-) -> Generator[Effect, Any, tuple[Call, Asking | None]]:
-    """A call that the record does not know: record that it is about to be made."""
+) -> Generator[Effect, Any, RecordedCall | None]:
+    """What the record has of a call: by its identity, or what it was before the code or the state
+    in its arguments changed; None if it is new."""
+    recorded = run.replay.claim(key)
+    if recorded is None and run.replay.has_unclaimed:
+        recorded = run.replay.claim_alike(key, partial(digest_now, run, made))
+    recorded = recorded or _counterpart(run, key, made.packed) or _presumed(run, key, made)
+    return recorded or (yield from _unknown(run, key, made))
+
+
+def _unknown(
+    run: RunCore, key: CallKey, made: Identified
+) -> Generator[Effect, Any, RecordedCall | None]:
+    """A call whose identity the record does not have."""
     spec, packed = made.spec, made.packed
     other = run.replay.resembling(key)
-    if other is not None:
-        run.diverge(_sides(run, other, key, packed))
-    # A recorded call that nobody has made yet may be this one, changed. Should it be, nothing of
-    # what the changed code does may get into the record, or the code that made the record could
-    # not go on with it either.
-    scope = run.here()
-    if is_due(run) and not spec.only_waits:
-        # A wait that is over goes first. Else an agent that is always at work would never have it.
-        yield Wait(lambda: run.ends(scope) or not is_due(run), turn=0)
-    ready = yield Wait(lambda: run.ends(scope) or run.caught_up(), turn=0)
-    run.check()
-    # Before the loop, what is recorded of the steps is yet to come.
-    if not ready and not run.before_loop and not (ready is None and spec.repeatable):
-        sides = _sides(run, run.replay.closest(key), key, packed)
-        if ready is None:
-            sides = replace(sides, found=f"{sides.found}{DIRECTLY}")
-        run.diverge(sides)
+    ready: bool | None = False
+    if other is None:
+        # A recorded call that nobody has made yet may be made by other code of the agent.
+        scope = run.here()
+        if is_due(run) and not spec.only_waits:
+            # A wait that is over goes first. Else an agent that is always at work would never have
+            # it.
+            yield Wait(lambda: run.ends(scope) or not is_due(run), turn=0)
+        ready = yield Wait(lambda: run.ends(scope) or run.caught_up(), turn=0)
+        run.check()
+        # Before the loop, what is recorded of the steps is yet to come.
+        if ready or run.before_loop or (ready is None and spec.repeatable):
+            return None
+    sides = _sides(run, other or run.replay.closest(key), key, packed)
+    if ready is None:
+        sides = replace(sides, found=f"{sides.found}{DIRECTLY}")
+    return run.drift.judge(spec, key, sides, unpack(packed))
+
+
+def _intend(run: RunCore, key: CallKey, made: Identified) -> tuple[Call, Asking | None]:
+    """Record that a new call is about to be made."""
     event, asking = _intent(run, key, made)
     admit(run, "call", key.tool)
     return call_of(run, run.emit(event), event, made.shown, (1, time.time_ns())), asking
@@ -221,7 +235,7 @@ def _presumed(run: RunCore, key: CallKey, made: Identified) -> RecordedCall | No
         if other is not None and (other.key.scope, other.key.tool) != (key.scope, key.tool):
             other = None
     if other is not None:
-        run.diverge(_sides(run, other, key, made.packed))
+        run.drift.diverge(_sides(run, other, key, made.packed), key)
     event = replace(_intent(run, key, made)[0], lost=True)
     admit(run, "call", key.tool)
     now = time.time_ns()

@@ -61,29 +61,63 @@ class Conversation:
         run = self._run
         if not run.replay.changes:
             return None  # the way of every change but on replay: no look at the tasks around
+        allowed = run.drift.is_allowed
         # Where changes may be lost, what is recorded next need not be what the code does next.
         alone = run.alone() and not self._may_be_lost()
         for recorded in run.replay.changes:
             change = recorded.change
             known = run.attempt(partial(self._known, change))
             same = (stop - start, packed) == (change.stop - change.start, known)
-            if same and (start == change.start or not run.alone()):
-                run.replay.take_change(recorded)
-                if not run.replay.changes:
-                    self._history.forget_values()
-                self._outcomes.borrowed += sum(item.borrowed for item in change.new
-                                               if isinstance(item, Parts))  # fmt: skip
-                return refs_of(change.new, recorded.lsn)
-            if alone:
-                values, new = [unpack(one) for one in known], [unpack(one) for one in packed]
-                found = differences(
-                    {"start": change.start, "stop": change.stop, "messages": values},
-                    {"start": start, "stop": stop, "messages": new},
-                )
-                run.diverge(Sides(recorded.lsn, _shown(change, values),
-                                  _shown(MessagesChanged(start, stop), new), found))  # fmt: skip
-                return None  # it was accepted
-        return None
+            if same and (start == change.start or allowed or not run.alone()):
+                return self._take(recorded)
+            if alone and not allowed:
+                break
+        if not alone:
+            return None
+        return self._match_drifted(MessagesChanged(start, stop), packed)
+
+    def _match_drifted(self, now: MessagesChanged, packed: list[bytes]) -> list[Ref | None] | None:
+        """The same of a change that is not recorded: ``packed`` becomes what is, where that is this
+        change in other words."""
+        drift, new = self._run.drift, [unpack(one) for one in packed]
+        for one in self._run.replay.changes if drift.is_allowed else ():
+            values = self._known(one.change)
+            old, at = [unpack(value) for value in values], one.change.start
+            same_span = one.change.stop - at == now.stop - now.start
+            if same_span and drift.reworded(now.start, old, new, at):
+                drift.say(f"{_shown(one.change, old)} (LSN {one.lsn}) stays, in place of "
+                          f"{shorten(new)}")  # fmt: skip
+                packed[:] = values
+                return self._take(one)
+        if not drift.takes(_shown(now, new)):
+            first = self._run.replay.changes[0]
+            self._diverge(first, self._known(first.change), now, packed)
+        return None  # it is new, or what is recorded was dropped, as accepted
+
+    def _take(self, recorded: RecordedChange) -> list[Ref | None]:
+        self._run.replay.take_change(recorded)
+        if not self._run.replay.changes:
+            self._history.forget_values()
+        new = recorded.change.new
+        self._outcomes.borrowed += sum(item.borrowed for item in new if isinstance(item, Parts))
+        return refs_of(new, recorded.lsn)
+
+    def _diverge(
+        self,
+        recorded: RecordedChange,
+        known: list[bytes],
+        now: MessagesChanged,
+        packed: list[bytes],
+    ) -> None:
+        values, new = [unpack(one) for one in known], [unpack(one) for one in packed]
+        change = recorded.change
+        found = differences(
+            {"start": change.start, "stop": change.stop, "messages": values},
+            {"start": now.start, "stop": now.stop, "messages": new},
+        )
+        self._run.drift.diverge(
+            Sides(recorded.lsn, _shown(change, values), _shown(now, new), found)
+        )
 
     def _may_be_lost(self) -> bool:
         losses, step = self._run.replay.losses, self._run.step

@@ -21,8 +21,8 @@ from recovery._checkpoint import CheckpointStore
 from recovery._children import Children
 from recovery._conversation import Conversation
 from recovery._doubt import Begun, Failure, describe
+from recovery._drift import Drift
 from recovery._errors import (
-    DivergenceError,
     InDoubtError,
     LeftBehindError,
     RecoveryError,
@@ -97,6 +97,7 @@ class RunCore(ABC):
         self.streams: dict[Any, object] = {}
         self.store, self.settings = store, settings
         self.tallies = history.tallies
+        self.drift = Drift(self, history)
         self.children = Children(self, history.entries)
         history.entries = []  # what was recorded is not kept for as long as the run lives
         self._checkpointed = history.step
@@ -294,8 +295,8 @@ class RunCore(ABC):
             self.act()
             check_open(self)
             lsn, recorded = self.missing()
-            if lsn:
-                self.diverge(Sides(lsn, recorded, "the agent returned"))
+            if lsn and not self.drift.may_finish():
+                self.drift.diverge(Sides(lsn, recorded, "the agent returned"))
             packed = pack(result, "result")
             event = RunFinished(packed, self._history.step, self.recovery_count)
             self.emit(event)
@@ -457,19 +458,8 @@ class RunCore(ABC):
         except Exception as exc:  # the log is lost, fenced or full: no agent code can mend that
             self.stop(exc)
 
-    def diverge(self, sides: Sides) -> None:
-        """Stop the run, for the code does not do what is recorded; unless that was accepted.
-
-        Then what the code has not done again is waited for no more, and it goes on.
-        """
-        in_doubt = self.replay.in_doubt()
-        if not self._history.accepted or in_doubt:
-            doubt = in_doubt[0].lsn if self._history.accepted else 0
-            self.stop(DivergenceError(self.run_id, self.step, sides, doubt))
-        self._history.accepted = False
-        dropped = self.replay.drop()
-        _logger.warning("run %s: diverged in step %d, as accepted: %d records dropped (LSN %s)",
-                        self.run_id, self.step, len(dropped), dropped)  # fmt: skip
-        lsn = self.emit(HistoryDropped(dropped))
-        if not self._prologue.keys().isdisjoint(dropped):
+    def note_dropped(self, event: HistoryDropped) -> None:
+        """Record what is waited for no more."""
+        lsn = self.emit(event)
+        if not self._prologue.keys().isdisjoint(event.records):
             self._prologue[lsn] = None

@@ -118,25 +118,54 @@ class AmbiguousCallError(RecoveryError):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class AtStake:
+    """What is to be known before a divergence is accepted.
+
+    ``effects``: recorded side effects that the code has not made again, and so many ``more``.
+    ``renamed``: the recorded tool that ``tool`` seems to be now. ``same_code``: whether the agent's
+    code is the one that made the record.
+    """
+
+    effects: tuple[str, ...] = ()
+    more: int = 0
+    renamed: str = ""
+    tool: str = ""
+    same_code: bool = False
+
+
 class DivergenceError(RecoveryError):
     """The code does not do what the record says it did. Stopped before any new side effect.
 
     Nothing was executed or written since the difference. ``run_id``, ``step``, ``lsn`` (of the
     recorded side, 0 if none), ``recorded`` and ``found`` describe it, ``differences`` says where
     they differ, a line each; ``in_doubt`` is the LSN of the call that keeps an accepted divergence
-    from going on, 0 if none. ``recovery.accept`` lets the code go on all the same.
+    from going on, 0 if none. ``recovery.accept`` lets the code go on all the same; ``side_effects``
+    are the recorded ones that the new code may then execute again, ``renamed`` is the recorded
+    tool that seems to have another name now, and ``same_code`` says whether the agent's code is
+    still the one that made the record.
     """
 
-    def __init__(self, run_id: str, step: int, sides: Sides, in_doubt: int = 0) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        step: int,
+        sides: Sides,
+        in_doubt: int = 0,
+        at_stake: AtStake = AtStake(),  # noqa: B008 - frozen
+    ) -> None:
         self.run_id, self.step, self.lsn, self.in_doubt = run_id, step, sides.lsn, in_doubt
+        self.side_effects, self.renamed = at_stake.effects, at_stake.renamed
+        self.same_code = at_stake.same_code
         self.recorded, self.found = sides.recorded, sides.found
         self.differences = sides.differences
         super().__init__(
             f"run {run_id!r} diverged in step {step}; no new side effect was started.\n"
+            f"{_effects_at_stake(at_stake)}"
             f"  recorded{f' (LSN {sides.lsn})' if sides.lsn else ''}: {sides.recorded}\n"
             f"  now: {sides.found}\n"
             f"{''.join(f'  different: {line}' + chr(10) for line in sides.differences)}"
-            f"{self._choices()}"
+            f"{_likely(at_stake)}{self._choices()}"
         )
 
     def _choices(self) -> str:
@@ -155,6 +184,33 @@ class DivergenceError(RecoveryError):
             f"{max(self.step - 1, 0)}) and run that with the new code\n"
             f"  abort   recovery.cancel(store, {self.run_id!r})"
         )
+
+
+def _effects_at_stake(at_stake: AtStake) -> str:
+    if not at_stake.effects:
+        return "No recorded side effect is at stake: accepting repeats none.\n"
+    more = f"    and {at_stake.more} more\n" if at_stake.more else ""
+    lines = "".join(f"    {effect}\n" for effect in at_stake.effects)
+    return (
+        "The code has not made these recorded side effects again. If you accept, the run goes on "
+        "without them,\nand the new code may execute them again in another form:\n"
+        f"{lines}{more}"
+    )
+
+
+def _likely(at_stake: AtStake) -> str:
+    if at_stake.renamed:
+        return (f"Was the tool renamed? @tool(name={at_stake.renamed!r}) on {at_stake.tool} keeps "
+                "the recorded name, and the run goes on without repeating the call.\n")  # fmt: skip
+    if at_stake.same_code:
+        return (
+            "The agent's code has not changed since. Something that is not recorded has led it "
+            "elsewhere: a local variable that a checkpoint does not hold (keep it in run.state), "
+            "the order of a set from asyncio.wait (run.wait), the agent's own asyncio.sleep or "
+            "time-outs (run.sleep), or a clock, a random number, a file (run.now, run.random, a "
+            "tool).\n"
+        )
+    return ""
 
 
 class NotAwaitedError(RecoveryError):

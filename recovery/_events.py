@@ -23,6 +23,7 @@ class RunStarted:
     """The run began. ``uid`` tells it from any other run of the same name.
 
     ``parent``: the run that started it (see ParentRun), None if nobody did.
+    ``code``: a digest of the agent's code; "" where nobody knows it (see _code).
     ``forked_from``: what it was forked from (see ForkedFrom); empty if it was not. ``salt``: with
     which redacted arguments are digested, in place of ``uid``: a fork has that of its origin.
     ``rules``: the contract that it was begun under (see Rules); None for the first.
@@ -36,6 +37,7 @@ class RunStarted:
     forked_from: dict[str, Any] = field(default_factory=dict)
     salt: str = ""
     rules: Any = None
+    code: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class RunResumed:
     from_step: int
     reason: str = ""
     rules: Any = None
+    code: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +286,13 @@ class DivergenceAccepted:
 class HistoryDropped:
     """What these records say is waited for no more: the code, which diverged, may do without.
 
-    Calls among them that it does make again are served from the record, as ever.
+    Calls among them that it does make again are served from the record, as ever. ``drift``: what it
+    does otherwise, where that is harmless and it goes on unasked; None where it was accepted.
     """
 
     kind: ClassVar = "dropped"
     records: list[int]
+    drift: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from recovery._snapshots import (
     restore,
     whole_prologue,
 )
-from recovery._tally import Tallies
+from recovery._tally import CodeTally, Tallies
 from recovery._values import Ref, pack, unpack
 
 if TYPE_CHECKING:
@@ -89,11 +89,15 @@ class History:
     origin: ForkedFrom | None = None
     herald: Herald | None = None
     size: int = 0  # of what is recorded behind the checkpoint: what a recovery has to read
+    code: str = ""  # the digest of the agent's code of now; "" if nobody knows it
     replayed: int = field(init=False)
     _values: Values = field(init=False)
 
     def __post_init__(self) -> None:
         self.replayed = len(self.entries)
+        if self.restored is not None:
+            code = self.restored.carried.get(CodeTally.name, "")
+            self.replay.codes.append((self.restored.lsn, code if type(code) is str else ""))
         self._values = Values(self.log.fetch, {
             lsn: event.value
             for lsn, _, event in self.entries if self.replay.changes
@@ -330,7 +334,7 @@ def _accepted(tail: list[Entry]) -> bool:
     accepted = False
     for _, _, event in tail:
         match event:
-            case HistoryDropped():
+            case HistoryDropped(drift=None):  # else it went on by itself, and nobody was asked
                 accepted = False
             case DivergenceAccepted(inbox=None):
                 accepted = True

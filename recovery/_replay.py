@@ -38,12 +38,15 @@ from recovery._events import (
     MessagesChanged,
     RecordsLost,
     RunParked,
+    RunResumed,
+    RunStarted,
     StepStarted,
     ValueRecorded,
 )
 from recovery._keys import UNDO_CALL, CallKey, outer_call, step_scope
 from recovery._lost import Losses, losses_in
 from recovery._recorded import About, RecordedCall, RecordedChange, Tries
+from recovery._side_effects import SideEffects
 
 # Of what was dropped, code that comes to it again records these anew; calls are served to it.
 RECORDED_ANEW = (MessagesChanged, StepStarted)
@@ -69,11 +72,15 @@ class Replay:
     before_loop: BeforeLoop = field(default_factory=BeforeLoop)
     losses: Losses | None = None  # what may have been among records that are lost
     earlier: Earlier = field(default_factory=Earlier)  # what attempts that are over have left
+    side_effects: SideEffects = field(default_factory=SideEffects)
+    # From which LSN on which code was at work, by its digest ("": nobody knows).
+    codes: list[tuple[int, str]] = field(default_factory=list)
     _calls: dict[CallKey, RecordedCall] = field(default_factory=dict)
     _by_lsn: dict[int, RecordedCall] = field(default_factory=dict)
     _values: dict[tuple[str, str, int], tuple[int, ValueRecorded]] = field(default_factory=dict)
     _steps: dict[int, int] = field(default_factory=dict)
     _step_ns: int = 0
+    _tools: set[str] = field(default_factory=set)  # of which calls are recorded
     _dropped: set[int] = field(default_factory=set)  # what the code may do without
     # What the code has yet to do again, in the order of the log: (LSN, scope). Of what was done
     # out of that order, the LSNs stand in _claimed until their turn comes.
@@ -98,6 +105,8 @@ class Replay:
         replay.losses = losses_in(known, step)
         dropped = dropped_by(event for _, _, event in known)
         replay._dropped = dropped
+        replay.codes = [(lsn, event.code or "") for lsn, _, event in known
+                        if isinstance(event, RunStarted | RunResumed)]  # fmt: skip
         for lsn, time_ns, event in known:
             is_in_checkpoint = lsn <= behind and isinstance(event, MessagesChanged)
             if not (is_in_checkpoint or (lsn in dropped and isinstance(event, RECORDED_ANEW))):
@@ -125,11 +134,7 @@ class Replay:
     def _add(self, lsn: int, time_ns: int, event: Event) -> None:
         match event:
             case CallIntended():
-                key = event.identity
-                call = RecordedCall(lsn, time_ns, event, key, self._step_ns or time_ns)
-                self._calls[key] = self._by_lsn[lsn] = call
-                self.before_loop.add(call, self._by_lsn.get(outer_call(key.scope)))
-                self.earlier.add_call(call)
+                self._add_call(lsn, time_ns, event)
             case (
                 CallReturned() | CallFailed() | CallResolved() | CallRetried() | AttemptFailed()
                 | CallAbandoned()
@@ -154,6 +159,15 @@ class Replay:
                 _doubt(self._by_lsn.values())
             case StepStarted():
                 self._steps[event.step], self._step_ns = lsn, time_ns
+
+    def _add_call(self, lsn: int, time_ns: int, event: CallIntended) -> None:
+        key = event.identity
+        call = RecordedCall(lsn, time_ns, event, key, self._step_ns or time_ns)
+        self._calls[key] = self._by_lsn[lsn] = call
+        self.before_loop.add(call, self._by_lsn.get(outer_call(key.scope)))
+        self._tools.add(key.tool)
+        self.side_effects.add(call)
+        self.earlier.add_call(call)
 
     def _add_about(self, lsn: int, time_ns: int, event: About) -> None:
         about = self._by_lsn.get(event.call)
@@ -306,8 +320,9 @@ class Replay:
     # -- whose turn it is
 
     def add_outcome(self, lsn: int) -> None:
-        """An outcome is new: its turn comes behind what is recorded so far."""
-        self._open.append((lsn, ""))
+        """An outcome is new: its turn comes behind what is recorded so far; 0: it has none."""
+        if lsn:
+            self._open.append((lsn, ""))
 
     def is_next(self, lsn: int) -> bool:
         """Whether all that was recorded before this outcome has been done again."""
@@ -326,6 +341,39 @@ class Replay:
                 return
             self._claimed.discard(lsn)
             self._open.popleft()
+
+    # -- code that has changed
+
+    def counterpart(self, key: CallKey) -> RecordedCall | None:
+        """What a call that is not recorded was before the code changed, if there is no doubt: the
+        unclaimed one of its tool and scope that has its call id, or that is the only one left; and
+        it had an outcome, and no side effect."""
+        left = [call for call in self._calls.values()
+                if (call.key.scope, call.key.tool) == (key.scope, key.tool)
+                and self._is_unclaimed(call)]  # fmt: skip
+        same = [call for call in left if key.call_id and call.key.call_id == key.call_id] or left
+        found = same[0] if len(same) == 1 else None
+        return (
+            found if found is not None and found.done and not self.side_effects.has(found) else None
+        )
+
+    def knows_tool(self, tool: str) -> bool:
+        """Whether a call of this tool is recorded."""
+        return tool in self._tools
+
+    def code_at(self, lsn: int) -> str:
+        """The digest of the code that wrote a record; "" if nobody knows."""
+        return next((code for at, code in sorted(self.codes, reverse=True) if at <= lsn), "")
+
+    def pass_over(self) -> list[int]:
+        """Miss no more what is left of calls and messages; the LSNs of it."""
+        calls = self.unclaimed()
+        new = sorted({call.lsn for call in calls} | {one.lsn for one in self.changes})
+        passed = {*new, *(call.last_lsn for call in calls)}
+        self._dropped |= {*new}
+        self._claimed |= passed & {lsn for lsn, _ in self._open}
+        self.changes.clear()
+        return new
 
     # -- what nobody has claimed
 

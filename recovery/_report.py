@@ -23,7 +23,8 @@ class RecoveryReport:
     checkpoints passed over. ``time_s``: from opening the log to the start of the agent function.
     ``usage``: what the run has used, over all its lives. ``lost``: what was lost behind that
     checkpoint before the log was repaired, a line each; calls that may have been among it, and are
-    not recorded, are in doubt.
+    not recorded, are in doubt. ``drift``: what the code does otherwise than is recorded, a line
+    each, where that did no harm.
     """
 
     run_id: str
@@ -40,6 +41,7 @@ class RecoveryReport:
     time_s: float
     usage: Usage = field(default_factory=Usage)
     lost: tuple[str, ...] = ()
+    drift: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [f"run {self.run_id}: recovery {self.recovery_count} from step {self.from_step}",
@@ -52,6 +54,7 @@ class RecoveryReport:
         parts += [f"DAMAGE: {found}" for found in self.damage]
         parts += [f"passed over: {reason}" for reason in self.broken]
         parts += [f"LOST: {loss}" for loss in self.lost]
+        parts += [f"DRIFT: {one}" for one in self.drift]
         parts.append(f"used: {self.usage}")
         return "; ".join(parts) + f" ({self.time_s * 1000:.1f} ms)"
 

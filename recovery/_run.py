@@ -28,7 +28,6 @@ from recovery._drive import drive, drive_async
 from recovery._effects import Attend, Commit, Effect, Invoke, Nap, Wait
 from recovery._errors import NotAwaitedError
 from recovery._events import RunFinished
-from recovery._first import wait, wait_sync
 from recovery._history import History
 from recovery._invoking import invoke, invoke_sync
 from recovery._keys import step_of
@@ -414,6 +413,8 @@ class Run(_Drivers):
         futures, in an order that the code determines (TypeError for a set). ``timeout``: seconds;
         one that ran out is not waited for again.
         """
+        from recovery._first import wait  # noqa: PLC0415 - only where it is used
+
         return await wait(self, tasks, timeout, return_when)
 
     def steps(self) -> AsyncIterator[int]:
@@ -509,6 +510,8 @@ class SyncRun(_Drivers):
 
         ``done`` is in the order of ``futures``.
         """
+        from recovery._first import wait_sync  # noqa: PLC0415 - only where it is used
+
         return wait_sync(self, futures, timeout, return_when)
 
     def steps(self) -> Iterator[int]:

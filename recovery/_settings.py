@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from signal import Signals
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 
 from eventlog._dataclass import dataclass
 from recovery._budget import Budget
@@ -16,6 +16,9 @@ from recovery._tool_options import check_policy
 
 if TYPE_CHECKING:
     from recovery._run_event import RunEvent
+
+
+OnDrift = Literal["report", "stop"]
 
 
 class Options(TypedDict, total=False):
@@ -38,9 +41,12 @@ class Options(TypedDict, total=False):
     count), so that what a recovery has to read stays below that and a step more.
     ``park_after_s``: when all that a run has done for so long is to wait, and it will for longer
     still, it parks (WaitingError) instead of keeping its process; None waits in the process. Longer
-    than what the agent does on its own between two calls. ``check_locals``: whether to warn, in log
-    "recovery", of local variables that a resumed run would lose; once for each agent function, by
-    its source (True).
+    than what the agent does on its own between two calls.
+    ``check_locals``: whether to look at the agent's source once, and to warn, in log "recovery", of
+    local variables that a resumed run would lose, and of what may come in another order (True).
+    ``on_drift``: what comes of code that does something else than is recorded, where no side effect
+    can come of it: "report" (it goes on, and the report, the log and an event say what is
+    different) or "stop" (DivergenceError).
     """
 
     max_recoveries: int
@@ -52,6 +58,7 @@ class Options(TypedDict, total=False):
     checkpoint_every_bytes: int | None
     park_after_s: float | None
     check_locals: bool
+    on_drift: OnDrift
 
 
 class ChildOptions(Options, total=False):
@@ -74,6 +81,7 @@ class Settings:
     checkpoint_every_bytes: int | None = None
     park_after_s: float | None = None
     check_locals: bool = True
+    on_drift: OnDrift = "report"
 
     def __new__(cls, *args: Any, **given: Any) -> Self:
         check_names("RecoverableAgent", given, cls.__dataclass_fields__)
@@ -90,6 +98,8 @@ class Settings:
         check_count("max_recoveries", self.max_recoveries, 0)
         check_count("max_children", self.max_children)
         check_seconds("park_after_s", self.park_after_s, above=False)
+        if self.on_drift not in ("report", "stop"):
+            raise ValueError(f'on_drift is "report" or "stop", not {self.on_drift!r}')
         given = self.after_crash
         for policy in given.values() if isinstance(given, Mapping) else [given]:
             if policy is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, cast
 
-from recovery._events import Event
+from recovery._events import Event, RunResumed, RunStarted
 from recovery._family import Retries
 from recovery._progress import ProgressTally
 from recovery._run_errors import ErrorTally
@@ -31,8 +31,33 @@ class Tally(Protocol):
         """What to restore from the next time, as a value that msgpack can hold; None: nothing."""
 
 
+class CodeTally:
+    """The digest of the code that was at work last. It wrote what stands behind a checkpoint, up to
+    where another process took the run up."""
+
+    name = "code"
+
+    def __init__(self) -> None:
+        self._code: str | None = None
+
+    def restore(self, carried: Any) -> None:
+        """See Tally."""
+        if type(carried) is not str:
+            raise ValueError("no digest of code")
+        self._code = carried
+
+    def observe(self, lsn: int, time_ns: int, event: Event) -> None:
+        """See Tally."""
+        if isinstance(event, RunStarted | RunResumed):
+            self._code = event.code
+
+    def carry(self) -> Any:
+        """See Tally."""
+        return self._code or None
+
+
 # One of each in every run.
-KINDS: tuple[type[Tally], ...] = (ProgressTally, Signals, Retries, ErrorTally)
+KINDS: tuple[type[Tally], ...] = (ProgressTally, Signals, Retries, ErrorTally, CodeTally)
 
 
 class Tallies:

@@ -35,7 +35,8 @@ class ExecutionResult:
     run is as it was, and can be resumed by its ``run_id``. ``path``: the nodes visited, in order;
     ``node_visit_counts`` by node; ``total_retries``, ``retry_details`` (by node) and
     ``nodes_with_failures`` (gone on from by an edge) say how smoothly. ``steps_executed``: visits
-    that this process has made. ``report``: the RecoveryReport of a run that has ended.
+    that this process has made. ``branches_not_made``: nodes that were to be visited, and are not,
+    because the graph was changed since. ``report``: the RecoveryReport of a run that has ended.
     """
 
     success: bool
@@ -49,6 +50,7 @@ class ExecutionResult:
     total_retries: int = 0
     retry_details: dict[str, int] = field(default_factory=dict)
     nodes_with_failures: list[str] = field(default_factory=list)
+    branches_not_made: list[str] = field(default_factory=list)
     report: Any = None
 
 
@@ -187,7 +189,7 @@ def as_result(run_id: str, found: dict[str, Any], executed: int, **how: Any) -> 
         run_id=run_id, output=dict(found["output"]), path=list(found["path"]),
         node_visit_counts=dict(found["visits"]), retry_details=dict(found["retries"]),
         total_retries=sum(found["retries"].values()), nodes_with_failures=list(found["failed"]),
-        steps_executed=executed, **how,
+        steps_executed=executed, branches_not_made=list(found.get("not_made", ())), **how,
     )  # fmt: skip
 
 

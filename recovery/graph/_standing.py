@@ -26,6 +26,7 @@ class Standing:
     ``memory``: values by key. ``path``: the nodes visited, in order; ``visits`` counts them by
     node, ``retries`` what of that was tried again, ``failed`` names nodes that failed and were
     gone on from. ``pending``: the edges by which nodes to be visited were reached, and how often.
+    ``not_made``: nodes that were to be visited, and are not: the graph was changed since.
     """
 
     memory: dict[str, Any] = field(default_factory=dict)
@@ -34,6 +35,7 @@ class Standing:
     retries: dict[str, int] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     pending: dict[str, dict[str, int]] = field(default_factory=dict)
+    not_made: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, start: str, given: Mapping[str, Any], entries: Sequence[Any]) -> Self:
@@ -45,6 +47,7 @@ class Standing:
                 dict(first["memory"]), list(first["path"]), dict(first["visits"]),
                 dict(first["retries"]), list(first["failed"]),
                 {node: dict(via) for node, via in first["pending"].items()},
+                list(first.get("not_made", ())),
             )  # fmt: skip
         else:
             standing = cls(dict(given))
@@ -58,6 +61,7 @@ class Standing:
         return {
             "memory": self.memory, "path": self.path, "visits": self.visits,
             "retries": self.retries, "failed": self.failed, "pending": self.pending,
+            "not_made": self.not_made,
         }  # fmt: skip
 
     def take(self, entry: Mapping[str, Any]) -> None:
@@ -75,6 +79,8 @@ class Standing:
         if not left:
             del self.pending[node]
         if entry.get("dropped"):
+            self._arrive(entry.get("source", ""), entry["next"], ARROW)
+            self.not_made += [] if entry["next"] or node in self.not_made else [node]
             return
         self.path.append(node)
         self.visits[node] = self.visits.get(node, 0) + 1

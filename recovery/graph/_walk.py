@@ -78,6 +78,14 @@ class Walk:
     under_way: dict[str, None] = field(default_factory=dict)
     executed: int = 0
 
+    def made_of(self) -> tuple[str, list[Any]]:
+        """What the digest of its code is made of: how nodes are joined, and what they do."""
+        edges = [(edge.source, edge.target, str(edge.when) * (not callable(edge.when)))
+                 for edge in self.graph.edges]  # fmt: skip
+        works = [function_of(node.work) for node in self.graph.nodes.values()]
+        asked = [edge.when for edge in self.graph.edges if callable(edge.when)]
+        return repr((list(self.graph.nodes), edges)), [*works, *asked]
+
     async def agent(self, run: Run) -> dict[str, Any]:
         """The agent function."""
         check_task(run.run_id, run.task, self.graph)
@@ -90,7 +98,7 @@ class Walk:
 
     async def _step(self, run: Run, standing: Standing) -> None:
         known = len(run.messages)
-        self._check(run, standing)
+        await self._check(run, standing)
         visits = [self._visit_of(run, standing, name) for name in ready(self.graph, standing)]
         self.under_way = {visit.node.name: None for visit in visits}
         if len(visits) == 1:
@@ -113,28 +121,63 @@ class Walk:
             run.messages.append(entry)
         fold(run, standing, known)
 
-    def _check(self, run: Run, standing: Standing) -> None:
-        """Stop the run if the graph does not have what it is to go on with."""
+    async def _check(self, run: Run, standing: Standing) -> None:
+        """Go on by the edges of the graph of now, where it has others than the run went along.
+
+        Stops the run where there is no going on from what is recorded.
+        """
         for name in list(standing.pending):
             via = standing.via(name)
             gone = [edge for edge in via if ARROW in edge and not self._has(edge, name)]
-            if name in self.graph.nodes and not gone:
-                continue
-            edge = (gone or via)[0]
+            if name in self.graph.nodes:
+                # A node that has ended, and is no more, has led where it has led.
+                gone = [edge for edge in gone if sources([edge])[0] in self.graph.nodes]
+                if not gone:
+                    continue
+            edges = gone or via
+            for edge in edges:
+                await self._lead_on(run, standing, name, edge)
+
+    async def _lead_on(self, run: Run, standing: Standing, name: str, edge: str) -> None:
+        """Along the edges of now, from where this one came."""
+        (source,) = sources([edge])
+        last = self._entry_of(run, source)[0]
+        known = ARROW in edge and (source == START or source in self.graph.nodes)
+        targets: list[str] = []
+        if known and run.drift.is_allowed and run.drift.is_of_other_code(last):
+            targets = await self._targets(run, standing, source)
+            run.drift.say(f"node {source} led to node {name}, and the graph of now leads to "
+                          f"{', '.join(targets) or END}")  # fmt: skip
+        else:
             if name not in self.graph.nodes:
                 found = f"graph {self.graph.name!r} has no node {name!r}"
             else:
                 found = f"graph {self.graph.name!r} has no edge {edge}"
-            source = sources([edge])[0]
-            entries = zip(reversed(run.messages), reversed(run.messages.refs), strict=True)
-            last = next((ref.lsn for one, ref in entries
-                         if ref is not None and one.get("node", source) == source), 0)  # fmt: skip
-            run.diverge(Sides(last, f"node {source} led to node {name} (edge {edge})", found))
-            # That was accepted, and is recorded, so that it is not asked about again.
-            entry = {"node": name, "via": via if name not in self.graph.nodes else gone,
-                     "dropped": True, "next": []}  # fmt: skip
-            standing.take(entry)
-            run.messages.append(entry)
+            sides = Sides(last, f"node {source} led to node {name} (edge {edge})", found)
+            run.drift.diverge(sides)
+        # That is recorded, so that nobody is asked about it again.
+        entry = {"node": name, "via": [edge], "dropped": True, "source": source, "next": targets}
+        standing.take(entry)
+        run.messages.append(entry)
+
+    async def _targets(self, run: Run, standing: Standing, source: str) -> list[str]:
+        """Where the graph of now goes from what a node has recorded."""
+        if source == START:
+            return [self.graph.start]
+        _, entry = self._entry_of(run, source)
+        if entry is not None and "error" in entry:
+            return self.graph.after_failure(source)
+        output = standing.memory if entry is None else entry.get("output", {})
+        return await self._chosen(source, dict(output), Memory(standing.memory))
+
+    def _entry_of(self, run: Run, source: str) -> tuple[int, Mapping[str, Any] | None]:
+        """The last visit of a node: its record, and what it has recorded; None if entries were put
+        in one since."""
+        entries = zip(reversed(run.messages), reversed(run.messages.refs), strict=True)
+        for one, ref in entries:
+            if one.get("node", source) == source and not one.get("dropped"):
+                return 0 if ref is None else ref.lsn, one if "node" in one else None
+        return 0, None
 
     def _has(self, edge: str, target: str) -> bool:
         (source,) = sources([edge])
@@ -312,7 +355,8 @@ def fold(run: Run, standing: Standing, known: int) -> None:
 def finished(standing: Standing) -> dict[str, Any]:
     """What is recorded of a graph that has come to its end."""
     return {"output": standing.memory, "path": standing.path, "visits": standing.visits,
-            "retries": standing.retries, "failed": standing.failed}  # fmt: skip
+            "retries": standing.retries, "failed": standing.failed,
+            "not_made": standing.not_made}  # fmt: skip
 
 
 def told(error: Exception) -> str:

@@ -215,14 +215,15 @@ def points(source: str) -> list[int]:
             for number in range(POINTS)]  # fmt: skip
 
 
-def sweep(edits: Iterable[Edit] = EDITS) -> list[Tally]:
-    """Make each edit after each crash."""
+def sweep(edits: Iterable[Edit] = EDITS, points_each: int = POINTS) -> list[Tally]:
+    """Make each edit after each crash, or after so many of them, others for each edit."""
     tallies = []
     with mock.patch.object(EventLog, "append", _append):
         where = {agent: points(source_of(agent)) for agent in ("support", "claims")}
-        for edit in edits:
+        for number, edit in enumerate(edits):
             tally = Tally(edit)
-            for at in where[edit.agent]:
+            turned = where[edit.agent][number % POINTS :] + where[edit.agent][: number % POINTS]
+            for at in turned[:points_each]:
                 resume(tally, edit.applied(), crashed(edit.source, at))
             tallies.append(tally)
     return tallies

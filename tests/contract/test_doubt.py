@@ -429,7 +429,7 @@ def test_of_any_tree_of_tools_no_side_effect_is_forgotten(roots: list[Tree], see
 
     async def agent(run: Run) -> str:
         async for step in run.steps():
-            with suppress(ValueError, TimeoutError, ToolError):
+            with suppress(ValueError, TimeoutError, ToolError, ExceptionGroup):
                 await run.call(tools[step - 1])
             if step == len(tools):
                 return "done"

@@ -10,7 +10,7 @@ import functools
 import gc
 import inspect
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -38,7 +38,7 @@ from recovery._events import CallIntended, CallReturned
 from recovery.graph import Graph, GraphExecutor, NodeContext
 from recovery.testing import crash_everywhere
 from tests.property.agent_programs import scaled
-from tests.unit.lives import RUN, Died, die_in, disk_store, recorded, run, run_sync
+from tests.unit.lives import RUN, Died, die_in, disk_store, forget, recorded, run, run_sync
 
 done: list[Any] = []  # what took place outside
 
@@ -631,8 +631,6 @@ def test_an_edit_that_says_something_else_stops(edit: str) -> None:
 # -- identity=
 
 
-@register(name="test identity request", encode=lambda one: [one.url, one.at],
-          decode=lambda given: Request(*given))  # fmt: skip
 class Request:
     """As SDKs have them: with a clock in it."""
 
@@ -648,6 +646,15 @@ class Request:
     __hash__ = None  # type: ignore[assignment]
 
 
+@pytest.fixture
+def requests_recorded() -> Iterator[None]:
+    register(Request, name="test identity request", encode=lambda one: [one.url, one.at],
+             decode=lambda given: Request(*given))  # fmt: skip
+    yield
+    forget()
+
+
+@pytest.mark.usefixtures("requests_recorded")
 @pytest.mark.parametrize(
     "identity", [["request.url", "headers.to"], lambda request, headers: request.url]
 )

@@ -6,6 +6,7 @@ from tests.mutants._mutant import Edit, Mutant
 
 ATTEMPTS, RETRY, CALL = "recovery/_attempts.py", "recovery/_retry.py", "recovery/_call.py"
 REPLAY, CORE, HISTORY = "recovery/_replay.py", "recovery/_core.py", "recovery/_history.py"
+DRIFT = "recovery/_drift.py"
 RUN, AGENT, STOPPING = "recovery/_run.py", "recovery/_agent.py", "recovery/_stopping.py"
 TOOL = "recovery/_tool.py"
 
@@ -312,7 +313,7 @@ MUTANTS = [
         "accepted-for-good",
         "Who accepts one divergence accepts all that come.",
         [
-            Edit(CORE, "        self._history.accepted = False\n", ""),
+            Edit(DRIFT, "        self._history.accepted = False\n", ""),
             Edit(
                 HISTORY,
                 "                accepted = False\n            case",
@@ -326,7 +327,7 @@ MUTANTS = [
         "A call in doubt is dropped with the rest: nobody asks whether it happened.",
         [
             Edit(
-                CORE,
+                DRIFT,
                 "if not self._history.accepted or in_doubt:",
                 "if not self._history.accepted:",
             )
@@ -345,8 +346,8 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                ".isdisjoint(dropped):\n            self._prologue[lsn] = None\n",
-                ".isdisjoint(dropped):\n            pass\n",
+                ".isdisjoint(event.records):\n            self._prologue[lsn] = None\n",
+                ".isdisjoint(event.records):\n            pass\n",
             )
         ],
         [ACCEPTED + "test_code_before_the_first_step_may_diverge"],

@@ -373,7 +373,7 @@ MUTANTS = [
     Mutant(
         "new-outcomes-overtake-recorded-ones",
         "New outcomes are handed on at once: the next replay sees another order than this one.",
-        [Edit(CALL, "        run.replay.add_outcome(turn)\n", "        pass\n")],
+        [Edit(CALL, "    run.replay.add_outcome(turn)\n", "    pass\n")],
         [PROPERTIES + "test_coroutines_go_on_in_the_order_of_their_outcomes"],
     ),
     # Left out: a call that is cancelled while it waits for its turn keeps it. Nobody waits for
@@ -397,8 +397,8 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                '            if lsn:\n                self.diverge(Sides(lsn, recorded, "the agent '
-                'returned"))\n',
+                "            if lsn and not self.drift.may_finish():\n                self.drift."
+                'diverge(Sides(lsn, recorded, "the agent returned"))\n',
                 "",
             )
         ],

@@ -110,8 +110,8 @@ MUTANTS = [
         [
             Edit(
                 WALK,
-                "            run.messages.append(entry)\n\n    def _has(",
-                "\n    def _has(",
+                "        run.messages.append(entry)\n\n    async def _targets(",
+                "\n    async def _targets(",
             )
         ],
         [TESTS + "test_accepted_the_branch_ends_there"],

@@ -177,8 +177,8 @@ MUTANTS = [
             ),
             Edit(
                 CALL,
-                "    ready = yield Wait(",
-                '    admit(run, "call", key.tool)\n    ready = yield Wait(',
+                "        ready = yield Wait(",
+                '        admit(run, "call", key.tool)\n        ready = yield Wait(',
             ),
         ],
         [BUDGETS + "test_calls_that_waited_for_replay_do_not_slip_under_the_limit"],

@@ -884,7 +884,7 @@ def test_what_does_not_match_is_refused_by_name(
     manager = crashed(every)
     graph = changed(names, edges)
     with pytest.raises(DivergenceError) as refused:
-        resume(graph, manager)
+        resume(graph, manager, on_drift="stop")
     text = str(refused.value)
     assert "b" in text
     for choice in ("recovery.accept", "recovery.fork", "recovery.cancel"):
@@ -922,15 +922,15 @@ def test_accepted_the_branch_ends_there(manager: CheckpointManager) -> None:
 
     die(graph_of("a", "b", "c", dies="b"), manager)
     with pytest.raises(DivergenceError):
-        resume(graph_of("a", "c"), manager)
+        resume(graph_of("a", "c"), manager, on_drift="stop")
     recovery.accept(manager.store, RUN, why="b is gone")
     with pytest.raises(DivergenceError) as in_doubt:  # what b called may have taken effect
-        resume(graph_of("a", "c"), manager)
+        resume(graph_of("a", "c"), manager, on_drift="stop")
     gone = Resolution.fail("b is gone")
     recovery.resolve(manager.store, RUN, in_doubt.value.in_doubt, gone)
     with pytest.raises(Died):
-        resume(graph_of("a", "c", dies="end"), manager)
-    result = resume(graph_of("a", "c"), manager)
+        resume(graph_of("a", "c", dies="end"), manager, on_drift="stop")
+    result = resume(graph_of("a", "c"), manager, on_drift="stop")
     assert result.path == ["a", "c", "end"]
 
 

@@ -566,7 +566,7 @@ def test_changed_code_is_stopped_and_leaves_no_trace(what):
     before = Counter(executed)
     for _ in range(2):
         with pytest.raises(DivergenceError) as caught:
-            run(changed(what), store, checkpoint_every_n=9)
+            run(changed(what), store, checkpoint_every_n=9, on_drift="stop")
     assert "recorded" in str(caught.value)
     assert "now:" in str(caught.value)
     assert executed == before

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -164,7 +165,7 @@ class Edit:
 AB = calls((send, "a"), (send, "b"))
 EDITS = [
     Edit("changed argument", "stops", AB, calls((send, "a"), (send, "c"))),
-    Edit("changed argument of a read", "stops", calls((look, "a")), calls((look, "b"))),
+    Edit("changed argument of a read", "drift", calls((look, "a")), calls((look, "b"))),
     Edit("argument by position instead of by name", "accepted", by_name, by_position),
     Edit("changed tool", "stops", AB, calls((send, "a"), (post, "b"))),
     Edit("changed function under the same name", "accepted", AB, calls((mail, "a"), (mail, "b"))),
@@ -172,8 +173,8 @@ EDITS = [
     Edit("dropped last call", "stops", AB, calls((send, "a"))),
     Edit("new side effect before recorded calls", "stops", AB,
          calls((send, "new"), (send, "a"), (send, "b"))),
-    Edit("new read before recorded calls", "stops", AB,
-         calls((look, "new"), (send, "a"), (send, "b"))),
+    Edit("new read before recorded calls", "drift", AB,
+         calls((look, "new"), (send, "a"), (send, "b")), ("new",)),
     Edit("new call behind all recorded ones", "accepted", AB,
          calls((send, "a"), (send, "b"), (send, "new")), ("new",)),
     Edit("changed order of recorded calls", "accepted", AB, calls((send, "b"), (send, "a"))),
@@ -205,10 +206,10 @@ EDITS = [
          calls((send, "a in it"), (look, "a too")), calls((team, "a"))),
     Edit("call moved out of a tool", "stops",
          calls((team, "a")), calls((send, "a in it"), (look, "a too"))),
-    Edit("changed message", "stops", messages("old"), messages("new")),
-    Edit("dropped message", "stops", messages("one", "two"), messages("one")),
-    Edit("new message before recorded ones", "stops", messages("one"), messages("zero", "one")),
-    Edit("changed edit of a message", "stops", messages("one", edit=True), messages("one", "two")),
+    Edit("changed message", "drift", messages("old"), messages("new")),
+    Edit("dropped message", "drift", messages("one", "two"), messages("one")),
+    Edit("new message before recorded ones", "drift", messages("one"), messages("zero", "one")),
+    Edit("changed edit of a message", "drift", messages("one", edit=True), messages("one", "two")),
     Edit("run.now() added, or state set otherwise", "accepted", asks(0), asks(2)),
     Edit("run.now() dropped", "accepted", asks(2), asks(0)),
     Edit("after_crash from park to retry, a call in doubt", "accepted",
@@ -220,15 +221,19 @@ EDITS = [
 ]  # fmt: skip
 
 
-def live(body: Body, store: CheckpointStore, every: int, *, dies: bool) -> Any:
+def live(
+    body: Body, store: CheckpointStore, every: int, *, dies: bool, **options: Any
+) -> dict[str, Any]:
     async def agent(run: Run) -> str:
         await body(run)
         if dies:
             raise DiesError
         return "done"
 
-    of = RecoverableAgent(agent, store, every, max_recoveries=0)
-    return asyncio.run(of.run_with_recovery("t", "run"))["result"]
+    of = RecoverableAgent(agent, store, every, max_recoveries=0, **options)
+    # The edits are data here, which is no code.
+    with mock.patch("recovery._agent.digest_of", lambda agent_fn: f"code that dies: {dies}"):
+        return asyncio.run(of.run_with_recovery("t", "run"))
 
 
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.what)
@@ -239,20 +244,26 @@ def test_an_edit_is_harmless_or_stops_the_run_before_any_new_side_effect(edit: E
     with pytest.raises((DiesError, KeyboardInterrupt)):
         live(edit.old, store, edit.every, dies=True)
     before = Counter(executed)
-    if edit.verdict == "accepted":
-        assert live(edit.new, store, edit.every, dies=False) == "done"
+    if edit.verdict == "drift":
+        with pytest.raises(DivergenceError):
+            live(edit.new, store, edit.every, dies=False, on_drift="stop")
+        assert executed == before
+    if edit.verdict in ("accepted", "drift"):
+        found = live(edit.new, store, edit.every, dies=False)
+        assert found["result"] == "done"
+        assert bool(found["report"].drift) == (edit.verdict == "drift")
         assert executed == before + Counter(edit.new_calls)
         return
     for _ in range(2):
         with pytest.raises(DivergenceError if edit.verdict == "stops" else InDoubtError):
             live(edit.new, store, edit.every, dies=False)
         assert executed == before
-    assert live(edit.old, store, edit.every, dies=False) == "done"
+    assert live(edit.old, store, edit.every, dies=False)["result"] == "done"
     assert max(executed.values()) == 1
 
 
 def test_the_page_has_each_edit_with_its_verdict() -> None:
-    rows = re.findall(r"^\| ([^|]+?) \| (accepted|stops|parks) \| [^|]+ \|$", PAGE, re.M)
+    rows = re.findall(r"^\| ([^|]+?) \| (accepted|drift|stops|parks) \| [^|]+ \|$", PAGE, re.M)
     said = {what.replace("`", ""): verdict for what, verdict in rows}
     assert said == {edit.what: edit.verdict for edit in EDITS}
     assert len(EDITS) == len(said)

@@ -110,14 +110,10 @@ async def sent(run: Run, what: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A way to do several things at once. ``racy``: the result depends on what comes first.
-
-    ``told``: what the first execution warns of, for code whose replay nobody can promise.
-    """
+    """A way to do several things at once. ``racy``: the result depends on what comes first."""
 
     agent: Callable[[Any], Any]
     racy: bool = False
-    told: str = ""
     python: tuple[int, int] = (3, 11)
 
 

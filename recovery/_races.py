@@ -1,0 +1,180 @@
+"""What in an agent's source makes its order a matter of luck: said when it first runs.
+
+Nobody records how long an ``asyncio.sleep`` of the agent took, when one of its time-outs ran out,
+or in which order a set gives finished tasks. Code that goes by one of these may do something else
+on replay, and then its run stops, though nothing has changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import logging
+import textwrap
+from collections.abc import Callable, Iterator
+from itertools import islice
+from types import CodeType, FunctionType
+from typing import Any
+
+from eventlog._dataclass import dataclass
+from recovery._code import codes_in, named_in, reached
+
+_logger = logging.getLogger("recovery")
+
+FUNCTIONS_MAX, SHOWN_MAX = 100, 5
+_LIBRARIES = {"asyncio", "anyio"}
+_BESIDE = {"create_task", "gather", "TaskGroup", "create_task_group", "ensure_future", "start_soon",
+           "as_completed"}  # fmt: skip
+_CLOCKS = {"timeout", "timeout_at", "wait_for", "move_on_after", "move_on_at", "fail_after",
+           "fail_at"}  # fmt: skip
+_TELLING = _CLOCKS | {"wait", "sleep"}
+_LOOPS = (ast.While, ast.For, ast.AsyncFor)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+_SET = "asyncio.wait gives sets, which have no order: `run.wait(...)` gives lists, and is recorded"
+_CLOCK = "the clock of {} is not recorded: `@tool(timeout_s=...)` and `run.wait(timeout=...)` are"
+_TICK = ("asyncio.sleep beside other tasks, in a loop: how often it comes round is not recorded; "
+         "`run.sleep(...)` is")  # fmt: skip
+_GATE = ("asyncio.sleep before `async with`: who is let in first is not recorded; enter first, or "
+         "use `run.sleep(...)`")  # fmt: skip
+
+_told: set[CodeType] = set()  # agent functions of this process that were looked at
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """A place in the agent's code, and what is not recorded there."""
+
+    file: str
+    line: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.why}"
+
+
+def warn_of_races(agent_fn: Callable[..., Any]) -> None:
+    """Say in the log what may come in another order on replay, once for each agent function."""
+    code = getattr(inspect.unwrap(getattr(agent_fn, "__func__", agent_fn)), "__code__", None)
+    if code is None or code in _told:
+        return
+    _told.add(code)
+    found = races_of(agent_fn)
+    if found:
+        more = f"\n  and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
+        _logger.warning(
+            "agent %s: after a crash this code may do things in another order than it did. Then "
+            "its run stops with a DivergenceError.%s%s",
+            code.co_name, "".join(f"\n  {race}" for race in found[:SHOWN_MAX]), more,
+        )  # fmt: skip
+
+
+def races_of(agent_fn: Callable[..., Any]) -> list[Race]:
+    """What is not recorded of an agent function, and of the functions that it comes to."""
+    functions = list(islice(reached(agent_fn), FUNCTIONS_MAX))
+    if not any(_TELLING & {*code.co_names} for one in functions for code in codes_in(one.__code__)):
+        return []  # to read the source takes its time
+    sources = map(_Source.of, functions)
+    known = [one for one in sources if one is not None]
+    beside = any(_last_name(node) in _BESIDE for one in known for node in _calls(one.tree))
+    found = {race for one in known for race in one.races(beside)}
+    return sorted(found, key=lambda race: (race.file, race.line))
+
+
+@dataclass(eq=False, slots=True)
+class _Source:
+    """The source of a function, and the names that it knows."""
+
+    function: FunctionType
+    tree: ast.AST
+    names: dict[str, Any]
+
+    @classmethod
+    def of(cls, function: FunctionType) -> _Source | None:
+        try:
+            lines, first = inspect.getsourcelines(function.__code__)
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+        except (OSError, TypeError, SyntaxError, ValueError):
+            return None  # it was made, or its file is gone
+        ast.increment_lineno(tree, first - 1)
+        return cls(function, tree, dict(named_in(function)))
+
+    def races(self, beside: bool) -> Iterator[Race]:
+        """``beside``: whether the agent has tasks that run side by side."""
+        dropped = {id(one.value.value) for one in ast.walk(self.tree)
+                   if isinstance(one, ast.Expr) and isinstance(one.value, ast.Await)}  # fmt: skip
+        for call in _calls(self.tree):
+            name = _last_name(call)
+            if not self._is_of_a_library(call.func):
+                continue
+            if name == "wait" and id(call) not in dropped:
+                yield self._race(call, _SET)
+            elif name in _CLOCKS:
+                yield self._race(call, _CLOCK.format(ast.unparse(call.func)))
+        for function in ast.walk(self.tree) if beside else ():
+            if isinstance(function, ast.AsyncFunctionDef) and self._makes_calls(function):
+                yield from self._sleeps(function)
+
+    def _sleeps(self, function: ast.AsyncFunctionDef) -> Iterator[Race]:
+        sleeps = [node for node in _own(function) if isinstance(node, ast.Call)
+                  and self._is_sleep(node)]  # fmt: skip
+        for loop in (node for node in _own(function) if isinstance(node, _LOOPS)):
+            inside = {id(node) for node in ast.walk(loop)}
+            # The loop of steps ends with the step that it ended with.
+            if not (isinstance(loop, ast.AsyncFor) and _last_name(loop.iter) == "steps"):
+                yield from (self._race(one, _TICK) for one in sleeps if id(one) in inside)
+        gates = [node.lineno for node in _own(function) if isinstance(node, ast.AsyncWith)
+                 and any(isinstance(item.context_expr, ast.Name | ast.Attribute)
+                         for item in node.items)]  # fmt: skip
+        for sleep in sleeps:
+            if any(sleep.lineno < gate for gate in gates):
+                yield self._race(sleep, _GATE)
+
+    def _makes_calls(self, function: ast.AsyncFunctionDef) -> bool:
+        """Whether it is about a run: one that only computes does not matter."""
+        return any(isinstance(node, ast.Name) and (node.id == "run" or self._is_tool(node.id))
+                   for node in ast.walk(function))  # fmt: skip
+
+    def _is_tool(self, name: str) -> bool:
+        return hasattr(self.names.get(name), "tool_spec")
+
+    def _is_sleep(self, call: ast.Call) -> bool:
+        """Whether it sleeps, itself or as the whole of a helper does."""
+        if _last_name(call) == "sleep" and self._is_of_a_library(call.func):
+            zero = call.args and isinstance(call.args[0], ast.Constant) and not call.args[0].value
+            return not zero
+        helper = self.names.get(call.func.id) if isinstance(call.func, ast.Name) else None
+        code = getattr(helper, "__code__", None)
+        return code is not None and "sleep" in code.co_names and bool(_LIBRARIES & {*code.co_names})
+
+    def _is_of_a_library(self, function: ast.expr) -> bool:
+        match function:
+            case ast.Attribute(value=ast.Name(id=name)):
+                return getattr(self.names.get(name), "__name__", name) in _LIBRARIES
+            case ast.Name(id=name):
+                module = getattr(self.names.get(name), "__module__", None) or ""
+                return module.partition(".")[0] in _LIBRARIES
+        return False
+
+    def _race(self, node: ast.expr, why: str) -> Race:
+        return Race(self.function.__code__.co_filename, node.lineno, why)
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _own(function: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a function, without those of functions inside it."""
+    for child in ast.iter_child_nodes(function):
+        if not isinstance(child, _FUNCTIONS):
+            yield child
+            yield from _own(child)
+
+
+def _last_name(node: ast.AST) -> str:
+    function = node.func if isinstance(node, ast.Call) else node
+    match function:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
