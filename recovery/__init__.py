@@ -40,7 +40,7 @@ from recovery._model_data import ModelData
 from recovery._outside import approve, cancel, deny, pending, signal
 from recovery._progress import Progress
 from recovery._relatives import children, lineage, parent
-from recovery._report import RecoveryReport
+from recovery._report import RecoveryReport, RunResult
 from recovery._retry import Retry
 from recovery._run import Run, SyncRun
 from recovery._stored import StoredCheckpoint, Validity
@@ -122,6 +122,7 @@ __all__ = [
     "RunEvent",
     "RunEvents",
     "RunFailedError",
+    "RunResult",
     "RunStatus",
     "RunUndoneError",
     "StoppedError",

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
 from eventlog import EventLog
 from eventlog._dataclass import dataclass
@@ -24,6 +23,7 @@ from recovery._code import digest_of
 from recovery._declared import declare
 from recovery._doubt import settle_covered
 from recovery._drive import drive, drive_async
+from recovery._drivers import live_runs
 from recovery._errors import (
     RecoveryError,
     RunCancelledError,
@@ -47,14 +47,15 @@ from recovery._history import Ended, History, load
 from recovery._inbox_check import check_not_begun
 from recovery._outside import cancel_children
 from recovery._refused import finish
-from recovery._report import RecoveryReport, report_of
+from recovery._report import RecoveryReport, RunResult, report_of
 from recovery._resuming import RECORDED, Resumption
 from recovery._rules import CURRENT, Rules
-from recovery._run import Run, SyncRun, live_runs
+from recovery._run import Run, SyncRun
 from recovery._settings import Options, Settings
 from recovery._stopping import Life, Lives
-from recovery._together import flushers
+from recovery._together import off_loop
 from recovery._tool import current_scope, is_async
+from recovery._type_variables import Result
 from recovery._values import pack
 from recovery.stores.file import FileStore, default_directory
 
@@ -85,7 +86,7 @@ class _Block:
 _Effect = _Execute | _Sleep | _Block
 
 
-class RecoverableAgent:
+class RecoverableAgent(Generic[Result]):
     """An agent function whose runs survive crashes.
 
     ``agent_fn(run)`` is a function, async (it gets a Run) or plain (a SyncRun).
@@ -97,6 +98,22 @@ class RecoverableAgent:
     ``recovery_count`` counts the recoveries that this object made, of all its runs.
     """
 
+    @overload
+    def __init__(
+        self,
+        agent_fn: Callable[[Any], Awaitable[Result]],
+        checkpoint_store: Store | None = None,
+        checkpoint_every_n: int | None = 3,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        agent_fn: Callable[[Any], Result],
+        checkpoint_store: Store | None = None,
+        checkpoint_every_n: int | None = 3,
+        **options: Unpack[Options],
+    ) -> None: ...
     def __init__(
         self,
         agent_fn: Callable[[Any], Any],
@@ -138,7 +155,7 @@ class RecoverableAgent:
 
     async def run_with_recovery(
         self, task: Any, run_id: str, *, takeover: bool = False
-    ) -> dict[str, Any]:
+    ) -> RunResult[Result]:
         """Run the agent on ``task``, or resume run ``run_id`` where it stopped.
 
         Returns a dict: ``result`` (what the agent returned), ``run_id``, ``recovered_from_step``
@@ -156,7 +173,7 @@ class RecoverableAgent:
 
     def run_with_recovery_sync(
         self, task: Any, run_id: str, *, takeover: bool = False
-    ) -> dict[str, Any]:
+    ) -> RunResult[Result]:
         """The same without an event loop, for plain agent functions (an async one gets a loop)."""
         if is_async(self.agent_fn):
             _check_no_loop("run_with_recovery")
@@ -164,7 +181,7 @@ class RecoverableAgent:
         with self._lives.one(Life(run_id), self.settings.stop_on) as life:
             return drive(self._recover(task, life, takeover, SyncRun), self._perform)
 
-    async def resume(self, run_id: str, *, takeover: bool = False) -> dict[str, Any]:
+    async def resume(self, run_id: str, *, takeover: bool = False) -> RunResult[Result]:
         """Go on with run ``run_id`` from its id alone: its task is the one that it has recorded.
 
         Else as ``run_with_recovery``. RecoveryError when there is no such run, or no agent has
@@ -173,7 +190,7 @@ class RecoverableAgent:
         with self._lives.one(Resumption(run_id), self.settings.stop_on) as life:
             return await self._live(RECORDED, life, takeover)
 
-    def resume_sync(self, run_id: str, *, takeover: bool = False) -> dict[str, Any]:
+    def resume_sync(self, run_id: str, *, takeover: bool = False) -> RunResult[Result]:
         """``resume`` without an event loop."""
         if is_async(self.agent_fn):
             _check_no_loop("resume")
@@ -183,7 +200,7 @@ class RecoverableAgent:
 
     async def retry(
         self, run_id: str, *, who: str = "", why: str = "", takeover: bool = False
-    ) -> dict[str, Any]:
+    ) -> RunResult[Result]:
         """Resume run ``run_id``; if it ended by the failure of a call, that call is made again.
 
         What to do once a tool that raised is mended: the failed call is made under the same
@@ -195,7 +212,7 @@ class RecoverableAgent:
 
     def retry_sync(
         self, run_id: str, *, who: str = "", why: str = "", takeover: bool = False
-    ) -> dict[str, Any]:
+    ) -> RunResult[Result]:
         """``retry`` without an event loop."""
         self._retry_failed(run_id, who, why)
         return self.resume_sync(run_id, takeover=takeover)
@@ -213,12 +230,12 @@ class RecoverableAgent:
 
         return events(self.store, run_id, after=after, until=until)
 
-    async def live(self, task: Any, life: Life) -> dict[str, Any]:
+    async def live(self, task: Any, life: Life) -> RunResult[Any]:
         """Not for users: what ``run.child`` does."""
         with self._lives.one(life, ()):
             return await self._live(task, life, False)
 
-    def live_sync(self, task: Any, life: Life) -> dict[str, Any]:
+    def live_sync(self, task: Any, life: Life) -> RunResult[Any]:
         """Not for users: ``live`` without an event loop."""
         if is_async(self.agent_fn):
             return asyncio.run(self.live(task, life))
@@ -239,7 +256,7 @@ class RecoverableAgent:
             raise ValueError("a child run lives in the store of its parent; this agent has another")
         return agent_fn
 
-    async def _live(self, task: Any, life: Life, takeover: bool) -> dict[str, Any]:
+    async def _live(self, task: Any, life: Life, takeover: bool) -> RunResult[Any]:
         """The life of a run. That of a plain agent function is in a thread: when it is cancelled,
         the run stops at the next thing that the agent does, and can be resumed."""
         if is_async(self.agent_fn):
@@ -276,7 +293,7 @@ class RecoverableAgent:
         if isinstance(effect, _Sleep):
             return await asyncio.sleep(effect.seconds)
         if isinstance(effect, _Block):
-            return await _off_loop(effect.act) if live_runs else effect.act()
+            return await off_loop(effect.act) if live_runs else effect.act()
         token = current_scope.set(effect.run.scope)
         live_runs.add(effect.run)
         try:
@@ -327,7 +344,7 @@ class RecoverableAgent:
 
     def _recover(
         self, task: Any, life: Life, takeover: bool, kind: type[Run] | type[SyncRun]
-    ) -> Generator[_Effect, Any, dict[str, Any]]:
+    ) -> Generator[_Effect, Any, RunResult[Any]]:
         """The life of a run in this process; yields what its driver is to do."""
         run_id = life.run_id
         self._check_locals()
@@ -381,20 +398,6 @@ class RecoverableAgent:
                 finally:
                     run.close()
                 yield _Sleep(recoveries.pause_s)
-
-
-async def _off_loop(act: Callable[[], Any]) -> Any:
-    """Do it in a thread, and to its end also when nobody waits for it any more."""
-    # In no scope, for it may call code of the user's.
-    work = asyncio.get_running_loop().run_in_executor(flushers, contextvars.Context().run, act)
-    try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        while not work.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([work])
-        work.exception()
-        raise
 
 
 async def _landed(run: Run) -> None:
@@ -452,7 +455,7 @@ def _new_uid() -> str:
     return os.urandom(16).hex()
 
 
-def _result(run_id: str, ended: RunFinished, report: RecoveryReport) -> dict[str, Any]:
+def _result(run_id: str, ended: RunFinished, report: RecoveryReport) -> RunResult[Any]:
     return {
         "result": ended.result,
         "run_id": run_id,

@@ -50,6 +50,7 @@ from recovery._tool import Arguments, Call, Scope, ToolSpec, function_name, is_a
 
 if TYPE_CHECKING:
     from recovery._core import RunCore
+    from recovery._report import RunResult
 
 # How often a call whose child stands still looks whether all others have got to their end: at
 # first, and at last.
@@ -64,9 +65,9 @@ class Runner(Protocol):
     agent_fn: Callable[[Any], Any]
     store: CheckpointStore
 
-    def live(self, task: Any, life: Life) -> Awaitable[dict[str, Any]]: ...
+    def live(self, task: Any, life: Life) -> Awaitable[RunResult[Any]]: ...
 
-    def live_sync(self, task: Any, life: Life) -> dict[str, Any]: ...
+    def live_sync(self, task: Any, life: Life) -> RunResult[Any]: ...
 
 
 class Places:
@@ -354,16 +355,16 @@ def _failed(child: str, exc: RunFailedError | RunCancelledError | RunUndoneError
     return ChildFailedError(child, f"{kind.__module__}.{kind.__qualname__}", str(exc)[:TEXT_MAX])
 
 
-async def _lived(runner: Runner, task: Any, life: ChildLife) -> dict[str, Any]:
+async def _lived(runner: Runner, task: Any, life: ChildLife) -> RunResult[Any]:
     await asyncio.shield(asyncio.wrap_future(life.place))
     life.check()
     # In a task of its own, so that the parent's task is still known as the parent's.
     life.task = asyncio.ensure_future(runner.live(task, life))
-    ended: dict[str, Any] = await life.task
+    ended: RunResult[Any] = await life.task
     return ended
 
 
-def _lived_sync(runner: Runner, task: Any, life: ChildLife) -> dict[str, Any]:
+def _lived_sync(runner: Runner, task: Any, life: ChildLife) -> RunResult[Any]:
     life.place.result()
     life.check()
     return runner.live_sync(task, life)

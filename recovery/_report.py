@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import field
+from typing import Generic, TypedDict
 
 from eventlog import Damage, EventLog
 from eventlog._dataclass import dataclass
 from recovery._core import RunCore
 from recovery._history import History
+from recovery._type_variables import Result
 from recovery._usage import Usage
 
 
@@ -72,3 +74,18 @@ def report_of(log: EventLog, history: History, run: RunCore | None, began: float
         history.tallies.progress.usage(),
         tuple(map(str, history.replay.losses.gaps)) if history.replay.losses else (),
     )  # fmt: skip
+
+
+class RunResult(TypedDict, Generic[Result]):
+    """What a run gives: a plain dict. ``result`` is what the agent returned.
+
+    ``recovered_from_step``: the checkpoint it last resumed from, 0 if none. ``recovery_count``: of
+    the run, over all processes.
+    """
+
+    result: Result
+    run_id: str
+    recovered_from_step: int
+    recovery_count: int
+    report: RecoveryReport
+    usage: Usage

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import time
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -20,31 +19,29 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, Unpack, ove
 
 from eventlog import EventLog
 from recovery._awaiting import Unawaited, noted
-from recovery._call import protocol
 from recovery._checkpoint import CheckpointStore
 from recovery._children import Runner
 from recovery._core import RunCore
-from recovery._drive import drive, drive_async
-from recovery._effects import Attend, Commit, Effect, Invoke, Nap, Wait
+from recovery._drivers import Drivers, live_runs
 from recovery._errors import NotAwaitedError
 from recovery._events import RunFinished
 from recovery._history import History
-from recovery._invoking import invoke, invoke_sync
+from recovery._invoking import invoke
 from recovery._keys import step_of
 from recovery._settings import ChildOptions, Settings
 from recovery._steps import Steps, SyncSteps
-from recovery._together import commit_together
 from recovery._tool import (
     Arguments,
     Scope,
     ToolSpec,
-    is_generator,
     spec_of,
 )
-from recovery._turns import ThreadTurns, Turns, Watch, tasks_of
+from recovery._turns import Watch, tasks_of
+from recovery._type_variables import Chunk, Chunks
 from recovery._waiting import SLEEP, WAIT_FOR, sleep_arguments, wait_for_arguments
 
 if TYPE_CHECKING:
+    from recovery._agent import RecoverableAgent
     from recovery._stream import Stream, SyncStream
 
 R = TypeVar("R")
@@ -52,119 +49,6 @@ P = ParamSpec("P")
 F = TypeVar("F", bound=asyncio.Future[Any])
 
 LEAVE_S = 0.1  # for an agent function to end by itself when its run was stopped
-live_runs: set[Run] = set()  # async runs of this process
-
-
-class _Drivers(RunCore):
-    def __init__(
-        self, log: EventLog, history: History, store: CheckpointStore, settings: Settings
-    ) -> None:
-        super().__init__(log, history, store, settings)
-        self._home = threading.current_thread()
-        # Tasks whose present call (LSN) need not be waited for when the run is stopped; and those
-        # that were cancelled for that.
-        self.interruptible: dict[asyncio.Task[Any], int] = {}
-        self.interrupted: set[asyncio.Task[Any]] = set()
-        # The loop of the agent itself, if it is async; tools may run others, in other threads.
-        self._home_loop: asyncio.AbstractEventLoop | None = None
-        self._turns_of: dict[asyncio.AbstractEventLoop, Turns] = {}
-        self._threads = ThreadTurns(self)
-
-    def wall_clock(self) -> float:
-        return time.time()
-
-    # -- from async code
-
-    async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
-        _refuse_generator(spec)
-        steps = protocol(self, spec, given, call_id)
-        return await drive_async(steps, self._perform_async, self.mutex)
-
-    async def _perform_async(self, effect: Effect) -> Any:
-        match effect:
-            case Wait():
-                return await self._turns().wait(effect)
-            case Commit():
-                return await self._commit()
-            case Invoke(interruptible=True):
-                return await self._interruptible(effect)
-            case Invoke():
-                return await invoke(effect)
-            case Nap():
-                return await asyncio.sleep(effect.seconds)
-            case Attend():
-                return await drive_async(effect.body, self._perform_async, self.mutex)
-
-    def _turns(self) -> Turns:
-        """Those who wait in the present event loop."""
-        loop = asyncio.get_running_loop()
-        turns = self._turns_of.get(loop)
-        if turns is None:
-            turns = Turns(self, {invoke.__code__}, loop is self._home_loop)
-            self._turns_of[loop] = turns
-        return turns
-
-    async def _interruptible(self, effect: Invoke) -> Any:
-        task = asyncio.current_task()
-        assert task is not None
-        assert effect.scope is not None
-        outer = self.interruptible.get(task, 0)
-        self.interruptible[task] = effect.scope.calls[-1]
-        try:
-            return await invoke(effect)
-        except asyncio.CancelledError:
-            if task in self.interrupted:
-                self.interrupted.discard(task)
-                task.uncancel()
-                self.check()
-            raise
-        finally:
-            self.interruptible[task] = outer
-            if not outer:
-                del self.interruptible[task]
-
-    async def _commit(self) -> None:
-        # Alone, a flush is shorter than the way to a thread and back. Those who are about to make
-        # calls may share it.
-        if len(live_runs) <= 1 and self.in_flight <= 1 and self._turns().at_rest():
-            self.commit()
-        else:
-            await commit_together(self.commit)
-
-    # -- from plain code
-
-    def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
-        _refuse_generator(spec)
-        return drive(protocol(self, spec, given, call_id), self._perform_sync, self.mutex)
-
-    def _perform_sync(self, effect: Effect) -> Any:
-        match effect:
-            case Wait():
-                return effect.ready() or self._wait_sync(effect)
-            case Commit():
-                return self.commit()
-            case Invoke():
-                return invoke_sync(effect)
-            case Nap():
-                return time.sleep(effect.seconds)
-            case Attend():
-                return drive(effect.body, self._perform_sync, self.mutex)
-
-    def _wait_sync(self, wait: Wait) -> bool | None:
-        if self._home_loop is None:
-            return self._threads.wait(wait)
-        if threading.current_thread() is not self._home:
-            return self._turns_of[self._home_loop].wait_in_thread(wait)
-        return False if self.alone() else None  # nobody can go on meanwhile
-
-
-def _refuse_generator(spec: ToolSpec) -> None:
-    """What a call gives is what is recorded, and a generator is no value."""
-    if is_generator(spec.function) and not spec.waits:
-        raise TypeError(
-            f"{spec.name} is a generator function: `run.stream({spec.name}, ...)` gives what it "
-            "yields, and records it. run.call is for functions that return"
-        )
 
 
 def _undoing(run: RunCore, since: int, tools: Iterable[Callable[..., Any]]) -> ToolSpec:
@@ -173,7 +57,7 @@ def _undoing(run: RunCore, since: int, tools: Iterable[Callable[..., Any]]) -> T
     return prepare(run, since, tools)
 
 
-class Run(_Drivers):
+class Run(Drivers):
     """A run as an async agent sees it.
 
     ``task``, ``run_id``; ``state`` (a dict) and ``messages`` (a list), which checkpoints restore;
@@ -303,8 +187,16 @@ class Run(_Drivers):
         self.unawaited.started(token)
         return await self.perform_async(spec, given, call_id)
 
+    @overload
     def stream(
-        self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
+        self, function: Callable[P, Chunks[Chunk]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Stream[Chunk]: ...
+    @overload
+    def stream(  # type: ignore[overload-cannot-match]  # the same
+        self, function: Callable[..., Chunks[Chunk]], /, *args: Any, call_id: str, **kwargs: Any
+    ) -> Stream[Chunk]: ...
+    def stream(
+        self, function: Callable[..., Any], /, *args: Any, call_id: Any = "", **kwargs: Any
     ) -> Stream:
         """Call a generator function, async or plain (in a thread), and get its chunks live.
 
@@ -338,6 +230,33 @@ class Run(_Drivers):
         """
         return await self.perform_async(_undoing(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
 
+    @overload
+    def child(
+        self,
+        agent_fn: Callable[[Any], Awaitable[R]],
+        task: Any,
+        *,
+        name: str = "",
+        **options: Unpack[ChildOptions],
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def child(
+        self,
+        agent_fn: RecoverableAgent[R],
+        task: Any,
+        *,
+        name: str = "",
+        **options: Unpack[ChildOptions],
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def child(
+        self,
+        agent_fn: Callable[[Any], R],
+        task: Any,
+        *,
+        name: str = "",
+        **options: Unpack[ChildOptions],
+    ) -> Coroutine[Any, Any, R]: ...
     @noted
     async def child(
         self,
@@ -428,7 +347,7 @@ class Run(_Drivers):
         return Steps(self)
 
 
-class SyncRun(_Drivers):
+class SyncRun(Drivers):
     """A run as a plain agent sees it: as Run, with nothing to await."""
 
     def alone(self) -> bool:
@@ -454,8 +373,16 @@ class SyncRun(_Drivers):
         """Call a function, sync or async, so that it is never executed twice; see ``Run.call``."""
         return self.perform_sync(spec_of(function), (args, kwargs), call_id)
 
+    @overload
     def stream(
-        self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
+        self, function: Callable[P, Chunks[Chunk]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> SyncStream[Chunk]: ...
+    @overload
+    def stream(  # type: ignore[overload-cannot-match]  # the same
+        self, function: Callable[..., Chunks[Chunk]], /, *args: Any, call_id: str, **kwargs: Any
+    ) -> SyncStream[Chunk]: ...
+    def stream(
+        self, function: Callable[..., Any], /, *args: Any, call_id: Any = "", **kwargs: Any
     ) -> SyncStream:
         """Call a generator function, and get its chunks live with ``for``; see ``Run.stream``."""
         return self.open_stream(spec_of(function), (args, kwargs), call_id)
@@ -471,6 +398,33 @@ class SyncRun(_Drivers):
         """Undo what the run has done; see ``Run.undo``."""
         return self.perform_sync(_undoing(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
 
+    @overload
+    def child(
+        self,
+        agent_fn: Callable[[Any], Awaitable[R]],
+        task: Any,
+        *,
+        name: str = "",
+        **options: Unpack[ChildOptions],
+    ) -> R: ...
+    @overload
+    def child(
+        self,
+        agent_fn: RecoverableAgent[R],
+        task: Any,
+        *,
+        name: str = "",
+        **options: Unpack[ChildOptions],
+    ) -> R: ...
+    @overload
+    def child(
+        self,
+        agent_fn: Callable[[Any], R],
+        task: Any,
+        *,
+        name: str = "",
+        **options: Unpack[ChildOptions],
+    ) -> R: ...
     def child(
         self,
         agent_fn: Callable[[Any], Any] | Runner,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Generic, NoReturn, Self, cast
 
 from eventlog import Packed, RefusedValueError
 from eventlog._dataclass import dataclass
@@ -26,6 +26,7 @@ from recovery._model_data import pack_result
 from recovery._refused import refuse_result
 from recovery._tool import Arguments, ToolSpec, is_generator
 from recovery._turns import tasks_of
+from recovery._type_variables import Chunk
 from recovery._values import digest, pack, unpack
 from recovery._where import call_site, is_over, present
 
@@ -255,7 +256,7 @@ class _Stream:
         return exc  # a cancellation, a stop: not of the stream's making
 
 
-class Stream(_Stream):
+class Stream(_Stream, Generic[Chunk]):
     """A call whose chunks come with ``async for``; made by ``Run.stream``.
 
     ``result`` is what the call returned, once the stream has been read to its end or its
@@ -265,11 +266,11 @@ class Stream(_Stream):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> Chunk:
         chunk = await self._drive()
         if chunk is None:
             raise StopAsyncIteration
-        return chunk.value
+        return cast(Chunk, chunk.value)
 
     async def _drive(self, error: BaseException | None = None) -> _Chunk | None:
         steps = self._following(error)
@@ -294,17 +295,17 @@ class Stream(_Stream):
         await self.__aexit__(None, None, None)
 
 
-class SyncStream(_Stream):
+class SyncStream(_Stream, Generic[Chunk]):
     """A call whose chunks come with ``for``; made by ``SyncRun.stream``. See Stream."""
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Chunk:
         chunk = self._drive()
         if chunk is None:
             raise StopIteration
-        return chunk.value
+        return cast(Chunk, chunk.value)
 
     def _drive(self, error: BaseException | None = None) -> _Chunk | None:
         return drive(self._following(error), self._perform, self._run.mutex)

@@ -12,8 +12,10 @@ import contextvars
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import islice
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from recovery._tool import NOWHERE, current_scope
@@ -101,3 +103,17 @@ _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, Together] = WeakKeyDicti
 async def commit_together(commit: Callable[[], None]) -> None:
     """Have ``commit`` called in a thread, together with those of other runs in this event loop."""
     await _of_loops.setdefault(asyncio.get_running_loop(), Together()).commit(commit)
+
+
+async def off_loop(act: Callable[[], Any]) -> Any:
+    """Do it in a thread, and to its end also when nobody waits for it any more."""
+    # In no scope, for it may call code of the user's.
+    work = asyncio.get_running_loop().run_in_executor(flushers, contextvars.Context().run, act)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
+        work.exception()
+        raise

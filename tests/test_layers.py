@@ -22,6 +22,8 @@ CORE = {"msgpack", "xxhash"}
 THIRD_PARTY = {"eventlog": CORE, "recovery": CORE, "logdump": set()}
 # Inside `try`, with a fallback or an error that names it.
 OPTIONAL = {"eventlog._frame": "isal", "recovery._numpy": "numpy"}
+# For type checkers alone, which bring it: never imported.
+TYPES = {"recovery._type_variables": "typing_extensions"}
 # What an extra brings, for the modules that belong to that extra.
 EXTRAS = {
     "recovery.cli": {"typer", "rich"},
@@ -185,6 +187,7 @@ def allowed(module: str, third_party: str, optional: bool) -> bool:
         third_party in THIRD_PARTY[names[0]]
         or any(third_party in EXTRAS[m] for m in EXTRAS if f"{module}.".startswith(f"{m}."))
         or (optional and OPTIONAL.get(module) == third_party)
+        or TYPES.get(module) == third_party
         or (len(names) > 1 and names[1] == "testing" and third_party in TESTING)
         or adapter(module) not in {None, *PROTOCOLS}
     )

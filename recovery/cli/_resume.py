@@ -23,6 +23,7 @@ from recovery import (
     RecoverableAgent,
     RecoveryError,
     RecoveryReport,
+    RunResult,
     RunStatus,
     StoppedError,
     status,
@@ -176,9 +177,7 @@ def _ask(one: RunStatus, yes: bool) -> None:
 # -- its going
 
 
-def _resumed(
-    agent: RecoverableAgent, run: str, takeover: bool, commands: Commands
-) -> dict[str, Any]:
+def _resumed(agent: RecoverableAgent, run: str, takeover: bool, commands: Commands) -> RunResult:
     """What the agent came to; else says why it did not, and what to do."""
     with _stoppable(agent.stop) as asked:
         try:

@@ -15,6 +15,7 @@ from recovery._agent import RecoverableAgent
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError, WaitingError
 from recovery._manager import CheckpointManager
+from recovery._report import RunResult
 from recovery._settings import Options
 from recovery._status import status
 from recovery._values import pack
@@ -23,7 +24,7 @@ from recovery.graph._hooks import tell
 from recovery.graph._standing import Standing
 from recovery.graph._walk import GraphParkedError, Walk, check_task, finished
 
-Live = Callable[[RecoverableAgent], Awaitable[dict[str, Any]]]
+Live = Callable[[RecoverableAgent], Awaitable[RunResult]]
 
 
 @dataclass(slots=True)

@@ -289,7 +289,7 @@ MUTANTS = [
         "The task that awaited the run counts as cancelled, though nobody cancelled it.",
         [
             Edit(
-                RUN,
+                "recovery/_drivers.py",
                 "                task.uncancel()\n",
                 "                pass\n",
             )

@@ -33,8 +33,8 @@ import pytest
 
 import eventlog._log
 import recovery._agent
+import recovery._drivers
 import recovery._inbox
-import recovery._run
 import recovery._turns
 import recovery._waiting
 from eventlog import Damage, EventLog, LogError, Snapshot
@@ -1658,7 +1658,7 @@ def virtual_time() -> Iterator[Clock]:
         patch.setattr(logging.getLogger("recovery"), "disabled", True)  # it has much to say
         patch.setattr(logging.getLogger("eventlog"), "disabled", True)
         patch.setattr(logging.getLogger("asyncio"), "disabled", True)
-        patch.setattr(recovery._run, "time", clock.module())
+        patch.setattr(recovery._drivers, "time", clock.module())
         patch.setattr(recovery._turns, "time", clock.module())
         patch.setattr(recovery._agent, "time", clock.module())
         patch.setattr(recovery._inbox, "time", clock.module())

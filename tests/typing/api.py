@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Any, assert_type
 
@@ -27,6 +27,7 @@ from recovery import (
     Run,
     RunEvent,
     RunFailedError,
+    RunResult,
     SyncRun,
     Usage,
     Validity,
@@ -150,6 +151,30 @@ def plain_calls_keep_their_types(run: SyncRun) -> None:
     assert_type(run.call(send_email, "you", "hello"), str)
     assert_type(run.call(search, "otters"), list[str])
     run.call(search, 5)  # type: ignore[call-overload]
+    assert_type(run.child(plain_agent, "task"), str)
+    for chunk in run.stream(plain_words, "otters"):
+        assert_type(chunk, str)
+
+
+async def words(query: str) -> AsyncIterator[str]:
+    yield query
+
+
+def plain_words(query: str) -> Iterator[str]:
+    yield query
+
+
+async def children_and_streams_keep_their_types(run: Run) -> None:
+    assert_type(await run.child(agent, "task"), str)
+    assert_type(await run.child(partial(agent), "task", name="x"), str)
+    assert_type(await run.child(RecoverableAgent(agent), "task"), str)
+    assert_type(await run.child(plain_agent, "task", max_recoveries=1), str)
+    async with run.stream(words, "otters") as stream:
+        async for chunk in stream:
+            assert_type(chunk, str)
+    async for chunk in run.stream(plain_words, "otters", call_id="c1"):
+        assert_type(chunk, str)
+    run.stream(words)  # type: ignore[call-overload]
 
 
 # -- agents
@@ -206,8 +231,9 @@ async def main() -> None:
 
 def plain_main() -> None:
     of = RecoverableAgent(plain_agent)
-    assert_type(of.run_with_recovery_sync("task", "run"), dict[str, Any])
-    assert_type(of.resume_sync("run"), dict[str, Any])
+    assert_type(of.run_with_recovery_sync("task", "run"), RunResult[str])
+    assert_type(of.run_with_recovery_sync("task", "run")["result"], str)
+    assert_type(of.resume_sync("run")["recovered_from_step"], int)
     assert_type(of.recovery_count, int)
     assert_type(of.store, CheckpointStore)
 

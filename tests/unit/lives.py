@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eventlog.testing import SimulatedDisk
-from recovery import CheckpointStore, RecoverableAgent, tool
+from recovery import CheckpointStore, RecoverableAgent, RunResult, tool
 from recovery import _coded as coded
 from recovery._events import Event, decode
 from recovery.stores.protocol import LogStore
@@ -28,13 +28,13 @@ def send(what: Any) -> str:
     return f"sent {what}"
 
 
-def run(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> dict[str, Any]:
+def run(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> RunResult:
     task = options.pop("task", "task")
     agent_of = RecoverableAgent(agent, store, **options)
     return asyncio.run(agent_of.run_with_recovery(task, RUN))
 
 
-def run_sync(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> dict[str, Any]:
+def run_sync(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> RunResult:
     return RecoverableAgent(agent, store, **options).run_with_recovery_sync("task", RUN)
 
 

@@ -960,7 +960,7 @@ def test_fifty_runs_share_a_process():
                 return [run.task, len(found), len(run.messages)]
         raise AssertionError
 
-    async def main(of: RecoverableAgent) -> list[dict[str, Any]]:
+    async def main(of: RecoverableAgent) -> Any:
         return await asyncio.gather(*(of.run_with_recovery(n, f"run_{n}") for n in range(50)))
 
     of = RecoverableAgent(agent, CheckpointStore(), checkpoint_every_n=2)
@@ -1054,7 +1054,7 @@ def test_a_run_inside_a_tool_of_another_run_is_its_own():
     assert run(outer, store)["result"] == ["sent inner", "sent outer"]
     assert executed == {"inner": 1, "outer": 1, "delegate": 1}
     with pytest.raises(TypeError, match="agent_fn is a function"):
-        RecoverableAgent("agent")  # type: ignore[arg-type]
+        RecoverableAgent("agent")  # type: ignore[call-overload]
 
 
 def test_a_call_that_was_cancelled_is_in_doubt():

@@ -12,7 +12,7 @@ import pytest
 
 import recovery._agent
 import recovery._attempts
-import recovery._run
+import recovery._drivers
 from recovery import (
     CheckpointStore,
     InDoubtError,
@@ -68,7 +68,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(fresh: None, monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(recovery._run, "time", clock.module())
+    monkeypatch.setattr(recovery._drivers, "time", clock.module())
     return clock
 
 
@@ -483,7 +483,7 @@ def test_a_call_that_was_cancelled_before_it_began_is_no_effect(monkeypatch: Any
 
     async def agent(run: Run) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(recovery._run._Drivers, "_commit", never)
+            patch.setattr(recovery._drivers.Drivers, "_commit", never)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.001):
                     await run.call(send, "never")
@@ -549,7 +549,7 @@ def test_an_agent_can_decide_for_its_tools(policy: Any) -> None:
         run(agent, store, after_crash={"other": "retry"})
     assert run(agent, store, after_crash=policy)["result"] == "a"
     with pytest.raises(ValueError, match="after_crash is"):
-        RecoverableAgent(agent, store, after_crash="sometimes")  # type: ignore[arg-type]
+        RecoverableAgent(agent, store, after_crash="sometimes")  # type: ignore[call-overload]
 
 
 def test_an_idempotency_key_is_a_header() -> None:

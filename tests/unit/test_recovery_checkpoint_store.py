@@ -416,7 +416,7 @@ async def agent(run: Run) -> str:
     raise AssertionError
 
 
-def run(store: CheckpointStore, task: str = "task", run_id: str = "run") -> dict[str, Any]:
+def run(store: CheckpointStore, task: str = "task", run_id: str = "run") -> Any:
     of = RecoverableAgent(agent, store, checkpoint_every_n=3, max_recoveries=0)
     return asyncio.run(of.run_with_recovery(task, run_id))
 

@@ -614,7 +614,7 @@ def test_a_child_lives_in_the_store_of_its_parent(tmp_path: Path) -> None:
 
 def test_what_is_no_agent_is_refused() -> None:
     async def agent(run: Run) -> Any:
-        await run.child("researcher", "x")  # type: ignore[arg-type]
+        await run.child("researcher", "x")  # type: ignore[call-overload]
 
     with pytest.raises(TypeError, match="agent_fn"):
         run(agent, CheckpointStore(), max_recoveries=0)

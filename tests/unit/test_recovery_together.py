@@ -14,9 +14,8 @@ import pytest
 from eventlog import EventLog
 from eventlog._files import OSFile
 from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, _turns, tool
-from recovery._agent import _off_loop
 from recovery._liveness import context_of
-from recovery._together import SHARE_MAX, THREADS, Together, commit_together
+from recovery._together import SHARE_MAX, THREADS, Together, commit_together, off_loop
 from recovery._tool import NOWHERE, current_scope
 
 
@@ -349,7 +348,7 @@ def test_what_threads_tell_the_loop_is_for_no_run_and_what_they_do_is_in_no_scop
 
     async def main() -> Any:
         await commit_together(lambda: None)
-        return await _off_loop(current_scope.get)
+        return await off_loop(current_scope.get)
 
     loop = Loop()
     try:

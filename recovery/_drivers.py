@@ -1,0 +1,138 @@
+"""The two drivers that perform what a call's protocol asks for: from async and from plain code."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+from eventlog import EventLog
+from recovery._call import protocol
+from recovery._checkpoint import CheckpointStore
+from recovery._core import RunCore
+from recovery._drive import drive, drive_async
+from recovery._effects import Attend, Commit, Effect, Invoke, Nap, Wait
+from recovery._history import History
+from recovery._invoking import invoke, invoke_sync
+from recovery._settings import Settings
+from recovery._together import commit_together
+from recovery._tool import Arguments, ToolSpec, is_generator
+from recovery._turns import ThreadTurns, Turns
+
+live_runs: set[Any] = set()  # async runs of this process
+
+
+def _refuse_generator(spec: ToolSpec) -> None:
+    """What a call gives is what is recorded, and a generator is no value."""
+    if is_generator(spec.function) and not spec.waits:
+        raise TypeError(
+            f"{spec.name} is a generator function: `run.stream({spec.name}, ...)` gives what it "
+            "yields, and records it. run.call is for functions that return"
+        )
+
+
+class Drivers(RunCore):
+    """What both kinds of runs have: calls from the agent's own loop, from other loops, and from
+    threads."""
+
+    def __init__(
+        self, log: EventLog, history: History, store: CheckpointStore, settings: Settings
+    ) -> None:
+        super().__init__(log, history, store, settings)
+        self._home = threading.current_thread()
+        # Tasks whose present call (LSN) need not be waited for when the run is stopped; and those
+        # that were cancelled for that.
+        self.interruptible: dict[asyncio.Task[Any], int] = {}
+        self.interrupted: set[asyncio.Task[Any]] = set()
+        # The loop of the agent itself, if it is async; tools may run others, in other threads.
+        self._home_loop: asyncio.AbstractEventLoop | None = None
+        self._turns_of: dict[asyncio.AbstractEventLoop, Turns] = {}
+        self._threads = ThreadTurns(self)
+
+    def wall_clock(self) -> float:
+        return time.time()
+
+    # -- from async code
+
+    async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        _refuse_generator(spec)
+        steps = protocol(self, spec, given, call_id)
+        return await drive_async(steps, self._perform_async, self.mutex)
+
+    async def _perform_async(self, effect: Effect) -> Any:
+        match effect:
+            case Wait():
+                return await self._turns().wait(effect)
+            case Commit():
+                return await self._commit()
+            case Invoke(interruptible=True):
+                return await self._interruptible(effect)
+            case Invoke():
+                return await invoke(effect)
+            case Nap():
+                return await asyncio.sleep(effect.seconds)
+            case Attend():
+                return await drive_async(effect.body, self._perform_async, self.mutex)
+
+    def _turns(self) -> Turns:
+        """Those who wait in the present event loop."""
+        loop = asyncio.get_running_loop()
+        turns = self._turns_of.get(loop)
+        if turns is None:
+            turns = Turns(self, {invoke.__code__}, loop is self._home_loop)
+            self._turns_of[loop] = turns
+        return turns
+
+    async def _interruptible(self, effect: Invoke) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        assert effect.scope is not None
+        outer = self.interruptible.get(task, 0)
+        self.interruptible[task] = effect.scope.calls[-1]
+        try:
+            return await invoke(effect)
+        except asyncio.CancelledError:
+            if task in self.interrupted:
+                self.interrupted.discard(task)
+                task.uncancel()
+                self.check()
+            raise
+        finally:
+            self.interruptible[task] = outer
+            if not outer:
+                del self.interruptible[task]
+
+    async def _commit(self) -> None:
+        # Alone, a flush is shorter than the way to a thread and back. Those who are about to make
+        # calls may share it.
+        if len(live_runs) <= 1 and self.in_flight <= 1 and self._turns().at_rest():
+            self.commit()
+        else:
+            await commit_together(self.commit)
+
+    # -- from plain code
+
+    def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        _refuse_generator(spec)
+        return drive(protocol(self, spec, given, call_id), self._perform_sync, self.mutex)
+
+    def _perform_sync(self, effect: Effect) -> Any:
+        match effect:
+            case Wait():
+                return effect.ready() or self._wait_sync(effect)
+            case Commit():
+                return self.commit()
+            case Invoke():
+                return invoke_sync(effect)
+            case Nap():
+                return time.sleep(effect.seconds)
+            case Attend():
+                return drive(effect.body, self._perform_sync, self.mutex)
+
+    def _wait_sync(self, wait: Wait) -> bool | None:
+        if self._home_loop is None:
+            return self._threads.wait(wait)
+        if threading.current_thread() is not self._home:
+            return self._turns_of[self._home_loop].wait_in_thread(wait)
+        return False if self.alone() else None  # nobody can go on meanwhile
