@@ -221,6 +221,8 @@ def _told(spec: ToolSpec, form: Form, shown: Arguments) -> tuple[dict[str, Any],
     if isinstance(function, FunctionType | type):
         return {}, ""
     of = getattr(function, "__self__", None)
+    if of is None and hasattr(function, "__qualname__"):  # a function, as by functools.wraps
+        return {}, ""
     receiver = function if of is None else of
     if isinstance(receiver, type | ModuleType):
         return {}, ""

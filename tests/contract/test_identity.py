@@ -497,6 +497,20 @@ def test_a_yes_to_a_method_is_one_to_its_object_and_all_its_arguments(
     assert done == [("ours", 10, "alice")]
 
 
+@functools.lru_cache
+@functools.wraps(pay)
+def cached_pay(cents: int, to: str) -> str:
+    return pay(cents, to)
+
+
+def test_a_function_that_a_decorator_has_made_an_object_is_a_function(
+    store: CheckpointStore,
+) -> None:
+    with pytest.raises(recovery.WaitingError):
+        run_sync(lambda run: run.call(asking()(cached_pay), 10, "ann"), store, park_after_s=0.0)
+    assert [call.args for call in pending(store, RUN)] == [(10, "ann")]
+
+
 @pytest.mark.parametrize("kind", ["async", "sync"])
 def test_nobody_is_asked_about_an_object_that_is_not_shown(
     kind: str, store: CheckpointStore
