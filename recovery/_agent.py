@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import ExitStack
@@ -12,14 +11,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
-from eventlog import EventLog
 from eventlog._dataclass import dataclass
 from recovery._agent_errors import Recoveries, end_if_permanent, note_stop
 from recovery._agent_function import check_agent, check_result
+from recovery._beginning import begin
 from recovery._budget import warn_if_unmeasured
 from recovery._checkpoint import CheckpointStore
 from recovery._children import settled_since
-from recovery._code import digest_of
 from recovery._declared import declare
 from recovery._doubt import settle_covered
 from recovery._drive import drive, drive_async
@@ -36,20 +34,16 @@ from recovery._events import (
     RunCancelled,
     RunFailed,
     RunFinished,
-    RunResumed,
-    RunStarted,
     RunUndone,
 )
 from recovery._existing import Store
 from recovery._failure import message_of
-from recovery._herald import Herald, record
+from recovery._herald import Herald
 from recovery._history import Ended, History, load
-from recovery._inbox_check import check_not_begun
 from recovery._outside import cancel_children
 from recovery._refused import finish
 from recovery._report import RecoveryReport, RunResult, report_of
 from recovery._resuming import RECORDED, Resumption
-from recovery._rules import CURRENT, Rules
 from recovery._run import Run, SyncRun
 from recovery._settings import Options, Settings
 from recovery._stopping import Life, Lives
@@ -319,29 +313,6 @@ class RecoverableAgent(Generic[Result]):
             while not effect.run.landed() and time.monotonic() < deadline:
                 time.sleep(0.005)
 
-    def _begin(self, log: EventLog, history: History, life: Life, task: Any) -> int:
-        """Record that the run begins, or is resumed; the number of recoveries that this is."""
-        recovering = history.started is not None or history.restored is not None
-        history.code = digest_of(self.agent_fn)
-        code = history.code or None
-        if history.started is None:
-            check_not_begun(self.store.backend, life.run_id, log)
-            parent = life.parent.packable() if life.parent is not None else None
-            history.started = RunStarted(
-                life.run_id, task, _new_uid(), parent, rules=Rules(CURRENT), code=code
-            )
-            history.prologue.append(record(log, history, history.started))
-        if recovering:
-            history.recoveries += 1
-            rules = history.rules_to_raise()
-            event = RunResumed(history.recoveries, history.step, rules=rules, code=code)
-            lsn = record(log, history, event)
-            if rules is not None:
-                history.prologue.append(lsn)
-        life.born(log)
-        log.commit_behind()
-        return int(recovering)
-
     def _recover(
         self, task: Any, life: Life, takeover: bool, kind: type[Run] | type[SyncRun]
     ) -> Generator[_Effect, Any, RunResult[Any]]:
@@ -365,7 +336,7 @@ class RecoverableAgent(Generic[Result]):
                     return _result(run_id, ended, report_of(log, history, None, began))
                 if self.settings.on_event is not None:
                     history.herald = Herald(self.settings.on_event, history)
-                recovered = yield _Block(partial(self._begin, log, history, life, task))
+                recovered = yield _Block(partial(begin, self, log, history, life, task))
                 self.recovery_count += recovered
                 run = kind(log, history, self.store, self.settings)
                 run.children.runner = self._child
@@ -449,10 +420,6 @@ def _is_same(recorded: Any, given: Any) -> bool:
 def _check_no_loop(name: str) -> None:
     if asyncio._get_running_loop() is not None:
         raise RuntimeError(f"in async code, await {name}(...) instead")
-
-
-def _new_uid() -> str:
-    return os.urandom(16).hex()
 
 
 def _result(run_id: str, ended: RunFinished, report: RecoveryReport) -> RunResult[Any]:

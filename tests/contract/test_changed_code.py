@@ -135,7 +135,7 @@ def test_on_drift_stop_stops_as_any_divergence() -> None:
     with pytest.raises(DivergenceError):
         run(reworded, store, on_drift="stop")
     with pytest.raises(ValueError, match="on_drift"):
-        RecoverableAgent(before, on_drift="never")  # type: ignore[arg-type]
+        RecoverableAgent(before, on_drift="never")  # type: ignore[call-overload]
 
 
 def test_code_that_has_not_changed_is_served_only_what_resembles_it() -> None:

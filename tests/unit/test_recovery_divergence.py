@@ -23,6 +23,7 @@ from recovery import (
     InDoubtError,
     RecoverableAgent,
     Run,
+    RunResult,
     tool,
 )
 
@@ -223,7 +224,7 @@ EDITS = [
 
 def live(
     body: Body, store: CheckpointStore, every: int, *, dies: bool, **options: Any
-) -> dict[str, Any]:
+) -> RunResult[Any]:
     async def agent(run: Run) -> str:
         await body(run)
         if dies:
@@ -232,7 +233,7 @@ def live(
 
     of = RecoverableAgent(agent, store, every, max_recoveries=0, **options)
     # The edits are data here, which is no code.
-    with mock.patch("recovery._agent.digest_of", lambda agent_fn: f"code that dies: {dies}"):
+    with mock.patch("recovery._beginning.digest_of", lambda agent_fn: f"code that dies: {dies}"):
         return asyncio.run(of.run_with_recovery("t", "run"))
 
 
