@@ -28,7 +28,7 @@ def begin(
     if history.started is None:
         check_not_begun(agent.store.backend, life.run_id, log)
         parent = life.parent.packable() if life.parent is not None else None
-        uid, rules = os.urandom(16).hex(), Rules(CURRENT)
+        uid, rules = _new_uid(), Rules(CURRENT)
         history.started = RunStarted(life.run_id, task, uid, parent, rules=rules, code=code)
         history.prologue.append(record(log, history, history.started))
     if recovering:
@@ -41,3 +41,7 @@ def begin(
     life.born(log)
     log.commit_behind()
     return int(recovering)
+
+
+def _new_uid() -> str:
+    return os.urandom(16).hex()

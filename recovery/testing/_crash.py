@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypedDict, Unpack
 from unittest import mock
 
-from recovery import _agent
+from recovery import _beginning
 from recovery._agent import RecoverableAgent
 from recovery._checkpoint import CheckpointStore
 from recovery._tool import Call, Resolution, function_name
@@ -328,7 +328,7 @@ def _alone(seed: int) -> Iterator[None]:
         logger.disabled = True
     try:
         # Idempotency keys are made of the run's id: the same in each run, for results hold them.
-        with mock.patch.object(_agent, "_new_uid", lambda: uid):
+        with mock.patch.object(_beginning, "_new_uid", lambda: uid):
             yield
     finally:
         for logger, was in zip(loggers, were, strict=True):
