@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import pytest
 
-import recovery._agent
 import recovery._agent_errors
+import recovery._beginning
 from recovery import (
     AmbiguousCallError,
     ApprovalDeniedError,
@@ -849,7 +849,7 @@ def test_partials_and_methods_are_undone_with_their_arguments(store: CheckpointS
 def test_runs_of_the_first_rules_keep_the_identities_they_had(
     first: Callable[[Run], Any], shown: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery._agent, "Rules", lambda version: None)
+    monkeypatch.setattr(recovery._beginning, "Rules", lambda version: None)
     store = disk_store()
 
     async def agent(run: Run) -> Any:
