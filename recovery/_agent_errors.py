@@ -10,6 +10,8 @@ from types import TracebackType
 from eventlog import EventLog, RefusedValueError
 from recovery._core import RunCore
 from recovery._errors import (
+    DamagedRunError,
+    ParkedError,
     PermanentError,
     RecoveryError,
     RunCancelledError,
@@ -62,7 +64,9 @@ def note_stop(log: EventLog, history: History, run: RunCore) -> None:
     match run.stopped:
         case RunCancelledError(who=who):
             cancel_children(run.store, log, run.run_id, who)
-        case UnrecordedResultError() as error:
+        case ParkedError() | RunFailedError() | DamagedRunError():
+            pass  # has a record of its own; or nothing is to be written
+        case RecoveryError() as error:
             note_error(log, history, run, error, goes_on=False)
 
 

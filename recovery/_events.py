@@ -333,7 +333,8 @@ class RunFailed:
 
 @dataclass(frozen=True, slots=True)
 class AgentRaised:
-    """The agent's own code raised an error that is no outcome of a call, in ``step``.
+    """The agent's own code raised an error that is no outcome of a call, in ``step``; or the
+    library stopped the run with one.
 
     ``place``: file, line and function. ``goes_on``: whether the process that records it recovers
     the run by itself. ``call``: the call that returned what cannot be recorded, where that is the

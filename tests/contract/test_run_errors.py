@@ -16,6 +16,7 @@ import pytest
 from recovery import (
     CheckpointStore,
     RecoverableAgent,
+    RecoveryError,
     RunError,
     RunEvent,
     RunFailedError,
@@ -117,6 +118,42 @@ def test_an_error_of_the_code_is_raised_at_once_and_is_in_the_log(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+def stops_for_changed_code(store: CheckpointStore) -> None:
+    with pytest.raises(Died):
+        run(agent_that(lambda run, step: died() if step == 2 else None), store)
+
+    @tool(name="work")
+    def other(step: int, unit: str) -> int:
+        return step
+
+    run(lambda run: [other(step, "EUR") for step in run.steps()], store)
+
+
+def stops_for_two_lambdas(store: CheckpointStore) -> None:
+    def fetch(run: Any, url: str) -> str:
+        return str(run.call(tool(name="fetch")(lambda: url)))
+
+    run(lambda run: [fetch(run, url) for url in "ab"], store)
+
+
+def died() -> None:
+    raise Died
+
+
+@pytest.mark.parametrize(
+    "stops, name",
+    [(stops_for_changed_code, "Divergence"), (stops_for_two_lambdas, "AmbiguousCall")],
+)
+def test_an_error_with_which_the_library_stops_a_run_is_in_the_log(
+    stops: Callable[[CheckpointStore], None], name: str, store: CheckpointStore
+) -> None:
+    with pytest.raises(RecoveryError) as stopped:
+        stops(store)
+    error = error_of(store)
+    assert type(stopped.value).__name__ == f"{name}Error"
+    assert error.type.endswith(f"{name}Error") and not error.goes_on
+
+
 def test_an_error_that_can_get_better_is_recovered_from_and_counted(
     is_async: bool, store: CheckpointStore
 ) -> None:
