@@ -117,7 +117,6 @@ def test_an_error_of_the_code_is_raised_at_once_and_is_in_the_log(
     assert "3 times in a row" in found.why
 
 
-@pytest.mark.parametrize("is_async", [False, True])
 def stops_for_changed_code(store: CheckpointStore) -> None:
     with pytest.raises(Died):
         run(agent_that(lambda run, step: died() if step == 2 else None), store)
@@ -154,6 +153,7 @@ def test_an_error_with_which_the_library_stops_a_run_is_in_the_log(
     assert error.type.endswith(f"{name}Error") and not error.goes_on
 
 
+@pytest.mark.parametrize("is_async", [False, True])
 def test_an_error_that_can_get_better_is_recovered_from_and_counted(
     is_async: bool, store: CheckpointStore
 ) -> None:
