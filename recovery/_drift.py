@@ -140,7 +140,8 @@ class Drift:
 
         Then what the code has not done again is waited for no more, and it goes on.
         """
-        run, in_doubt = self._run, self._replay.in_doubt()
+        # A read in doubt may be forgotten: whoever needs it makes it again.
+        run, in_doubt = self._run, self._replay.side_effects.in_doubt(self._replay.unclaimed())
         if not self._history.accepted or in_doubt:
             doubt = in_doubt[0].lsn if self._history.accepted else 0
             run.stop(DivergenceError(run.run_id, run.step, sides, doubt, self._at_stake(key)))

@@ -74,7 +74,7 @@ def accept(store: Store, run_id: str, *, who: str = "", why: str = "") -> None:
     for no more, and from there on the new code's history counts. What the dropped calls did in the
     outside world stays done, and one that the new code makes in the same way is served from the
     record; another (with other arguments, say) is a new call: read the DivergenceError first. A
-    dropped call that is in doubt has to be resolved before. Holds for one divergence.
+    dropped side effect that is in doubt has to be resolved before. Holds for one divergence.
 
     Where the run stopped because its inbox is gone, or is another one, it goes on without what was
     in that, and nothing else is accepted.

@@ -32,6 +32,10 @@ class SideEffects:
         return [call for call in self._calls.values() if _is_side_effect(call)
                 and not lsns.isdisjoint((call.lsn, *self._outer(call)))]  # fmt: skip
 
+    def in_doubt(self, calls: Iterable[RecordedCall]) -> list[RecordedCall]:
+        """Those among these calls that are side effects, and of which nobody knows the end."""
+        return [call for call in calls if call.in_doubt and _is_side_effect(call)]
+
     def _outer(self, call: RecordedCall) -> Iterator[int]:
         """The calls around this one, the innermost first."""
         around: RecordedCall | None = call

@@ -15,7 +15,7 @@ import logging
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +32,7 @@ from recovery import (
     Resolution,
     accept,
     resolve,
+    status,
 )
 from recovery.graph import GraphExecutor
 from recovery.stores.memory import MemoryStore
@@ -128,6 +129,7 @@ class Tally:
     twice: int = 0
     accepted_twice: int = 0  # after `accept`, named by the error
     unsaid: int = 0  # the same, and not named
+    lost: int = 0  # effects that the old code and the new one have, and that nobody made
     failed: int = 0
     seen: list[str] = field(default_factory=list)
 
@@ -153,15 +155,15 @@ def settled(source: str, store: CheckpointStore) -> Any:
             return live(source, store)
         except InDoubtError as parked:
             for call in parked.calls:
-                resolve(store, RUN, call.lsn, _found(call))
+                resolve(store, RUN, call.lsn, _found(call.tool, call.args))
     raise AssertionError("it stays in doubt")
 
 
-def _found(call: Any) -> Resolution:
+def _found(tool: str, args: Sequence[Any]) -> Resolution:
     kind = {"refund": "refund", "refunds": "refund", "note_down": "note", "tickets": "note"}
-    first = f"{call.args[0]}" if call.args else "1"
-    what = f"{kind.get(call.tool, 'mail')} {first}"
-    done = [one for one in effects if one == what or (not call.args and one.startswith(what[:4]))]
+    first = f"{args[0]}" if args else "1"
+    what = f"{kind.get(tool, 'mail')} {first}"
+    done = [one for one in effects if one == what or (not args and one.startswith(what[:4]))]
     return Resolution.outcome(done[0]) if done else Resolution.retry()
 
 
@@ -192,8 +194,11 @@ def _accepted(tally: Tally, source: str, store: CheckpointStore, said: str) -> N
         except DivergenceError as again:
             said += str(again)
             if again.in_doubt:
-                return
-            accept(store, RUN, why="and again")
+                doubt = status(store, RUN).in_doubt
+                call = next(one for one in doubt if one.lsn == again.in_doubt)
+                resolve(store, RUN, call.lsn, _found(call.tool, call.arguments[0]))
+            else:
+                accept(store, RUN, why="and again")
         except Exception as exc:
             tally.failed += 1
             tally.seen.append(f"after accept: {type(exc).__name__}: {exc}")
@@ -206,11 +211,17 @@ def _accepted(tally: Tally, source: str, store: CheckpointStore, said: str) -> N
             tally.seen.append(f"after accept, {what} twice")
 
 
-def points(source: str) -> list[int]:
-    """Records at which a run dies, spread over it."""
+def undisturbed(source: str) -> tuple[set[str], int]:
+    """The effects of a run that never crashes, and how many records it writes."""
     effects.clear()
     Fate.begin()
     live(source, CheckpointStore(MemoryStore()))
+    return {*effects}, Fate.records
+
+
+def points(source: str) -> list[int]:
+    """Records at which a run dies, spread over it."""
+    undisturbed(source)
     return [2 + round((Fate.records - 2) * (2 * number + 1) / (2 * POINTS))
             for number in range(POINTS)]  # fmt: skip
 
@@ -222,9 +233,11 @@ def sweep(edits: Iterable[Edit] = EDITS, points_each: int = POINTS) -> list[Tall
         where = {agent: points(source_of(agent)) for agent in ("support", "claims")}
         for number, edit in enumerate(edits):
             tally = Tally(edit)
+            wanted = undisturbed(edit.source)[0] & undisturbed(edit.applied())[0]
             turned = where[edit.agent][number % POINTS :] + where[edit.agent][: number % POINTS]
             for at in turned[:points_each]:
                 resume(tally, edit.applied(), crashed(edit.source, at))
+                tally.lost += len(wanted - {*effects})
             tallies.append(tally)
     return tallies
 
@@ -235,13 +248,13 @@ def table(tallies: Iterable[Tally]) -> str:
     for tally in tallies:
         rows.setdefault(tally.edit.kind, []).append(tally)
     heads = ("what is edited", "edits", "resumed", "stopped", "share", "effects twice",
-             "after `accept`: twice, announced", "unannounced")  # fmt: skip
-    lines = [f"| {' | '.join(heads)} |", "|---|--:|--:|--:|--:|--:|--:|--:|"]
+             "after `accept`: twice, announced", "unannounced", "effects lost")  # fmt: skip
+    lines = [f"| {' | '.join(heads)} |", "|---" + "|--:" * (len(heads) - 1) + "|"]
     every = [one for group in rows.values() for one in group]
     for kind, group in [*rows.items(), ("all", every)]:
         resumes, stops = (sum(getattr(one, name) for one in group) for name in ("resumes", "stops"))
         counts = (sum(getattr(one, name) for one in group)
-                  for name in ("twice", "accepted_twice", "unsaid"))  # fmt: skip
+                  for name in ("twice", "accepted_twice", "unsaid", "lost"))  # fmt: skip
         cells = (kind, len(group), resumes, stops, f"{stops / resumes:.0%}", *counts)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
@@ -256,7 +269,9 @@ def main() -> int:
     tallies = sweep()
     if options.verbose:
         for one in tallies:
-            counts = f"twice={one.twice} after={one.accepted_twice} unsaid={one.unsaid}"
+            counts = (
+                f"twice={one.twice} after={one.accepted_twice} unsaid={one.unsaid} lost={one.lost}"
+            )
             what = f"failed={one.failed}  {one.edit.kind}: {one.edit.what}"
             print(f"{one.stops}/{one.resumes} {counts} {what}")
             for seen in dict.fromkeys(one.seen):
@@ -266,7 +281,8 @@ def main() -> int:
     if BEGIN in text:
         head, rest = text.split(BEGIN)
         PAGE.write_text(f"{head}{BEGIN}\n{table(tallies)}\n{END}{rest.split(END)[1]}")
-    return 1 if any(one.twice or one.unsaid or one.failed for one in tallies) else 0
+    bad = any(one.twice or one.unsaid or one.lost or one.failed for one in tallies)
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":

@@ -178,6 +178,30 @@ def test_a_call_in_doubt_is_not_forgotten() -> None:
     assert resume(second, store) == "pay 11"
 
 
+def test_a_read_in_doubt_keeps_nobody_from_going_on() -> None:
+    """Whoever needs it makes it again: nothing is there to be found out or resolved."""
+
+    @tool(after_crash="retry")
+    def reads(page: str) -> str:
+        executed[page] += 1
+        if page == "old":
+            raise Died
+        return page
+
+    def first(run: SyncRun) -> Any:
+        run.call(send, "a")
+        return run.call(reads, "old")
+
+    def second(run: SyncRun) -> Any:
+        run.call(send, "b")
+        return run.call(reads, "new")
+
+    store = died(first, disk_store())
+    accept(store, "run")
+    assert resume(second, store) == "new"
+    assert executed["a"] == executed["b"] == executed["old"] == 1
+
+
 def test_the_record_says_who_and_what() -> None:
     store = died(steps(old, (2,)), disk_store(), 9)
     accept(store, "run", who="me", why="because")
