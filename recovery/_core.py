@@ -374,9 +374,13 @@ class RunCore(ABC):
         """The agent does something: so it goes on, and what it has cancelled is cancelled.
 
         Where it is only asked to stop, it may still do what is no call: the calls that are under
-        way beside it are not to be cut short by a stop in the middle of their results.
+        way beside it are not to be cut short by a stop in the middle of their results. When none is
+        left, code that goes on behind a call that was to stop it (a gather has made a result of
+        that) is stopped again: what it does next is for a run in which that call has an outcome.
         """
-        if self._stopped is not None or self._closed or self.here().left_behind:
+        here = self.here()
+        ended = here.stopped and not self.under_way.keys() - self.leaving
+        if self._stopped is not None or self._closed or here.left_behind or ended:
             self.check()
         for stream in tuple(self.streams):
             if stream.is_left():

@@ -41,9 +41,9 @@ class Drivers(RunCore):
     ) -> None:
         super().__init__(log, history, store, settings)
         self._home = threading.current_thread()
-        # Tasks whose present call (LSN) need not be waited for when the run is stopped; and those
-        # that were cancelled for that.
-        self.interruptible: dict[asyncio.Task[Any], int] = {}
+        # Tasks at calls that are safe to repeat (these, and those around them: LSNs), which a stop
+        # of the run need not wait for; and those that were cancelled for that.
+        self.interruptible: dict[asyncio.Task[Any], tuple[int, ...]] = {}
         self.interrupted: set[asyncio.Task[Any]] = set()
         # The loop of the agent itself, if it is async; tools may run others, in other threads.
         self._home_loop: asyncio.AbstractEventLoop | None = None
@@ -88,8 +88,8 @@ class Drivers(RunCore):
         task = asyncio.current_task()
         assert task is not None
         assert effect.scope is not None
-        outer = self.interruptible.get(task, 0)
-        self.interruptible[task] = effect.scope.calls[-1]
+        outer = self.interruptible.get(task, ())
+        self.interruptible[task] = effect.scope.calls
         try:
             return await invoke(effect)
         except asyncio.CancelledError:

@@ -35,6 +35,8 @@ _SET = "asyncio.wait gives sets, which have no order: `run.wait(...)` gives list
 _CLOCK = "the clock of {} is not recorded: `@tool(timeout_s=...)` and `run.wait(timeout=...)` are"
 _TICK = ("asyncio.sleep beside other tasks, in a loop: how often it comes round is not recorded; "
          "`run.sleep(...)` is")  # fmt: skip
+_ORDER = ("asyncio.sleep at the end of a task, beside asyncio.as_completed: who ends first is not "
+          "recorded; `run.sleep(...)` and `run.wait(...)` are")  # fmt: skip
 _GATE = ("asyncio.sleep before `async with`: who is let in first is not recorded; enter first, or "
          "use `run.sleep(...)`")  # fmt: skip
 
@@ -76,8 +78,10 @@ def races_of(agent_fn: Callable[..., Any]) -> list[Race]:
         return []  # to read the source takes its time
     sources = map(_Source.of, functions)
     known = [one for one in sources if one is not None]
-    beside = any(_last_name(node) in _BESIDE for one in known for node in _calls(one.tree))
-    found = {race for one in known for race in one.races(beside)}
+    used = {_last_name(node) for one in known for node in _calls(one.tree)}
+    found = {race for one in known for race in one.races(bool(used & _BESIDE))}
+    if "as_completed" in used:
+        found |= {race for one in known for race in one.late_sleeps()}
     return sorted(found, key=lambda race: (race.file, race.line))
 
 
@@ -129,6 +133,18 @@ class _Source:
         for sleep in sleeps:
             if any(sleep.lineno < gate for gate in gates):
                 yield self._race(sleep, _GATE)
+
+    def late_sleeps(self) -> Iterator[Race]:
+        """Sleeps behind all that is recorded in a coroutine that is made a task."""
+        awaited = {id(one.value) for one in ast.walk(self.tree) if isinstance(one, ast.Await)}
+        tasks = {_last_name(call) for call in _calls(self.tree) if id(call) not in awaited}
+        for function in ast.walk(self.tree):
+            if not isinstance(function, ast.AsyncFunctionDef) or function.name not in tasks:
+                continue
+            own = [one.value for one in _own(function) if isinstance(one, ast.Await)]
+            last = max(own, key=lambda one: (one.lineno, one.col_offset), default=None)
+            if isinstance(last, ast.Call) and self._is_sleep(last):
+                yield self._race(last, _ORDER)
 
     def _makes_calls(self, function: ast.AsyncFunctionDef) -> bool:
         """Whether it is about a run: one that only computes does not matter."""

@@ -97,9 +97,10 @@ class Run(Drivers):
 
     def _interrupt(self) -> None:
         """Do not wait for what does no harm when it is cut short: calls that are safe to repeat,
-        and an agent that waits for anything but calls."""
+        neither inside of a side effect nor around one, and an agent that waits for anything but
+        calls."""
         busy = {lsn for one in self.under_way.values() for lsn in one.calls}
-        tasks = {task for task, call in self.interruptible.items() if call not in busy}
+        tasks = {task for task, calls in self.interruptible.items() if busy.isdisjoint(calls)}
         if not self.in_flight and self._root is not None:
             tasks.add(self._root)
         self._cancel(tasks)

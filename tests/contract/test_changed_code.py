@@ -316,7 +316,25 @@ def test_races_in_the_source_are_found() -> None:
         async with gate:
             pass
 
+        async def late(name: str) -> None:
+            await run.call(look, name)
+            await asyncio.sleep(0.1)  # an order
+
+        async def early(name: str) -> None:
+            await asyncio.sleep(0.1)
+            await run.call(look, name)
+
+        for one in asyncio.as_completed([late("d"), early("e")]):
+            await one
+
     lines = Path(__file__).read_text().splitlines()
     said = [(lines[race.line - 1].rpartition("# ")[2], str(race)) for race in races_of(agent)]
-    assert [mark for mark, _ in said] == ["a set", "a clock", "a tick", "a tick", "a gate"]
+    assert [mark for mark, _ in said] == [
+        "a set",
+        "a clock",
+        "a tick",
+        "a tick",
+        "a gate",
+        "an order",
+    ]
     assert "run.wait" in said[0][1] and "timeout_s" in said[1][1] and "run.sleep" in said[2][1]

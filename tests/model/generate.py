@@ -289,7 +289,7 @@ class Generator:
         return l.Branch(self.rng.choice((0, 0, 0, 1, 2)), tuple(body), value)
 
     def par(self, where: Where) -> list[l.Term]:
-        kinds = ["gather", "gather", "careful", "group"]
+        kinds = ["gather", "gather", "careful", "group", "recorded"]
         kinds += ["wait", "completed"] if "sets" not in self.without else []
         branches = tuple(self.branch(where) for _ in range(self.rng.choice((2, 2, 3))))
         var = self.name()
@@ -300,7 +300,7 @@ class Generator:
         if raises and made.kind != "careful" and self.chance(0.9):
             return self.tried(where, [made])
         where.names.append(var)
-        if made.kind in ("completed", "wait"):  # something depends on the order
+        if made.kind in ("completed", "wait", "recorded"):  # something depends on the order
             return [made, replace(self.call(where), arg=l.Var(var))]
         return [made]
 
@@ -318,7 +318,8 @@ class Generator:
             branches.append(l.Branch(0, tuple(body), value))
         var = self.name()
         where.names.append(var)
-        return [l.Race(var, tuple(branches))]
+        recorded = "sets" in self.without or self.chance(0.5)
+        return [l.Race(var, tuple(branches), recorded)]
 
     def timeout(self, where: Where) -> list[l.Term]:
         inner = where.inside(writes=False, timed=True)
@@ -491,6 +492,10 @@ def _alone(term: Any) -> Any:
         changes |= {"how": "direct", "call_id": ""}
     if isinstance(term, l.Sleep):
         changes["own"] = True
+    if isinstance(term, l.Race):
+        changes["recorded"] = False
+    if isinstance(term, l.Par) and term.kind == "recorded":
+        changes["kind"] = "gather"
     if isinstance(term, l.Tool):
         changes["sync"] = False
     return replace(term, **changes)

@@ -73,6 +73,8 @@ class Hunt:
         self.counts["runs"] += 1
         self.counts["lives"] += len(found.lived.ends)
         self.counts["undecided"] += found.undecided
+        if found.excused:
+            self.counts[f"excused: {found.excused}"] += 1
         self.counts[f"ended: {found.lived.end.how}"] += 1
         for process in found.lived.processes:
             for fault in process.hit:

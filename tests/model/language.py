@@ -140,7 +140,7 @@ class Branch(Term):
 @dataclass(frozen=True)
 class Par(Term):
     """Several coroutines. ``kind``: "gather", "careful" (return_exceptions), "group", "completed"
-    (as_completed), "wait" (asyncio.wait, one after the other)."""
+    (as_completed), "wait" (asyncio.wait, one after the other), "recorded" (the same, run.wait)."""
 
     var: str
     kind: str
@@ -153,6 +153,7 @@ class Race(Term):
 
     var: str
     branches: tuple[Branch, ...]
+    recorded: bool = False  # run.wait; else asyncio.wait
 
 
 @dataclass(frozen=True)

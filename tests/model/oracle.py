@@ -144,7 +144,10 @@ class _Oracle:
         self.home = frame
         if self.program.plan is not None:
             for number, call in enumerate(self.program.plan.calls):
-                frame.state[f"p{number}"] = self.call(call, frame)
+                try:
+                    frame.state[f"p{number}"] = self.call(call, frame)
+                except RaisedError:
+                    frame.state[f"p{number}"] = None  # and the judge accepts it
             return
         todo, visited = [0], set[int]()
         while todo:
@@ -308,24 +311,33 @@ class _Oracle:
                     return True
         return False
 
+    def is_nested(self, body: l.Block) -> bool:
+        """Whether calls are cut short with it: what becomes of them depends on their policies."""
+        return any(isinstance(one, l.Call | l.Child) for one in l.walk(body))
+
+    def within(self, seconds: float, make: Callable[[], T]) -> T | Late:
+        """What is made, or that it takes longer; for what takes a known time."""
+        deadline = self.now + seconds
+        self.deadlines.append(deadline)
+        try:
+            return make()
+        except Late as exc:
+            if exc.deadline != deadline:
+                raise
+            return exc
+        finally:
+            self.deadlines.remove(deadline)
+
     def is_late(self, seconds: float, body: l.Block, frame: _Frame) -> bool:
         """Whether a block takes longer; after a crash it may or may not."""
-        if not self.facts.faulty and not self.is_open(body):
-            deadline = self.now + seconds
-            self.deadlines.append(deadline)
+        nested = frame.tool is not None and self.is_nested(body)
+        if not self.facts.faulty and not self.is_open(body) and not nested:
             try:
-                self.block(body, frame)
-            except Late as exc:
-                if exc.deadline != deadline:
-                    raise
-                return True
+                return self.within(seconds, lambda: self.block(body, frame)) is not None
             except RaisedError as exc:
                 if exc.kind != "TimeoutError":
                     raise
                 return True
-            finally:
-                self.deadlines.remove(deadline)
-            return False
         if self.pick((False, True)):
             self.perhaps_done(body, frame)
             return True
@@ -359,6 +371,9 @@ class _Oracle:
             self.deadlines = deadlines
         for label in self.undoable[: len(self.undoable) - len(undoable)]:
             self.may[f"undo {label}"] += 1
+        taken = (self.spent - spent) & (self.facts.taken or set())
+        if taken:  # a wait may have been over before it was cut short
+            spent |= self.pick((set[str](), taken))
         self.spent, self.undoable = spent, undoable
 
     # -- together
@@ -401,7 +416,7 @@ class _Oracle:
             self.must = before
             self.spent = spent | (self.spent & (self.facts.taken or set()))
             raise RaisedError("ExceptionGroup") if par.kind == "group" else self.pick(raised)
-        if par.kind in ("completed", "wait"):
+        if par.kind in ("completed", "wait", "recorded"):
             return list(self.pick(list(permutations(found))))
         return found
 
@@ -515,24 +530,25 @@ class _Oracle:
         self.perhaps_done(tool.body, frame)
 
     def attempt(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]]) -> Any:
-        fails = tool.on_timeout == "fail" or (tool.after_crash == "retry" and not tool.on_timeout)
-        if not tool.timeout or not fails:  # what is in doubt, somebody settles
+        def made() -> Any:
             return self.result(tool, self.body_of(tool, arg, memo))
-        if not self.facts.faulty and not self.is_open(tool.body):
-            deadline = self.now + tool.timeout
-            self.deadlines.append(deadline)
-            try:
-                return self.result(tool, self.body_of(tool, arg, memo))
-            except Late as exc:
-                if exc.deadline != deadline:
-                    raise
-                raise RaisedError("TimeoutError") from None
-            finally:
-                self.deadlines.remove(deadline)
-        if self.pick((False, True)):
-            self.perhaps_called(tool, arg)
-            raise RaisedError("TimeoutError")
-        return self.result(tool, self.body_of(tool, arg, memo))
+
+        fails = tool.on_timeout == "fail" or (tool.after_crash == "retry" and not tool.on_timeout)
+        asks = tool.after_crash == "reconcile"
+        if not tool.timeout or not (fails or asks):  # what is in doubt, a person settles
+            return made()
+        if self.facts.faulty or self.is_open(tool.body) or self.is_nested(tool.body):
+            if self.pick((False, True)):
+                self.perhaps_called(tool, arg)
+                raise RaisedError("TimeoutError")
+            return made()
+        before = Counter(self.must)
+        found = self.within(tool.timeout, made)
+        if not isinstance(found, Late):
+            return found
+        if not fails and self.must != before:  # the service knows what came of it
+            return v.shaped(tool.shape, f"{tool.name}:{v.text(arg)}")
+        raise RaisedError("TimeoutError")
 
     def frame(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]] | None = None) -> _Frame:
         return _Frame({}, arg, self.home.state, self.home.messages, tool.name, tool, memo)

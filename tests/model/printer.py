@@ -69,6 +69,10 @@ for one in late:
 await asyncio.gather(*late, return_exceptions=True)
 VAR = [outcome(one) if one in done else None for one in tasks]""",
 }
+TOGETHER |= {
+    f"recorded {name}": TOGETHER[name].replace("asyncio.wait(", "run.wait(")
+    for name in ("race", "wait")
+}
 
 
 def printed(program: l.Program) -> str:
@@ -111,6 +115,9 @@ class _Module:
         for term in l.walk((tool.body, tool.result)):
             if isinstance(term, l.Call):
                 if term.how != "direct" or self.inside(term.tool):
+                    return True
+            elif isinstance(term, l.Par | l.Race):
+                if term.recorded if isinstance(term, l.Race) else term.kind == "recorded":
                     return True
             elif not isinstance(term, ALONE) and not (isinstance(term, l.Sleep) and term.own):
                 return True
@@ -415,7 +422,10 @@ class _Body:
             if branch.pause:
                 lines.append(f"    await asyncio.sleep({branch.pause})")
             lines += [*self.inner(branch.body, ()), f"    return {self.value(branch.value)}"]
-        kind = "race" if isinstance(one, l.Race) else one.kind
+        if isinstance(one, l.Race):
+            kind = "recorded race" if one.recorded else "race"
+        else:
+            kind = "recorded wait" if one.kind == "recorded" else one.kind
         shape = TOGETHER[kind].replace("CALLS", ", ".join(f"{name}()" for name in names))
         return [*lines, *shape.replace("VAR", one.var).strip().splitlines()]
 
