@@ -246,8 +246,8 @@ MUTANTS = [
         [
             Edit(
                 RUN,
-                "self.interruptible.items() if call not in busy}",
-                "self.interruptible.items() if call not in busy}\n"
+                "self.interruptible.items() if busy.isdisjoint(calls)}",
+                "self.interruptible.items() if busy.isdisjoint(calls)}\n"
                 "        if tasks:\n            raise SystemExit('it would wait')",
             )
         ],
@@ -259,7 +259,7 @@ MUTANTS = [
         [
             Edit(
                 RUN,
-                "in self.interruptible.items() if call not in busy}",
+                "in self.interruptible.items() if busy.isdisjoint(calls)}",
                 "in self.interruptible.items()}",
             )
         ],
