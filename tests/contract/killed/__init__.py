@@ -1,0 +1,1 @@
+"""Agents as people write them, killed with SIGKILL at each record; see process.py."""
