@@ -140,7 +140,7 @@ async def calls_tools_three_deep(run: Run) -> Any:
             return found
 
 
-@tool(retry=Retry(3, 0.0, jitter=0.0), after_crash="retry")
+@tool(retry=Retry(9, 0.0, jitter=0.0), after_crash="retry")
 async def pays_and_stumbles(cents: int) -> str:
     receipt = await charge(cents)
     if counted()["stumbled"] < 2:
