@@ -254,7 +254,8 @@ class EventLog:
 
         Returns at once. A failure reaches the next ``append`` or ``commit``.
         """
-        if self.durability == "power" and self.durable_lsn < self.last_lsn:
+        appender = self._appender
+        if self.durability == "power" and appender.durable.durable < appender.next_lsn - 1:
             committer.request(self)
 
     def commit_now(self) -> None:

@@ -32,19 +32,39 @@ _SCALARS = (type(None), bool, int, float, str, bytes)
 _UNDECODED = object()
 
 
-_Pack = Callable[[Any], bytes]
-# Packers that nobody is using: one for bodies and one, less strict, for payloads. They are not
-# thread-safe, and who packs may be interrupted by a finalizer that packs as well; to take from a
-# list and to put back are atomic. So there come to be as many as threads have packed at once.
-_packers: list[tuple[_Pack, _Pack]] = []
 _SIZE_KEPT = 256 << 10  # what a packer has room for from the beginning; its buffer never shrinks
 
 _SIZE_JOINED = 16 << 10  # where a copy takes longer than a few calls
 _BIN = {8: b"\xc4", 16: b"\xc5", 32: b"\xc6"}
 
 
-def _new_packers() -> tuple[_Pack, _Pack]:
-    return msgpack.Packer(strict_types=True).pack, msgpack.Packer().pack
+class Packers:
+    """What packs values as ``msgpack.packb`` does with these options, in half the time.
+
+    Keeps packers that nobody is using. They are not thread-safe, and who packs may be interrupted
+    by a finalizer that packs as well; to take from a list and to put back are atomic. So there come
+    to be as many as threads have packed at once.
+    """
+
+    __slots__ = ("_free", "_options")
+
+    def __init__(self, **options: Any) -> None:
+        self._free: list[Callable[[Any], bytes]] = []
+        self._options = options
+
+    def pack(self, value: Any) -> bytes:
+        """The document. What msgpack raises, this raises."""
+        try:
+            pack = self._free.pop()
+        except IndexError:
+            pack = msgpack.Packer(**self._options).pack
+        packed = pack(value)
+        if len(packed) < _SIZE_KEPT:
+            self._free.append(pack)
+        return packed
+
+
+_pack_body, _pack_payload = Packers(strict_types=True).pack, Packers().pack
 
 
 class Packed(bytes):
@@ -103,7 +123,7 @@ def pack(value: Any, path: str = "body") -> bytes:
     if type(value) is Packed:
         return value
     try:
-        return bytes(msgpack.packb(value, strict_types=True))
+        return _pack_body(value)
     except _REFUSALS as exc:
         raise _refused(value, path, exc) from None
 
@@ -220,25 +240,19 @@ def kind_name(value: object) -> str:
 
 def encode_payload(time_ns: int, items: Sequence[tuple[str, Any]]) -> bytes:
     """The payload of a frame of records, of kinds and bodies. Raises as ``pack``."""
-    try:
-        packers = pack_body, pack_payload = _packers.pop()
-    except IndexError:
-        packers = pack_body, pack_payload = _new_packers()
     flat, packed = [time_ns], b""  # type: list[int | str | bytes], bytes
     for kind, body in items:
         # What passes here is what nearly all have; the others are looked at closely.
         if type(kind) is not str or not 0 < len(kind) <= KIND_SIZE_MAX or not kind.isascii():
             _check_kind(kind, _path(items, flat) + "kind")
         try:
-            packed = body if type(body) is Packed else pack_body(body)
+            packed = body if type(body) is Packed else _pack_body(body)
         except _REFUSALS as exc:
             raise _refused(body, _path(items, flat) + "body", exc) from None
         flat += (kind, packed)
     # One body stands for the others: both ways give the same.
-    payload = pack_payload(flat) if len(packed) < _SIZE_JOINED else _join(flat)
-    if len(payload) < _SIZE_KEPT:
-        _packers.append(packers)
-    elif len(payload) > PAYLOAD_SIZE_MAX:
+    payload = _pack_payload(flat) if len(packed) < _SIZE_JOINED else _join(flat)
+    if len(payload) > PAYLOAD_SIZE_MAX:
         raise _too_large(payload)
     return payload
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from eventlog._dataclass import dataclass
 from recovery._events import BEFORE, BESIDE, RESUMED
-from recovery._keys import CallKey, step_scope
+from recovery._keys import BEFORE_STEPS, CallKey
 
 if TYPE_CHECKING:
     from recovery._recorded import RecordedCall
@@ -44,7 +44,7 @@ class BeforeLoop:
     def add(self, call: RecordedCall, outer: RecordedCall | None) -> None:
         """A recorded call, and the one inside which it was made: what is known of its place."""
         call.place = outer.place if outer is not None else call.intent.loop
-        if outer is not None or call.key.scope != step_scope(0):
+        if outer is not None or call.key.scope != BEFORE_STEPS:
             return
         if call.place is None:  # older libraries did not say which tasks ran beside the loop
             call.place = BEFORE if call.lsn <= self.behind else BESIDE

@@ -31,7 +31,7 @@ from recovery._events import (
     CallReturned,
 )
 from recovery._identity import Identified, ambiguity, digest_now, identify
-from recovery._keys import CallKey, nested_key, step_of, step_scope
+from recovery._keys import BEFORE_STEPS, CallKey, nested_key, step_of
 from recovery._lost import Losses
 from recovery._recorded import RecordedCall, Tries
 from recovery._shorten import shorten
@@ -130,7 +130,7 @@ def _made(
     finally:
         run.secrets.forget(call.lsn)
     # What the tool raised may have the secret, and would be shown with what the agent gets.
-    return replace(settled, cause=None) if made.spec.redact else settled
+    return settled._replace(cause=None) if made.spec.redact else settled
 
 
 def _check_distinct(run: RunCore, scope: Scope, key: CallKey, made: Identified) -> None:
@@ -169,10 +169,14 @@ def _known(
 ) -> Generator[Effect, Any, RecordedCall | None]:
     """What the record has of a call: by its identity, or what it was before the code or the state
     in its arguments changed; None if it is new."""
-    recorded = run.replay.claim(key)
-    if recorded is None and run.replay.has_unclaimed:
-        recorded = run.replay.claim_alike(key, partial(digest_now, run, made))
-    recorded = recorded or _counterpart(run, key, made.packed) or _presumed(run, key, made)
+    replay = run.replay
+    recorded = replay.claim(key)
+    if recorded is None and replay.has_unclaimed:
+        recorded = replay.claim_alike(key, partial(digest_now, run, made))
+    if recorded is None and run.before_loop:
+        recorded = _counterpart(run, key, made.packed)
+    if recorded is None and replay.losses is not None:
+        recorded = _presumed(run, key, made, replay.losses)
     return recorded or (yield from _unknown(run, key, made))
 
 
@@ -211,7 +215,7 @@ def _intend(run: RunCore, key: CallKey, made: Identified) -> tuple[Call, Asking 
 def _counterpart(run: RunCore, key: CallKey, packed: Packed) -> RecordedCall | None:
     """The call before the loop that this one was the first time, with other arguments: they may
     hold the restored state and messages."""
-    if not run.before_loop or key.scope != step_scope(0):
+    if key.scope != BEFORE_STEPS:
         return None
     recorded = run.replay.claim_counterpart(key)
     if recorded is not None:
@@ -221,11 +225,10 @@ def _counterpart(run: RunCore, key: CallKey, packed: Packed) -> RecordedCall | N
     return recorded
 
 
-def _presumed(run: RunCore, key: CallKey, made: Identified) -> RecordedCall | None:
+def _presumed(run: RunCore, key: CallKey, made: Identified, losses: Losses) -> RecordedCall | None:
     """A call that is not recorded, and that may have been made, for records are lost: recorded as
     one that is in doubt, as if its intent had been there. None if it cannot have been made."""
-    losses = run.replay.losses
-    if losses is None or not losses.hides(key, _accounted_for(losses)):
+    if not losses.hides(key, _accounted_for(losses)):
         return None
     other = run.replay.resembling(key)
     if other is None and losses.drawn and not made.spec.repeatable:
@@ -261,23 +264,24 @@ def _accounted_for(losses: Losses) -> int:
 def _intent(run: RunCore, key: CallKey, made: Identified) -> tuple[CallIntended, Asking | None]:
     """What is recorded of a call before it is made, and what it asks for."""
     spec, packed = made.spec, made.packed
-    outer = run.here().call
-    event = CallIntended(key.scope, key.tool, key.call_id, key.digest, key.occurrence,
-                         "wait" if spec.only_waits else spec.after_crash, None, len(packed),
-                         key=nested_key(outer.idempotency_key if outer else "", key))  # fmt: skip
-    asking = asks(run, spec, event, made.shown)
-    if asking is not None and made.unkeyed:
+    outer, undo, small = run.here().call, "", packed if len(packed) <= ARGS_SIZE_MAX else None
+    if spec.undo is not None:  # its arguments are all that the compensation will know of it
+        undo = function_name(spec.undo)
+        small = pack([list(made.shown[0]), dict(made.shown[1])], f"{spec.name}(...)")
+    inside = nested_key(outer.idempotency_key, key) if outer is not None else ""
+    event = CallIntended(*key, "wait" if spec.only_waits else spec.after_crash, small, len(packed),
+                         undo, key=inside, loop=run.loop.place_of(key.scope))  # fmt: skip
+    if spec.child_id is not None:
+        event = replace(event, child=spec.child_id(event.idempotency_key(run.uid)))
+    asking = asks(run, spec, event, made.shown) if spec.needs_approval is not False else None
+    if asking is None:
+        return event, None
+    if made.unkeyed:
         why = Ambiguity(spec.name, "", where_of(made.origin), unkeyed=made.unkeyed)
         run.stop(AmbiguousCallError(run.run_id, run.step, why, call_site()))
-    # Whole, where somebody is to say yes to exactly these.
-    small = packed if len(packed) <= ARGS_SIZE_MAX or asking is not None else None
-    undo = "" if spec.undo is None else function_name(spec.undo)
-    if undo:  # its arguments are all that the compensation will know of it
-        small = pack([list(made.shown[0]), dict(made.shown[1])], f"{spec.name}(...)")
-    child = spec.child_id(event.idempotency_key(run.uid)) if spec.child_id else ""
-    until = asking and asking.until
-    loop = run.loop.place_of(key.scope)
-    return replace(event, args=small, undo=undo, child=child, asks_until=until, loop=loop), asking
+    if small is None:  # whole, for somebody is to say yes to exactly these
+        event = replace(event, args=packed)
+    return replace(event, asks_until=asking.until), asking
 
 
 def _sides(run: RunCore, recorded: RecordedCall | None, key: CallKey, packed: Packed) -> Sides:

@@ -41,7 +41,7 @@ from recovery._events import (
 from recovery._herald import record
 from recovery._history import History, RunRecords
 from recovery._inbox import Inbox
-from recovery._keys import step_scope
+from recovery._keys import BEFORE_STEPS, step_scope
 from recovery._letting_go import check_open, let_go, park_for
 from recovery._loop import Loop
 from recovery._messages import Messages
@@ -107,7 +107,7 @@ class RunCore(ABC):
         # Side effects under way, by LSN; and those of them that only wait for a stop inside.
         self.under_way: dict[int, Begun] = {}
         self.leaving: set[int] = set()
-        self.scope = Scope(self, step_scope(0))  # of the agent's own code: its present step
+        self.scope = Scope(self, BEFORE_STEPS)  # of the agent's own code: its present step
         self.steps_held: list[ref[Scope]] = []  # scopes of former steps that somebody has still
         self._prologue = dict.fromkeys(history.prologue)
         self._pending: list[tuple[Event, bool]] = []
@@ -207,23 +207,26 @@ class RunCore(ABC):
             if not self.loop.entered:
                 self.step = self._history.step
                 self.loop.enter()
+                self._leave_scope()
             else:
-                self._leave_step()
+                left = ref(self.scope)
+                self._leave_scope()
+                # A task that was started in the step has its scope: where nobody has it, there is
+                # none.
+                held = (*self.steps_held, left)
+                self.steps_held = [one for one in held if one() is not None]
                 self._checkpoint_if_due()
             self.step += 1
-            self.scope = Scope(self, step_scope(self.step))
-            current_scope.set(self.scope)
+            self.scope.path = step_scope(self.step)
             if not self.replay.take_step(self.step):
                 admit(self, "step")
                 self.emit(StepStarted(self.step))
             return self.step
 
-    def _leave_step(self) -> None:
-        # A task that was started in the step has its scope: where nobody has it, there is none.
-        self.steps_held.append(ref(self.scope))
+    def _leave_scope(self) -> None:
+        # The next step's, which is called by its name once the step begins.
         self.scope = Scope(self, self.scope.path)
         current_scope.set(self.scope)
-        self.steps_held = [one for one in self.steps_held if one() is not None]
 
     def claim_steps(self) -> None:
         """There is one loop of steps in a run, for a checkpoint must know where to go on."""
@@ -366,9 +369,9 @@ class RunCore(ABC):
     def safe_point(self) -> None:
         """Where the run can be stopped from outside: at a call, and between steps."""
         self.check()
-        if self.under_way.keys().isdisjoint(self.here().calls):
+        if not self.under_way or self.under_way.keys().isdisjoint(self.here().calls):
             self.inbox.look()
-        self.act()
+        self._go_on()
 
     def act(self) -> None:
         """The agent does something: so it goes on, and what it has cancelled is cancelled.
@@ -382,9 +385,13 @@ class RunCore(ABC):
         ended = here.stopped and not self.under_way.keys() - self.leaving
         if self._stopped is not None or self._closed or here.left_behind or ended:
             self.check()
-        for stream in tuple(self.streams):
-            if stream.is_left():
-                stream.refuse()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.streams:
+            for stream in tuple(self.streams):
+                if stream.is_left():
+                    stream.refuse()
         if self.cut_short:
             park_for(self, let_go(self))
 
@@ -411,9 +418,10 @@ class RunCore(ABC):
 
     def check(self) -> None:
         """Raise what stops the run, if anything does: a call is where it can stop."""
-        if self.stopped is not None and self.ends(self.here()):
-            self.stop(self.stopped)
-        if self._closed or self.here().left_behind:
+        scope, stopped = self.here(), self._stopped or self._asked
+        if stopped is not None and self.ends(scope):
+            self.stop(stopped)
+        if self._closed or scope.left_behind:
             raise LeftBehindError(self.run_id)
 
     def note(self, event: ValueRecorded | MessagesChanged) -> int:
@@ -440,7 +448,8 @@ class RunCore(ABC):
             self._write(event, is_prologue)
 
     def _write(self, event: Event, is_prologue: bool) -> int:
-        self.attempt(self.pruning.check, event)
+        if self.pruning.refuses:
+            self.attempt(self.pruning.check, event)
         lsn = self.attempt(record, self._log, self._history, event)
         if is_prologue:
             self._prologue[lsn] = None
@@ -451,8 +460,9 @@ class RunCore(ABC):
         """Whether the code before the first step needs it on replay, whatever the checkpoint."""
         if isinstance(event, MessagesChanged):  # behind a checkpoint they are what that has
             return False
-        scope, call = getattr(event, "scope", ""), getattr(event, "call", 0)
-        return not self.loop.entered or scope == step_scope(0) or call in self._prologue
+        if not self.loop.entered or getattr(event, "scope", "") == BEFORE_STEPS:
+            return True
+        return bool(self._prologue) and getattr(event, "call", 0) in self._prologue
 
     def attempt(self, write: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:

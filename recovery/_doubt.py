@@ -28,8 +28,7 @@ _logger = logging.getLogger("recovery")
 Outcome = CallReturned | CallFailed | CallResolved
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(NamedTuple):
     """How a call ended: its event, where that is, and the exception if it was raised just now.
 
     ``raised``: how many attempts at it have raised, in whatever process.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Awaitable
 from typing import Any
 
 from eventlog import EventLog
@@ -60,20 +61,20 @@ class Drivers(RunCore):
         steps = protocol(self, spec, given, call_id)
         return await drive_async(steps, self._perform_async, self.mutex)
 
-    async def _perform_async(self, effect: Effect) -> Any:
+    def _perform_async(self, effect: Effect) -> Awaitable[Any]:
         match effect:
             case Wait():
-                return await self._turns().wait(effect)
+                return self._turns().wait(effect)
             case Commit():
-                return await self._commit()
+                return self._commit()
             case Invoke(interruptible=True):
-                return await self._interruptible(effect)
+                return self._interruptible(effect)
             case Invoke():
-                return await invoke(effect)
+                return invoke(effect)
             case Nap():
-                return await asyncio.sleep(effect.seconds)
+                return asyncio.sleep(effect.seconds)
             case Attend():
-                return await drive_async(effect.body, self._perform_async, self.mutex)
+                return drive_async(effect.body, self._perform_async, self.mutex)
 
     def _turns(self) -> Turns:
         """Those who wait in the present event loop."""

@@ -83,7 +83,7 @@ class Earlier:
 
     def placed(self, key: CallKey) -> CallKey:
         """The same call, as its occurrence is counted in the log."""
-        order = self._order.get(key.nth(0))
+        order = self._order.get(key.nth(0)) if self._order else None
         if order is None:
             return key
         later = key.occurrence - len(order)
@@ -91,6 +91,8 @@ class Earlier:
 
     def forget(self, lsn: int) -> list[int]:
         """There is no next attempt: the LSNs of the calls that were made inside."""
+        if not self.knows(lsn):
+            return []
         calls = [call.lsn for call in self.inside(lsn)]
         for one in (lsn, *calls):
             self._calls.pop(one, None)

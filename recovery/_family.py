@@ -117,7 +117,7 @@ class Retries:
     Each counts once. They come in the order of the parent's log, so that the newest is enough.
     """
 
-    name = "retries"
+    name, wants = "retries", frozenset[type[Event]]((CallResolved,))
 
     def __init__(self) -> None:
         self.newest = ("", "")  # who and why

@@ -28,7 +28,7 @@ from recovery._events import (
     StepStarted,
     decode,
 )
-from recovery._keys import step_of, step_scope
+from recovery._keys import BEFORE_STEPS, step_of
 from recovery._lineage import ForkedFrom
 from recovery._lost import Losses
 from recovery._parts import Parts, Values, resolve, stands_in
@@ -315,7 +315,7 @@ def prologue_of(tail: list[Entry], restored: Restored | None) -> dict[int, None]
             if event.rules is not None:  # so that an older library never passes it over
                 needed[lsn] = None
             continue
-        if before or scope == step_scope(0) or call in needed:
+        if before or scope == BEFORE_STEPS or call in needed:
             needed[lsn] = None
         if isinstance(event, HistoryDropped) and not needed.keys().isdisjoint(event.records):
             needed[lsn] = None

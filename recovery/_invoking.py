@@ -21,11 +21,15 @@ async def invoke(effect: Invoke) -> Any:
     """Call the function, a plain one in a thread; TimedOutError when it takes too long."""
     token = current_scope.set(effect.scope)
     try:
+        if is_async(effect.function):
+            coming = effect.function(*effect.args, **effect.kwargs)
+        else:
+            coming = _called_in_thread(effect)
         if effect.timeout_s is None:
-            return await _called_async(effect)
+            return await coming
         try:
             async with asyncio.timeout(effect.timeout_s) as timer:
-                return await _called_async(effect)
+                return await coming
         except TimeoutError as exc:
             if not timer.expired():  # it is the function's own
                 raise
@@ -34,9 +38,7 @@ async def invoke(effect: Invoke) -> Any:
         current_scope.reset(token)
 
 
-async def _called_async(effect: Invoke) -> Any:
-    if is_async(effect.function):
-        return await effect.function(*effect.args, **effect.kwargs)
+async def _called_in_thread(effect: Invoke) -> Any:
     value = await asyncio.to_thread(_called, effect)
     return await value if inspect.isawaitable(value) else value
 

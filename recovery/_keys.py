@@ -8,16 +8,13 @@ which the calling task began, or the call inside which it is made.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import NamedTuple
 
 import msgpack
 import xxhash
 
-from eventlog._dataclass import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class CallKey:
+class CallKey(NamedTuple):
     """The identity of a call within its run. ``occurrence`` counts equal ones, from 1."""
 
     scope: str
@@ -49,9 +46,8 @@ def idempotency_key(uid: str, key: CallKey) -> str:
     To undo a call is one call, whichever undo of the run comes to it.
     """
     if key.tool.startswith(UNDO_PREFIX):
-        key = replace(key, scope="", occurrence=0)
-    parts = [uid, key.scope, key.tool, key.call_id, key.digest, key.occurrence]
-    return str(xxhash.xxh3_128_hexdigest(msgpack.packb(parts)))
+        key = key._replace(scope="", occurrence=0)
+    return str(xxhash.xxh3_128_hexdigest(msgpack.packb((uid, *key))))
 
 
 def nested_key(outer: str, key: CallKey) -> str:
@@ -63,12 +59,15 @@ def nested_key(outer: str, key: CallKey) -> str:
     """
     if not outer or key.tool.startswith(UNDO_PREFIX):
         return ""
-    return idempotency_key(outer, replace(key, scope=""))
+    return idempotency_key(outer, key._replace(scope=""))
 
 
 def step_scope(step: int) -> str:
     """The scope of calls made in a step; 0 is the code before the first one."""
     return str(step)
+
+
+BEFORE_STEPS = step_scope(0)
 
 
 def call_scope(lsn: int) -> str:

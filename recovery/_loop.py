@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from recovery._errors import RecoveryError
 from recovery._events import BEFORE, BESIDE, RESUMED
-from recovery._keys import step_scope
+from recovery._keys import BEFORE_STEPS
 from recovery._messages import Messages
 from recovery._run_state import RunState
 from recovery._where import call_site, is_over, present
@@ -34,7 +34,9 @@ class Loop:
 
     def __init__(self, run: RunCore, history: History) -> None:
         restored = history.restored
-        self._run, self._is_resumed = run, restored is not None
+        self._run = run
+        # Whether the code before the loop is at work again, in a resumed run.
+        self.is_before = restored is not None
         # Whether this is what the run itself does first: a fork with another task has a checkpoint,
         # which the code before its loop has not made.
         self._is_first = restored is None or (
@@ -54,11 +56,6 @@ class Loop:
             self.messages.is_past = True
             restored.forget()
 
-    @property
-    def is_before(self) -> bool:
-        """Whether the code before the loop is at work again, in a resumed run."""
-        return self._is_resumed and not self.entered
-
     def enter(self) -> None:
         """The loop begins: from here on changes are made."""
         dropped: set[str] = set()
@@ -66,7 +63,7 @@ class Loop:
             self.messages.is_past = False
             dropped = self.state.enter_loop(self._known)
             self._run.replay.enter_loop()
-        self.entered, self._within = True, present()
+        self.entered, self.is_before, self._within = True, False, present()
         self._known = {*(self._known or ()), *dropped, *self.state}
 
     def removed(self) -> tuple[str, ...]:
@@ -75,7 +72,7 @@ class Loop:
 
     def place_of(self, scope: str) -> str | None:
         """Where a call of this scope is made, as CallIntended.loop says it."""
-        if scope != step_scope(0):
+        if scope != BEFORE_STEPS:
             return None
         if self.entered:
             return BESIDE
@@ -103,4 +100,4 @@ class Loop:
         run = self._run
         if not self.entered or run.settings.checkpoint_every_n is None:
             return False
-        return run.here().path == step_scope(0) and not is_over(self._within)
+        return run.here().path == BEFORE_STEPS and not is_over(self._within)

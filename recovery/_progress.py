@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 from eventlog._dataclass import dataclass
 from recovery._events import (
@@ -71,8 +70,7 @@ class Progress:
         return f"{self.status}, {self.usage}{flight}"
 
 
-@dataclass(frozen=True, slots=True)
-class CallMade:
+class CallMade(NamedTuple):
     """A call under way, as its intent gives it. ``since_ns``: when this attempt began."""
 
     tool: str
@@ -87,7 +85,7 @@ class CallMade:
 class ProgressTally:
     """Counts what Progress and budgets say. ``about`` is the call of the event seen last."""
 
-    name = "progress"
+    name, wants = "progress", frozenset[type[Event]](get_args(Event))
 
     def __init__(self) -> None:
         self.status: Status = "running"
@@ -151,7 +149,7 @@ class ProgressTally:
                 self._in_flight.clear()
             case CallRetried():
                 made = self._open.get(event.call) or CallMade("", "", self.step, 0, 1, time_ns)
-                self._begin(event.call, replace(made, attempt=event.attempt, since_ns=time_ns))
+                self._begin(event.call, made._replace(attempt=event.attempt, since_ns=time_ns))
             case AttemptFailed() | CallAbandoned():
                 self.about = self._open.get(event.call)
                 self._in_flight.discard(event.call)

@@ -131,6 +131,11 @@ class Pruning:
         self._prologue = found
         return recorded >= GAIN * (size + self._prologue_size)
 
+    @property
+    def refuses(self) -> bool:
+        """Whether there are steps of which nothing can be recorded any more: see ``check``."""
+        return self._step > 0
+
     def check(self, event: Event) -> None:
         """RecoveryError if no recovery could bring back the code that does this."""
         if self._step and 0 < _step_of(event) <= self._step:

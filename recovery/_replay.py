@@ -43,7 +43,7 @@ from recovery._events import (
     StepStarted,
     ValueRecorded,
 )
-from recovery._keys import UNDO_CALL, CallKey, outer_call, step_scope
+from recovery._keys import BEFORE_STEPS, UNDO_CALL, CallKey, outer_call
 from recovery._lost import Losses, losses_in
 from recovery._recorded import About, RecordedCall, RecordedChange, Tries
 from recovery._side_effects import SideEffects
@@ -238,7 +238,7 @@ class Replay:
     def enter_loop(self) -> None:
         """What the code before the loop has not made again is not waited for any more."""
         passed = {*self.before_loop.passed(self._calls.values())}
-        passed |= {lsn for lsn, value in self._values.values() if value.scope == step_scope(0)}
+        passed |= {lsn for lsn, value in self._values.values() if value.scope == BEFORE_STEPS}
         self._claimed |= passed & {lsn for lsn, _ in self._open}
 
     def claim_alike(
@@ -259,6 +259,7 @@ class Replay:
         is not kept for as long as the run lives."""
         for one in (lsn, *self.earlier.forget(lsn)):
             self._by_lsn.pop(one, None)
+            self.side_effects.forget(one)
 
     def end_attempt(self, lsn: int, recorded: Iterable[tuple[int, int, Event]]) -> None:
         """An attempt at this call is over, now. ``recorded``: all that is recorded of the call and
@@ -337,7 +338,7 @@ class Replay:
     def _skip(self) -> None:
         while self._open:
             lsn, scope = self._open[0]
-            if lsn not in self._claimed and not self._covered(scope, lsn):
+            if lsn not in self._claimed and not (scope and self._covered(scope, lsn)):
                 return
             self._claimed.discard(lsn)
             self._open.popleft()

@@ -17,7 +17,7 @@ from recovery._events import (
 
 CARRIED_SIZE_MAX = 1000  # characters of a message that a checkpoint keeps
 
-_ENDS = RunFinished | RunFailed | RunCancelled | RunUndone
+_ENDS = (RunFinished, RunFailed, RunCancelled, RunUndone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class ErrorTally:
     """Knows the last error of a run's agent, and how many there were."""
 
     name = "errors"
+    wants = frozenset[type[Event]]((AgentRaised, StepStarted, *_ENDS))
 
     def __init__(self) -> None:
         self.total = self._in_a_row = self._lsn = self._time_ns = 0

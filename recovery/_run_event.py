@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from typing import Any
 
 from eventlog import Damage, Packed, Record, Snapshot
@@ -224,8 +224,8 @@ class Teller:
             return made
         known = made or CallMade("", "", 0, outer_call(intent.scope), 1, record.time_ns)
         step = step_of(intent.scope)
-        return replace(known, tool=intent.tool, call_id=intent.call_id,
-                       step=self.tally.step if step is None else step)  # fmt: skip
+        return known._replace(tool=intent.tool, call_id=intent.call_id,
+                              step=self.tally.step if step is None else step)  # fmt: skip
 
     def _remember(self, lsn: int, packed: Packed) -> None:
         self._recent[lsn] = packed

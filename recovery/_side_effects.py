@@ -22,6 +22,11 @@ class SideEffects:
         if _is_side_effect(call):
             self._around.update(self._outer(call))
 
+    def forget(self, lsn: int) -> None:
+        """The call was made again, and is over: nobody asks for it any more."""
+        self._calls.pop(lsn, None)
+        self._around.discard(lsn)
+
     def has(self, call: RecordedCall) -> bool:
         """Whether the call, or one inside it, may have done what is not to be done twice."""
         return _is_side_effect(call) or call.lsn in self._around

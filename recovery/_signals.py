@@ -17,6 +17,7 @@ class Signals:
     """
 
     name = "signals"
+    wants = frozenset[type[Event]]((SignalTaken, CallDecided, DivergenceAccepted))
 
     def __init__(self) -> None:
         self._taken: dict[tuple[str, str], int] = {}

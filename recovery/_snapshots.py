@@ -25,7 +25,17 @@ from recovery._events import RecordsLost
 from recovery._messages import Messages, digest_of_all
 from recovery._parts import LostValueError, Values, is_portion, pack_stand_in, resolve, stand_in_of
 from recovery._state import KeptState, checksum
-from recovery._values import Ref, digest, pack, pack_list, pack_map, split_list, unpack, unpack_map
+from recovery._values import (
+    RAW,
+    Ref,
+    digest,
+    pack,
+    pack_list,
+    pack_map,
+    split_list,
+    unpack,
+    unpack_map,
+)
 
 VERSION = 1
 
@@ -202,7 +212,7 @@ class SnapshotWriter:
                 f"checkpoint {what.checkpoint_id!r} was changed after its checksum was computed; "
                 "nothing was saved. Make a new Checkpoint from the values."
             )
-        body = {
+        body: dict[str, Any] = {
             "version": VERSION,
             "checkpoint_id": what.checkpoint_id or f"{what.run_id}-{what.step:06d}",
             "run_id": what.run_id,
@@ -226,9 +236,8 @@ class SnapshotWriter:
             body["removed"] = what.removed and list(what.removed)
         if self.measures:
             body["generation"] = [generation.first, generation.size, list(generation.prologue)]
-        parts = {key: value if type(value) is Packed else pack(value, key)
-                 for key, value in body.items()}  # fmt: skip
-        packed = pack_map(parts)
+        packed = pack_map({key: value if type(value) in RAW else pack(value, key)
+                           for key, value in body.items()})  # fmt: skip
         try:
             lsn = self._log.append_snapshot(packed)
         except RefusedValueError as exc:  # too large

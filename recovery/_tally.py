@@ -6,7 +6,7 @@ by a tally: it sees each event once, and what it carries is saved with each chec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, cast
 
 from recovery._events import Event, RunResumed, RunStarted
@@ -20,12 +20,13 @@ class Tally(Protocol):
     """Counts something over the events of a run."""
 
     name: str
+    wants: frozenset[type[Event]]  # the types of event that it takes notice of
 
     def restore(self, carried: Any) -> None:
         """Become what ``carry`` gave; ValueError when it makes no sense."""
 
     def observe(self, lsn: int, time_ns: int, event: Event) -> None:
-        """One event, as recorded or read back. Values in it may be Packed."""
+        """One event, as recorded or read back, of whatever type. Values in it may be Packed."""
 
     def carry(self) -> Any:
         """What to restore from the next time, as a value that msgpack can hold; None: nothing."""
@@ -35,7 +36,7 @@ class CodeTally:
     """The digest of the code that was at work last. It wrote what stands behind a checkpoint, up to
     where another process took the run up."""
 
-    name = "code"
+    name, wants = "code", frozenset[type[Event]]((RunStarted, RunResumed))
 
     def __init__(self) -> None:
         self._code: str | None = None
@@ -56,6 +57,8 @@ class CodeTally:
         return self._code or None
 
 
+Observer = Callable[[int, int, Event], None]
+
 # One of each in every run.
 KINDS: tuple[type[Tally], ...] = (ProgressTally, Signals, Retries, ErrorTally, CodeTally)
 
@@ -66,6 +69,7 @@ class Tallies:
     def __init__(self, carried: Mapping[str, Any], kinds: Iterable[type[Tally]] = KINDS) -> None:
         self._carried = dict(carried)  # also what another version of this library has counted
         self._tallies = {tally.name: tally for tally in (kind() for kind in kinds)}
+        self._observers: dict[type[Event], list[Observer]] = {}  # by the type of event
         for name, tally in self._tallies.items():
             if name in carried:
                 tally.restore(carried[name])
@@ -79,9 +83,14 @@ class Tallies:
         return cast(ProgressTally, self._tallies[ProgressTally.name])
 
     def observe(self, lsn: int, time_ns: int, event: Event) -> None:
-        """Show an event to all of them."""
-        for tally in self._tallies.values():
-            tally.observe(lsn, time_ns, event)
+        """Show an event to those that take notice of it."""
+        kind = type(event)
+        observers = self._observers.get(kind)
+        if observers is None:
+            observers = [one.observe for one in self._tallies.values() if kind in one.wants]
+            self._observers[kind] = observers
+        for observe in observers:
+            observe(lsn, time_ns, event)
 
     def carry(self) -> dict[str, Any]:
         """What goes into a checkpoint."""

@@ -36,6 +36,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_GENERATES = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
 AfterCrash = Literal["park", "retry", "report"]
 WhenCut = Literal["in_doubt", "fail"]
 
@@ -441,13 +443,17 @@ def _class_around(function: Callable[..., Any]) -> str:
 def is_generator(function: Callable[..., Any]) -> bool:
     """Whether calling the function runs none of its code yet, for it generates."""
     function = _inside(function)
+    if type(function) is FunctionType and not function.__dict__:  # nor does that say anything
+        return bool(function.__code__.co_flags & _GENERATES)
     return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling the function gives something to await."""
     function = _inside(function)
-    if inspect.iscoroutinefunction(function):
+    if type(function) is FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
+        return True
+    if inspect.iscoroutinefunction(function):  # also one that is only marked as such
         return True
     called = getattr(function, "__call__", None)  # noqa: B004 - an object whose call is async
     return inspect.iscoroutinefunction(called)

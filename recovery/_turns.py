@@ -107,10 +107,11 @@ class Turns:
         self._since = self._warn_after = 0.0
         # What tasks that move were last seen to wait for, and how often that was something new.
         self._moves: WeakKeyDictionary[asyncio.Task[Any], tuple[Any, int]] = WeakKeyDictionary()
+        self._has_seen_moves = False
 
     async def wait(self, wait: Wait, thread_of: Scope | None = None) -> bool:
         """Until it is the turn of this one; whether it is, or waiting is vain."""
-        if self._moves and (task := asyncio.current_task()) is not None:
+        if self._has_seen_moves and (task := asyncio.current_task()) is not None:
             self._moves.pop(task, None)
         if self._in_order or self._new:
             self._pump_soon()
@@ -234,6 +235,7 @@ class Turns:
         last, moves = self._moves.get(task, (waits_for, 0))
         moves += int(last is not waits_for)
         self._moves[task] = waits_for, moves
+        self._has_seen_moves = True
         return bool(moves > MOVES_MAX)
 
 

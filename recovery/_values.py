@@ -16,7 +16,7 @@ import xxhash
 
 from eventlog._dataclass import dataclass
 from eventlog._errors import RefusedValueError
-from eventlog._record import DEPTH_MAX, Packed, check_extent, may_hold_timestamps
+from eventlog._record import DEPTH_MAX, Packed, Packers, check_extent, may_hold_timestamps
 from eventlog._record import decode as decode_document
 from recovery._coded import BY_CODE, BY_TYPE, Codec, ExtType, Layout, codec_of, holds, revive
 from recovery._errors import UnreadableValueError
@@ -31,6 +31,9 @@ _SLIPPERY = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
 _TAKEN = (bytearray, memoryview, ExtType, msgpack.Timestamp)
 # Types of which a value holds nothing (slippery, or deep) and cannot be changed in place.
 UNCHANGING = frozenset({str, bytes, int, float, bool, type(None)})
+Scalar = str | bytes | int | float  # and what they are derived of: these types, and bool, alone
+# What ``pack_map`` takes as it is.
+RAW = UNCHANGING - {type(None)} | {Packed}
 
 # Depth has a limit of our own, well below those of msgpack, which differ between its versions and
 # between writing and reading: what is written inside other values must be readable there. Most
@@ -161,6 +164,13 @@ def _default_argument(value: Any) -> Any:
     return _default(value)
 
 
+_packers, _argument_packers, _plain_packers = (
+    Packers(strict_types=True, default=_default),
+    Packers(strict_types=True, default=_default_argument),
+    Packers(strict_types=True),
+)
+
+
 def _ext(code: int, data: bytes) -> Any:
     if code > EXT_UNKNOWN and code != EXT_PARTS:
         raise _CodedError
@@ -173,28 +183,30 @@ class _CodedError(Exception):
 
 def pack(value: Any, path: str) -> Packed:
     """``value`` as msgpack; RefusedValueError with the path to what cannot be carried."""
-    return _pack(value, path, _default)
+    return _pack(value, path, _packers, _default)
 
 
 def pack_message(value: Any, path: str) -> Packed:
     """The same for a message, of which no part may be one that can be changed in place."""
-    return _pack(value, path, _default, of_message=True)
+    return _pack(value, path, _packers, _default, of_message=True)
 
 
 def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], path: str) -> Packed:
     """Arguments as [positional, by name], run.messages among them by its digest alone."""
-    named = {name: kwargs[name] for name in sorted(kwargs)}
+    named = {name: kwargs[name] for name in sorted(kwargs)} if kwargs else kwargs
     try:
-        return _pack([list(args), named], path, _default_argument)
+        return _pack([list(args), named], path, _argument_packers, _default_argument)
     except RefusedValueError as exc:
         where = exc.value_path.removeprefix(path)
         where = where.removeprefix("[1].") if where[:2] == "[1" else f"args{where[3:]}"
         raise RefusedValueError(f"{path.removesuffix('(...)')}({where})", exc.reason) from None
 
 
-def _pack(value: Any, path: str, default: Callable[[Any], Any], of_message: bool = False) -> Packed:
+def _pack(
+    value: Any, path: str, packers: Packers, default: Callable[[Any], Any], of_message: bool = False
+) -> Packed:
     try:
-        packed = msgpack.packb(value, strict_types=True, default=default)
+        packed = packers.pack(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return _laid_out(value, path, Layout(default, of_message))
     if type(value) in UNCHANGING:
@@ -209,7 +221,7 @@ def packed_plain(values: list[Any]) -> bytes | None:
     """The bytes of values that msgpack takes as they are, to tell whether they are the same as
     before; None where others are among them. Not to be recorded: see ``may_slip``."""
     try:
-        return bytes(msgpack.packb(values, strict_types=True))
+        return _plain_packers.pack(values)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return None
 
@@ -256,12 +268,29 @@ def pack_list(parts: list[Packed]) -> Packed:
     return Packed(msgpack.Packer().pack_array_header(len(parts)) + b"".join(parts))
 
 
-def pack_map(parts: Mapping[str, Packed | int]) -> Packed:
-    """A dict of values that are packed already (and numbers)."""
-    items = [msgpack.Packer().pack_map_header(len(parts))]
+def pack_map(parts: Mapping[str, Packed | Scalar]) -> Packed:
+    """A dict of values that are packed already, and scalars."""
+    count = len(parts)
+    items = [bytes((0x80 | count,)) if count < 16 else msgpack.Packer().pack_map_header(count)]
+    scalars: dict[str, Scalar] = {}
     for key, part in parts.items():
-        items += (msgpack.packb(key), part if type(part) is Packed else msgpack.packb(part))
-    return Packed(b"".join(items))
+        if type(part) is not Packed:
+            scalars[key] = part
+            continue
+        if scalars:
+            items.append(pack_scalars(scalars))
+            scalars = {}
+        items += (_plain_packers.pack(key), part)
+    return Packed(b"".join((*items, pack_scalars(scalars))))
+
+
+def pack_scalars(values: Mapping[str, Scalar]) -> bytes:
+    """Keys and values of a dict, without the bytes that say how many there are."""
+    try:
+        packed = _plain_packers.pack(values)
+    except (ValueError, OverflowError):  # one that msgpack does not take by itself
+        return b"".join(pack(key, key) + pack(value, key) for key, value in values.items())
+    return packed[1 if len(values) < 16 else 3 if len(values) < 1 << 16 else 5 :]
 
 
 def unpack_map(packed: bytes) -> dict[str, Packed]:

@@ -110,7 +110,7 @@ def _until_over(run: RunCore, waiting: Waiting) -> Generator[Nap, None, float]:
 
 def is_due(run: RunCore) -> bool:
     """Whether a wait is over, and the agent is about to have what ended it."""
-    return any(waiting.due for waiting in run.waits)
+    return bool(run.waits) and any(waiting.due for waiting in run.waits)
 
 
 def _another_is_before(run: RunCore, waiting: Waiting, over: float) -> bool:

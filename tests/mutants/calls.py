@@ -291,7 +291,7 @@ MUTANTS = [
     Mutant(
         "idempotency-key-of-the-name",
         "The key does not hold the run's uid: two runs' payments of one amount are one payment.",
-        [Edit(KEYS, "parts = [uid, key.scope", 'parts = ["", key.scope')],
+        [Edit(KEYS, "packb((uid, *key))", 'packb(("", *key))')],
         [
             TOOLS + "test_each_call_of_each_run_has_a_key_of_its_own",
             "unit/test_recovery_keys.py::test_idempotency_keys_differ_between_runs_and_are_stable",
@@ -327,8 +327,8 @@ MUTANTS = [
         [
             Edit(
                 REPLAY,
-                "from recovery._keys import UNDO_CALL, CallKey, outer_call",
-                "from recovery._keys import UNDO_CALL, CallKey, outer_call as _outer",
+                "import BEFORE_STEPS, UNDO_CALL, CallKey, outer_call",
+                "import BEFORE_STEPS, UNDO_CALL, CallKey, outer_call as _outer",
             ),
             Edit(
                 REPLAY,
@@ -410,8 +410,8 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                "        if self.stopped is not None and self.ends(self.here()):\n"
-                "            self.stop(self.stopped)\n",
+                "        if stopped is not None and self.ends(scope):\n"
+                "            self.stop(stopped)\n",
                 "",
             )
         ],
@@ -473,8 +473,8 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "small = packed if len(packed) <= ARGS_SIZE_MAX or asking is not None else None",
-                "small = packed",
+                "packed if len(packed) <= ARGS_SIZE_MAX else None",
+                "packed",
             )
         ],
         [SEEDED + "test_large_arguments_are_recorded_by_digest"],

@@ -36,7 +36,7 @@ MUTANTS = [
         [
             Edit(
                 "eventlog/_files.py",
-                "            exc.filename, exc.filename2 = self._path, None\n",
+                "            error.filename, error.filename2 = self._path, None\n",
                 "            pass\n",
             )
         ],

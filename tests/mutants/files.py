@@ -83,8 +83,8 @@ MUTANTS = [
         [
             Edit(
                 FILES,
-                "        return os.pwrite(self._fd, data, offset)\n",
-                "        os.pwrite(self._fd, data, offset)\n        return len(data)\n",
+                "            return os.pwrite(self._fd, data, offset)\n",
+                "            return os.pwrite(self._fd, data, offset) and len(data)\n",
             )
         ],
         [SEEDED + "test_a_short_write_of_the_kernel_is_gone_on_with"],

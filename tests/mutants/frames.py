@@ -265,7 +265,7 @@ MUTANTS = [
     Mutant(
         "tuples-become-lists",
         "The packer is lenient: a tuple is recorded and comes back as a list after a crash.",
-        [Edit(RECORD, "msgpack.packb(value, strict_types=True)", "msgpack.packb(value)")],
+        [Edit(RECORD, "Packers(strict_types=True).pack, Packers()", "Packers().pack, Packers()")],
         ["unit/test_record.py::test_what_cannot_be_carried_is_refused_by_its_path"],
     ),
     Mutant(

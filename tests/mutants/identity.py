@@ -56,7 +56,7 @@ MUTANTS = [
     Mutant(
         "recorded-arguments-not-looked-at",
         "A parameter that is redacted, or has a default, from now on stops every run in flight.",
-        [Edit("recovery/_call.py", "if recorded is None and run.replay.has_unclaimed:",
+        [Edit("recovery/_call.py", "if recorded is None and replay.has_unclaimed:",
               "if run is None:")],
         [OURS + "test_an_edit_that_says_the_same_is_no_change"],
     ),

@@ -132,7 +132,7 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "if losses is None or not losses.hides(key, _accounted_for(losses)):",
+                "if not losses.hides(key, _accounted_for(losses)):",
                 "if True:",
             )
         ],

@@ -203,8 +203,8 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                "        self.steps_held.append(ref(self.scope))\n",
-                "        self.steps_held = [ref(self.scope)]\n",
+                "held = (*self.steps_held, left)",
+                "held = (left,)",
             )
         ],
         [

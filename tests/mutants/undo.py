@@ -120,7 +120,7 @@ MUTANTS = [
     Mutant(
         "undo-with-a-new-key-for-each-try",
         "A compensation that is tried again has another idempotency key: a second refund.",
-        [Edit(KEYS, '        key = replace(key, scope="", occurrence=0)', "        pass")],
+        [Edit(KEYS, '        key = key._replace(scope="", occurrence=0)', "        pass")],
         [UNDOES + "test_the_error_is_the_same_on_replay_and_the_key_on_the_next_try"],
     ),
     Mutant(
@@ -213,8 +213,8 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                "            if stream.is_left():\n                stream.refuse()\n",
-                "            pass\n",
+                "                if stream.is_left():\n                    stream.refuse()\n",
+                "                pass\n",
             )
         ],
         [STREAMS + "test_a_stream_that_was_left_open_stops_the_run_at_what_comes_next"],

@@ -136,7 +136,7 @@ MUTANTS = [
     Mutant(
         "secret-in-the-cause",
         "What a redacted tool raised is chained to what the agent gets, and recorded with it.",
-        [Edit(CALL, "replace(settled, cause=None) if made.spec.redact else settled", "settled")],
+        [Edit(CALL, "settled._replace(cause=None) if made.spec.redact else settled", "settled")],
         [SECRETS + "test_a_secret_is_in_no_file_and_in_no_text"],
     ),
     Mutant(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from eventlog import EventLog, Packed, RefusedValueError, Snapshot, _frame, _record
 from eventlog._frame import FRAME_SIZE, RECORDS, SNAPSHOT, Frame, padded
 from eventlog._record import (
+    Packers,
     decode_payload,
     encode_payload,
     encode_snapshot,
@@ -189,7 +190,9 @@ def test_whoever_packs_may_be_interrupted_by_whoever_packs(
         inner.append(encode_payload(1, [("a", "inner")]))
         return bytes(packer.pack(value))
 
-    monkeypatch.setattr(_record, "_packers", [(interrupted, msgpack.Packer().pack)])
+    packers = Packers(strict_types=True)
+    packers._free = [interrupted]
+    monkeypatch.setattr(_record, "_pack_body", packers.pack)
     assert encode_payload(2, [("a", "outer")]) == msgpack.packb([2, "a", b"\xa5outer"])
     assert inner == [msgpack.packb([1, "a", b"\xa5inner"])]
 
@@ -197,18 +200,18 @@ def test_whoever_packs_may_be_interrupted_by_whoever_packs(
 def test_packers_that_refused_something_or_have_grown_are_let_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    packers: list[Any] = []
-    monkeypatch.setattr(_record, "_packers", packers)
+    packers = Packers(strict_types=True)
+    monkeypatch.setattr(_record, "_pack_body", packers.pack)
     encode_payload(1, [("a", 1)])
-    kept = list(packers)
+    kept = list(packers._free)
     assert len(kept) == 1
     with pytest.raises(RefusedValueError, match="body"):
         encode_payload(1, [("a", [1, {2}])])
-    assert packers == []
+    assert packers._free == []
     assert encode_payload(1, [("a", 1)]) == msgpack.packb([1, "a", b"\x01"])
-    assert len(packers) == 1 and packers != kept
+    assert len(packers._free) == 1 and packers._free != kept
     encode_payload(1, [("a", b"x" * (1 << 20))])
-    assert packers == []
+    assert packers._free == []
 
 
 @pytest.mark.parametrize(
