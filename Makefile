@@ -9,7 +9,7 @@ comma := ,
 DEMO_EXTRAS := demo$(if $(OPENAI_BASE_URL)$(OPENAI_API_KEY),$(comma)openai)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-report soak crash mutants mutation fuzz docs clean
+.PHONY: help demo test lint bench bench-report soak crash model mutants mutation fuzz docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -23,6 +23,10 @@ test: $(VENV)/.with-dev ## the test suite without the long crash sweeps
 crash: $(VENV)/.with-dev ## the long crash sweeps, and the random tests with many more examples
 	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m "crash or hypothesis" --figures $(VENV)/sweeps.json
 	@$(BIN)/python -m tests.figures --sweeps $(VENV)/sweeps.json
+
+model: $(VENV)/.with-dev ## random programs and aimed faults, and the library broken on purpose (PROGRAMS= SEED=)
+	@$(BIN)/python -m tests.model --programs $(or $(PROGRAMS),1500) $(if $(SEED),--seed $(SEED)) --table
+	@$(BIN)/python -m tests.model.breaks
 
 fuzz: $(VENV)/.with-dev,fuzz ## fuzz the decoders, all in turn (SECONDS= TARGETS="...")
 	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60) --json $(VENV)/fuzz.json

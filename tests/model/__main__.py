@@ -23,7 +23,7 @@ def main() -> None:
     began = time.process_time()
     print(f"the library is {Path(recovery.__file__).parent}")
     for number in range(given.first, given.first + given.programs):
-        if time.process_time() - began > given.seconds:
+        if time.process_time() - began > given.seconds or (given.stop and found):
             break
         for case, judged in hunt.cases(number, given.schedules):
             if judged.findings:
@@ -56,6 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--schedules", type=int, default=6, help="for each program")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9, help="of the processor")
+    parser.add_argument("--stop", action="store_true", help="at the first program that fails")
     parser.add_argument("--table", action="store_true", help="which fault hit what, how often")
     parser.add_argument("--without", nargs="*", choices=FEATURES, default=(), help="such programs")
     parser.add_argument("--shrink", action="store_true", help="make what fails small")

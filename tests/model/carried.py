@@ -2,7 +2,8 @@
 
 There the code before the loop runs again, with the state and the messages of the checkpoint: what
 it writes was written before, and its calls are served. A local variable that is not made the same
-by that is lost: such programs are run without checkpoints.
+by that is lost. One that the loop changes is told when the agent is first run; one that was
+computed from what the state was at the very start is not: such programs have no checkpoints.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ READS = (l.Get, l.Last, l.Lacks, l.Silent)
 SIMPLE = (l.Call, l.Say, l.Put, l.If, l.Let, l.Ask, *READS, l.Lit, l.Var, l.Odd, l.Task)
 
 
-def carried(program: l.Program) -> bool:
-    """Whether all local variables are, over each checkpoint that may be taken."""
+def lost(program: l.Program) -> str:
+    """How a local variable is lost behind a checkpoint that may be taken: "changed" in the loop,
+    "computed" before it; "" when none is."""
     if not program.agents:
-        return True
+        return ""
     watching = _Watching(program)
     watching.run("task")
-    return watching.same
+    return watching.lost
 
 
 class _Watching(_Oracle):
     def __init__(self, program: l.Program) -> None:
         super().__init__(program, Facts(), [])
-        self.same = True
+        self.lost = ""
         self.made: list[tuple[int, str, Any]] | None = None  # calls before the loop
         self.again: list[tuple[int, str, Any]] | None = None  # what is left of them to be served
 
@@ -50,14 +52,14 @@ class _Watching(_Oracle):
                 if isinstance(one, l.Var | l.Let)
             }
             if number and reads and used & frame.env.keys():
-                self.same &= simple and self.is_same(agent, frame, made, used)
+                if not (simple and self.is_same(agent, frame, made, used)):
+                    self.lost = "computed"
             elif number:
-                grown = {
-                    one.name
-                    for one in l.walk(agent.steps[:number])
-                    if isinstance(one, l.Let) and one.grow
+                changed = {
+                    one.name for one in l.walk(agent.steps[:number]) if isinstance(one, l.Let)
                 }
-                self.same &= not grown & used
+                if changed & used:
+                    self.lost = self.lost or "changed"
             self.block(block, frame)
         return [v.text(self.value(one, frame)) for one in agent.result]
 

@@ -75,9 +75,15 @@ class Generator:
             return self.graph()
         if self.chance(0.03) and "graph" not in self.without:
             return self.plan()
-        children = (self.agent((), 1, False),) if self.chance(0.2) else ()
+        children: tuple[l.Agent, ...] = ()
+        if self.chance(0.25):
+            children = (self.agent((), 1, False),)
+            if self.chance(0.4):  # and the first child is the other one's parent
+                children = (self.agent((2,), self.rng.choice((1, 2)), False), *children)
         main = self.agent(tuple(range(1, 1 + len(children))), self.rng.choice((0, 1, 2, 2, 3, 4)))
-        return l.Program(tuple(self.tools), (main, *children), every=self.rng.choice((1, 1, 2, 3)))
+        made = l.Program(tuple(self.tools), (main, *children), every=self.rng.choice((1, 1, 2, 3)))
+        whole = any(isinstance(one, l.Wait | l.Undo) for one in l.walk(made))
+        return made if whole or self.chance(0.6) else replace(made, keep=self.rng.choice((1, 2)))
 
     def agent(self, agents: tuple[int, ...], steps: int, waits: bool = True) -> l.Agent:
         every = [n for n in range(len(self.tools)) if waits or not self.waiting(n)]
@@ -157,7 +163,7 @@ class Generator:
         if where.writes and where.kind in ("step", "prologue", "tool"):
             simple += [(4, self.put), (3, self.said)]
         if where.kind in ("step", "prologue"):
-            simple += [(2, self.streamed), (1, self.asked)]
+            simple += [(3, self.streamed), (1, self.asked)]
         if where.kind == "step":
             simple += [(1, self.undone)]
         if where.agents:
@@ -349,7 +355,7 @@ class Generator:
 
     def leaf(self, number: int, may_stream: bool) -> l.Tool:
         rng = self.rng
-        if may_stream and self.chance(0.15):
+        if may_stream and self.chance(0.2):
             return l.Tool(
                 f"t{number}",
                 (l.Do("r", l.Task()),),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from tests.model import language as l
 from tests.model import schedule as s
-from tests.model.carried import carried
+from tests.model.carried import lost
 from tests.model.generate import NEVER, Generator
 from tests.model.process import Process
 from tests.model.rules import Judged, judged
@@ -40,7 +40,10 @@ class Hunt:
         rng = random.Random(f"{self.seed} {number}")
         plain = REFUSABLE if rng.random() < PLAIN else set()
         program = Generator(rng, self.without | plain).program()
-        return (program if carried(program) else replace(program, every=NEVER)), rng
+        how = lost(program)
+        if how == "computed" or (how and rng.random() < 0.7):
+            program = replace(program, every=NEVER)
+        return program, rng
 
     def cases(self, number: int, schedules: int) -> Iterator[tuple[Case, Judged]]:
         """The cases of one program, judged; the first one has no fault."""
@@ -58,7 +61,7 @@ class Hunt:
         before = found.lived.processes
         for _ in range(schedules):
             lives = tuple(
-                self.one_life(rng, before[min(n, len(before) - 1)])
+                self.one_life(rng, before[min(n, len(before) - 1)], program)
                 for n in range(rng.choice((1, 1, 2, 3)))
             )
             case = Case(program, s.Schedule(lives, signals, flush))
@@ -82,10 +85,18 @@ class Hunt:
                     self.table[feature, fault] += 1
         return found
 
-    def one_life(self, rng: random.Random, like: Process) -> s.Life:
+    def one_life(self, rng: random.Random, like: Process, program: l.Program) -> s.Life:
         """Faults for a life, aimed by what was going on in one that was like it."""
         faults: list[l.Term] = []
-        match rng.randrange(12):
+        match rng.randrange(15):
+            case 12 | 13:
+                at = self.aimed(rng, like.around, "a second process")
+                faults.append(s.Rival(at, rng.random() < 0.5))
+                if rng.random() < 0.5:
+                    faults.append(s.DieAround(at + rng.choice((0, 0, 1)), rng.random() < 0.5))
+            case 14:
+                faults.append(s.DieAround(self.aimed(rng, like.around, "damage"), True))
+                faults.append(s.Harm(rng.getrandbits(16)))
             case 0 | 1 | 2:
                 faults.append(s.DieAround(self.aimed(rng, like.around, "die before effect"), False))
             case 3 | 4:
@@ -104,8 +115,12 @@ class Hunt:
                 faults.append(s.Die(self.aimed(rng, like.flights, "die at disk call"), torn))
         if rng.random() < 0.3:
             faults.append(s.Power(rng.getrandbits(16)))
+        if rng.random() < 0.1:
+            faults.append(s.Harm(rng.getrandbits(16)))
         if rng.random() < 0.15:
             faults.append(s.Jump(rng.choice((5, 100, 5000))))
+        if program.keep:  # nothing stands in for a checkpoint
+            faults = [one for one in faults if not isinstance(one, s.Harm)]
         return s.Life(tuple(faults))
 
     def aimed(self, rng: random.Random, flights: list[frozenset[str]], fault: str) -> int:

@@ -319,6 +319,7 @@ class Program(Term):
     nodes: tuple[Node, ...] = ()
     plan: Plan | None = None
     every: int = 3
+    keep: int = 0  # generations of checkpoints; what is older is removed; 0: nothing is
 
 
 def walk(term: Any) -> Iterator[Term]:

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
 
-from eventlog import EventLog
+from eventlog import EventLog, LogLockedError
 from eventlog._files import Files
+from eventlog._log import SEGMENT_SIZE
 from eventlog.testing import SimulatedDisk
 from recovery.stores.protocol import LogStore
 from tests.model import language as l
 from tests.model import schedule as s
-from tests.model.world import Died, World
+from tests.model.world import RUN, Died, World
 
 DEATHS_MAX = 200  # so often a dead process may try to go on
 
@@ -32,6 +33,7 @@ class Process:
         self.flights: list[frozenset[str]] = []
         self.around: list[frozenset[str]] = []  # the same, at each effect
         self.chances = 0
+        self.people = False  # whether somebody else is at work on the disk
         world.process = self
 
     def die(self, why: str) -> None:
@@ -50,15 +52,31 @@ class Process:
     def dies_around(self, after: bool) -> None:
         if not after:
             self.around.append(self.flight())
+        if after:
+            self.meets_a_rival()
         if s.DieAround(self.effects - 1, after) in self.life.faults:
             self.die("die after effect" if after else "die before effect")
+
+    def meets_a_rival(self) -> None:
+        """A second process comes, if the schedule has it come now."""
+        for fault in self.life.faults:
+            if not isinstance(fault, s.Rival) or fault.effect != self.effects - 1:
+                continue
+            self.hit["a second process"] += 1
+            try:
+                Store(self.disk).claim(RUN, takeover=fault.takes_over).close()
+            except LogLockedError:
+                continue
+            if not fault.takes_over:
+                self.world.broken.append("rival: a second process may have the run")
 
     def flight(self) -> frozenset[str]:
         """What is under way: the features of the program that a fault hits now."""
         tags = {tag for tags in self.open.values() for tag in tags}
         tags |= {"several calls"} if len(self.open) > 1 else set()
         tags |= {"prologue"} if not self.step else set()
-        tags |= {"recovery"} if self.recovering and not self.around else set()
+        tags |= {"recovery"} if self.recovering and len(self.around) < 2 else set()
+        tags |= {"people"} if self.people else set()
         return frozenset(tags or {"no call"})
 
     def told(self, event: Any) -> None:
@@ -138,15 +156,23 @@ class _Proxy:
 class Store(LogStore):
     """Runs on the disk of a process, or (without one) of people who look."""
 
-    def __init__(self, disk: SimulatedDisk, process: Process | None = None) -> None:
+    def __init__(
+        self, disk: SimulatedDisk, process: Process | None = None, size: int = SEGMENT_SIZE
+    ) -> None:
         files = disk if process is None else cast(Files, _Proxy(disk, process))
         super().__init__("runs", files, "power")
-        self._process = process
+        self._process, self._size = process, size
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         """See RunStore.claim."""
         path, process = self._path(run_id), self._process
-        log = EventLog.open(path, self._durability, takeover=takeover, files=self._files)
+        log = EventLog.open(
+            path,
+            self._durability,
+            takeover=takeover,
+            files=self._files,
+            segment_size=self._size,
+        )
 
         def commit_behind() -> None:
             """Flush now, at certain chances, or not at all: it is as lost as it may be."""

@@ -6,12 +6,14 @@ import asyncio
 import itertools
 import linecache
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import recovery._pruning
 from eventlog.testing import SimulatedDisk
 from recovery import (
     CheckpointConfig,
@@ -27,11 +29,13 @@ from recovery import (
     resolve,
 )
 from recovery._checkpoint import CheckpointStore
+from recovery._tool import undoable_tools
 from recovery.graph import FlexibleGraphExecutor, GraphExecutor
 from recovery.testing._time import Clock, Loop, StuckError, bury, virtual_time
 from tests.model import language as l
 from tests.model import schedule as s
 from tests.model import values as v
+from tests.model.harm import harm_newest_checkpoint, segments
 from tests.model.printer import printed
 from tests.model.process import Process, Store
 from tests.model.world import RUN, World
@@ -39,6 +43,7 @@ from tests.model.world import RUN, World
 LIVES_MAX = 40
 RAISES_MAX = 20  # so often people run an agent again that raises
 STUCK_S = 8_000.0
+SMALL = 300  # bytes of a segment, where old ones are to go
 TASK = "task"
 _numbers = itertools.count()
 
@@ -94,7 +99,7 @@ class Runner:
         """From nothing to the end."""
         lived, disk, raised = self.lived, SimulatedDisk(seed=1), 0
         try:
-            with virtual_time(self.clock), quiet(lived):
+            with virtual_time(self.clock), quiet(lived), cut_at_once():
                 self.clock.begin()
                 for number in range(LIVES_MAX):
                     lives = self.schedule.lives
@@ -109,6 +114,8 @@ class Runner:
                     raised = raised + 1 if end.how == "raised" and not life.faults else 0
                     if lived.world.broken or raised > RAISES_MAX or self.over(end):
                         break
+                if lived.end.how in ("finished", "failed"):
+                    self.once_more(lived.end, disk)
         finally:
             linecache.cache.pop(self.name, None)
         return lived
@@ -118,6 +125,19 @@ class Runner:
             with virtual_time(self.clock):
                 return not self.settle(end.error)
         return end.how in ("finished", "failed", "diverged", "stuck")
+
+    def once_more(self, end: End, disk: SimulatedDisk) -> None:
+        """A run that has ended is run again: it gives what it gave, and does nothing."""
+        done, final = len(self.lived.world.done), self.lived.final
+        for _ in range(2):  # what was lost with the last power is written again, once
+            before = segments(disk)
+            again = self.life(s.Life(), disk)
+            disk = disk.after_process_death()
+        same = again.how == end.how and v.full(again.value) == v.full(end.value)
+        if not same or len(self.lived.world.done) > done or segments(disk) != before:
+            self.lived.world.broken.append(f"ended: run again, it comes to {again}")
+        self.lived.final = final
+        del self.lived.processes[-2:]
 
     # -- between lives
 
@@ -132,8 +152,14 @@ class Runner:
         for fault in life.faults:
             if isinstance(fault, s.Power):
                 self.lived.processes[-1].hit["power loss"] += 1
-                return disk.after_power_loss(fault.seed)
-        return disk.after_process_death()
+                disk = disk.after_power_loss(fault.seed)
+                break
+        else:
+            disk = disk.after_process_death()
+        for fault in life.faults:
+            if isinstance(fault, s.Harm) and harm_newest_checkpoint(disk, fault.seed):
+                self.lived.processes[-1].hit["damage"] += 1
+        return disk
 
     def settle(self, error: BaseException | None) -> bool:
         """People say what became of the calls in doubt; whether anything could be said."""
@@ -152,8 +178,12 @@ class Runner:
         process = Process(world, disk, life)
         self.lived.processes.append(process)
         names: dict[str, Any] = {"outside": world, "__name__": "agent_of_a_stranger"}
+        undoable_tools.clear()  # a new process knows none of other programs
         exec(self.code, names)  # noqa: S102 - a program that this package has printed
-        store = CheckpointStore(Store(disk, process))
+        store, kept = CheckpointStore(Store(disk, process)), self.program.keep
+        if kept:
+            logs = Store(disk, process, SMALL)
+            store = CheckpointStore(logs, retention="prune_old", keep=kept)
         loop = Loop(self.clock)
         try:
             with mock.patch.object(Run, "finish", self.finishing(Run.finish)):
@@ -188,13 +218,15 @@ class Runner:
             people.cancel()
 
     async def people(self, process: Process) -> None:
-        store, waited = CheckpointStore(Store(process.disk)), 1.0
+        store, waited = CheckpointStore(Store(process.disk, process)), 1.0
         end = self.clock.ahead + STUCK_S
         while self.clock.ahead < end:
             await asyncio.sleep(waited)
             waited = min(waited * 1.5, 1000.0)
             process.check()
+            process.people = True
             self.lived.world.look_after(store, self.clock.ahead)
+            process.people = False
 
     async def running(
         self, names: dict[str, Any], store: CheckpointStore, life: s.Life, process: Process
@@ -249,6 +281,26 @@ def doubts(error: BaseException | None) -> list[Any]:
         case ChildParkedError():
             return [call for _, inner in error.children for call in doubts(inner)]
     return []
+
+
+class _AtOnce:
+    """Work for a thread, which is done here and now."""
+
+    def submit(self, work: Callable[[], None]) -> Future[None]:
+        done: Future[None] = Future()
+        work()
+        done.set_result(None)
+        return done
+
+
+@contextmanager
+def cut_at_once() -> Iterator[None]:
+    """Retention removes records when a checkpoint is taken, whether that pays or not."""
+    with (
+        mock.patch.object(recovery._pruning, "flushers", _AtOnce()),
+        mock.patch.object(recovery._pruning, "GAIN", 0),
+    ):
+        yield
 
 
 class _Kept(logging.Handler):

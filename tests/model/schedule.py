@@ -42,6 +42,22 @@ class Break(Term):
 
 
 @dataclass(frozen=True)
+class Rival(Term):
+    """At the ``effect``-th thing done outside a second process comes: it runs the agent too, or it
+    takes the run over."""
+
+    effect: int
+    takes_over: bool
+
+
+@dataclass(frozen=True)
+class Harm(Term):
+    """Behind this life a bit of the newest checkpoint is another one."""
+
+    seed: int
+
+
+@dataclass(frozen=True)
 class Stop(Term):
     """The agent is asked to stop after so many seconds."""
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.model import language as l
-from tests.model.carried import carried
+from tests.model.carried import lost
 from tests.model.generate import NEVER
 from tests.model.hunt import Case
 from tests.model.rules import Judged, judged
@@ -28,7 +28,7 @@ def shrunk(case: Case, rule: str, seconds: float = SECONDS) -> tuple[Case, Judge
             if time.process_time() >= end:
                 break
             try:
-                if other.program.every != NEVER and not carried(other.program):
+                if other.program.every != NEVER and lost(other.program):
                     continue
                 tried = judged(other.program, other.schedule)
             except Exception:  # as above

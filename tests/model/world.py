@@ -118,7 +118,7 @@ class World:
 
     def look_after(self, store: CheckpointStore, seconds: float) -> None:
         """Send the signals that are due, say yes or no, send what is waited for."""
-        with suppress(RecoveryError, LogError):  # the run has just ended, or not quite begun
+        with suppress(RecoveryError, LogError, OSError):  # it has just ended, or not quite begun
             self.act(store, seconds)
 
     def act(self, store: CheckpointStore, seconds: float) -> None:

@@ -1,0 +1,48 @@
+"""Damage to logs on a simulated disk."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from eventlog._frame import FOOTER, HEADER_SIZE, SNAPSHOT, Frame, decode_segment_header
+from eventlog._scan import Mark, Segment
+from eventlog.testing import SimulatedDisk
+
+
+def segments(disk: SimulatedDisk, run_id: str = "run") -> dict[str, bytes]:
+    """The bytes of the segments of a run's log, by file."""
+    entries = disk.directories.get(f"runs/{run_id}", {})
+    return {name: bytes(file.content) for name, file in entries.items() if name.endswith(".seg")}
+
+
+def frames(disk: SimulatedDisk, run_id: str = "run") -> list[tuple[str, Frame]]:
+    """All frames of a run's log, with the file of each."""
+    found = []
+    for name, buf in sorted(segments(disk, run_id).items()):
+        header = decode_segment_header(buf)
+        assert header is not None
+        walk = Segment(header.number, buf, header.salt, Mark(), None)
+        for item in walk.walk(HEADER_SIZE, header.first_lsn):
+            if isinstance(item, tuple) and item[0].kind != FOOTER:
+                found.append((name, item[0]))
+    return found
+
+
+def flip(disk: SimulatedDisk, place: tuple[str, Frame], rng: random.Random) -> None:
+    """Flip a bit of a frame for good: of its header or of its payload."""
+    name, frame = place
+    file: Any = disk.directories["runs/run"][name]
+    parts = [range(frame.offset, frame.payload_offset)]
+    if frame.payload_end > frame.payload_offset:
+        parts.append(range(frame.payload_offset, frame.payload_end))
+    file.content[rng.choice(rng.choice(parts))] ^= 1 << rng.randrange(8)
+    file.durable, file.pending = bytes(file.content), []
+
+
+def harm_newest_checkpoint(disk: SimulatedDisk, seed: int) -> bool:
+    """Whether there is one."""
+    found = [place for place in frames(disk) if place[1].kind == SNAPSHOT]
+    for place in found[-1:]:
+        flip(disk, place, random.Random(seed))
+    return bool(found)
