@@ -1,6 +1,10 @@
 """Change the code at random, one small change at a time: the tests must notice.
 
-    python -m tests.mutation [FILES...] [--count N] [--seed S] [-j N] [--threshold PERCENT]
+    python -m tests.mutation [FILES...] [--count N] [--seed S] [--threshold PERCENT] [--map FILE]
+
+``--count``: how many changes of each file. For each of them the tests run that execute the changed
+statement, the fastest first, until one fails. Which do is found out first, in some minutes, and
+kept in ``--map`` for the next time.
 
 A change that makes the tests hang is no catch. Changes that alter nothing a user could see stand
 in `tests/mutation/equivalent.txt`, each with the reason, and do not count. The exit code is 1 when
@@ -10,17 +14,16 @@ fewer than PERCENT of the others are caught.
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import queue
 import random
+import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.mutants._tree import ROOT, Tree
+from tests.mutants._tree import ROOT, SEED, Tree
 from tests.mutation._mutator import Change, changes_of
 
 FILES = [
@@ -28,32 +31,38 @@ FILES = [
     "recovery/_turns.py", "recovery/_children.py", "recovery/graph/_walk.py",
 ]  # fmt: skip
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
-# What kills most, and fastest, comes first: a run ends with the first test that fails.
 SUITE = [
-    "unit/test_recovery_replay.py", "unit/test_recovery_agent.py", "unit/test_recovery_attempts.py",
-    "unit/test_recovery_earlier.py", "unit/test_recovery_turns.py", "contract/*.py", "model/*.py",
-    "unit/test_graph*.py", "unit/test_recovery*.py", "unit/test_seeded_bugs.py", "property/*.py",
+    "unit/test_recovery*.py", "unit/test_graph*.py", "unit/test_hive*.py",
+    "unit/test_seeded_bugs.py", "contract/*.py", "model/*.py",
 ]  # fmt: skip
-LIMIT_S = 420.0
+LIMIT_S = 60.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("files", nargs="*", metavar="FILES", default=FILES)
-    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--count", type=int, default=15)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
-    parser.add_argument("-j", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for one change")
     parser.add_argument("--threshold", type=float, default=0.0)
+    parser.add_argument("--map", type=Path, help="the map of the tests, written if it is not there")
+    parser.add_argument("--only", default="", help="changes whose names have this in them")
     args = parser.parse_args()
     known = equivalent()
-    every = [one for file in args.files for one in changes_of(ROOT, file) if one.name not in known]
-    chosen = random.Random(args.seed).sample(every, min(args.count, len(every)))
-    print(f"{len(chosen)} of {len(every)} changes, seed {args.seed}", flush=True)
+    chosen: list[Change] = []
+    for file in args.files:
+        every = [one for one in changes_of(ROOT, file) if args.only in str(one)]
+        count = min(args.count, len(every))
+        chosen += random.Random(f"{args.seed} {file}").sample(every, count)
+    counted = [one for one in chosen if one.name not in known]
+    print(f"{len(chosen)} changes, {len(chosen) - len(counted)} of them known to alter nothing; "
+          f"seed {args.seed}", flush=True)  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
-        verdicts = _try_all(chosen, Path(scratch), args.j, args.limit)
-    caught = 100 * verdicts["failed"] / max(1, len(chosen))
-    print(f"{dict(verdicts)}; caught {caught:.1f} % (seed {args.seed})")
+        verdicts = _tried(counted, Path(scratch), args.map, args.limit)
+    print(table(verdicts))
+    total = sum(verdicts.values(), Counter[str]())
+    caught = 100 * total["caught"] / max(1, total.total())
+    print(f"caught {caught:.1f} % (seed {args.seed})")
     return 1 if caught < args.threshold else 0
 
 
@@ -63,28 +72,42 @@ def equivalent() -> set[str]:
     return {line.rpartition("  # ")[0].strip() for line in lines if "  # " in line}
 
 
-def _try_all(chosen: list[Change], scratch: Path, workers: int, limit_s: float) -> Counter[str]:
-    free: queue.SimpleQueue[Tree] = queue.SimpleQueue()
-    for number in range(workers):
-        tree = Tree(scratch / str(number))
-        tree.copy(ROOT)
-        free.put(tree)
+def table(verdicts: dict[str, Counter[str]]) -> str:
+    """What came of the changes, by file."""
+    heads = "caught", "survived", "hangs", "unfinished"
+    lines = [f"| file | changes | {' | '.join(heads)} | share |", "|---" * 7 + "|"]
+    for file, found in verdicts.items():
+        cells = [file, found.total(), *(found[head] for head in heads)]
+        share = f"{100 * found['caught'] / max(1, found.total()):.0f}%"
+        lines.append(f"| {' | '.join(map(str, cells))} | {share} |")
+    return "\n".join(lines)
 
-    def attempt(change: Change) -> str:
-        tree = free.get()
-        began = time.monotonic()
-        try:
-            with tree.changed(change.file):
-                change.apply(tree.root)
-                verdict, by = tree.run(tree.files(SUITE), limit_s)
-        finally:
-            free.put(tree)
-        shown = by.splitlines()[-1] if by else ""
-        print(f"{verdict:8} {time.monotonic() - began:6.1f} s  {change}  {shown[:90]}", flush=True)
-        return verdict
 
-    with ThreadPoolExecutor(workers) as pool:
-        return Counter(pool.map(attempt, chosen))
+def _tried(
+    changes: list[Change], scratch: Path, kept: Path | None, limit_s: float
+) -> dict[str, Counter[str]]:
+    tree = Tree(scratch / "tree")
+    tree.copy(ROOT)
+    plan, found = scratch / "plan.json", scratch / "found.json"
+    plan.write_text(json.dumps({
+        "changes": [one.row for one in changes],
+        "files": FILES,
+        "map_to": str((kept or scratch / "map.json").resolve()),
+        "found_to": str(found),
+        "limit_s": limit_s,
+    }))  # fmt: skip
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider",
+        "-p", "tests.mutation._loop", f"--basetemp={scratch / 'tmp'}", f"--hypothesis-seed={SEED}",
+        "-m", "not crash and not slow", *(f"tests/{test}" for test in tree.files(SUITE)),
+    ]  # fmt: skip
+    paths = f"{tree.root}{os.pathsep}{tree.root / 'tools'}"
+    more = {"PYTHONPATH": paths, "PYTHONHASHSEED": "0", "MUTATION_PLAN": str(plan)}
+    subprocess.run(command, cwd=tree.root, env=os.environ | more, check=True)
+    verdicts = {one.file: Counter[str]() for one in changes}
+    for file, *_, verdict, _ in json.loads(found.read_text()):
+        verdicts[file][verdict] += 1
+    return verdicts
 
 
 if __name__ == "__main__":

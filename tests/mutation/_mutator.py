@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -21,9 +21,14 @@ _DELETED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Raise, ast.Continue, ast.Br
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """``old``, the source at these offsets of the file, becomes ``new``."""
+    """``old``, the source at these offsets of the file, becomes ``new``.
+
+    ``function`` and ``statement``: of which it is a part, as ``places`` says.
+    """
 
     file: str
+    function: str
+    statement: int
     line: int
     start: int
     stop: int
@@ -43,12 +48,15 @@ class Change:
     def __str__(self) -> str:
         return f"line {self.line} of {self.name}"
 
-    def apply(self, root: Path) -> None:
-        """Make the change in the tree at ``root``."""
-        path = root / self.file
-        source = path.read_bytes()
+    @property
+    def row(self) -> tuple[str | int, ...]:
+        """All of it, to be written down."""
+        return astuple(self)
+
+    def applied(self, source: bytes) -> bytes:
+        """The source with this change."""
         assert source[self.start : self.stop] == self.old.encode(), self
-        path.write_bytes(source[: self.start] + self.new.encode() + source[self.stop :])
+        return source[: self.start] + self.new.encode() + source[self.stop :]
 
 
 def changes_of(root: Path, file: str) -> list[Change]:
@@ -57,8 +65,10 @@ def changes_of(root: Path, file: str) -> list[Change]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
+    tree = ast.parse(source)
+    where = dict(places(tree))
     found = []
-    for node in _executed(ast.parse(source)):
+    for node in _executed(tree):
         for changed in _changes(node):
             start = starts[node.lineno - 1] + node.col_offset
             stop = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
@@ -66,8 +76,22 @@ def changes_of(root: Path, file: str) -> list[Change]:
             if not isinstance(node, ast.stmt):
                 new = f"({new})"
             old = source[start:stop].decode()
-            found.append(Change(file, node.lineno, start, stop, old, new))
+            found.append(Change(file, *where[node], node.lineno, start, stop, old, new))
     return found
+
+
+def places(
+    node: ast.AST, function: str = "", first: int = 0, statement: int = 0
+) -> Iterator[tuple[ast.AST, tuple[str, int]]]:
+    """The function and the statement of which each node is a part, or which it is: so many lines
+    below the function's first one, for what is written elsewhere in the file does not matter."""
+    if isinstance(node, ast.stmt):
+        statement = node.lineno - first
+    yield node, (function, statement)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        function, first = f"{function}.{node.name}".lstrip("."), node.lineno
+    for child in ast.iter_child_nodes(node):
+        yield from places(child, function, first, statement)
 
 
 def _executed(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:

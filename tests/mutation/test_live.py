@@ -1,0 +1,79 @@
+"""The mutation tests change functions that are imported already, and know which tests run them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+from tests.mutation._live import Marks, exchange
+from tests.mutation._mutator import changes_of
+
+SOURCE = '''\
+def plain(x):
+    """A docstring."""
+    if x > 1:
+        return x + 1
+    return 0
+
+
+class Some:
+    @property
+    def value(self):
+        return self._made()()
+
+    @value.setter
+    def value(self, new):
+        self.new = new
+
+    def _made(self):
+        def inner():
+            return 7
+        return inner
+
+
+kept = plain
+'''
+
+
+def imported(folder: Path) -> tuple[ModuleType, Path]:
+    path = folder / "module.py"
+    path.write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location("module", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module, path
+
+
+def test_whoever_holds_a_function_has_the_changed_one(tmp_path: Path) -> None:
+    module, path = imported(tmp_path)
+    for old, new, sides in [
+        ("x > 1", "(x <= 1)", lambda: module.kept(2)),
+        ("return 7", "return 8", lambda: module.Some().value),
+    ]:
+        before = sides()
+        exchange(path, SOURCE.replace(old, new))
+        assert sides() == (0 if before == 3 else 8)
+        exchange(path, SOURCE)
+        assert sides() == before
+
+
+def test_each_change_names_a_statement_that_has_a_mark(tmp_path: Path) -> None:
+    module, path = imported(tmp_path)
+    marks = Marks([path])
+
+    def seen() -> set[tuple[str, int]]:
+        return {place[1:] for place in marks.take()}
+
+    assert module.plain(5) == 6
+    plain = {("plain", 1), ("plain", 2), ("plain", 3)}
+    assert seen() == plain
+    assert module.Some().value == 7
+    made = {("Some.value", 1), ("Some._made", 1), ("Some._made.inner", 1), ("Some._made", 3)}
+    assert seen() == made
+    module.plain(0)
+    module.Some().value = 1
+    known = plain | made | seen()
+    changes = changes_of(tmp_path, "module.py")
+    assert len(changes) > 8 and {(one.function, one.statement) for one in changes} <= known
