@@ -28,6 +28,8 @@ _BESIDE = {"create_task", "gather", "TaskGroup", "create_task_group", "ensure_fu
 _CLOCKS = {"timeout", "timeout_at", "wait_for", "move_on_after", "move_on_at", "fail_after",
            "fail_at"}  # fmt: skip
 _TELLING = _CLOCKS | {"wait", "sleep"}
+_QUEUES = {"append", "appendleft", "extend", "insert", "put", "put_nowait", "send", "send_nowait",
+           "set_result", "set_exception"}  # fmt: skip
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
@@ -37,6 +39,8 @@ _TICK = ("asyncio.sleep beside other tasks, in a loop: how often it comes round 
          "`run.sleep(...)` is")  # fmt: skip
 _ORDER = ("asyncio.sleep at the end of a task, beside asyncio.as_completed: who ends first is not "
           "recorded; `run.sleep(...)` and `run.wait(...)` are")  # fmt: skip
+_SHARED = ("asyncio.sleep in a task, before `{}`: which of the tasks comes first is not recorded; "
+           "`run.sleep(...)` is, and so is the order of calls")  # fmt: skip
 _GATE = ("asyncio.sleep before `async with`: who is let in first is not recorded; enter first, or "
          "use `run.sleep(...)`")  # fmt: skip
 
@@ -80,8 +84,8 @@ def races_of(agent_fn: Callable[..., Any]) -> list[Race]:
     known = [one for one in sources if one is not None]
     used = {_last_name(node) for one in known for node in _calls(one.tree)}
     found = {race for one in known for race in one.races(bool(used & _BESIDE))}
-    if "as_completed" in used:
-        found |= {race for one in known for race in one.late_sleeps()}
+    tasks = {name for one in known for name in one.tasks()}
+    found |= {race for one in known for race in one.late_sleeps(tasks, "as_completed" in used)}
     return sorted(found, key=lambda race: (race.file, race.line))
 
 
@@ -134,17 +138,50 @@ class _Source:
             if any(sleep.lineno < gate for gate in gates):
                 yield self._race(sleep, _GATE)
 
-    def late_sleeps(self) -> Iterator[Race]:
-        """Sleeps behind all that is recorded in a coroutine that is made a task."""
-        awaited = {id(one.value) for one in ast.walk(self.tree) if isinstance(one, ast.Await)}
-        tasks = {_last_name(call) for call in _calls(self.tree) if id(call) not in awaited}
+    def tasks(self) -> Iterator[str]:
+        """The names of functions whose coroutines are not awaited where they are made."""
+        awaited = {id(one.value.func) for one in ast.walk(self.tree)
+                   if isinstance(one, ast.Await) and isinstance(one.value, ast.Call)}  # fmt: skip
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Name | ast.Attribute) and id(node) not in awaited:
+                yield node.id if isinstance(node, ast.Name) else node.attr
+
+    def late_sleeps(self, tasks: set[str], ends_count: bool) -> Iterator[Race]:
+        """Sleeps in tasks, behind which they do what others see before anything is recorded;
+        ``ends_count``: others see which task ends first."""
         for function in ast.walk(self.tree):
             if not isinstance(function, ast.AsyncFunctionDef) or function.name not in tasks:
                 continue
-            own = [one.value for one in _own(function) if isinstance(one, ast.Await)]
-            last = max(own, key=lambda one: (one.lineno, one.col_offset), default=None)
-            if isinstance(last, ast.Call) and self._is_sleep(last):
-                yield self._race(last, _ORDER)
+            nodes = [node for node in _own(function) if isinstance(node, ast.expr | ast.AugAssign)]
+            # In the order in which they are done: what is inside another is done before it.
+            nodes.sort(key=lambda one: (one.end_lineno, one.end_col_offset, -one.col_offset))
+            slept: ast.Call | None = None
+            for node in nodes:
+                shown = self._shown_to_others(node, function) if slept is not None else ""
+                if slept is not None and shown:
+                    yield self._race(slept, _SHARED.format(shown))
+                if isinstance(node, ast.Await):
+                    call = node.value
+                    slept = call if isinstance(call, ast.Call) and self._is_sleep(call) else None
+            if slept is not None and ends_count:
+                yield self._race(slept, _ORDER)
+
+    def _shown_to_others(self, node: ast.AST, function: ast.AST) -> str:
+        """What it does to something that is not this task's own, as text."""
+        own = {one.id for one in _own(function)
+               if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}  # fmt: skip
+        shared = {name for one in _own(function) if isinstance(one, ast.Nonlocal | ast.Global)
+                  for name in one.names}  # fmt: skip
+        match node:
+            case ast.AugAssign(target=ast.Name(id=name)) if name in shared:
+                return ast.unparse(node)
+            case ast.Call(func=ast.Attribute(value=of, attr=name)) if name in _QUEUES:
+                root: ast.expr = of
+                while isinstance(root, ast.Attribute | ast.Subscript):
+                    root = root.value
+                is_own = isinstance(root, ast.Name) and root.id in own - shared
+                return "" if is_own else ast.unparse(node.func)
+        return ""
 
     def _makes_calls(self, function: ast.AsyncFunctionDef) -> bool:
         """Whether it is about a run: one that only computes does not matter."""

@@ -324,6 +324,22 @@ def test_races_in_the_source_are_found() -> None:
             await asyncio.sleep(0.1)
             await run.call(look, name)
 
+        async def telling(name: str) -> None:
+            mine: list[str] = []
+            await asyncio.sleep(0.1)
+            mine.append(name)
+            await run.call(look, name)
+            await asyncio.sleep(0.1)
+            await run.call(look, name)
+            run.messages.append(name)
+            await asyncio.sleep(0.1)  # a shared list
+            run.messages.append(name)
+            await run.call(look, name)
+            await asyncio.sleep(0.1)  # a queue
+            await queue.put(name)
+
+        queue: asyncio.Queue[str] = asyncio.Queue()
+        await asyncio.gather(*map(telling, "abc"))
         for one in asyncio.as_completed([late("d"), early("e")]):
             await one
 
@@ -336,5 +352,7 @@ def test_races_in_the_source_are_found() -> None:
         "a tick",
         "a gate",
         "an order",
+        "a shared list",
+        "a queue",
     ]
     assert "run.wait" in said[0][1] and "timeout_s" in said[1][1] and "run.sleep" in said[2][1]

@@ -39,6 +39,44 @@ async def as_completed_with_sleeps(run: Run) -> Any:
     await sent(run, order)
 
 
+async def page_and_nap(run: Run, i: int) -> str:
+    found = await page(run, i)
+    await nap()
+    return found
+
+
+@shape(racy=True)
+async def as_completed_with_sleeps_behind(run: Run) -> Any:
+    for first in asyncio.as_completed([page_and_nap(run, i) for i in range(4)]):
+        await sent(run, await first)
+
+
+@shape(racy=True)
+async def queue_with_sleeps_behind(run: Run) -> Any:
+    queue: asyncio.Queue[str] = asyncio.Queue()
+
+    async def one(i: int) -> None:
+        found = await page(run, i)
+        await nap()
+        await queue.put(found)
+
+    tasks = [asyncio.create_task(one(i)) for i in range(4)]
+    for _ in tasks:
+        await sent(run, await queue.get())
+    await asyncio.gather(*tasks)
+
+
+@shape(racy=True)
+async def messages_with_sleeps_behind(run: Run) -> Any:
+    async def one(i: int) -> None:
+        found = await page(run, i)
+        await nap()
+        run.messages.append(found)
+
+    await asyncio.gather(*map(one, range(4)))
+    return await sent(run, list(run.messages))
+
+
 @shape(racy=True)
 async def wait_first_completed(run: Run) -> Any:
     pending = {asyncio.create_task(page(run, i)) for i in range(4)}
