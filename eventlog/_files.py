@@ -17,6 +17,14 @@ import struct
 import time
 from typing import Protocol
 
+from eventlog._directories import (
+    NO_LINK,
+    NamedErrors,
+    closing,
+    made_in,
+    made_with_parents,
+    opened_in,
+)
 from eventlog._errors import LogError, UnsupportedFormatError
 from eventlog._filesystem import Mount, Verdict, judge, mount_in
 
@@ -24,7 +32,6 @@ _logger = logging.getLogger("eventlog")
 
 _F_FULLFSYNC = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: fsync alone leaves the drive's cache
 _F_OFD_SETLK = getattr(fcntl, "F_OFD_SETLK", None)  # Linux 3.15 and later
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOCK_BYTES = 1 << 32  # slots lie beyond the lock file's content, which must stay readable
 
 
@@ -141,35 +148,13 @@ def _flock(start: int, size: int) -> bytes:
     return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, size, 0)
 
 
-class _Path:
-    """What the system is asked about while this is entered. It knows a descriptor and a name at
-    most, and so its errors say no more, if that."""
-
-    __slots__ = ("_path",)
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, exc: object, trace: object) -> None:
-        if isinstance(exc, OSError):
-            self.name(exc)
-
-    def name(self, error: OSError) -> None:
-        """Have the error say which file it is about, if it does not."""
-        if os.sep not in str(error.filename):
-            error.filename, error.filename2 = self._path, None
-
-
 class OSFile:
     """A file by its descriptor."""
 
     _fd = -1  # Ctrl-C may come before there is one
 
     def __init__(self, fd: int, path: str) -> None:
-        self._fd, self._path = fd, _Path(path)
+        self._fd, self._path = fd, NamedErrors(path)
 
     def pread(self, size: int, offset: int) -> bytes:
         with self._path:
@@ -252,11 +237,9 @@ class OSDirectory:
     Thread-safe. A thread that closes it cuts off no call of another one.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, fd: int) -> None:
         self.path = path
-        self._descriptor: _Descriptor | None = _Descriptor(
-            os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        )
+        self._descriptor: _Descriptor | None = _Descriptor(fd)
 
     def _held(self) -> _Descriptor:
         """The descriptor, open for as long as its user has it; OSError once this is closed."""
@@ -265,15 +248,15 @@ class OSDirectory:
             raise OSError(errno.EBADF, "the log was closed", self.path)
         return descriptor
 
-    def _at(self, name: str) -> _Path:
-        return _Path(os.path.join(self.path, name))
+    def _at(self, name: str) -> NamedErrors:
+        return NamedErrors(os.path.join(self.path, name))
 
     def names(self) -> list[str]:
-        with _Path(self.path):
+        with NamedErrors(self.path):
             # On a descriptor of its own: two threads that list by one share its offset, and each
             # misses the names that the other one has read.
             here = self._held()
-            own = os.open(".", _DIRECTORY, dir_fd=here.number)
+            own = os.open(".", NO_LINK, dir_fd=here.number)
             try:
                 return os.listdir(own)
             finally:
@@ -341,7 +324,7 @@ class OSDirectory:
             raise self._foreign(name) from None
 
     def sync(self) -> None:
-        with _Path(self.path):
+        with NamedErrors(self.path):
             here = self._held()
             os.fsync(here.number)
 
@@ -408,11 +391,14 @@ def _empty(fd: int, path: str) -> None:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:
         inner = os.path.join(path, name)
-        with contextlib.suppress(FileNotFoundError), _Path(inner):  # another deletes it as well
+        with (
+            contextlib.suppress(FileNotFoundError),
+            NamedErrors(inner),
+        ):  # another deletes it as well
             if not is_directory:
                 os.unlink(name, dir_fd=fd)
                 continue
-            inside = os.open(name, _DIRECTORY, dir_fd=fd)
+            inside = os.open(name, NO_LINK, dir_fd=fd)
             try:
                 _empty(inside, inner)
             finally:
@@ -421,26 +407,21 @@ def _empty(fd: int, path: str) -> None:
 
 
 class OSFiles:
-    """The real file system, clock and entropy."""
+    """The real file system, clock and entropy.
+
+    ``beneath``: a directory, in which no link is followed. Whoever can write there cannot have a
+    log read or written elsewhere.
+    """
+
+    def __init__(self, beneath: str | None = None) -> None:
+        self._beneath = beneath
 
     def make_directory(self, path: str) -> OSDirectory:
-        missing = []
-        parent = os.path.abspath(path)
-        while not os.path.isdir(parent):
-            missing.append(parent)
-            parent = os.path.dirname(parent)
-        if not os.listdir(parent):
-            # Perhaps made just now, by a process that died before it came to the sync below.
-            with contextlib.suppress(PermissionError):
-                self._sync_directory(os.path.dirname(parent))
-        for new in reversed(missing):
-            try:
-                os.mkdir(new, 0o700)
-            except FileExistsError:  # another process made it just now; a file raises below
-                continue
-            # The new name lies in its parent: without this a power loss takes the whole log.
-            self._sync_directory(os.path.dirname(new))
-        directory = OSDirectory(path)
+        base, names = self._split(path)
+        fd = made_with_parents(base)
+        for name in names:
+            fd = made_in(fd, name, path)
+        directory = OSDirectory(path, fd)
         if who := directory.writable_by():
             # Not refused: containers and shared volumes have their reasons, and no code comes from
             # a log. Not changed: modes are the user's.
@@ -451,33 +432,48 @@ class OSFiles:
             )  # fmt: skip
         return directory
 
-    def _sync_directory(self, path: str) -> None:
-        directory = OSDirectory(path)
-        directory.sync()
-        directory.close()
-
     def open_directory(self, path: str) -> OSDirectory:
-        return OSDirectory(path)
+        return OSDirectory(path, self._opened(path))
 
     def list_directories(self, path: str) -> list[str]:
         try:
-            with os.scandir(path) as entries:
+            with closing(self._opened(path)) as fd, os.scandir(fd) as entries:
                 return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
         except FileNotFoundError:
             return []
 
     def move(self, path: str, new: str) -> None:
-        os.rename(path, new)
-        self._sync_directory(os.path.dirname(os.path.abspath(new)))
+        parent, name = os.path.split(os.path.abspath(path))
+        new_parent, new_name = os.path.split(os.path.abspath(new))
+        with closing(self._opened(parent)) as fd, closing(self._opened(new_parent)) as to:
+            with NamedErrors(path):
+                os.rename(name, new_name, src_dir_fd=fd, dst_dir_fd=to)
+            os.fsync(to)
 
     def delete(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            fd = os.open(path, _DIRECTORY)
-            try:
-                _empty(fd, path)
-            finally:
-                os.close(fd)
-            os.rmdir(path)
+        parent, name = os.path.split(os.path.abspath(path))
+        with contextlib.suppress(FileNotFoundError), closing(self._opened(parent)) as fd:
+            with closing(opened_in(fd, name, path)) as inside:
+                _empty(inside, path)
+            os.rmdir(name, dir_fd=fd)
+
+    def _split(self, path: str) -> tuple[str, list[str]]:
+        """A directory whose path may lead over links, and the names from there on."""
+        if self._beneath is None:
+            return path, []
+        inside = os.path.relpath(path, self._beneath)
+        if inside == os.curdir:
+            return path, []
+        names = inside.split(os.sep)
+        return (path, []) if os.pardir in names else (self._beneath, names)
+
+    def _opened(self, path: str) -> int:
+        base, names = self._split(path)
+        fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in names:
+            with closing(fd):
+                fd = opened_in(fd, name, path)
+        return fd
 
     def mount(self, directory: Directory) -> Mount:
         assert isinstance(directory, OSDirectory)

@@ -19,7 +19,7 @@ import xxhash
 
 from eventlog import LogError, _frame
 from eventlog._dataclass import dataclass
-from eventlog._files import OSDirectory
+from eventlog._files import OSFiles
 from recovery._check import Check, Level
 from recovery._doctor_disk import disk
 from recovery._status import State, runs
@@ -89,7 +89,7 @@ def directory(store: FileStore) -> Iterator[Check]:
     if place != root:
         yield Check("store", "ok", f"{store.root}: not made yet; what follows is about {place}")
         return
-    opened = OSDirectory(str(place))
+    opened = OSFiles().open_directory(str(place))
     who = opened.writable_by()
     opened.close()
     if who:

@@ -62,6 +62,7 @@ PURE = {
     "recovery._run_state",
     "recovery._options",
     "recovery._retry",
+    "recovery._side_effects",
     "recovery._difference",
     "recovery._keys",
     "recovery._lost",

@@ -7,7 +7,6 @@ import os
 from eventlog._files import OSFiles
 from eventlog._log import Durability
 from eventlog.encryption import Encryption
-from recovery._errors import RecoveryError
 from recovery._options import check_one_of
 from recovery.stores.protocol import LogStore
 
@@ -47,10 +46,4 @@ class FileStore(LogStore):
         root = os.path.join(os.getcwd(), root)
         if ".." not in root.split(os.sep):  # which may lead somewhere else, behind a link
             root = os.path.normpath(root)
-        super().__init__(root, OSFiles(), durability, encryption)
-
-    def _path(self, run_id: str) -> str:
-        path = super()._path(run_id)
-        if os.path.islink(path):
-            raise RecoveryError(f"{path} is a symbolic link. A run is a directory in its store.")
-        return path
+        super().__init__(root, OSFiles(beneath=root), durability, encryption)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eventlog import UnsupportedFormatError
+from eventlog import EventLog, LogError, UnsupportedFormatError
 from recovery import (
     CheckpointStore,
     RecoverableAgent,
@@ -25,6 +26,7 @@ from recovery import (
     status,
     tool,
 )
+from tests.cli.harness import call
 
 RUN, SEGMENT = "run", "00000001.seg"
 sent: list[str] = []
@@ -243,3 +245,52 @@ def test_a_run_that_was_told_to_end_in_a_lost_inbox(root: Path) -> None:
     removed(root)
     with pytest.raises(RecoveryError, match="cancelled"):
         go(root)
+
+
+WAYS: dict[str, Callable[[Path], object]] = {
+    "signal": lambda root: signal(store_of(root), RUN, "a", 2),
+    "cancel": lambda root: cancel(store_of(root), RUN),
+    "status": lambda root: status(store_of(root), RUN),
+    "run": go,
+    "export": lambda root: call_export(root / RUN),
+}
+
+
+def call_export(path: Path) -> None:
+    done = call("logdump", "export", str(path), cwd=path.parent)
+    assert done.code and "dear" not in done.out
+    raise LogError(done.err)
+
+
+def tree(place: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("linked", ["the inbox", "the run"])
+def test_a_link_in_a_store_leads_nowhere(way: str, linked: str, root: Path) -> None:
+    """Whoever can write to the store cannot have another log read, written, cut or delivered."""
+    outside = root / "outside"
+    with EventLog.open(outside / "log") as log:
+        log.append("signal", {"name": "a", "value": "dear", "key": "k"})
+    if linked == "the inbox":
+        removed(root)
+        (root / RUN / "inbox").symlink_to(outside / "log")
+    else:
+        shutil.rmtree(root / RUN)
+        (root / RUN).symlink_to(outside / "log")
+    before = tree(outside)
+    if way == "export" and linked == "the run":
+        return  # the path of the log itself is the user's
+    found = None
+    with suppress(LogError, RecoveryError):
+        found = WAYS[way](root)
+    assert tree(outside) == before
+    assert found is None or (way == "status" and "dear" not in repr(found))
+
+
+def test_a_linked_run_does_not_hide_the_others(root: Path) -> None:
+    shutil.rmtree(root / RUN / "inbox")
+    (root / RUN / "inbox").symlink_to(root / "other" / "inbox")
+    done = call("recovery", "runs", "--store", str(root), cwd=root)
+    assert "other" in done.out and RUN in done.out

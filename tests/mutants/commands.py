@@ -35,7 +35,7 @@ MUTANTS = [
         "An error of the system says the bare name of a file in some directory or other.",
         [
             Edit(
-                "eventlog/_files.py",
+                "eventlog/_directories.py",
                 "            error.filename, error.filename2 = self._path, None\n",
                 "            pass\n",
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants._mutant import Edit, Mutant
 
-FILES = "eventlog/_files.py"
+FILES, DIRECTORIES = "eventlog/_files.py", "eventlog/_directories.py"
 FILE_STORE, STORE = "recovery/stores/file.py", "recovery/stores/protocol.py"
 
 PROCESSES = "crash/test_processes.py::"
@@ -17,9 +17,9 @@ MUTANTS = [
         "The log's own directory is made and its parent not flushed: a power loss takes the log.",
         [
             Edit(
-                FILES,
-                "            self._sync_directory(os.path.dirname(new))\n",
-                "            pass\n",
+                DIRECTORIES,
+                "        if made or not os.listdir(inside):\n",
+                "        if not os.listdir(inside) and not made:\n",
             )
         ],
         ["unit/test_files.py::test_new_directories_are_made_durable"],
@@ -29,9 +29,9 @@ MUTANTS = [
         "An empty directory is taken for durable: its maker may have died before the flush.",
         [
             Edit(
-                FILES,
-                "                self._sync_directory(os.path.dirname(parent))\n",
-                "                pass\n",
+                DIRECTORIES,
+                "        if made or not os.listdir(inside):\n",
+                "        if made:\n",
             )
         ],
         ["unit/test_files.py::test_new_directories_are_made_durable"],
@@ -183,7 +183,7 @@ MUTANTS = [
     Mutant(
         "directory-0755",
         "A log's directory can be listed by all: run ids and sizes are public.",
-        [Edit(FILES, "os.mkdir(new, 0o700)", "os.mkdir(new, 0o755)")],
+        [Edit(DIRECTORIES, "os.mkdir(name, 0o700, dir_fd=fd)", "os.mkdir(name, 0o755, dir_fd=fd)")],
         [PROCESSES + "test_only_the_owner_may_read"],
     ),
     Mutant(
@@ -233,7 +233,7 @@ MUTANTS = [
     Mutant(
         "run-directory-is-a-symlink",
         "A run's directory may be a link: its log is written wherever that leads.",
-        [Edit(FILE_STORE, "        if os.path.islink(path):\n", "        if False:\n")],
+        [Edit(FILE_STORE, "OSFiles(beneath=root)", "OSFiles()")],
         [
             "unit/test_recovery_checkpoint_store.py::test_a_run_directory_that_is_a_symlink_is_"
             "refused"

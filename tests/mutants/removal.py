@@ -32,8 +32,8 @@ MUTANTS = [
         [
             Edit(
                 FILES,
-                "        self._sync_directory(os.path.dirname(os.path.abspath(new)))\n",
-                "        pass\n",
+                "            os.fsync(to)\n",
+                "            pass\n",
             )
         ],
         ["unit/test_files.py::test_a_moved_directory_is_made_durable"],
@@ -86,7 +86,7 @@ MUTANTS = [
         "A link inside a removed run is followed, and what it leads to is deleted.",
         [
             Edit(FILES, "entry.is_dir(follow_symlinks=False)) for", "entry.is_dir()) for"),
-            Edit(FILES, "os.O_CLOEXEC | os.O_NOFOLLOW\n_LOCK", "os.O_CLOEXEC\n_LOCK"),
+            Edit("eventlog/_directories.py", "os.O_CLOEXEC | os.O_NOFOLLOW\n", "os.O_CLOEXEC\n"),
         ],
         [LOGS + "test_links_are_deleted_and_not_followed"],
     ),

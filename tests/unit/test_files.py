@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -119,23 +121,56 @@ def test_a_write_that_comes_to_nothing_is_an_error() -> None:
     assert write_all(file, b"abcdef", 0, 4) == 4
 
 
-def test_new_directories_are_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[str] = []
-    sync = OSDirectory.sync
+@pytest.mark.parametrize("below", [False, True])
+def test_new_directories_are_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: bool
+) -> None:
+    synced: list[object] = []
+    sync = os.fsync
 
-    def noted(directory: OSDirectory) -> None:
-        synced.append(directory.path)
-        sync(directory)
+    def noted(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        sync(fd)
 
-    monkeypatch.setattr(OSDirectory, "sync", noted)
-    OSFiles().make_directory(str(tmp_path / "a" / "b")).close()
-    assert synced[-2:] == [str(tmp_path), str(tmp_path / "a")]
+    def inode(path: Path) -> int:
+        return path.stat().st_ino
+
+    monkeypatch.setattr(os, "fsync", noted)
+    files = OSFiles(beneath=str(tmp_path) if below else None)
+    files.make_directory(str(tmp_path / "a" / "b")).close()
+    assert synced[-2:] == [inode(tmp_path), inode(tmp_path / "a")]
     synced.clear()
-    OSFiles().make_directory(str(tmp_path / "a" / "b")).close()
-    assert synced == [str(tmp_path / "a")], "whoever made it may have died before the sync"
+    files.make_directory(str(tmp_path / "a" / "b")).close()
+    assert synced == [inode(tmp_path / "a")], "whoever made it may have died before the sync"
     (tmp_path / "a" / "b" / "LOCK").touch()
-    OSFiles().make_directory(str(tmp_path / "a" / "b")).close()
+    files.make_directory(str(tmp_path / "a" / "b")).close()
     assert len(synced) == 1
+
+
+LINKS: dict[str, Callable[[OSFiles, str], object]] = {
+    "open": lambda files, path: files.open_directory(path),
+    "make": lambda files, path: files.make_directory(path),
+    "make in it": lambda files, path: files.make_directory(f"{path}/new"),
+    "list": lambda files, path: files.list_directories(path),
+    "move": lambda files, path: files.move(f"{path}/log", f"{path}/other"),
+    "delete": lambda files, path: files.delete(path),
+    "delete in it": lambda files, path: files.delete(f"{path}/log"),
+}
+
+
+@pytest.mark.parametrize("use", LINKS)
+@pytest.mark.parametrize("depth", ["", "a/"])
+def test_below_a_directory_no_link_is_followed(use: str, depth: str, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "log").mkdir(parents=True)
+    (tmp_path / "store" / depth).mkdir(parents=True)
+    link = tmp_path / "store" / f"{depth}link"
+    link.symlink_to(outside)
+    (tmp_path / "way").symlink_to(tmp_path / "store")  # the way there is the user's
+    files = OSFiles(beneath=str(tmp_path / "way"))
+    with pytest.raises(LogError, match="'link' is a symbolic link"):
+        LINKS[use](files, str(tmp_path / "way" / f"{depth}link"))
+    assert [one.name for one in outside.iterdir()] == ["log"] and link.is_symlink()
 
 
 class On(MemoryFiles):
@@ -214,11 +249,12 @@ def test_directories_are_moved_and_deleted(files: Files, path: str) -> None:
 
 
 def test_a_moved_directory_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[str] = []
-    monkeypatch.setattr(OSDirectory, "sync", lambda directory: synced.append(directory.path))
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    here = tmp_path.stat().st_ino
     (tmp_path / "a").mkdir()
     OSFiles().move(str(tmp_path / "a"), str(tmp_path / "b"))
-    assert synced == [str(tmp_path)]
+    assert synced == [here]
     monkeypatch.chdir(tmp_path)
     OSFiles().move("b", "c")
-    assert synced == [str(tmp_path), str(tmp_path)]
+    assert synced == [here, here]

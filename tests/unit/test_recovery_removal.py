@@ -204,7 +204,7 @@ def test_what_is_no_run_is_not_removed(tmp_path: Any) -> None:
     assert (tmp_path / RUN / "notes.txt").read_text() == "dear"
     assert (tmp_path / "photos" / "otter.jpg").read_text() == "otter"
     (tmp_path / "link").symlink_to(tmp_path / RUN)
-    with pytest.raises(RecoveryError, match="symbolic link"):
+    with pytest.raises(LogError, match="symbolic link"):
         remove(store, "link", force=True)
     with pytest.raises(ValueError, match="run_id"):
         remove(store, "..", force=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from eventlog import EventLog, LogReader
+from eventlog._files import OSFiles
 from eventlog.encryption import Encryption
 from recovery._readable import Redaction
 from recovery.cli._keys import encryption_from
@@ -49,8 +50,10 @@ class Context:
         self.redaction = Redaction(args.redact or ())
 
     def read(self, path: str | None = None) -> LogReader:
-        """A reader of the log in directory ``path`` (as named on the command line)."""
-        return EventLog.read(path or self.args.path, encryption=self.encryption)
+        """A reader of the log in directory ``path`` (as named on the command line, or below that,
+        where no link is followed)."""
+        files = OSFiles(beneath=self.args.path)
+        return EventLog.read(path or self.args.path, files=files, encryption=self.encryption)
 
     @cached_property
     def encryption(self) -> Encryption | None:

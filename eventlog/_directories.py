@@ -1,0 +1,94 @@
+"""Opening and making directories, name by name, so that no link is followed on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+
+from eventlog._errors import LogError
+
+NO_LINK = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class NamedErrors:
+    """What the system is asked about while this is entered. It knows a descriptor and a name at
+    most, and so its errors say no more, if that."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, exc: object, trace: object) -> None:
+        if isinstance(exc, OSError):
+            self.name(exc)
+
+    def name(self, error: OSError) -> None:
+        """Have the error say which file it is about, if it does not."""
+        if os.sep not in str(error.filename):
+            error.filename, error.filename2 = self._path, None
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def opened_in(fd: int, name: str, path: str) -> int:
+    """The directory of this name in an open one; ``path`` is what is said of it."""
+    try:
+        with NamedErrors(path):
+            return os.open(name, NO_LINK, dir_fd=fd)
+    except OSError as exc:
+        if exc.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(fd, name):
+            raise LogError(
+                f"{path}: {name!r} is a symbolic link, which may lead out of the store: it is not "
+                "followed. Nothing was read or written there. Put the directory in its place."
+            ) from None
+        raise
+
+
+def _is_link(fd: int, name: str) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
+    return False
+
+
+def made_in(fd: int, name: str, path: str) -> int:
+    """As opened_in, and made where it is not there, durably. ``fd`` is closed."""
+    with closing(fd):
+        made = False
+        with (
+            contextlib.suppress(FileExistsError),
+            NamedErrors(path),
+        ):  # another process made it; or a file
+            os.mkdir(name, 0o700, dir_fd=fd)
+            made = True
+        inside = opened_in(fd, name, path)
+        # The name lies in its parent: without this a power loss takes the whole log. Is it empty,
+        # a process may have made it just now, and died before it came to this.
+        if made or not os.listdir(inside):
+            with contextlib.suppress(*([] if made else [PermissionError])):
+                os.fsync(fd)
+        return inside
+
+
+def made_with_parents(path: str) -> int:
+    """The directory at this path, made with those above it where it is not there, durably."""
+    parent, name = os.path.split(os.path.abspath(path))
+    if os.path.isdir(path) or not name:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if name and not os.listdir(fd):
+            with contextlib.suppress(PermissionError), closing(made_with_parents(parent)) as above:
+                os.fsync(above)
+        return fd
+    return made_in(made_with_parents(parent), name, path)
