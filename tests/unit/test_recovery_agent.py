@@ -430,9 +430,11 @@ def nested_question(key: str) -> str:
 def test_reconcile_asks_the_outside_world(reconcile, result):
     store = in_doubt(reconcile=reconcile)
     if isinstance(result, type):
-        with pytest.raises(result):
+        with pytest.raises(result) as stopped:
             run(in_doubt_agent, store)
         assert executed["x"] == 1
+        if result is RunFailedError:
+            assert ": resolved as failed: gone" in str(stopped.value)
         if result is RunFailedError:
             return
         in_doubt_agent.tool = tool(reconcile=lambda call: Resolution.outcome("later"))(  # type: ignore[attr-defined]

@@ -458,6 +458,15 @@ def test_an_agent_that_does_not_cancel_any_more_gets_an_outcome(
     assert (executed["again"], executed["gave up on a"]) == (1, 1)
 
 
+def test_the_agent_has_as_long_to_cancel_a_call_as_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery._attempts, "LATE_S", 0.0)
+    store = die_in(impatient, disk_store())
+    assert run(impatient, store)["result"] == ["sent gave up on a"]
+    assert executed == {"a": 1, "gave up on a": 1, "agent": 1}
+
+
 def test_a_run_that_is_cancelled_from_outside_records_nothing_of_it() -> None:
     async def agent(run: Run) -> Any:
         return await run.call(ask, "a")

@@ -359,6 +359,22 @@ def test_a_reply_that_is_handed_on_counts_once() -> None:
     assert (used.tokens, used.calls, executed[2]) == (200, 7, 1)
 
 
+def test_a_reply_of_a_tool_counts_though_calls_inside_it_use_nothing() -> None:
+    @tool(after_crash="retry")
+    def looks_up(n: int) -> str:
+        return f"page {n}"
+
+    @tool
+    def answers(n: int) -> Any:
+        looks_up(n)
+        return {"usage": {"prompt_tokens": 70, "completion_tokens": 30}}
+
+    def agent(run: SyncRun) -> None:
+        run.call(answers, 1)
+
+    assert live(agent, CheckpointStore(), None)["usage"].tokens == 100
+
+
 def test_a_tool_says_itself_what_it_used() -> None:
     def used(reply: Any) -> Usage:
         return Usage(len(reply), 1, cost=0.25)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,6 +124,13 @@ def test_an_outcome_served_out_of_order_does_not_hold_up_the_others():
     assert not found.is_next(99)
     found.done_again(a.last_lsn)
     assert found.is_next(99)
+
+
+@pytest.mark.parametrize("call", [intent("a"), replace(intent("a"), lost=True)])
+def test_whatever_the_code_makes_again_is_progress(call):
+    found = replay(call, CallReturned(1, 0))
+    claimed(found, "a")
+    assert found.claims == 1
 
 
 def test_an_outcome_waits_for_all_that_was_recorded_before_it():

@@ -280,6 +280,34 @@ def test_an_outcome_is_handed_on_when_the_one_before_has_come_to_rest(clock: Clo
     assert executed == {"a": 1, "b": 1, "c": 1, 1: 1}
 
 
+def test_a_read_that_is_made_again_comes_behind_what_was_recorded_then(clock: Clock) -> None:
+    @tool(after_crash="retry")
+    async def asks() -> str:
+        executed["asks"] += 1
+        if executed["asks"] == 1:
+            await asyncio.Event().wait()
+        return "an answer"
+
+    async def agent(run: Run) -> list[str]:
+        order: list[str] = []
+
+        async def asking() -> None:
+            order.append(await run.call(asks))
+
+        async def looking() -> None:
+            for _ in range(40):
+                await asyncio.sleep(0)
+            order.append(await run.call(look, "a page"))
+            if executed["asks"] == 1:
+                raise DiesError
+
+        await asyncio.gather(asking(), looking())
+        return order
+
+    assert twice(clock, agent) == ["a page", "an answer"]
+    assert executed == {"asks": 2, "a page": 1}
+
+
 def test_a_thread_of_a_plain_agent_may_take_its_time_before_a_recorded_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
