@@ -371,9 +371,11 @@ class _Oracle:
             self.deadlines = deadlines
         for label in self.undoable[: len(self.undoable) - len(undoable)]:
             self.may[f"undo {label}"] += 1
-        taken = (self.spent - spent) & (self.facts.taken or set())
-        if taken:  # a wait may have been over before it was cut short
-            spent |= self.pick((set[str](), taken))
+        # Some of the waits may have been over before they were cut short, the first ones first.
+        for name in "pq":
+            mine = {one for one in self.spent - spent if one[0] == name}
+            taken = sorted(mine & (self.facts.taken or set()), key=lambda one: int(one[2:]))
+            spent |= set(self.pick([taken[:count] for count in range(len(taken) + 1)]))
         self.spent, self.undoable = spent, undoable
 
     # -- together

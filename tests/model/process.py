@@ -33,6 +33,7 @@ class Process:
         self.flights: list[frozenset[str]] = []
         self.around: list[frozenset[str]] = []  # the same, at each effect
         self.chances = 0
+        self.taken_over = False
         self.people = False  # whether somebody else is at work on the disk
         world.process = self
 
@@ -63,6 +64,7 @@ class Process:
             if not isinstance(fault, s.Rival) or fault.effect != self.effects - 1:
                 continue
             self.hit["a second process"] += 1
+            self.taken_over |= fault.takes_over
             try:
                 Store(self.disk).claim(RUN, takeover=fault.takes_over).close()
             except LogLockedError:

@@ -190,7 +190,9 @@ class Runner:
                 value = loop.run_until_complete(self.living(names, store, life, process))
             return End("died") if process.dead else End("finished", value)
         except BaseException as exc:
-            return End("died") if process.dead else ended(exc)
+            # Who waits for a message, and writes nothing, does not see that the run was taken over.
+            waits = process.taken_over and isinstance(exc, StuckError)
+            return End("died") if process.dead or waits else ended(exc)
         finally:
             bury(loop)
 

@@ -140,7 +140,8 @@ class World:
 
     def send(self, store: CheckpointStore, run_id: str, name: str) -> None:
         value = f"{name}-{self.sent[name] + 1}"
-        signal(store, run_id, name, value, key=value)
+        for _ in range(1 + self.sent.total() % 2):  # at times it is not known to have arrived
+            signal(store, run_id, name, value, key=value)
         self.sent[name] += 1
         self.acknowledged.append(value)
 
@@ -148,7 +149,9 @@ class World:
         shown = [*call.args, *call.kwargs.values()]
         arg = shown[0] if shown else "?"
         tool = self.tool(call.tool)
-        if v.refused(call.tool, arg):
+        if v.refused(call.tool, arg):  # and somebody has said yes to another call of that LSN
+            yes = {"call": call.lsn, "of": "0" * 32, "approved": True, "who": "", "why": ""}
+            store.backend.post(run_id, "decision", yes)
             deny(store, run_id, call, who="ann", why="no")
             return
         if tool is not None:

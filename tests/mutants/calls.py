@@ -19,7 +19,7 @@ SEEDED = "unit/test_seeded_bugs.py::"
 TOGETHER = "unit/test_recovery_together.py::"
 TURN_TESTS = "unit/test_recovery_turns.py::"
 DIFFERENCE = "unit/test_recovery_difference.py::"
-CONCURRENCY = "property/test_concurrency.py::"
+SWEEPS = "model/test_sweeps.py::test_a_program_dies_at_calls_of_the_disk"
 
 MUTANTS = [
     Mutant(
@@ -601,7 +601,7 @@ MUTANTS = [
                 "        elif not chosen:\n            chosen = first\n",
             )
         ],
-        [CONCURRENCY + "test_concurrent_code_replays_in_whatever_order_things_come"],
+        [SWEEPS],
     ),
     Mutant(
         "threads-at-work-not-seen",

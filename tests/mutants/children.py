@@ -8,7 +8,7 @@ CHILDREN, FAMILY = "recovery/_children.py", "recovery/_family.py"
 LETTING_GO, OUTSIDE = "recovery/_letting_go.py", "recovery/_outside.py"
 
 TESTS = "unit/test_recovery_children.py::"
-FAMILIES = "property/test_families.py::"
+SWEEPS = "model/test_sweeps.py::test_a_program_dies_at_calls_of_the_disk"
 
 MUTANTS = [
     Mutant(
@@ -45,7 +45,7 @@ MUTANTS = [
                 "        if not self.started:\n",
             )
         ],
-        [FAMILIES + "test_a_power_loss_at_any_call_of_the_disk_leaves_no_child_lost"],
+        [SWEEPS],
     ),
     Mutant(
         "child-begins-before-its-parent-durably-knows",
@@ -125,7 +125,7 @@ MUTANTS = [
                 "        run.children.cancelled(call)\n        went_on = one not in found",
             ),
         ],
-        [FAMILIES + "test_a_child_that_was_given_up_is_given_up_again_wherever_the_process_died"],
+        [SWEEPS],
     ),
     Mutant(
         "children-survive-a-cancelled-run",

@@ -13,7 +13,7 @@ OUTSIDE, STORE, SIGNALS = (
 WAIT = "unit/test_recovery_waiting.py::"
 SIGNALLED, DEADLINE = "contract/test_signals.py::", "contract/test_deadlines.py::"
 APPROVE = "unit/test_recovery_approval.py::"
-PEOPLE = "property/test_outside.py::test_random_people_and_random_crashes"
+SWEEPS = "model/test_sweeps.py::test_a_program_dies_at_calls_of_the_disk"
 
 MUTANTS = [
     Mutant(
@@ -210,7 +210,7 @@ MUTANTS = [
                 "run.inbox.decision(str(call.lsn), ",
             ),
         ],
-        [APPROVE + "test_a_yes_never_runs_another_call", PEOPLE],
+        [APPROVE + "test_a_yes_never_runs_another_call"],
     ),
     Mutant(
         "first-decision-counts",
@@ -222,7 +222,7 @@ MUTANTS = [
                 "return counts[0] if counts else None",
             )
         ],
-        [APPROVE + "test_the_last_decision_counts_that_is_there_when_the_call_begins", PEOPLE],
+        [APPROVE + "test_the_last_decision_counts_that_is_there_when_the_call_begins"],
     ),
     Mutant(
         "waiting-call-taken-for-begun",
@@ -240,7 +240,7 @@ MUTANTS = [
         "yes-not-recorded",
         "The yes is not a record: a crash while the call works asks again, and pays twice.",
         [Edit(APPROVAL, "        run.emit(decided)\n", "")],
-        [APPROVE + "test_a_call_waits_for_a_yes_and_is_asked_about_once", PEOPLE],
+        [APPROVE + "test_a_call_waits_for_a_yes_and_is_asked_about_once"],
     ),
     Mutant(
         "yes-not-durable",
@@ -257,7 +257,7 @@ MUTANTS = [
                 "                pass\n",
             ),
         ],
-        [PEOPLE],
+        [SWEEPS],
     ),
     Mutant(
         "no-forgotten-on-retry",
