@@ -320,7 +320,7 @@ class ThreadTurns:
                 limit = max(limit_of(self._run, limits, held), GRACE_S)
             if now - since >= limit:
                 break
-            if now - since > warn_after and not wait.turn:
+            if now - since > warn_after:  # no outcome waits so long
                 warn_after = 2 * (now - since)
                 warn(self._run, now - since, [thread.name for thread in others])
             time.sleep(0.005)

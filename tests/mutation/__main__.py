@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,12 +47,13 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for one change")
     parser.add_argument("--threshold", type=float, default=0.0)
     parser.add_argument("--map", type=Path, help="the map of the tests, written if it is not there")
-    parser.add_argument("--only", default="", help="changes whose names have this in them")
+    parser.add_argument("--again", type=Path, help="only what a former output says was not caught")
     args = parser.parse_args()
     known = equivalent()
     chosen: list[Change] = []
+    missed = None if args.again is None else not_caught(args.again)
     for file in args.files:
-        every = [one for one in changes_of(ROOT, file) if args.only in str(one)]
+        every = [one for one in changes_of(ROOT, file) if missed is None or one.name in missed]
         count = min(args.count, len(every))
         chosen += random.Random(f"{args.seed} {file}").sample(every, count)
     counted = [one for one in chosen if one.name not in known]
@@ -70,6 +72,12 @@ def equivalent() -> set[str]:
     """The names of changes that no test can notice."""
     lines = EQUIVALENT.read_text(encoding="utf-8").splitlines()
     return {line.rpartition("  # ")[0].strip() for line in lines if "  # " in line}
+
+
+def not_caught(output: Path) -> set[str]:
+    """The names of changes that the output of a former session says nobody noticed."""
+    pattern = r"^(?:survived|hangs|unfinished) .* tests  line \d+ of (.*?)  .*$"
+    return set(re.findall(pattern, output.read_text(encoding="utf-8"), re.M))
 
 
 def table(verdicts: dict[str, Counter[str]]) -> str:

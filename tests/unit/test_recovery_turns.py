@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from recovery import (
     SyncRun,
     tool,
 )
+from recovery._effects import Wait
 from recovery._liveness import Held, of_task, of_threads
-from recovery._turns import WARN_AFTER_S
+from recovery._turns import WARN_AFTER_S, ThreadTurns
 from tests.property.agents import Clock, Loop, bury, virtual_time
 from tests.unit.lives import executed
 
@@ -242,6 +244,24 @@ def test_a_new_call_says_what_it_waits_for(clock: Clock, caplog: pytest.LogCaptu
     assert executed == {"old": 1}
 
 
+def test_a_sleep_behind_all_that_is_recorded_is_nobodys_business(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("recovery")
+    logger.disabled = False
+    caplog.set_level(logging.WARNING, "recovery")
+
+    async def agent(run: Run) -> None:
+        await run.call(look, "a")
+        await asyncio.sleep(10)
+        if not run.recovery_count:
+            raise DiesError
+
+    twice(clock, agent)
+    assert clock.now > 15
+    assert not [one for one in caplog.records if "its recovery waits" in one.getMessage()]
+
+
 def test_a_heartbeat_holds_up_no_outcome(clock: Clock) -> None:
     async def heartbeat() -> None:
         while True:  # noqa: ASYNC110 - as agents do
@@ -332,6 +352,51 @@ def test_a_thread_of_a_plain_agent_may_take_its_time_before_a_recorded_call(
     found = of.run_with_recovery_sync("t", "run")["result"]
     assert found == ["new", "in a thread"]
     assert executed == {"new": 1, "in a thread": 1}
+
+
+OTHER = threading.Thread()
+
+
+@pytest.mark.parametrize(
+    ("turn", "held", "beside", "in_flight", "home", "seconds"),
+    [
+        (7, Held.HELD, 0, 1, True, 0.0),
+        (7, Held.SHARED, 1, 1, True, 0.1),  # whoever holds it up is no call of the agent
+        (7, Held.SHARED, 1, 2, True, 0.5),
+        (7, Held.SHARED, 1, 1, False, 0.5),
+        (7, Held.MOVING, 1, 1, True, 10.0),
+        (0, Held.HELD, 1, 2, True, 0.1),
+        (0, Held.SHARED, 1, 2, True, 60.0),
+        (0, Held.SHARED, 1, 1, False, 60.0),
+        (0, Held.MOVING, 1, 1, True, 600.0),
+    ],
+)
+@pytest.mark.parametrize("before_loop", [False, True])
+def test_a_thread_waits_as_long_as_others_may_go_on(
+    turn: int, held: Held, beside: int, in_flight: int, home: bool, seconds: float,
+    before_loop: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    now = [0.0]
+
+    def sleep(pause: float) -> None:
+        now[0] += pause
+
+    module = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr("recovery._turns.time", module)
+    monkeypatch.setattr("recovery._turns.of_threads", lambda *args: held)
+    monkeypatch.setattr(ThreadTurns, "_others", lambda *args: [OTHER] * beside)
+    run: Any = SimpleNamespace(
+        run_id="run", replay=SimpleNamespace(claims=0), over=False, in_flight=in_flight,
+        before_loop=before_loop, missing=lambda: (3, "the call"),
+    )  # fmt: skip
+    turns = ThreadTurns(run)
+    if not home:
+        turns._home = OTHER
+    assert not turns.wait(Wait(lambda: False, turn))
+    if before_loop:  # where calls may be left out
+        seconds = min(seconds, 0.5)
+    assert now[0] == pytest.approx(seconds, abs=0.01)
+    assert bool(caplog.records) == (seconds > WARN_AFTER_S)
 
 
 # -- the end of a run that was stopped in a task
