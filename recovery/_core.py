@@ -448,7 +448,7 @@ class RunCore(ABC):
             self._write(event, is_prologue)
 
     def _write(self, event: Event, is_prologue: bool) -> int:
-        if self.pruning.refuses:
+        if self.pruning.step:
             self.attempt(self.pruning.check, event)
         lsn = self.attempt(record, self._log, self._history, event)
         if is_prologue:

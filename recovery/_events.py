@@ -7,14 +7,13 @@ takes its default, so that later versions can add fields.
 from __future__ import annotations
 
 from dataclasses import MISSING, field, fields
-from operator import attrgetter
 from typing import Any, ClassVar, get_args
 
 from eventlog._dataclass import dataclass
 from eventlog._record import Packed, Record
 from recovery._errors import UnreadableValueError
 from recovery._keys import CallKey, idempotency_key
-from recovery._values import RAW, pack, pack_map, unpack, unpack_map
+from recovery._values import pack, pack_plain, unpack, unpack_map
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,8 +428,8 @@ _FIELD_TYPES = {
     kind: {f.name: _PLAIN[str(f.type)] for f in fields(event) if str(f.type) in _PLAIN}
     for kind, event in _TYPES.items()
 }
-# (The kind as well: of one attribute alone it would give no tuple.)
-_VALUES = {kind: attrgetter(*names, "kind") for kind, names in _FIELDS.items()}
+_NAMES = {name: bytes(pack(name, name)) for names in _FIELDS.values() for name in names}
+_SCALARS = frozenset({int, str, bytes, bool, float})
 # Fields that are None unless there is something to say.
 _SILENT = {
     kind: {f.name for f in fields(event) if f.default is None} for kind, event in _TYPES.items()
@@ -438,17 +437,28 @@ _SILENT = {
 # Fields that may be large: what a follower does not decode unless it is asked to.
 _LARGE = {"task", "args", "value", "new", "result", "attributes", "group"}
 
+assert all(len(names) < 16 for names in _FIELDS.values())  # so that a fixmap holds them
+
 
 def encode(event: Event) -> tuple[str, Packed]:
     """Kind and body of the record. A field that is Packed already goes in as it is."""
-    kind, parts = event.kind, {}
-    silent = _SILENT[kind]
-    for name, value in zip(_FIELDS[kind], _VALUES[kind](event), strict=False):
-        if type(value) in RAW:
-            parts[name] = value
-        elif value is not None or name not in silent:
-            parts[name] = pack(value, name)
-    return kind, pack_map(parts)
+    kind, count = event.kind, 0
+    parts = [b""]
+    scalars: dict[str, Any] = {}  # that follow one another: one call of msgpack for all of them
+    for name in _FIELDS[kind]:
+        value = getattr(event, name)
+        if type(value) in _SCALARS:
+            scalars[name] = value
+        elif value is not None or name not in _SILENT[kind]:
+            if scalars:
+                parts.append(pack_plain(scalars))
+                count, scalars = count + len(scalars), {}
+            parts += (_NAMES[name], value if type(value) is Packed else pack(value, name))
+            count += 1
+    if scalars:
+        parts.append(pack_plain(scalars))
+    parts[0] = bytes((0x80 | count + len(scalars),))  # msgpack's fixmap
+    return kind, Packed(b"".join(parts))
 
 
 def is_event(kind: str) -> bool:

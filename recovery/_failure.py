@@ -103,7 +103,7 @@ def _attributes(exc: Exception, secrets: Secrets) -> tuple[Packed | None, list[s
     kind = type(exc)
     found = {name: slot.__get__(exc) for name, slot in slots(kind).items() if _is_set(exc, slot)}
     found |= {name: one for name, one in vars(exc).items() if name != "__notes__"}
-    kept: dict[str, Packed | int] = {}
+    kept: dict[str, Packed] = {}
     left_out: list[str] = []
     room = ERROR_SIZE_MAX
     for name, value in found.items():

@@ -88,7 +88,7 @@ class Pruning:
         self._due = True
         self._work: Future[None] | None = None
         self._closed = False
-        self._step = 0  # of the oldest checkpoint that is kept, if others were removed
+        self.step = 0  # of the oldest checkpoint that is kept, if others were removed; else 0
 
     @property
     def first(self) -> int:
@@ -131,17 +131,12 @@ class Pruning:
         self._prologue = found
         return recorded >= GAIN * (size + self._prologue_size)
 
-    @property
-    def refuses(self) -> bool:
-        """Whether there are steps of which nothing can be recorded any more: see ``check``."""
-        return self._step > 0
-
     def check(self, event: Event) -> None:
         """RecoveryError if no recovery could bring back the code that does this."""
-        if self._step and 0 < _step_of(event) <= self._step:
+        if self.step and 0 < _step_of(event) <= self.step:
             raise RecoveryError(
                 f"{self._log.path}: a task of step {_step_of(event)} is at work, which a recovery "
-                f"could not bring back: retention keeps no checkpoint before step {self._step}. "
+                f"could not bring back: retention keeps no checkpoint before step {self.step}. "
                 "What it did was refused. Let tasks and threads end in the step that starts them, "
                 "or keep more checkpoints."
             )
@@ -177,11 +172,11 @@ class Pruning:
                 if first <= self._log.oldest_lsn or self._closed:
                     return
                 with mutex:
-                    before, self._step = self._step, step
+                    before, self.step = self.step, step
                     end = self._log.last_lsn
                 # What was recorded between the first look and that was not refused.
                 if _lowest_step(reader, last, end + 1) <= step:
-                    self._step = before
+                    self.step = before
                     return
             self._log.truncate_before(first)
         except (LogError, OSError, RecoveryError, ValueError) as exc:

@@ -26,7 +26,7 @@ from recovery._messages import Messages, digest_of_all
 from recovery._parts import LostValueError, Values, is_portion, pack_stand_in, resolve, stand_in_of
 from recovery._state import KeptState, checksum
 from recovery._values import (
-    RAW,
+    Plain,
     Ref,
     digest,
     pack,
@@ -202,7 +202,7 @@ class SnapshotWriter:
         bases = [base for base in self._bases if base.index <= index & (index - 1)]
         base = bases[-1] if bases else Base(0, 0, 0)
         news = list(zip(messages.refs[base.keep :], messages[base.keep :], strict=True))
-        generation = replace(self.generation, size=self.generation.size + what.grown)
+        generation, recorded = self.generation, self.generation.size + what.grown
         results = None if what.tool_results is None else pack(what.tool_results, "tool_results")
         rest = messages.digest(), b"" if results is None else digest(results)
         digests = self._state.digests(state, changed)
@@ -212,7 +212,7 @@ class SnapshotWriter:
                 f"checkpoint {what.checkpoint_id!r} was changed after its checksum was computed; "
                 "nothing was saved. Make a new Checkpoint from the values."
             )
-        body: dict[str, Any] = {
+        plain: dict[str, Plain] = {
             "version": VERSION,
             "checkpoint_id": what.checkpoint_id or f"{what.run_id}-{what.step:06d}",
             "run_id": what.run_id,
@@ -223,21 +223,24 @@ class SnapshotWriter:
             "index": index,
             "bases": [base.lsn for base in bases],
             "keep": base.keep,
+            "checksum": found,
+        }
+        parts = {
             "messages": pack_list([pack_stand_in(ref) if ref else pack(message, "messages")
                                    for ref, message in news]),
             "state": self._state.packed(state, changed),
-            "tool_results": pack(None, "") if results is None else results,
-            "checksum": found,
-            "carried": dict(what.carried),
+            "tool_results": _NONE if results is None else results,
+            "carried": pack(dict(what.carried), "carried"),
         }  # fmt: skip
         if what.timestamp_text is not None:
-            body["timestamp_text"] = what.timestamp_text
+            plain["timestamp_text"] = what.timestamp_text
         if what.removed != ():
-            body["removed"] = what.removed and list(what.removed)
+            removed = None if what.removed is None else list(what.removed)
+            parts["removed"] = pack(removed, "removed")
         if self.measures:
-            body["generation"] = [generation.first, generation.size, list(generation.prologue)]
-        packed = pack_map({key: value if type(value) in RAW else pack(value, key)
-                           for key, value in body.items()})  # fmt: skip
+            measured = [generation.first, recorded, list(generation.prologue)]
+            parts["generation"] = pack(measured, "generation")
+        packed = pack_map(parts, plain)
         try:
             lsn = self._log.append_snapshot(packed)
         except RefusedValueError as exc:  # too large
@@ -246,7 +249,7 @@ class SnapshotWriter:
             messages.refs[i] = messages.refs[i] or Ref(lsn, i - base.keep)
         self._bases = [*bases, Base(index, lsn, len(messages))]
         if self.measures:
-            self.generation = replace(generation, size=generation.size + len(packed))
+            self.generation = replace(generation, size=recorded + len(packed))
         self._state.keep(state, changed, lsn)
         return lsn
 

@@ -10,7 +10,7 @@ import xxhash
 
 from eventlog._errors import RefusedValueError
 from eventlog._record import Packed
-from recovery._values import UNCHANGING, digest, pack, pack_list
+from recovery._values import UNCHANGING, digest, pack
 
 _CHANGING = object()  # in place of a value that may be another though it is the same object
 
@@ -38,10 +38,10 @@ def checksum(run_id: str, step: int, state: Mapping[str, bytes], rest: tuple[byt
     ``state`` is the digest of each value by key; ``rest`` the digests of the messages and of the
     tool results (empty when these are not in the checkpoint but in the log).
     """
-    of_state = Packed(msgpack.packb([(key, state[key]) for key in sorted(state)]))
-    parts = (run_id, step, of_state, *rest)
-    packed = [part if type(part) is Packed else pack(part, "checkpoint") for part in parts]
-    return str(xxhash.xxh3_128_hexdigest(pack_list(packed)))
+    first = pack([run_id, step], "checkpoint")
+    others = msgpack.packb(([(key, state[key]) for key in sorted(state)], *rest))
+    # One list of all five.
+    return str(xxhash.xxh3_128_hexdigest(b"\x95" + first[1:] + others[1:]))
 
 
 class _Kept:

@@ -31,9 +31,7 @@ _SLIPPERY = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
 _TAKEN = (bytearray, memoryview, ExtType, msgpack.Timestamp)
 # Types of which a value holds nothing (slippery, or deep) and cannot be changed in place.
 UNCHANGING = frozenset({str, bytes, int, float, bool, type(None)})
-Scalar = str | bytes | int | float  # and what they are derived of: these types, and bool, alone
-# What ``pack_map`` takes as it is.
-RAW = UNCHANGING - {type(None)} | {Packed}
+Plain = str | bytes | int | float | list[int]  # what msgpack gives back as it is
 
 # Depth has a limit of our own, well below those of msgpack, which differ between its versions and
 # between writing and reading: what is written inside other values must be readable there. Most
@@ -268,29 +266,23 @@ def pack_list(parts: list[Packed]) -> Packed:
     return Packed(msgpack.Packer().pack_array_header(len(parts)) + b"".join(parts))
 
 
-def pack_map(parts: Mapping[str, Packed | Scalar]) -> Packed:
-    """A dict of values that are packed already, and scalars."""
-    count = len(parts)
-    items = [bytes((0x80 | count,)) if count < 16 else msgpack.Packer().pack_map_header(count)]
-    scalars: dict[str, Scalar] = {}
+def pack_map(parts: Mapping[str, Packed], plain: Mapping[str, Plain] | None = None) -> Packed:
+    """A dict of plain values, and then of values that are packed already."""
+    count = len(parts) + (0 if plain is None else len(plain))
+    items = [msgpack.Packer().pack_map_header(count)]
+    if plain:
+        items.append(pack_plain(plain))
     for key, part in parts.items():
-        if type(part) is not Packed:
-            scalars[key] = part
-            continue
-        if scalars:
-            items.append(pack_scalars(scalars))
-            scalars = {}
-        items += (_plain_packers.pack(key), part)
-    return Packed(b"".join((*items, pack_scalars(scalars))))
+        items += (msgpack.packb(key), part)
+    return Packed(b"".join(items))
 
 
-def pack_scalars(values: Mapping[str, Scalar]) -> bytes:
-    """Keys and values of a dict, without the bytes that say how many there are."""
+def pack_plain(values: Mapping[str, Plain]) -> bytes:
+    """Keys and values of a dict of fewer than 16, without the byte that says how many."""
     try:
-        packed = _plain_packers.pack(values)
+        return bytes(msgpack.Packer(strict_types=True).pack(values)[1:])
     except (ValueError, OverflowError):  # one that msgpack does not take by itself
         return b"".join(pack(key, key) + pack(value, key) for key, value in values.items())
-    return packed[1 if len(values) < 16 else 3 if len(values) < 1 << 16 else 5 :]
 
 
 def unpack_map(packed: bytes) -> dict[str, Packed]:
