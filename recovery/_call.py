@@ -31,6 +31,7 @@ from recovery._events import (
     CallReturned,
 )
 from recovery._identity import Identified, ambiguity, digest_now, identify
+from recovery._in_place import tell_of_arguments
 from recovery._keys import BEFORE_STEPS, CallKey, nested_key, step_of
 from recovery._lost import Losses
 from recovery._recorded import RecordedCall, Tries
@@ -107,6 +108,7 @@ def _life(
         if settled is None:
             tries = recorded.tries if recorded is not None else Tries()
             settled = yield from _made(run, made, call, tries)
+            tell_of_arguments(run, made)
         if recorded is not None:
             recorded.last = settled.event
         run.replay.over(call.lsn)

@@ -40,6 +40,7 @@ from recovery._events import (
 )
 from recovery._herald import record
 from recovery._history import History, RunRecords
+from recovery._in_place import InPlace, copied
 from recovery._inbox import Inbox
 from recovery._keys import BEFORE_STEPS, step_scope
 from recovery._letting_go import check_open, let_go, park_for
@@ -73,9 +74,8 @@ class RunCore(ABC):
         self, log: EventLog, history: History, store: CheckpointStore, settings: Settings
     ) -> None:
         assert history.started is not None
-        self.run_id, self.task, self.uid = (
-            history.started.run_id, history.started.task, history.started.uid,
-        )  # fmt: skip
+        self.run_id, self.uid = history.started.run_id, history.started.uid
+        self.task = copied(history.started.task, "task")
         self.secrets = Secrets(history.started.salt or self.uid)
         self.recovery_count, self.rules = history.recoveries, history.rules
         self.step = 0
@@ -115,6 +115,7 @@ class RunCore(ABC):
         self.conversation = Conversation(self, history)
         self.inbox = Inbox(self)
         self.loop = Loop(self, history)
+        self._in_place = InPlace(self) if settings.check_locals else None
         self._snapshots = SnapshotWriter(log, history.restored)
         self.pruning = store.pruning(self.run_id, log, self._snapshots)
         self.messages.on_change = self._snapshots.messages_changed
@@ -248,6 +249,8 @@ class RunCore(ABC):
         replay = self.replay
         if self.in_flight or self.outlived() or not replay.used_up or replay.later_steps(self.step):
             return
+        if self._in_place is not None:
+            self.attempt(self._in_place.look)
         self._write_pending()  # first, so that the checkpoint knows of it
         what = Checkpointed(self.run_id, self.step, time.time(), recoveries=self.recovery_count,
                             prologue=tuple(self._prologue),

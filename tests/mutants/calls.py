@@ -282,8 +282,8 @@ MUTANTS = [
         [
             Edit(
                 CORE,
-                "history.started.run_id, history.started.task, history.started.uid,",
-                "history.started.run_id, history.started.task, uuid.uuid4().hex,",
+                "self.run_id, self.uid = history.started.run_id, history.started.uid",
+                "self.run_id, self.uid = history.started.run_id, uuid.uuid4().hex",
             )
         ],
         [TOOLS + "test_a_key_is_the_same_for_every_attempt"],

@@ -1,0 +1,146 @@
+"""What is changed in place where a resumed run does not see it is said when it happens first."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import recovery._in_place
+from recovery import CheckpointStore, RecoverableAgent, tool
+
+Agent = Callable[[Any], Any]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(recovery._in_place, "_told", set())
+    monkeypatch.setattr("recovery._agent_errors.BACKOFF_S", 0.0)
+    yield
+
+
+def said_of(
+    agent: Agent, caplog: pytest.LogCaptureFixture, task: Any = "task", **options: Any
+) -> list[str]:
+    """The warnings of a run, which nothing has disturbed."""
+    caplog.set_level(logging.WARNING, "recovery")
+    made = RecoverableAgent(agent, CheckpointStore(), 1, **options)
+    if asyncio.iscoroutinefunction(agent):
+        asyncio.run(made.run_with_recovery(task, "run"))
+    else:
+        made.run_with_recovery_sync(task, "run")
+    return [record.getMessage() for record in caplog.records]
+
+
+@tool
+def add(cart: list[str], item: str, note: Any = None) -> int:
+    cart.append(item)
+    return len(cart)
+
+
+@tool
+async def strip(headers: dict[str, Any], *, keep: str) -> str:
+    return str(headers["x"].pop(keep))
+
+
+def fills(run: Any) -> None:
+    cart: list[str] = []
+    for step in run.steps():
+        add(cart, "pen", note={"a": 1})
+        if step == 2:
+            return
+
+
+async def strips(run: Any) -> None:
+    await strip(keep="a", headers={"x": {"a": 1}})
+
+
+def changes_its_task(run: Any) -> None:
+    for _ in run.steps():
+        run.task.pop(0)
+        if not run.task:
+            return
+
+
+def shares(run: Any) -> None:
+    for step in run.steps():
+        orders = run.state.setdefault("orders", [{"items": []}])
+        current = run.state.setdefault("current", orders[0])
+        current["items"].append(step)
+        if step == 3:
+            return
+
+
+@pytest.mark.parametrize(
+    "agent, task, expected",
+    [(fills, "", "tool add in .*test_in_place.py.* has changed its argument 'cart' in place"),
+     (strips, "", "tool strip in .* has changed its argument 'headers' in place"),
+     (changes_its_task, [1, 2, 3], "run.task was changed in place.*run.state.setdefault"),
+     (shares, "", r"run.state\['current'\] and run.state\['orders'\]\[0\] are one object")],
+)  # fmt: skip
+def test_it_is_said_once(
+    agent: Agent, task: Any, expected: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = said_of(agent, caplog, task)
+    assert sum(bool(re.search(expected, one)) for one in said) == 1, said
+
+
+def goes_by_the_book(run: Any) -> None:
+    todo = run.state.setdefault("todo", run.task["todo"])
+    run.state["done"] = []
+    config = {"limit": 1}
+    run.state |= {"one": config, "other": config}  # the same, and left as it is
+    while_made: list[int] = []
+    for step in run.steps():
+        run.messages.append({"n": step})
+        run.state["done"].append(look([todo.pop(0)], run.messages, while_made))
+        if not todo:
+            return
+
+
+@tool(after_crash="retry")
+def look(at: Any, messages: Any, other: Any) -> int:
+    return len(messages)
+
+
+def test_nothing_is_said_of_what_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    task = {"todo": [1, 2, 3]}
+    assert said_of(goes_by_the_book, caplog, task) == []
+    assert task == {"todo": [1, 2, 3]}, "the caller's own"
+
+
+def test_check_locals_turns_it_off_for_the_state_and_the_task(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert said_of(shares, caplog, check_locals=False) == []
+    assert said_of(changes_its_task, caplog, [1, 2], check_locals=False) == []
+
+
+@pytest.mark.parametrize("every", [1, None])
+def test_a_task_is_what_was_given_in_each_life(every: int | None) -> None:
+    """An error of the process that can get better, and the agent has taken its task apart."""
+    failed: list[int] = []
+    given, effects = [10, 20, 30], list[int]()
+
+    def agent(run: Any) -> str:
+        todo = run.state.setdefault("todo", run.task)
+        for step in run.steps():
+            pay(todo.pop(0))
+            if step == 2 and not failed:
+                failed.append(step)
+                raise ConnectionError
+            if not todo:
+                return "done"
+        raise AssertionError
+
+    @tool
+    def pay(what: int) -> None:
+        effects.append(what)
+
+    made = RecoverableAgent(agent, CheckpointStore(), every, max_recoveries=2)
+    assert made.run_with_recovery_sync(given, "run")["result"] == "done"
+    assert effects == given == [10, 20, 30]
