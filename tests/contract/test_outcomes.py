@@ -463,6 +463,33 @@ def test_an_exception_keeps_its_type_first_and_on_replay(
         assert first.name == "no_such"
 
 
+def test_of_two_exceptions_of_one_name_it_is_the_one_that_was_raised(
+    store: CheckpointStore,
+) -> None:
+    def one_more() -> type[Exception]:
+        class RefusedError(Exception):
+            pass
+
+        return RefusedError
+
+    kinds = [one_more() for _ in range(3)]
+
+    @tool
+    def failing(number: int) -> None:
+        raise kinds[number]("no")
+
+    def agent(run: Any) -> list[int]:
+        caught = []
+        for number, kind in enumerate(kinds):
+            try:
+                run.call(failing, number)
+            except kind:
+                caught.append(number)
+        return caught
+
+    assert run(agent, store) == [0, 1, 2]
+
+
 def described(exc: Any) -> dict[str, Any]:
     return {key: value for key, value in vars(exc).items() if key != "__notes__"}
 

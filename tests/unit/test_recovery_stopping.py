@@ -20,6 +20,7 @@ from recovery import (
     Run,
     StoppedError,
     SyncRun,
+    UnrecordedResultError,
     tool,
 )
 from tests.unit.lives import disk_store, executed
@@ -51,6 +52,20 @@ def test_a_side_effect_gets_to_its_end_and_is_recorded() -> None:
     assert executed == {"a": 1}
     assert resumed(agent, store) == ["sent a", "sent b"]
     assert executed == {"a": 1, "b": 1}
+
+
+def test_the_first_reason_to_stop_counts() -> None:
+    @tool
+    async def opens(seconds: float) -> Any:
+        await asyncio.sleep(seconds)
+        return object()  # which cannot be recorded
+
+    async def agent(run: Run) -> None:
+        await asyncio.gather(run.call(opens, 0.0), run.call(opens, 0.05))
+
+    with pytest.raises(UnrecordedResultError) as stopped:
+        resumed(agent, CheckpointStore())
+    assert stopped.value.lsn == 2
 
 
 def test_a_plain_agent_stops_between_its_calls() -> None:
