@@ -146,7 +146,7 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[ast.AST]:
             yield ast.Constant(not value)
         case ast.Constant(value=int(value)):
             yield ast.Constant(value + 1)
-        case ast.Return(value=ast.Constant(value=None | False)):
+        case ast.Return(value=ast.Constant(value=None | False | "")):
             pass  # the same to whoever asks whether it is so
         case ast.Return(value=value) if value is not None:
             yield ast.Return(None)

@@ -36,14 +36,16 @@ from recovery import (
     parent,
     resolve,
     signal,
+    status,
     tool,
     undo,
 )
+from recovery._children import Places
 from recovery._errors import StoppedError
 from recovery._events import ChildStarted, RunCancelled, RunStarted, decode, encode
 from recovery._history import load
 from recovery._relatives import is_child
-from tests.unit.lives import Died, Disk, executed, run, run_sync, send
+from tests.unit.lives import Died, Disk, die_in, disk_store, executed, run, run_sync, send
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -412,6 +414,22 @@ def test_a_childs_own_error_parks_the_parent_and_is_no_outcome() -> None:
     assert executed == {"once": 1}
 
 
+def test_a_child_that_sleeps_by_itself_gets_to_its_end_before_its_parent_parks() -> None:
+    async def fails(run: Run) -> None:
+        raise OSError
+
+    async def sleeps(run: Run) -> None:
+        await asyncio.sleep(0.3)
+        await run.call(send, "slept")
+
+    async def agent(run: Run) -> None:
+        await asyncio.gather(run.child(fails, "a"), run.child(sleeps, "b"))
+
+    with pytest.raises(ChildParkedError):
+        run(agent, CheckpointStore(), max_recoveries=0)
+    assert executed == {"slept": 1}
+
+
 def test_a_parked_plain_child_parks_its_plain_parent() -> None:
     broken = True
 
@@ -743,6 +761,16 @@ def test_those_that_wait_for_a_place_stop_too() -> None:
     assert len(store.backend.run_ids()) == 3
 
 
+def test_whoever_waits_for_a_place_no_longer_makes_no_room() -> None:
+    places = Places(1)
+    first, second = places.ask(), places.ask()
+    places.leave(second)
+    third = places.ask()
+    assert (first.done(), third.done()) == (True, False)
+    places.leave(first)
+    assert third.result()
+
+
 def test_a_cancelled_wait_for_a_place_leaves_it_to_the_next() -> None:
     async def child(run: Run) -> int:
         await asyncio.sleep(0.02)
@@ -816,6 +844,33 @@ def test_a_child_that_the_agent_no_longer_awaits_ends_for_good() -> None:
     assert ended.who == "run run"
     with pytest.raises(RunCancelledError):
         RecoverableAgent(waits, store).run_with_recovery_sync("a", child.run_id)
+
+
+def test_a_child_that_a_crash_kept_from_its_end_ends_when_its_parent_is_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def agent(run: Run) -> Any:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await run.child(waits, "a")
+        found = await run.call(send, "without it")
+        if executed["agent"] == 0:
+            executed["agent"] += 1
+            raise Died
+        return found
+
+    def too_late(*args: Any, **kwargs: Any) -> None:
+        raise RecoveryError
+
+    def states() -> list[str]:
+        return [status(store, one.run_id).state for one in children(store, "run")]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("recovery._children.cancel", too_late)
+        store = die_in(agent, disk_store())
+    assert states() == ["interrupted"]
+    assert run(agent, store)["result"] == "sent without it"
+    assert states() == ["cancelled"]
 
 
 def test_a_task_group_that_fails_takes_its_children_along() -> None:
