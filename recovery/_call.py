@@ -131,7 +131,7 @@ def _made(
         settled = yield from attempts(run, made.spec, call, tries)
     finally:
         run.secrets.forget(call.lsn)
-    # What the tool raised may have the secret, and would be shown with what the agent gets.
+    # The tool's frame has the secret, and some show the local variables of a traceback's frames.
     return settled._replace(cause=None) if made.spec.redact else settled
 
 
@@ -319,12 +319,13 @@ def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
         case CallFailed() as failed:
             from recovery._raised import rebuilt  # noqa: PLC0415 - only where a call has failed
 
-            raised = type(settled.cause) if settled.cause is not None else None
-            exc = rebuilt(failed, spec.raises, run.rules, raised)
-            if settled.cause is None:
-                exc.add_note(f"recorded in LSN {settled.lsn}:\n{failed.traceback}")
+            exc = rebuilt(failed, spec.raises, run.rules, settled.cause)
+            if settled.cause is None and _logger.isEnabledFor(logging.DEBUG):
+                # Nowhere in the exception: what the agent does with it is to be the same again.
+                _logger.debug("run %s: call %d (%s) raises what LSN %d has:\n%s", run.run_id, call,
+                              spec.name, settled.lsn, failed.traceback)  # fmt: skip
         case CallResolved(value=reason):
             reason = unpack(reason) if type(reason) is Packed else reason
             exc = ToolError("resolved as failed", str(reason), "")
     run.failures.append(Failure(exc, call, settled.raised))
-    raise exc from settled.cause
+    raise exc from exc.__cause__

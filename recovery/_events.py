@@ -213,7 +213,8 @@ class CallFailed:
 
     ``bases``: the types that ``type`` is derived from, the nearest first, up to Exception.
     ``attributes`` are those that could be recorded, ``left_out`` names the others. ``group``: of an
-    exception group, its exceptions, each a map of these fields.
+    exception group, its exceptions, each a map of these fields; ``cause``: the same of what it was
+    raised from.
     """
 
     kind: ClassVar = "failure"
@@ -226,6 +227,7 @@ class CallFailed:
     attributes: Any = None
     left_out: Any = None
     group: Any = None
+    cause: Any = None
 
 
 @dataclass(frozen=True, slots=True)

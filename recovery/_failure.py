@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from types import MemberDescriptorType, TracebackType
 from typing import Any
@@ -16,7 +17,8 @@ from recovery._values import pack, pack_list, pack_map
 
 ERROR_SIZE_MAX = 64 << 10  # an exception with larger arguments becomes a ToolError
 TEXT_SIZE_MAX = 16 << 10  # of a recorded message or traceback
-GROUP_SIZE_MAX, GROUP_DEPTH_MAX = 64, 4  # a larger group of exceptions becomes a ToolError
+GROUP_SIZE_MAX = 64  # a larger group of exceptions becomes a ToolError
+DEPTH_MAX = 4  # of groups in groups, and of causes of causes
 LEFT_OUT_MAX = 20  # names of attributes that are not recorded
 # Builtin types of which more than the arguments is of use.
 _TELLING = {ImportError: ("name", "path"), AttributeError: ("name",), NameError: ("name",)}
@@ -40,39 +42,45 @@ def failure(
     return CallFailed(call, traceback=clean(text), **_parts(exc, secrets, 0))
 
 
-def _parts(exc: Exception, secrets: Secrets, depth: int) -> dict[str, Any]:
+def _parts(exc: BaseException, secrets: Secrets, depth: int) -> dict[str, Any]:
     """What the record has of an exception, but for the traceback."""
     kind = type(exc)
     bases = [type_name(one) for one in kind.__mro__[1:]
              if one is not Exception and issubclass(one, Exception)]  # fmt: skip
     attributes, left_out = _attributes(exc, secrets)
     message, args = _told(exc, secrets)
+    cause = None
+    if exc.__cause__ is not None:
+        cause = _held([exc.__cause__], secrets, depth + 1)
+        if cause is None:
+            left_out = [f".__cause__ ({kind_name(exc.__cause__)})", *left_out]
     parts: dict[str, Any] = {
         "type": type_name(kind), "message": clean(message), "args": args, "bases": bases or None,
-        "attributes": attributes, "left_out": left_out or None,
+        "attributes": attributes, "left_out": left_out or None, "cause": cause,
     }  # fmt: skip
-    if isinstance(exc, ExceptionGroup) and depth < GROUP_DEPTH_MAX:
-        parts["group"] = _group(exc, secrets, depth + 1)
+    if isinstance(exc, ExceptionGroup):
+        parts["group"] = _held(exc.exceptions, secrets, depth + 1)
         parts["args"] = _small([secrets.scrub(exc.message)])
     return parts
 
 
-def _group(exc: ExceptionGroup, secrets: Secrets, depth: int) -> Packed | None:
-    """The exceptions of a group, each as a map of what is recorded of one; None if too large."""
-    if len(exc.exceptions) > GROUP_SIZE_MAX:
+def _held(excs: Sequence[BaseException], secrets: Secrets, depth: int) -> Packed | None:
+    """Exceptions that another one holds, each as a map of what is recorded of one; None if too
+    many, too deep or too large."""
+    if len(excs) > GROUP_SIZE_MAX or depth > DEPTH_MAX:
         return None
     held = [
         pack_map({
             name: part if type(part) is Packed else pack(part, name)
             for name, part in _parts(one, secrets, depth).items() if part is not None
         })
-        for one in exc.exceptions
+        for one in excs
     ]  # fmt: skip
     group = pack_list(held)
     return group if len(group) <= ERROR_SIZE_MAX else None
 
 
-def _told(exc: Exception, secrets: Secrets) -> tuple[str, Packed | None]:
+def _told(exc: BaseException, secrets: Secrets) -> tuple[str, Packed | None]:
     """What an exception says, and its arguments; None for arguments that cannot be recorded."""
     given: tuple[Any, ...] = exc.args
     if isinstance(exc, RefusedValueError):
@@ -98,11 +106,11 @@ def _small(value: Any) -> Packed | None:
     return packed if len(packed) <= ERROR_SIZE_MAX else None
 
 
-def _attributes(exc: Exception, secrets: Secrets) -> tuple[Packed | None, list[str]]:
+def _attributes(exc: BaseException, secrets: Secrets) -> tuple[Packed | None, list[str]]:
     """The attributes of an exception that can be recorded, and the names of the others."""
     kind = type(exc)
     found = {name: slot.__get__(exc) for name, slot in slots(kind).items() if _is_set(exc, slot)}
-    found |= {name: one for name, one in vars(exc).items() if name != "__notes__"}
+    found |= vars(exc)  # its notes among them
     kept: dict[str, Packed] = {}
     left_out: list[str] = []
     room = ERROR_SIZE_MAX
@@ -116,7 +124,7 @@ def _attributes(exc: Exception, secrets: Secrets) -> tuple[Packed | None, list[s
     return pack_map(kept) if kept else None, left_out[:LEFT_OUT_MAX]
 
 
-def _is_set(exc: Exception, slot: MemberDescriptorType) -> bool:
+def _is_set(exc: BaseException, slot: MemberDescriptorType) -> bool:
     try:
         slot.__get__(exc)
     except AttributeError:

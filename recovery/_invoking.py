@@ -39,8 +39,19 @@ async def invoke(effect: Invoke) -> Any:
 
 
 async def _called_in_thread(effect: Invoke) -> Any:
-    value = await asyncio.to_thread(_called, effect)
+    value, raised = await asyncio.to_thread(_ended, effect)
+    if raised is not None:
+        raise raised
     return await value if inspect.isawaitable(value) else value
+
+
+def _ended(effect: Invoke) -> tuple[Any, Exception | None]:
+    """What the function returned or raised: a future makes another TimeoutError of one that it is
+    given, without its cause and traceback."""
+    try:
+        return _called(effect), None
+    except Exception as exc:
+        return None, exc
 
 
 def _called(effect: Invoke) -> Any:

@@ -26,6 +26,7 @@ _OURS: dict[str, type[Exception]] = {
     f"{kind.__module__}.{kind.__qualname__}": kind
     for kind in (RefusedValueError, ApprovalDeniedError)
 }
+_Kinds = tuple[type[Exception], ...]
 # These mean something to the generators and coroutines through which they pass.
 _UNRAISABLE = (StopIteration, StopAsyncIteration)
 SHARED_TYPES = 2  # from this version of a run's rules on, exceptions keep any loaded type
@@ -33,40 +34,58 @@ SHARED_TYPES = 2  # from this version of a run's rules on, exceptions keep any l
 
 def rebuilt(
     failed: CallFailed,
-    declared: tuple[type[Exception], ...],
+    declared: _Kinds,
     rules: int,
-    raised: type[Exception] | None = None,
+    raised: Exception | None = None,
 ) -> Exception:
     """The exception that the agent sees, on the first execution as on replay.
 
-    ``declared``: the types that the tool names. ``rules``: of the run. ``raised``: the type of the
-    exception itself, where it was raised just now.
+    ``declared``: the types that the tool names. ``rules``: of the run. ``raised``: the exception
+    itself, where it was raised just now. The two differ in the traceback alone.
     """
-    held = {name: getattr(failed, name) for name in ("args", "attributes", "group")}
+    held = {name: getattr(failed, name) for name in ("args", "attributes", "group", "cause")}
     packed = {name: unpack(one) for name, one in held.items() if type(one) is Packed}
     failed = replace(failed, **packed)
     if rules < SHARED_TYPES:
-        return _of_rules_1(failed, declared)
-    found = _made(failed, declared, raised)
-    return found if found is not None else _tool_error(failed)
+        exc = _of_rules_1(failed, declared)
+        exc.__cause__ = _cause(failed, declared, raised)
+    else:
+        found = _made(failed, declared, raised)
+        exc = found if isinstance(found, Exception) else _tool_error(failed)
+    return exc.with_traceback(raised.__traceback__ if raised is not None else None)
 
 
 def _tool_error(failed: CallFailed) -> ToolError:
     return ToolError(failed.type.removeprefix("builtins."), failed.message, failed.traceback)
 
 
+def _cause(
+    failed: CallFailed, declared: _Kinds, raised: BaseException | None
+) -> BaseException | None:
+    """What the tool raised it from. Nobody raises that here, so it may be of any type."""
+    if not failed.cause:
+        return None
+    (held,) = failed.cause
+    return _part(held, declared, raised and raised.__cause__, BaseException)
+
+
 def _made(
-    failed: CallFailed, declared: tuple[type[Exception], ...], raised: type[Exception] | None
-) -> Exception | None:
+    failed: CallFailed,
+    declared: _Kinds,
+    raised: BaseException | None,
+    root: type[BaseException] = Exception,
+) -> BaseException | None:
     """Of the recorded type, else of its nearest base class that is loaded and says something."""
     for name in (failed.type, *(failed.bases or ())):
-        kind = _loaded(name, declared, raised if name == failed.type else None)
-        if kind is None or issubclass(kind, _UNRAISABLE):
+        known = type(raised) if raised is not None and name == failed.type else None
+        kind = _loaded(name, declared, known, root)
+        if kind is None or (root is Exception and issubclass(kind, _UNRAISABLE)):
             continue
         with suppress(Exception):  # one that is not what its name says: the next one stands for it
             exc = _built(kind, failed)
             if clean(str(exc)) != failed.message:
                 exc.add_note(f"its message when it was recorded: {failed.message}")
+            exc.__cause__ = _cause(failed, declared, raised)
             if failed.left_out:
                 exc.add_note(f"not recorded of it: {', '.join(failed.left_out)}")
             return exc
@@ -74,8 +93,11 @@ def _made(
 
 
 def _loaded(
-    name: str, declared: tuple[type[Exception], ...], raised: type[Exception] | None
-) -> type[Exception] | None:
+    name: str,
+    declared: _Kinds,
+    raised: type[BaseException] | None,
+    root: type[BaseException],
+) -> type[BaseException] | None:
     """The exception class of this name, if it is loaded."""
     if raised is not None and name in names_of(raised):
         return raised
@@ -88,16 +110,16 @@ def _loaded(
     if held is not None:
         # Not by getattr: a module may run code of its own for it, and import something.
         found = object.__getattribute__(held, "__dict__").get(attribute)
-        if isinstance(found, type) and issubclass(found, Exception):
+        if isinstance(found, type) and issubclass(found, root):
             return found
     newest = None
-    for one in _subclasses(Exception):
+    for one in _subclasses(root):
         if name in names_of(one):
             newest = one
     return newest
 
 
-def _subclasses(kind: type[Exception]) -> Iterator[type[Exception]]:
+def _subclasses(kind: type[BaseException]) -> Iterator[type[BaseException]]:
     todo, seen = [kind], {kind}
     while todo:
         for one in type.__subclasses__(todo.pop()):
@@ -107,7 +129,7 @@ def _subclasses(kind: type[Exception]) -> Iterator[type[Exception]]:
                 yield one
 
 
-def _built(kind: type[Exception], failed: CallFailed) -> Exception:
+def _built(kind: type[BaseException], failed: CallFailed) -> BaseException:
     args = tuple(failed.args) if failed.args is not None else (failed.message,)
     if kind.__module__.partition(".")[0] in ("recovery", "eventlog"):
         with suppress(Exception):  # our own constructors take what args has
@@ -115,7 +137,7 @@ def _built(kind: type[Exception], failed: CallFailed) -> Exception:
     base: Any = next(one for one in kind.__mro__ if one.__module__ == "builtins")
     if issubclass(base, BaseExceptionGroup):
         args = (args[0], [_part(part) for part in failed.group])
-    exc: Exception = base.__new__(kind, *args)
+    exc: BaseException = base.__new__(kind, *args)
     base.__init__(exc, *args)
     if not issubclass(base, OSError | BaseExceptionGroup):  # whose arguments are not what args says
         exc.args = args
@@ -128,15 +150,20 @@ def _built(kind: type[Exception], failed: CallFailed) -> Exception:
     return exc
 
 
-def _part(failed: dict[str, Any]) -> Exception:
-    """One of the exceptions of a group."""
+def _part(
+    failed: dict[str, Any],
+    declared: _Kinds = (),
+    raised: BaseException | None = None,
+    root: type[BaseException] = Exception,
+) -> BaseException:
+    """An exception that another one holds."""
     known = {one.name for one in fields(CallFailed)}
     event = CallFailed(0, **{name: value for name, value in failed.items() if name in known})
-    found = _made(event, (), None)
+    found = _made(event, declared, raised, root)
     return found if found is not None else _tool_error(event)
 
 
-def _of_rules_1(failed: CallFailed, declared: tuple[type[Exception], ...]) -> Exception:
+def _of_rules_1(failed: CallFailed, declared: _Kinds) -> Exception:
     """As the first release did it: builtin and declared types alone, made by their constructors."""
     kind = next((one for one in declared if failed.type in names_of(one)), None)
     if kind is None and failed.type.startswith("builtins."):

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -395,6 +396,30 @@ def raise_group() -> None:
     raise ExceptionGroup("both", [StatusError(500, response=Strange()), TimeoutError("late")])
 
 
+def raise_from() -> None:
+    try:
+        try:
+            raise asyncio.CancelledError
+        except BaseException as exc:
+            raise SlottedError(3) from exc
+    except OSError as exc:
+        raise StatusError(502, response=Strange()) from exc
+
+
+def raise_with_notes() -> None:
+    exc = LookupError("no room")
+    exc.add_note("asked for a double room")
+    raise exc
+
+
+def raise_from_many() -> None:
+    cause = ValueError("the first")
+    for number in range(9):
+        later = ValueError(f"later {number}")
+        later.__cause__, cause = cause, later
+    raise cause
+
+
 RAISED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a subclass": (lambda: raising(StatusError(429, response=Strange())), HttpError, "429"),
     "with slots": (lambda: raising(SlottedError(7)), SlottedError, "slotted"),
@@ -402,6 +427,9 @@ RAISED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "of a library": (lambda: json.loads("{"), json.JSONDecodeError, "property name"),
     "a time-out": (lambda: raising(TimeoutError("late")), TimeoutError, "late"),
     "an import": (lambda: __import__("no_such"), ModuleNotFoundError, "no_such"),
+    "from another": (raise_from, HttpError, "502"),
+    "from many": (raise_from_many, ValueError, "later 8"),
+    "with notes": (raise_with_notes, LookupError, "no room"),
 }
 
 
@@ -448,7 +476,23 @@ def test_an_exception_keeps_its_type_first_and_on_replay(
     for one in seen[1:]:
         assert type(one) is type(first)
         assert (str(one), repr(one.args)) == (str(first), repr(first.args))
-        assert repr(described(one)) == repr(described(first))
+        assert repr(vars(one)) == repr(vars(first))
+        assert printed(one) == printed(first)
+    assert in_frames("make", first)  # the tool's own traceback, as long as there is one
+    assert not in_frames("make", seen[1])
+    check_details(name, first)
+
+
+def check_details(name: str, first: Any) -> None:
+    if name == "from another":
+        slotted = first.__cause__
+        assert (type(slotted), slotted.code) == (SlottedError, 3)
+        assert type(slotted.__cause__) is asyncio.CancelledError
+    if name == "from many":
+        assert printed(first).count("direct cause") == 4
+        assert "not recorded of it: .__cause__ (ValueError)" in printed(first)
+    if name == "with notes":
+        assert first.__notes__ == ["asked for a double room"]
     if name == "a subclass":
         assert first.status == 429
         assert not hasattr(first, "response")
@@ -490,8 +534,14 @@ def test_of_two_exceptions_of_one_name_it_is_the_one_that_was_raised(
     assert run(agent, store) == [0, 1, 2]
 
 
-def described(exc: Any) -> dict[str, Any]:
-    return {key: value for key, value in vars(exc).items() if key != "__notes__"}
+def printed(exc: BaseException) -> str:
+    """All that is printed of an exception, without its traceback's frames."""
+    lines = traceback.format_exception(type(exc), exc, None)
+    return "".join(lines)
+
+
+def in_frames(name: str, exc: BaseException) -> bool:
+    return any(name in (frame.line or "") for frame in traceback.extract_tb(exc.__traceback__))
 
 
 @pytest.mark.parametrize(

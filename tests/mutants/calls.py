@@ -448,7 +448,7 @@ MUTANTS = [
         [
             Edit(
                 "recovery/_raised.py",
-                "        if isinstance(found, type) and issubclass(found, Exception):\n"
+                "        if isinstance(found, type) and issubclass(found, root):\n"
                 "            return found\n    newest",
                 "        if isinstance(found, type):\n            return found\n    newest",
             )

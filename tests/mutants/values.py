@@ -135,7 +135,7 @@ MUTANTS = [
     ),
     Mutant(
         "secret-in-the-cause",
-        "What a redacted tool raised is chained to what the agent gets, and recorded with it.",
+        "What the agent gets of a redacted tool's error has the tool's frame: its local variables.",
         [Edit(CALL, "settled._replace(cause=None) if made.spec.redact else settled", "settled")],
         [SECRETS + "test_a_secret_is_in_no_file_and_in_no_text"],
     ),
