@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from difflib import get_close_matches
 from pathlib import Path
@@ -66,6 +67,9 @@ Who = Annotated[
 Why = Annotated[str, typer.Option(metavar="TEXT", help="Kept in the record: the reason.")]
 
 
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")  # a tool's name that no shell reads otherwise
+
+
 def _complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     try:
         found = open_store(ctx.params.get("store"), None, reading=True).backend.run_ids()
@@ -80,7 +84,9 @@ def _complete_calls(ctx: typer.Context, incomplete: str) -> list[str]:
         calls = status(runs, ctx.params["run"]).calls
     except Exception:  # as above
         return []
-    return [call.name for call in calls if call.name.startswith(incomplete)]
+    # The name of a tool is data, and a shell takes what it is offered for its own language.
+    offered = [call.name if _PLAIN.fullmatch(call.tool) else f"{call.lsn}" for call in calls]
+    return [one for one in offered if one.startswith(incomplete)]
 
 
 RunId = Annotated[

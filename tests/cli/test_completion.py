@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
+import os
+import pty
+import select
+import shutil
 import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from logdump._commands import COMMANDS
 
+from recovery import CheckpointStore, OpenCall, RecoverableAgent, Run, status, tool
 from tests.cli.harness import RUNS, call
+from tests.unit.lives import Died
 
 
 def test_the_script_is_one_of_the_shell_and_knows_the_commands() -> None:
@@ -41,3 +51,71 @@ def test_without_shtab_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 
 def test_recovery_brings_its_own() -> None:
     assert "--install-completion" in call("recovery", "--help", cwd=RUNS).out
+
+
+HOSTILE = "charge;touch${IFS}PWNED;\x1b]0;x\x07"
+RECOVERY = Path(sys.executable).parent / "recovery"
+
+
+def in_doubt(root: Path, *names: str) -> list[OpenCall]:
+    """Calls in doubt, whose tools a model or a plugin has named."""
+
+    async def dies() -> None:
+        await asyncio.sleep(0.05)  # until the others have begun as well
+        raise Died
+
+    async def agent(run: Run) -> None:
+        await asyncio.gather(*(run.call(tool(name=name)(dies)) for name in names))
+
+    with suppress(Died):
+        asyncio.run(RecoverableAgent(agent, CheckpointStore(root)).run_with_recovery(1, "run"))
+    return list(status(CheckpointStore(root), "run").calls)
+
+
+def offered(shell: str, store: Path) -> str:
+    line = f"recovery resolve --store {store} run "
+    variables = {
+        "_RECOVERY_COMPLETE": f"complete_{shell}", "COMP_WORDS": line, "COMP_CWORD": "5",
+        "_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }  # fmt: skip
+    done = subprocess.run(
+        [RECOVERY], env=os.environ | variables, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_offered_no_name_that_it_would_execute(shell: str, tmp_path: Path) -> None:
+    calls = in_doubt(tmp_path, "charge", HOSTILE)
+    assert len(calls) == 2
+    out = offered(shell, tmp_path)
+    assert "charge#" in out and "PWNED" not in out and "\x1b" not in out
+    assert f"{next(one.lsn for one in calls if one.tool == HOSTILE)}" in out
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_what_bash_completes_is_not_executed(tmp_path: Path) -> None:
+    """A real one: the script of the command, then TAB and Enter."""
+    (hostile,) = in_doubt(tmp_path / "store", HOSTILE)
+    show = [str(RECOVERY), "--show-completion", "bash"]
+    rc = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    (tmp_path / "rc").write_text(f"PATH={RECOVERY.parent}:$PATH\n{rc}PS1='ready '\n")
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(tmp_path)
+        os.execvp("bash", ["bash", "--noprofile", "--rcfile", "rc", "-i"])
+    seen = b""
+    for wanted, typed in (
+        (b"ready ", b"recovery resolve --store store run \t"),
+        (b"run %d" % hostile.lsn, b" --outcome 1\necho en''ded\nexit\n"),
+        (b"ended\r\n", b""),
+    ):
+        with suppress(OSError):
+            while wanted not in seen and select.select([terminal], [], [], 30)[0]:
+                seen += os.read(terminal, 4096)
+        assert wanted in seen, seen
+        seen = seen.partition(wanted)[2]
+        os.write(terminal, typed)
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    assert not list(tmp_path.rglob("PWNED*"))
