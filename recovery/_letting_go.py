@@ -22,6 +22,8 @@ def let_go(run: RunCore, inside: int = 0) -> list[Begun]:
     lsns = {one.call.lsn for one in taken}
     found = [one for one in taken if one.begun and one.doubtful]
     found += [one for one in run.under_way.values() if lsns & {*one.calls[:-1]}]
+    if taken and run.replay.has_unclaimed:
+        found += _left_inside(run, lsns)
     around = {lsn for one in found for lsn in one.calls[:-1]}
     for one in taken:
         call = one.call
@@ -29,8 +31,21 @@ def let_go(run: RunCore, inside: int = 0) -> list[Begun]:
         run.emit(CallAbandoned(call.lsn, call.attempt, "cancelled", went_on, one.begun))
         if went_on:
             run.children.cancelled(call)
+            run.replay.over(call.lsn)  # what is recorded inside it is missed no more
     held = [one for one in taken if one.call.lsn in around and not one.spec.repeatable]
     return list(dict.fromkeys((*found, *held)))
+
+
+def _left_inside(run: RunCore, lsns: Iterable[int]) -> list[Begun]:
+    """Recorded side effects in doubt that these calls, which were cancelled, have not come to
+    again; but for those of which the agent is only told."""
+    from recovery._doubt import recorded_inside, settle_all  # noqa: PLC0415 - it imports this one
+
+    left = {one.call.lsn: one for lsn in lsns for one in recorded_inside(run, lsn)}
+    told = [one for one in left.values() if one.spec.after_crash == "report"]
+    for _ in settle_all(run, told):
+        pass  # nobody is asked
+    return [one for one in left.values() if one not in told]
 
 
 def park_for(run: RunCore, in_doubt: Iterable[Begun]) -> None:
