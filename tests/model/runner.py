@@ -8,12 +8,13 @@ import linecache
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
 import recovery._pruning
+from eventlog import LogError
 from eventlog.testing import SimulatedDisk
 from recovery import (
     CheckpointConfig,
@@ -157,8 +158,13 @@ class Runner:
         else:
             disk = disk.after_process_death()
         for fault in life.faults:
-            if isinstance(fault, s.Harm) and harm_newest_checkpoint(disk, fault.seed):
-                self.lived.processes[-1].hit["damage"] += 1
+            if isinstance(fault, s.Harm) and "runs/run" in disk.directories:
+                # Somebody has opened it since: damage at the end of a log that a crash has left
+                # open may look as if it had been cut off there.
+                with suppress(LogError):
+                    Store(disk).claim(RUN).close()
+                if harm_newest_checkpoint(disk, fault.seed):
+                    self.lived.processes[-1].hit["damage"] += 1
         return disk
 
     def settle(self, error: BaseException | None) -> bool:
