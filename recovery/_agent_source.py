@@ -9,12 +9,12 @@ import logging
 import os
 import textwrap
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
 from eventlog._dataclass import dataclass
-from recovery._locals import FunctionNode, LostLocal, has_loop, lost_locals
+from recovery._locals import FunctionNode, LostLocal, has_loop, lost_locals, may_be_lost
 from recovery._turn_of_loop import name_of
 
 _logger = logging.getLogger("recovery")
@@ -22,6 +22,7 @@ _logger = logging.getLogger("recovery")
 _CALL = "__call__"
 DEPTH_MAX = 4  # of functions that pass the run on
 _told: set[CodeType] = set()  # the functions of this process that were looked at
+_named: set[tuple[str, int, str]] = set()  # what was said: file, line of the loop, variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,9 @@ class LostLocals:
     found: tuple[LostLocal, ...]
 
     def __str__(self) -> str:
+        file = self.file.rpartition(os.sep)[2]
         return (
-            f"agent {self.name} ({self.file}:{self.line}): a resumed run loses "
+            f"agent {self.name} ({file}:{self.line}): a resumed run loses "
             f"{', '.join(map(self._shown, self.found))}. A checkpoint holds run.state and "
             "run.messages; local variables are made anew by the code before the loop of steps. "
             "Keep such a value in run.state, or take no checkpoints: checkpoint_every_n=None "
@@ -43,11 +45,26 @@ class LostLocals:
         )
 
     def _shown(self, lost: LostLocal) -> str:
+        if lost.how == "beside":
+            return (
+                f"the place in {lost.name} (line {lost.loop}), which begins anew (the step does "
+                "not: run.task[step - 1])"
+            )
+        if lost.how == "in place":
+            return (
+                f"what is in local variable {lost.name!r} (made before the loop of line "
+                f"{lost.loop}, changed in place in it)"
+            )
         inside = " by a tool, which is not executed again on replay" if lost.in_call else ""
         return (
             f"local variable {lost.name!r} (made in line {lost.made}, changed in line "
             f"{lost.changed}{inside})"
         )
+
+    def warn(self) -> None:
+        """Say it in the log, and remember that it was said."""
+        _named.update((self.file, one.loop, one.name) for one in self.found)
+        _logger.warning("%s (check_locals=False turns this warning off.)", self)
 
 
 def warn_of_lost_locals(agent_fn: Callable[..., Any]) -> None:
@@ -58,7 +75,26 @@ def warn_of_lost_locals(agent_fn: Callable[..., Any]) -> None:
     _told.update(codes)
     found = locals_lost_by(agent_fn)
     if found is not None:
-        _logger.warning("%s (check_locals=False turns this warning off.)", found)
+        found.warn()
+
+
+def warn_of_changed(code: CodeType, run: str, line: int, names: Iterable[str]) -> bool:
+    """Say which of these were changed in place in the loop of this line, and would be lost: those
+    of which nothing was said, and which the loop looks at. Whether there are any."""
+    node = _parsed(code)
+    if node is None:
+        return False
+    is_lost = may_be_lost(node, run)
+    said = {one.name for one in lost_locals(node, run)}
+    said |= {name for file, loop, name in _named if (file, loop) == (code.co_filename, line)}
+    found = tuple(
+        LostLocal(name, 0, line, loop=line, how="in place")
+        for name in dict.fromkeys(names)
+        if said.isdisjoint((name, name.partition(".")[0])) and is_lost(name)
+    )
+    if found:
+        LostLocals(code.co_qualname, code.co_filename, node.lineno, found).warn()
+    return bool(found)
 
 
 def locals_lost_by(agent_fn: Callable[..., Any]) -> LostLocals | None:
@@ -74,12 +110,9 @@ def locals_lost_by(agent_fn: Callable[..., Any]) -> LostLocals | None:
         if node is None or run is None:
             continue
         if has_loop(node, run):
-            where, lost = (
-                found.code.co_filename.rpartition(os.sep)[2],
-                tuple(lost_locals(node, run)),
-            )
-            name = found.function.__qualname__
-            return LostLocals(name, where, node.lineno, lost) if lost else None
+            name, lost = found.function.__qualname__, tuple(lost_locals(node, run))
+            file = found.code.co_filename
+            return LostLocals(name, file, node.lineno, lost) if lost else None
         if depth < DEPTH_MAX:
             to_see += [(one, where, depth + 1) for one, where in _passed_on(found, node, run)]
     return None

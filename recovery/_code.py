@@ -35,7 +35,7 @@ def digest_of(agent_fn: Any) -> str:
         text, functions = made_of()
         return _digest(functions, text)
     first = next(_functions(agent_fn), None)
-    if first is None or not _is_the_users(first.__code__):
+    if first is None or not is_the_users(first.__code__.co_filename):
         return ""
     if first not in _known:
         _known[first] = _digest([agent_fn])
@@ -55,7 +55,7 @@ def reached(*first: Any) -> Iterator[FunctionType]:
     to_see = deque(one for function in first for one in _functions(function))
     while to_see and len(seen) < FUNCTIONS_MAX:
         function = to_see.popleft()
-        if function.__code__ in seen or not _is_the_users(function.__code__):
+        if function.__code__ in seen or not is_the_users(function.__code__.co_filename):
             continue
         seen.add(function.__code__)
         yield function
@@ -63,8 +63,8 @@ def reached(*first: Any) -> Iterator[FunctionType]:
             to_see.extend(_functions(value))
 
 
-def _is_the_users(code: CodeType) -> bool:
-    name = code.co_filename
+def is_the_users(name: str) -> bool:
+    """Whether a file of code is neither of Python, nor of an installed package, nor ours."""
     if name.startswith(("<frozen", _STDLIB, *_OURS)):
         return False
     return not any(folder in name for folder in _INSTALLED)
@@ -80,7 +80,7 @@ def _functions(value: Any) -> Iterator[FunctionType]:
         inner = getattr(value, "__wrapped__", None)
         if inner is not None:
             yield from _functions(inner)
-        if inner is None or _is_the_users(value.__code__):
+        if inner is None or is_the_users(value.__code__.co_filename):
             yield value
     elif isinstance(value, type):
         for one in vars(value).values():

@@ -25,7 +25,6 @@ from recovery._drift import Drift
 from recovery._errors import (
     InDoubtError,
     LeftBehindError,
-    RecoveryError,
     Sides,
     Stop,
 )
@@ -229,11 +228,6 @@ class RunCore(ABC):
         self.scope = Scope(self, self.scope.path)
         current_scope.set(self.scope)
 
-    def claim_steps(self) -> None:
-        """There is one loop of steps in a run, for a checkpoint must know where to go on."""
-        if self.loop.entered:
-            raise RecoveryError("run.steps() was called before: a run has one loop of steps")
-
     @property
     def before_loop(self) -> bool:
         """Whether the code before the loop of steps is at work again, in a resumed run."""
@@ -257,6 +251,7 @@ class RunCore(ABC):
                             carried=self.tallies.carry(), grown=self._history.size,
                             removed=self.loop.removed())  # fmt: skip
         lsn = self.attempt(self.pruning.write, what, self.state, self.messages)
+        self.loop.checkpointed()
         self.conversation.forget_before(self.pruning.first)
         self._checkpointed, self._history.size = self.step, 0
         if self._history.herald is not None:

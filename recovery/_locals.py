@@ -9,11 +9,12 @@ nobody looks at it. What is not certain is not told: a warning that is wrong is 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import field
+from typing import Literal
 
 from eventlog._dataclass import dataclass
-from recovery._turn_of_loop import DISPLAYS, Turn, functions_in, loads_in, name_of
+from recovery._turn_of_loop import DISPLAYS, Loop, Turn, functions_in, loads_in, name_of
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -21,17 +22,23 @@ _CONTAINERS = {
     "list", "dict", "set", "deque", "defaultdict", "Counter", "OrderedDict", "bytearray", "sorted",
 }  # fmt: skip
 _KEPT = ("state", "messages")
+_TOGETHER = ("zip", "zip_longest", "enumerate", "islice")
 
 
 @dataclass(frozen=True, slots=True)
 class LostLocal:
-    """A local variable, the line where it is made, and that where it is changed. ``in_call``: that
-    is inside a tool, which is not executed again on replay."""
+    """A local variable, the line where it is made, and that where it is changed.
+
+    ``in_call``: that is inside a tool, which is not executed again on replay. ``loop``: the line of
+    the loop. ``how``: what happens to it, where that is not seen in a line of its own.
+    """
 
     name: str
     made: int
     changed: int
     in_call: bool = False
+    loop: int = 0
+    how: Literal["", "beside", "in place"] = ""
 
 
 @dataclass(slots=True)
@@ -53,19 +60,24 @@ def lost_locals(function: FunctionNode, run: str) -> list[LostLocal]:
     return [] if found is None else list(_Finder(*found, run).lost())
 
 
-def _loops(
-    function: FunctionNode, run: str
-) -> Iterator[tuple[list[FunctionNode], ast.For | ast.AsyncFor]]:
+def may_be_lost(function: FunctionNode, run: str) -> Callable[[str], bool]:
+    """Which names would be lost if what they stand for is changed in place where the source does
+    not show it: those that the loop looks at, and of which ``lost_locals`` does not know more."""
+    found = next(_loops(function, run), None)
+    return (lambda _: False) if found is None else _Finder(*found, run).may_be_lost
+
+
+def _loops(function: FunctionNode, run: str) -> Iterator[tuple[list[FunctionNode], Loop]]:
     """The loops of steps, each with the functions around it, the outermost first."""
 
-    def inside(node: ast.AST, around: list[FunctionNode]) -> Iterator[
-        tuple[list[FunctionNode], ast.For | ast.AsyncFor]
-    ]:  # fmt: skip
+    def inside(
+        node: ast.AST, around: list[FunctionNode]
+    ) -> Iterator[tuple[list[FunctionNode], Loop]]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield from inside(child, [*around, child])
                 continue
-            if isinstance(child, ast.For | ast.AsyncFor) and _asks_for_steps(child.iter, steps):
+            if isinstance(child, ast.For | ast.AsyncFor | ast.While) and _is_loop(child, steps):
                 yield around, child
             yield from inside(child, around)
 
@@ -80,8 +92,19 @@ def _asks_for_steps(value: ast.expr, names: set[str]) -> bool:
     return any(name_of(node) in names for node in ast.walk(value))
 
 
+def _is_loop(loop: Loop, steps: set[str]) -> bool:
+    """Whether it goes through the steps, or takes one by one with ``next``."""
+    if not isinstance(loop, ast.While):
+        return _asks_for_steps(loop.iter, steps)
+    return any(
+        isinstance(node, ast.Call) and name_of(node.func) in ("next", "anext")
+        and any(name_of(one) in steps for one in node.args[:1])
+        for node in ast.walk(loop)
+    )  # fmt: skip
+
+
 class _Finder:
-    def __init__(self, around: list[FunctionNode], loop: ast.For | ast.AsyncFor, run: str) -> None:
+    def __init__(self, around: list[FunctionNode], loop: Loop, run: str) -> None:
         self._around, self._loop, self._run = around, loop, run
         self._made: dict[str, _Made] = {}
         functions: dict[str, FunctionNode] = {}
@@ -104,7 +127,39 @@ class _Finder:
             else:
                 is_lost = self._is_container(name, set())
             if is_lost:
-                yield LostLocal(name, made.line, change.line, change.in_call)
+                line = self._loop.lineno
+                yield LostLocal(name, made.line, change.line, change.in_call, line)
+        if not isinstance(self._loop, ast.While):
+            yield from self._beside(self._loop.iter)
+
+    def _beside(self, iterated: ast.expr) -> Iterator[LostLocal]:
+        """How far something is that is gone through together with the steps."""
+        name = (name_of(iterated.func) or "").rpartition(".")[2] if isinstance(
+            iterated, ast.Call) else ""  # fmt: skip
+        if not isinstance(iterated, ast.Call) or name not in _TOGETHER:
+            return
+        beside = [one for one in iterated.args if f"{self._run}.steps" not in loads_in(one)]
+        known = (name_of(one) for one in beside)
+        if not any(self._looks_at_run(one) for one in beside) and not any(
+            self._comes_from_run(one, set()) for one in known if one
+        ):
+            line = self._loop.lineno
+            yield LostLocal(ast.unparse(iterated), line, line, loop=line, how="beside")
+
+    def may_be_lost(self, name: str) -> bool:
+        """Whether it would be, were it changed in place: ``x``, or ``x.y``."""
+        change, read = self._turn.changes.get(name), self._turn.read
+        root = name.partition(".")[0]
+        if change is not None and (name not in read or (change.rebound and name == root)):
+            return False
+        if root not in {one.partition(".")[0] for one in read}:
+            return False
+        return not self._comes_from_run(root, set()) and not self._is_argument_saved(root)
+
+    def _is_argument_saved(self, name: str) -> bool:
+        """Whether it is given to the function, which puts it into the state: of what it is made
+        from, nothing is known here."""
+        return name not in self._made and self._is_put_into_state({f"{self._run}.state"}, name)
 
     # -- before the loop
 
@@ -222,6 +277,9 @@ class _Finder:
             if any(value is not None and name_of(value) == f"{self._run}.state"
                    for value in made.values)
         }  # fmt: skip
+        return self._is_put_into_state(states, name)
+
+    def _is_put_into_state(self, states: set[str], name: str) -> bool:
         for node in ast.walk(ast.Module([self._loop, *self._turn.helpers], [])):
             match node:
                 case ast.Assign(targets=targets, value=value):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Collection
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from recovery._errors import RecoveryError
@@ -14,6 +16,7 @@ from recovery._run_state import RunState
 from recovery._where import call_site, is_over, present
 
 if TYPE_CHECKING:
+    from recovery._changed_locals import LocalsBefore
     from recovery._core import RunCore
     from recovery._history import History
 
@@ -47,6 +50,7 @@ class Loop:
         # Keys of the state that were there when a loop was entered, and need not be now.
         self._known: Collection[str] | None = ()
         self._warned: set[str] = set()
+        self._locals: LocalsBefore | None = None  # until the first checkpoint
         self.state = RunState(self._warn_of_state)
         self.messages = Messages(run.conversation.record)
         if restored is not None:
@@ -55,6 +59,23 @@ class Loop:
             self.messages.restore(restored.messages, restored.refs)
             self.messages.is_past = True
             restored.forget()
+
+    def claim(self, frame: FrameType) -> None:
+        """Somebody (``frame``) asks for the loop of steps. There is one in a run, for a checkpoint
+        must know where to go on."""
+        if self.entered:
+            raise RecoveryError("run.steps() was called before: a run has one loop of steps")
+        settings = self._run.settings
+        if settings.check_locals and settings.checkpoint_every_n is not None:
+            from recovery._changed_locals import LocalsBefore  # noqa: PLC0415 - not in every run
+
+            self._locals = LocalsBefore.of(self._run, frame)
+
+    def checkpointed(self) -> None:
+        """A checkpoint was taken."""
+        if self._locals is not None:
+            seen, self._locals = self._locals, None
+            seen.look_again(self._run, sys._getframe(1))
 
     def enter(self) -> None:
         """The loop begins: from here on changes are made."""

@@ -21,13 +21,18 @@ from recovery._code import codes_in, named_in, reached
 
 _logger = logging.getLogger("recovery")
 
-FUNCTIONS_MAX, SHOWN_MAX = 100, 5
+FUNCTIONS_MAX, SHOWN_MAX, DEPTH_MAX = 100, 5, 4
 _LIBRARIES = {"asyncio", "anyio"}
 _BESIDE = {"create_task", "gather", "TaskGroup", "create_task_group", "ensure_future", "start_soon",
            "as_completed"}  # fmt: skip
 _CLOCKS = {"timeout", "timeout_at", "wait_for", "move_on_after", "move_on_at", "fail_after",
            "fail_at"}  # fmt: skip
-_TELLING = _CLOCKS | {"wait", "sleep"}
+_TELLING = _CLOCKS | {"wait", "sleep", "as_completed"}
+_TASKS = {"create_task", "ensure_future", "Task", "submit", "run_in_executor", "wrap_future",
+          "run_coroutine_threadsafe"}  # fmt: skip
+_GATES = {"Semaphore", "BoundedSemaphore", "Lock", "Condition", "Queue", "LifoQueue",
+          "PriorityQueue", "CapacityLimiter"}  # fmt: skip
+_COPIES = {"list", "tuple", "set", "frozenset"}
 _QUEUES = {"append", "appendleft", "extend", "insert", "put", "put_nowait", "send", "send_nowait",
            "set_result", "set_exception"}  # fmt: skip
 _LOOPS = (ast.While, ast.For, ast.AsyncFor)
@@ -43,6 +48,10 @@ _SHARED = ("asyncio.sleep in a task, before `{}`: which of the tasks comes first
            "`run.sleep(...)` is, and so is the order of calls")  # fmt: skip
 _GATE = ("asyncio.sleep before `async with`: who is let in first is not recorded; enter first, or "
          "use `run.sleep(...)`")  # fmt: skip
+
+_STARTED = ("asyncio.as_completed starts coroutines in the order of a set, another one in each "
+            "process, and so they come to the lock, semaphore or queue; make them tasks first: "
+            "`[asyncio.create_task(one) for one in ...]`")  # fmt: skip
 
 _told: set[CodeType] = set()  # agent functions of this process that were looked at
 
@@ -86,6 +95,8 @@ def races_of(agent_fn: Callable[..., Any]) -> list[Race]:
     found = {race for one in known for race in one.races(bool(used & _BESIDE))}
     tasks = {name for one in known for name in one.tasks()}
     found |= {race for one in known for race in one.late_sleeps(tasks, "as_completed" in used)}
+    if "as_completed" in used and any(one.has_gate() for one in known):
+        found |= {race for one in known for race in one.started_in_any_order()}
     return sorted(found, key=lambda race: (race.file, race.line))
 
 
@@ -182,6 +193,54 @@ class _Source:
                 is_own = isinstance(root, ast.Name) and root.id in own - shared
                 return "" if is_own else ast.unparse(node.func)
         return ""
+
+    def has_gate(self) -> bool:
+        """Whether tasks wait for one another here: who comes first goes first."""
+        return any(
+            _last_name(node) in _GATES if isinstance(node, ast.Call) else
+            isinstance(node, ast.AsyncWith) and any(
+                isinstance(item.context_expr, ast.Name | ast.Attribute) for item in node.items)
+            for node in ast.walk(self.tree)
+        )  # fmt: skip
+
+    def started_in_any_order(self) -> Iterator[Race]:
+        """``asyncio.as_completed`` of coroutines, which are no tasks yet."""
+        for call in _calls(self.tree):
+            is_it = _last_name(call) == "as_completed" and self._is_of_a_library(call.func)
+            if is_it and call.args and self._are_coroutines(call.args[0]):
+                yield self._race(call, _STARTED)
+
+    def _are_coroutines(self, value: ast.expr, depth: int = 0) -> bool:
+        match value:
+            case ast.ListComp(elt=one) | ast.SetComp(elt=one) | ast.GeneratorExp(elt=one):
+                return self._is_coroutine(one, depth)
+            case ast.List(elts=some) | ast.Tuple(elts=some) | ast.Set(elts=some):
+                return any(self._is_coroutine(one, depth) for one in some)
+            case ast.Starred(value=one):
+                return self._are_coroutines(one, depth)
+            case ast.Call(func=ast.Name(id="map"), args=[made, *_]):
+                return _last_name(made) not in _TASKS
+            case ast.Call(func=ast.Name(id=name), args=[one]) if name in _COPIES:
+                return self._are_coroutines(one, depth)
+            case ast.Name(id=name) if depth < DEPTH_MAX:
+                return any(self._are_coroutines(one, depth + 1) for one in self._values(name))
+        return False
+
+    def _is_coroutine(self, value: ast.expr, depth: int) -> bool:
+        if isinstance(value, ast.Starred):
+            return self._are_coroutines(value.value, depth)
+        return isinstance(value, ast.Call) and _last_name(value) not in _TASKS
+
+    def _values(self, name: str) -> Iterator[ast.expr]:
+        """What a variable is made of, as lists."""
+        for node in ast.walk(self.tree):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
+                    yield value
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=target), attr="append"), args=[one]
+                ) if target == name:
+                    yield ast.List([one])
 
     def _makes_calls(self, function: ast.AsyncFunctionDef) -> bool:
         """Whether it is about a run: one that only computes does not matter."""

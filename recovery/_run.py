@@ -344,7 +344,7 @@ class Run(Drivers):
         after a crash the agent function is called again with these, and the loop goes on behind the
         last checkpoint. Local variables are fresh then, unless ``checkpoint_every_n`` is None.
         """
-        self.claim_steps()
+        self.loop.claim(sys._getframe(1))
         return Steps(self)
 
 
@@ -471,5 +471,5 @@ class SyncRun(Drivers):
 
     def steps(self) -> Iterator[int]:
         """The steps of the run, numbered from 1, without end; see ``Run.steps``."""
-        self.claim_steps()
+        self.loop.claim(sys._getframe(1))
         return SyncSteps(self)

@@ -9,6 +9,7 @@ from dataclasses import field
 from eventlog._dataclass import dataclass
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+Loop = ast.For | ast.AsyncFor | ast.While
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Of lists, dicts, sets, deques: what changes them in place.
@@ -76,16 +77,18 @@ class Turn:
     ``after``: what is looked at behind the loop, which is come to by ``break``.
     """
 
-    def __init__(
-        self, loop: ast.For | ast.AsyncFor, functions: dict[str, FunctionNode], after: set[str]
-    ) -> None:
+    def __init__(self, loop: Loop, functions: dict[str, FunctionNode], after: set[str]) -> None:
         self.changes: dict[str, Change] = {}
         self.read: set[str] = set()
         self.helpers: list[FunctionNode] = []
         self._functions, self._after = functions, after
         self._breaks: list[list[Fresh]] = []  # of the loops inside
         fresh: set[str] = set()
-        self._assign(loop.target, None, fresh)
+        if isinstance(loop, ast.While):  # which may end by itself, and so be left
+            self._look(loop.test, fresh)
+            self.read |= set() if isinstance(loop.test, ast.Constant) else after
+        else:
+            self._assign(loop.target, None, fresh)
         self._block(loop.body, fresh)
 
     # -- statements
@@ -183,9 +186,7 @@ class Turn:
                 self._look(node, fresh)
                 return fresh
 
-    def _inner(
-        self, node: ast.For | ast.AsyncFor | ast.While, inside: set[str], ended: Fresh
-    ) -> Fresh:
+    def _inner(self, node: Loop, inside: set[str], ended: Fresh) -> Fresh:
         """A loop inside; ``ended``: what is fresh when it ends by itself, None if it never does."""
         self._breaks.append([])
         self._block(node.body, inside)

@@ -340,7 +340,7 @@ def test_races_in_the_source_are_found() -> None:
 
         queue: asyncio.Queue[str] = asyncio.Queue()
         await asyncio.gather(*map(telling, "abc"))
-        for one in asyncio.as_completed([late("d"), early("e")]):
+        for one in asyncio.as_completed([late("d"), early("e")]):  # coroutines
             await one
 
     lines = Path(__file__).read_text().splitlines()
@@ -354,5 +354,6 @@ def test_races_in_the_source_are_found() -> None:
         "an order",
         "a shared list",
         "a queue",
+        "coroutines",
     ]
     assert "run.wait" in said[0][1] and "timeout_s" in said[1][1] and "run.sleep" in said[2][1]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from recovery import CheckpointStore, NotAwaitedError, RecoverableAgent, Run, SyncRun, tool
+from recovery._races import races_of
 from tests.contract.concurrency import SHAPES, sweep
 from tests.unit.lives import executed, run, run_sync, send
 
@@ -162,6 +163,73 @@ def test_a_recovery_that_waits_for_a_sleep_of_the_agent_says_so(
                 if text.endswith("# the sleep"))  # fmt: skip
     assert f"{__file__}:{line}." in said
     assert "run.sleep" in said
+
+
+# -- coroutines that asyncio starts in the order of a set
+
+
+async def in_a_list(run: Run) -> None:
+    gate = asyncio.Lock()
+
+    async def one(number: int) -> None:
+        async with gate:
+            await run.call(send, str(number))
+
+    for each in asyncio.as_completed([one(number) for number in range(3)]):
+        await each
+
+
+async def by_map(run: Run) -> None:
+    todo: asyncio.Queue[int] = asyncio.Queue()
+
+    async def one(number: int) -> None:
+        await run.call(send, await todo.get())
+
+    for each in asyncio.as_completed(map(one, range(3))):
+        await each
+
+
+async def by_a_name(run: Run) -> None:
+    gate = asyncio.Semaphore(2)
+
+    async def one(number: int) -> None:
+        async with gate:
+            await run.call(send, str(number))
+
+    some = []
+    for number in range(3):
+        some.append(one(number))
+    for each in asyncio.as_completed(some):
+        await each
+
+
+async def as_tasks(run: Run) -> None:
+    gate = asyncio.Semaphore(2)
+
+    async def one(number: int) -> None:
+        async with gate:
+            await run.call(send, str(number))
+
+    some = [asyncio.create_task(one(number)) for number in range(3)]
+    for each in asyncio.as_completed(some):
+        await each
+
+
+async def without_a_gate(run: Run) -> None:
+    for each in asyncio.as_completed([run.call(send, str(number)) for number in range(3)]):
+        await each
+
+
+@pytest.mark.parametrize(
+    ("agent", "named"),
+    [(in_a_list, True), (by_map, True), (by_a_name, True), (as_tasks, False),
+     (without_a_gate, False)],
+)  # fmt: skip
+def test_coroutines_that_are_started_in_any_order_are_named(agent: Any, named: bool) -> None:
+    lines = Path(__file__).read_text().splitlines()
+    found = races_of(agent)
+    assert ["asyncio.as_completed" in lines[race.line - 1] for race in found] == [True] * named
+    assert all("asyncio.create_task" in str(race) for race in found)
 
 
 # -- what nobody awaits

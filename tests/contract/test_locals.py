@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import csv
 import functools
+import gc
+import heapq
+import io
+import itertools
 import logging
+import queue
+import random
 import re
 import textwrap
+import threading
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +83,15 @@ LOST = {
         "reply = None", "if step > 1:\n    reply = await run.call(ask)\nprint(reply)", "", "reply"),
     "the loop's iterator has a name": (
         "n = 0\nsteps = run.steps()", "n += 1\nprint(n)", "", "n"),
+    "the steps are taken one by one": (
+        "n = 0\nit = aiter(run.steps())", "",
+        "while True:\n    step = await anext(it)\n    n += 1\n    if n > 3: return n", "n"),
+    "what is gone through beside the steps": (
+        "", "", "for item, step in zip(run.task, run.steps()): await run.call(ask, item)",
+        "zip(run.task, run.steps())"),
+    "the steps, counted": (
+        "", "", "for i, step in enumerate(run.steps()): await run.call(ask, i)",
+        "enumerate(run.steps())"),
 }  # fmt: skip
 KEPT = {
     "what is in the state is changed in place": (
@@ -115,6 +134,9 @@ KEPT = {
     "a helper's own": (
         "x = []\ndef work():\n    x = []\n    x.append(1)\n    return x", "print(work())", ""),
     "what the run itself gives": ("", "text = ''\ntext += 'x'\nprint(text)", ""),
+    "what is left, beside the steps": (
+        "", "", "left = [x for x in run.task if x not in run.state]\n"
+        "for x, step in zip(left, run.steps()): run.state[x] = await run.call(ask, x)"),
     "an exception's name": (
         "error = None", "try:\n    x = await run.call(ask)\nexcept Exception as e:\n    print(e)",
         ""),
@@ -123,8 +145,9 @@ KEPT = {
 
 def program(before: str, inside: str, after: str, plain: bool = False) -> str:
     lines = ["async def agent(self, run):", *textwrap.indent(before, "    ").splitlines()]
-    lines.append("    async for step in run.steps():")
-    lines += textwrap.indent(inside, "        ").splitlines()
+    if inside:
+        lines.append("    async for step in run.steps():")
+        lines += textwrap.indent(inside, "        ").splitlines()
     lines += textwrap.indent(after, "    ").splitlines()
     text = "\n".join(lines)
     return re.sub(r"\b(async|await) ", "", text) if plain else text
@@ -146,7 +169,7 @@ def test_what_is_lost_is_named(
 ) -> None:
     assert set(names_in(program(before, inside, after, plain))) >= {names}
     renamed = program(before, inside, after, plain).replace("run", "ctx")
-    assert set(names_in(renamed, "ctx")) >= {names}
+    assert set(names_in(renamed, "ctx")) >= {names.replace("run", "ctx")}
 
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
@@ -270,6 +293,289 @@ def test_it_is_said_once_and_with_the_ways_out(caplog: pytest.LogCaptureFixture)
     for word in ("run.state", "checkpoint_every_n=None", "check_locals=False"):
         assert word in said
     assert lives(agent, caplog) == []  # it was said
+
+
+# -- what the source does not show: seen when the first checkpoint is taken
+
+
+crashes: list[int] = []
+paid: list[Any] = []
+
+
+def end(step: int) -> None:
+    if step in crashes:
+        crashes.remove(step)
+        raise ConnectionError
+
+
+@tool
+def pay(order: Any) -> None:
+    paid.append(order)
+
+
+def used_up(run: Any, order: Any, step: int) -> bool:
+    if order is not None and step < 5:
+        end(step)
+        pay(order)
+        return False
+    return True
+
+
+def an_iterator(run: Any) -> None:
+    orders = iter(run.task)
+    for step in run.steps():
+        if used_up(run, next(orders, None), step):
+            return
+
+
+def a_generator(run: Any) -> None:
+    orders = (one for one in enumerate(run.task))
+    next(orders)
+    for step in run.steps():
+        if used_up(run, next(orders, None), step):
+            return
+
+
+def an_endless_count(run: Any) -> None:
+    orders = itertools.count(1)
+    for step in run.steps():
+        if used_up(run, next(orders), step):
+            return
+
+
+def a_chain(run: Any) -> None:
+    orders = itertools.chain(zip(run.task, "ab", strict=False), enumerate("cd"))
+    for step in run.steps():
+        if used_up(run, next(orders, None), step):
+            return
+
+
+def a_heap(run: Any) -> None:
+    orders = list(run.task)
+    heapq.heapify(orders)
+    for step in run.steps():
+        if used_up(run, heapq.heappop(orders) if orders else None, step):
+            return
+
+
+def a_queue(run: Any) -> None:
+    orders: queue.Queue[Any] = queue.Queue()
+    for one in run.task:
+        orders.put(one)
+    for step in run.steps():
+        if used_up(run, None if orders.empty() else orders.get(), step):
+            return
+
+
+def a_random_generator(run: Any) -> None:
+    orders = random.Random(1)
+    for step in run.steps():
+        if used_up(run, orders.randint(1, 1 << 30), step):
+            return
+
+
+def a_file(run: Any) -> None:
+    orders = csv.reader(io.StringIO("1\n2\n3\n4\n"))
+    for step in run.steps():
+        if used_up(run, next(orders, None), step):
+            return
+
+
+@dataclass(slots=True)
+class Cart:
+    count: int = 0
+    items: list[int] = field(default_factory=list)
+
+    def add(self) -> int:
+        self.items.append(0)
+        return len(self.items)
+
+
+def an_attribute(run: Any) -> None:
+    orders = Cart()
+    for step in run.steps():
+        orders.count += 1
+        if used_up(run, orders.count, step):
+            return
+
+
+def a_list_in_an_object(run: Any) -> None:
+    orders = Cart()
+    for step in run.steps():
+        if used_up(run, orders.add(), step):
+            return
+
+
+def a_list_inside_a_list(run: Any) -> None:
+    orders: list[list[int]] = [[] for _ in "ab"]
+    for step in run.steps():
+        fill(orders[0])
+        if used_up(run, len(orders[0]), step):
+            return
+
+
+def a_list_that_a_helper_fills(run: Any) -> None:
+    orders: list[int] = []
+    for step in run.steps():
+        fill(orders)
+        if used_up(run, len(orders), step):
+            return
+
+
+def what_a_helper_is_given(run: Any) -> None:
+    def work(orders: list[Any]) -> None:
+        for step in run.steps():
+            if used_up(run, orders.pop() if orders else None, step):
+                return
+
+    work(list(run.task))
+
+
+class Shop:
+    def __init__(self) -> None:
+        self.orders = 0
+
+    def __call__(self, run: Any) -> None:
+        for step in run.steps():
+            self.orders += 1
+            if used_up(run, self.orders, step):
+                return
+
+
+def fill(some: list[int]) -> None:
+    some.append(0)
+
+
+SEEN = [
+    an_iterator, a_generator, an_endless_count, a_chain, a_heap, a_queue, a_random_generator,
+    a_file, an_attribute, a_list_in_an_object, a_list_inside_a_list, a_list_that_a_helper_fills,
+    what_a_helper_is_given, Shop,
+]  # fmt: skip
+
+
+def life(make: Callable[[], Any], *steps: int, every: int = 1) -> list[Any]:
+    """What an agent pays in a run that crashes in these steps."""
+    paid.clear()
+    crashes[:] = steps
+    store, task = CheckpointStore(MemoryStore()), [10, 20, 30, 40]
+    while True:  # each life in a process of its own, as far as the agent is concerned
+        agent = RecoverableAgent(make(), store, every, max_recoveries=0)
+        try:
+            agent.run_with_recovery_sync(task, "run")
+        except ConnectionError:
+            continue
+        return list(paid)
+
+
+@pytest.mark.parametrize("agent", SEEN, ids=lambda one: one.__name__)
+def test_what_is_changed_in_place_is_named_at_the_first_checkpoint(
+    agent: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = agent if agent is Shop else lambda: agent
+    with caplog.at_level(logging.WARNING, "recovery"):
+        whole = life(make)
+        assert life(make, 3) != whole  # it is lost indeed
+    said = [one.getMessage() for one in caplog.records if " loses " in one.message]
+    assert len(said) == 1, said
+    name = {"an_attribute": "orders.count", "a_list_in_an_object": "orders.items",
+            "Shop": "self.orders"}.get(agent.__name__, "orders")  # fmt: skip
+    assert f"local variable {name!r} (made before the loop of line" in said[0]
+    line = int(said[0].partition("of line ")[2].partition(",")[0])
+    assert "for step in run.steps()" in Path(__file__).read_text().splitlines()[line - 1]
+    for word in ("run.state", "checkpoint_every_n=None", "check_locals=False"):
+        assert word in said[0]
+
+
+class Strict:
+    """An object of the user's whose methods are not to be called."""
+
+    def __init__(self) -> None:
+        self.connection: Any = None
+        self.name = "strict"
+
+    def refuse(self, *args: Any) -> Any:
+        raise AssertionError("code of the user was run")
+
+    __eq__ = __len__ = __iter__ = __repr__ = __reduce__ = __hash__ = __bool__ = refuse
+    __getattr__ = refuse
+
+    @functools.cached_property
+    def answer(self) -> int:
+        return 42
+
+
+class Saved:
+    def __init__(self, done: list[Any]) -> None:
+        self.done = done
+
+
+def fresh(some: list[Any]) -> None:
+    some[0] = object()
+
+
+def careful(run: Any) -> Any:
+    done = Saved(run.state.setdefault("done", []))
+    alias = run.state.setdefault("deep", {"list": []})["list"]
+    known, strict, rows = [object()], Strict(), iter(run.task)
+    first, note, scratch = list(rows), list[Any](), list[Any]()
+    logger, lock, cache = logging.getLogger("shop"), threading.Lock(), functools.cache(len)
+    for step in run.steps():
+        fill(done.done)
+        fill(alias)
+        strict.connection = strict.connection or object()
+        fresh(known)
+        note.append(step)
+        scratch.clear()
+        fill(scratch)
+        with lock:
+            logger.debug("%s %s", cache("text"), strict.answer)
+        if step == 4:
+            return [len(first), next(rows, 0), bool(known), scratch, len(done.done), len(alias)]
+
+
+def test_what_is_kept_or_not_looked_at_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "recovery"):
+        agent = RecoverableAgent(careful, CheckpointStore(MemoryStore()), 1)
+        found = agent.run_with_recovery_sync([10, 20], "run")["result"]
+    assert found == [2, 0, True, [0], 4, 4]
+    assert not caplog.records
+    for options in ({"check_locals": False}, {"checkpoint_every_n": None}):
+
+        def unseen(run: Any) -> Any:
+            orders = iter(range(9))
+            return next(step for step in run.steps() if next(orders) > 4)
+
+        agent = RecoverableAgent(unseen, CheckpointStore(MemoryStore()), **options)
+        assert agent.run_with_recovery_sync("task", "run")["result"] == 6
+        assert not caplog.records
+
+
+def test_nothing_is_kept_alive_for_it() -> None:
+    class Large(list[int]):
+        pass
+
+    runs, freed = [], []
+
+    def agent(run: Any) -> None:
+        large = Large()
+        seen = weakref.ref(large)
+        runs.append(weakref.ref(run))
+        for step in run.steps():
+            if step == 1:
+                del large
+            if step == 4:
+                freed.append(seen() is None)
+                return
+
+    gc.collect()
+    gc.disable()
+    try:
+        for every in (2, 9):  # with a checkpoint, and without
+            store = CheckpointStore(MemoryStore())
+            RecoverableAgent(agent, store, every).run_with_recovery_sync("task", "run")
+    finally:
+        gc.enable()
+    assert freed == [True, False]
 
 
 # -- without checkpoints
