@@ -430,6 +430,17 @@ def test_a_child_that_sleeps_by_itself_gets_to_its_end_before_its_parent_parks()
     assert executed == {"slept": 1}
 
 
+def test_the_end_of_another_run_is_an_error_of_the_child_like_any() -> None:
+    async def asks_another(run: Run) -> None:
+        raise RunFailedError("another", ("OSError", "gone", ""), 0)
+
+    async def agent(run: Run) -> None:
+        await run.child(asks_another, "a")
+
+    with pytest.raises(ChildParkedError, match="'another' failed"):
+        run(agent, CheckpointStore(), max_recoveries=0)
+
+
 def test_a_parked_plain_child_parks_its_plain_parent() -> None:
     broken = True
 
