@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from recovery._tool import function_name
+from recovery._tool import ToolSpec, function_name, is_generator
 
 
 def check_agent(agent_fn: Any) -> None:
@@ -17,6 +17,17 @@ def check_agent(agent_fn: Any) -> None:
         raise TypeError(f"agent_fn is a function of a run: write {name}, not {name}(...)")
     if not callable(agent_fn):
         raise TypeError(f"agent_fn is a function of a run, not {agent_fn!r:.80}")
+    name = function_name(agent_fn)
+    if isinstance(getattr(agent_fn, "tool_spec", None), ToolSpec):
+        raise TypeError(
+            f"the agent function {name} is decorated with @tool: remove @tool there. It is for the "
+            "functions that an agent calls; what the agent itself does is recorded anyway"
+        )
+    if is_generator(agent_fn):
+        raise TypeError(
+            f"the agent function {name} has a `yield`, so calling it runs none of its code: write "
+            f"`return` in its place. What it did so far is told by on_event= and recovery.events"
+        )
     try:
         signature = inspect.signature(agent_fn)
     except (TypeError, ValueError):  # of builtin functions nothing is known
@@ -27,7 +38,7 @@ def check_agent(agent_fn: Any) -> None:
         what = f"({', '.join(signature.parameters)})" if signature.parameters else "none"
         raise TypeError(
             f"the agent function is called with the run alone, as in `def agent(run)`, and the "
-            f"parameters of {function_name(agent_fn)} are {what}. What else it needs: the task is "
+            f"parameters of {name} are {what}. What else it needs: the task is "
             "run.task, and functools.partial(agent, client=...) gives it more"
         ) from None
 

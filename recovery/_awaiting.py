@@ -32,6 +32,8 @@ class Unawaited:
         """A coroutine that says ``started(token)`` first thing, made by the code of this frame."""
         task = _task()
         place = what, frame.f_code, frame.f_lineno
+        # Whoever shows it names the call: an error, or Python's warning.
+        coroutine.__qualname__ = what  # type: ignore[attr-defined]
         self._made[token] = (
             ref(coroutine, lambda _: self._gone(token)), None if task is None else ref(task), place
         )  # fmt: skip

@@ -293,16 +293,33 @@ def _refuse(where: _Where, why: str) -> NoReturn:
     raise RefusedValueError(_path(where), why) from None
 
 
+# What has one of these is a lock, a file, a socket, a client, ...
+_OF_THE_PROCESS = ("acquire", "fileno", "close", "aclose", "__enter__", "__aenter__")
+_ELSEWHERE = (
+    "is made in the agent function or in the module, or bound by functools.partial(agent, ...)"
+)
+
+
 def _why(part: Any) -> str:
     kind = type(part)
     text = f"{kind_name(part)} cannot be carried"
+    if hasattr(kind, "__await__"):
+        name = getattr(part, "__qualname__", kind.__name__)
+        if "(" not in name and hasattr(part, "__name__"):
+            name = f"{part.__name__}(...)"
+        return f"it was not awaited. Write `await {name}`; what that gives is recorded"
     if is_dataclass(kind) or isinstance(part, enum.Enum) or hasattr(kind, "model_fields") or (
         isinstance(part, tuple) and hasattr(kind, "_fields")
     ):  # fmt: skip
         return f"{text} before it is registered: recovery.register({kind.__qualname__})"
     if isinstance(part, type) or kind.__module__ in ("builtins", "msgpack", "msgpack.ext"):
         return text
-    return f"{text}; recovery.register({kind.__qualname__}, encode=..., decode=...) lets it be"
+    if any(hasattr(kind, name) for name in _OF_THE_PROCESS):
+        return f"{text}: it belongs to this process, and what is recorded is data. It {_ELSEWHERE}"
+    return (
+        f"{text}; recovery.register({kind.__qualname__}, encode=..., decode=...) lets it be, if it "
+        f"is data. What belongs to the process, such as a client, {_ELSEWHERE}"
+    )
 
 
 # -- reading

@@ -319,13 +319,11 @@ class UnrecordedResultError(RecoveryError):
         self.run_id, (self.tool, self.lsn), self.shown = run_id, call, shown
         self.path, self.reason = refused
         where = f"call {self.lsn}, {self.tool}," if self.lsn else "the agent function"
-        named = "tool" if self.lsn else "agent function"
         super().__init__(
             f"run {run_id!r} has stopped: {where} returned what cannot be recorded.\n"
             f"  {self.path}: {self.reason}\n  returned: {shown}\n"
-            "Nothing that was recorded is lost, and the agent has not seen this value. To have it "
-            "recorded, name its type in the return annotation of the "
-            f"{named}, or recovery.register the type, or return plain data.\n{then}"
+            "Nothing that was recorded is lost, and the agent has not seen this value. "
+            f"{then}"
         )
 
 

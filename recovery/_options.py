@@ -5,7 +5,8 @@ What is raised says which option of which function it is, what was given and wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import inspect
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 # What other libraries call them, or an earlier guess did.
@@ -92,6 +93,26 @@ def check_callable(option: str, value: object, what: str) -> None:
     """TypeError for what is no function."""
     if not callable(value):
         raise TypeError(f"{option} is {what}, not {_shown(value)}")
+
+
+def check_takes(
+    option: str, function: Callable[..., Any], names: Sequence[str], of: Sequence[str] = ()
+) -> None:
+    """TypeError for a function that cannot be called with these parameters: the first by position,
+    those in ``of`` by name."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of builtin functions nothing is known
+        return
+    try:
+        signature.bind(*names, **dict.fromkeys(of))
+    except TypeError:
+        wanted = ", ".join((*names, *(["*", *of] if of else ())))
+        has = ", ".join(map(str, signature.parameters.values())) or "none"
+        name = getattr(function, "__name__", type(function).__name__)
+        raise TypeError(
+            f"{option} is a function of ({wanted}), and the parameters of {name} are: {has}"
+        ) from None
 
 
 def check_errors(option: str, value: object) -> tuple[type[Exception], ...]:

@@ -47,6 +47,16 @@ def finish(run: RunCore, result: Any) -> RunFinished:
         run.stop(_error(run, ("", 0), RefusedValueError(path, exc.reason), result, then))
 
 
+def _way_out(call: tuple[str, int], refused: RefusedValueError) -> str:
+    named = "tool" if call[1] else "agent function"
+    if "cannot be carried" in refused.reason:
+        return (
+            f"To have it recorded, name its type in the return annotation of the {named}, or "
+            "recovery.register the type, or return plain data."
+        )
+    return f"Correct the {named}."
+
+
 def _error(
     run: RunCore, call: tuple[str, int], refused: RefusedValueError, value: Any, then: str
 ) -> UnrecordedResultError:
@@ -56,6 +66,8 @@ def _error(
     if len(shown) > SHOWN_SIZE:
         shown = f"{shown[: SHOWN_SIZE // 2]} ... {shown[-SHOWN_SIZE // 2 :]}"
     parts = scrub(refused.value_path), scrub(refused.reason)
-    error = UnrecordedResultError(run.run_id, call, parts, shown, then)
+    error = UnrecordedResultError(
+        run.run_id, call, parts, shown, f"{_way_out(call, refused)}\n{then}"
+    )
     error.__cause__ = refused
     return error

@@ -8,7 +8,7 @@ from typing import Any, Self
 from eventlog._dataclass import dataclass
 from eventlog._errors import RefusedValueError
 from recovery._errors import PermanentError
-from recovery._options import check_count, check_errors, check_names, check_seconds
+from recovery._options import check_count, check_errors, check_names, check_seconds, check_takes
 
 Errors = type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool]
 
@@ -40,7 +40,9 @@ class Retry:
 
     def __post_init__(self) -> None:
         check_count("Retry(attempts=)", self.attempts)
-        if not callable(self.delay_s):
+        if callable(self.delay_s):
+            check_takes("Retry(delay_s=)", self.delay_s, ("error", "failed_attempt"))
+        else:
             check_seconds("Retry(delay_s=)", self.delay_s, none=False, above=False)
         for name in ("factor", "max_delay_s", "jitter"):
             unit = "seconds" if name == "max_delay_s" else "times"
@@ -50,6 +52,8 @@ class Retry:
             raise ValueError(f"Retry(jitter=) is the part of a delay, up to 1, not {self.jitter}")
         if isinstance(self.on, type) or not callable(self.on):
             object.__setattr__(self, "on", check_errors("Retry(on=)", self.on))
+        else:
+            check_takes("Retry(on=)", self.on, ("error",))
 
     @classmethod
     def of(cls, given: object) -> Retry | None:

@@ -59,6 +59,8 @@ class RunState(dict[str, Any]):
     # -- the methods of dict that change it
 
     def __setitem__(self, key: str, value: Any) -> None:
+        if type(key) is not str or not key.isascii():
+            _check_key(key)
         if self._makes(key):
             if type(value) not in _PLAIN:
                 _check_carried(key, value)
@@ -117,6 +119,13 @@ class RunState(dict[str, Any]):
 
     def __reduce__(self) -> Any:
         return dict, (dict(self),)
+
+
+def _check_key(key: object) -> None:
+    """RefusedValueError for what no checkpoint can have as a key."""
+    from recovery._state import pack_key  # noqa: PLC0415 - which knows of this module
+
+    pack_key(key)
 
 
 def _check_carried(key: str, value: Any) -> None:

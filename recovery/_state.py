@@ -22,7 +22,11 @@ def pack_key(key: Any) -> bytes:
             return bytes(msgpack.packb(key))
     except UnicodeEncodeError:
         pass
-    raise RefusedValueError(f"state[{key!r}]", "keys of a state are str, of what UTF-8 can hold")
+    raise RefusedValueError(
+        f"state[{key!r:.60}]", "keys of a state are str, of what UTF-8 can hold. Write "
+        f"state[{str(key)!a:.60}], or keep a dict with such keys in it: state['by_key'] = "
+        f"{{{key!a:.60}: ...}}"
+    )  # fmt: skip
 
 
 def pack_state(state: Mapping[str, Any]) -> dict[str, Packed]:

@@ -26,7 +26,7 @@ from recovery._options import check_names
 from recovery._redact import check_parameters
 from recovery._retry import Retry
 from recovery._shorten import shorten
-from recovery._tool_options import checked
+from recovery._tool_options import check_identity, checked
 from recovery._usage import Usage
 
 if TYPE_CHECKING:
@@ -300,6 +300,8 @@ def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
         raise TypeError("needs_approval= is a plain function of the Call, not an async one")
     if is_async(given.get("identity", bool)):
         raise TypeError("identity= is a plain function of the arguments, not an async one")
+    if callable(given.get("identity")):
+        check_identity(given["name"], given["identity"], _inside(spec.function))
     for option in ("redact", "identity"):
         names = given.get(option)
         if names is not None and not (option == "identity" and callable(names)):

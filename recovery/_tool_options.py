@@ -2,11 +2,54 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 from recovery._keys import UNDO_CALL, UNDO_PREFIX
-from recovery._options import check_callable, check_errors, check_one_of, check_seconds
+from recovery._options import (
+    check_callable,
+    check_errors,
+    check_one_of,
+    check_seconds,
+    check_takes,
+)
 from recovery._retry import Retry
+
+# What functions that are options are called with.
+_PARAMETERS = {
+    "reconcile": ("call",),
+    "undo": ("call", "outcome"),
+    "usage": ("result",),
+    "combine": ("chunks",),
+    "split": ("value",),
+    "needs_approval": ("call",),
+}
+
+
+def _check_functions(name: str, given: dict[str, Any]) -> None:
+    """The options of tool ``name`` that are functions, and what they are called with."""
+    for option, parameters in _PARAMETERS.items():
+        function, what = given.get(option), "a function"
+        if option == "needs_approval":
+            function, what = given.get(option, False), "True, False or a function of the Call"
+            if type(function) is bool:
+                continue
+        elif function is None:
+            continue
+        check_callable(option, function, what)
+        check_takes(f"{option}= of {name}", function, parameters)
+
+
+def check_identity(name: str, identity: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """TypeError for an ``identity=`` that does not take what the function of a tool takes."""
+    try:
+        held = inspect.signature(getattr(function, "__func__", function)).parameters.values()
+    except (TypeError, ValueError):  # of builtin functions nothing is known
+        return
+    first = [one.name for one in held if one.kind <= one.POSITIONAL_OR_KEYWORD]
+    others = [one.name for one in held if one.kind is one.KEYWORD_ONLY]
+    check_takes(f"identity= of {name}", identity, first, others)
 
 
 def check_policy(policy: object) -> None:
@@ -31,16 +74,9 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
         check_seconds(option, given.get(option))
     if given.get("on_timeout") is not None:
         check_one_of("on_timeout", given["on_timeout"], ("in_doubt", "fail"))
-    for option in ("reconcile", "undo", "usage", "combine", "split"):
-        if given.get(option) is not None:
-            check_callable(option, given[option], "a function")
+    _check_functions(name, given)
     if (given.get("combine") is None) != (given.get("split") is None):
         raise ValueError("combine= and split= go together: a replayed stream has chunks again")
-    approval = given.get("needs_approval", False)
-    if not callable(approval) and type(approval) is not bool:
-        raise TypeError(
-            f"needs_approval is True, False or a function of the Call, not {approval!r:.80}"
-        )
     if "retry" in given:
         given["retry"] = Retry.of(given["retry"])
     if "raises" in given:

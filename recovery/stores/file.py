@@ -46,4 +46,9 @@ class FileStore(LogStore):
         root = os.path.join(os.getcwd(), root)
         if ".." not in root.split(os.sep):  # which may lead somewhere else, behind a link
             root = os.path.normpath(root)
+        if os.path.isfile(root):
+            raise NotADirectoryError(
+                f"{root} is a file. A store is a directory, in which each run has a directory of "
+                "its own. Give the path of a directory; it is made when it is first used"
+            )
         super().__init__(root, OSFiles(beneath=root), durability, encryption)

@@ -595,6 +595,7 @@ NO_CHANGE: dict[str, tuple[Callable[[Run], Any], Callable[[Run], Any]]] = {
     "keyword-only": (call(made("a, b"), 1, 2), call(made("a, *, b"), 1, b=2)),
     "not keyword-only": (call(made("a, *, b"), 1, b=2), call(made("a, b"), 1, 2)),
     "new default": (call(made("a, b"), 1, 2), call(made("a, b=2"), 1)),
+    "another default": (call(made("a, b=5"), 1), call(made("a, b=6"), 1)),
     "renamed parameter": (call(made("a, b"), 1, 2), call(made("x, y"), 1, 2)),
     "redacted": (call(made("a, b"), 1, "secret"), call(made("a, b", redact=["b"]), 1, "secret")),
     "redacted and keyword-only": (
@@ -623,6 +624,7 @@ def test_an_edit_that_says_the_same_is_no_change(edit: str) -> None:
 
 CHANGE: dict[str, tuple[Callable[[Run], Any], Callable[[Run], Any]]] = {
     "value": (call(made("a, b=5"), 1), call(made("a, b=5"), 1, 6)),
+    "what was the default": (call(made("a, b=5"), 1), call(made("a, b=6"), 1, 5)),
     "1 is not True": (call(made("a, b=1"), 1), call(made("a, b=1"), 1, True)),
     "0.0 is not -0.0": (call(made("a, b=0.0"), 1), call(made("a, b=0.0"), 1, -0.0)),
     "1 is not 1.0": (call(made("a, b=1"), 1), call(made("a, b=1"), 1, 1.0)),
