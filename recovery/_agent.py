@@ -48,7 +48,7 @@ from recovery._run import Run, SyncRun
 from recovery._settings import Options, Settings
 from recovery._stopping import Life, Lives
 from recovery._together import off_loop
-from recovery._tool import current_scope, is_async
+from recovery._tool import current_scope, is_async, runs_at_work
 from recovery._type_variables import Result
 from recovery._values import pack
 from recovery.stores.file import FileStore, default_directory
@@ -290,10 +290,12 @@ class RecoverableAgent(Generic[Result]):
             return await off_loop(effect.act) if live_runs else effect.act()
         token = current_scope.set(effect.run.scope)
         live_runs.add(effect.run)
+        runs_at_work.add(effect.run)
         try:
             return await self.agent_fn(effect.run)
         finally:
             live_runs.discard(effect.run)
+            runs_at_work.discard(effect.run)
             current_scope.reset(token)
             effect.run.left()
             await _landed(effect.run)
@@ -304,10 +306,12 @@ class RecoverableAgent(Generic[Result]):
         if isinstance(effect, _Block):
             return effect.act()
         token = current_scope.set(effect.run.scope)
+        runs_at_work.add(effect.run)
         try:
             return check_result(self.agent_fn, self.agent_fn(effect.run))
         finally:
             current_scope.reset(token)
+            runs_at_work.discard(effect.run)
             effect.run.children.end()
             deadline = time.monotonic() + LANDING_S
             while not effect.run.landed() and time.monotonic() < deadline:

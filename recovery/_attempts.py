@@ -36,6 +36,7 @@ POLL_S = 0.25  # how soon a call that waits sees that its run was stopped
 LANDING_S, LANDING_NAP_S = 30.0, 0.005
 # How much longer than the first time an agent may take to cancel a call on replay.
 LATE_S = 10.0
+_SETS = frozenset({set, frozenset})
 
 
 def attempts(
@@ -188,6 +189,10 @@ def _returned(run: RunCore, spec: ToolSpec, scope: Scope, value: Any) -> Settled
         event = CallReturned(call.lsn, _packed(spec, value), used)
     except RefusedValueError as exc:
         refuse_result(run, spec, call, exc, value)
+    if value.__class__ in _SETS:
+        from recovery._told_once import warn_of_set  # noqa: PLC0415 - rare
+
+        warn_of_set(spec.name, value)
     try:
         return Settled(run.emit(event), event)
     except RefusedValueError as exc:  # too large

@@ -206,9 +206,10 @@ def _likely(at_stake: AtStake) -> str:
         return (
             "The agent's code has not changed since. Something that is not recorded has led it "
             "elsewhere: a local variable that a checkpoint does not hold (keep it in run.state), "
-            "the order of a set from asyncio.wait (run.wait), the agent's own asyncio.sleep or "
-            "time-outs (run.sleep), or a clock, a random number, a file (run.now, run.random, a "
-            "tool).\n"
+            "the order of a set (of one from asyncio.wait: run.wait; of one that a tool returns: "
+            "sorted; of coroutines in asyncio.as_completed: create_task), the agent's own "
+            "asyncio.sleep or time-outs (run.sleep), or a clock, a random number, a file (run.now, "
+            "run.random, a tool).\n"
         )
     return ""
 

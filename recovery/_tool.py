@@ -210,6 +210,7 @@ class Scope:
 
 
 current_scope: ContextVar[Scope | None] = ContextVar("recovery_scope", default=None)
+runs_at_work: set[Any] = set()  # those of this process whose agent function is being executed
 NOWHERE = Scope(cast(Any, None), "")  # of the library's own code that is at work for many runs
 
 
@@ -366,6 +367,10 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 scope = current_scope.get()
                 if scope is None:
+                    if runs_at_work:
+                        from recovery._told_once import warn_of_thread  # noqa: PLC0415 - rare
+
+                        warn_of_thread(spec.name, function)
                     return function(*args, **kwargs)
                 return scope.run.perform_sync(spec, (args, kwargs), "")
 

@@ -7,8 +7,10 @@ import importlib.util
 import logging
 import random
 import re
+import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +232,90 @@ def test_coroutines_that_are_started_in_any_order_are_named(agent: Any, named: b
     found = races_of(agent)
     assert ["asyncio.as_completed" in lines[race.line - 1] for race in found] == [True] * named
     assert all("asyncio.create_task" in str(race) for race in found)
+
+
+# -- tools in threads of a pool, and sets that tools return
+
+
+def new_tool(name: str, function: Callable[..., Any]) -> Any:
+    """A tool of which nothing was said yet."""
+    return tool(name=f"{name} {uuid.uuid4()}", after_crash="retry")(function)
+
+
+def noted(number: int) -> str:
+    executed[str(number)] += 1
+    return f"sent {number}"
+
+
+def in_a_pool(given: Any, how: str) -> Callable[[SyncRun], Any]:
+    def agent(run: SyncRun) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            if how == "map":
+                return list(pool.map(given, [1, 2]))
+            if how == "run.call":
+                return [pool.submit(run.call, given, n).result() for n in (1, 2)]
+            if how == "__wrapped__":
+                return [pool.submit(given.__wrapped__, n).result() for n in (1, 2)]
+            return [pool.submit(copy_context().run, given, n).result() for n in (1, 2)]
+
+    return agent
+
+
+def in_an_executor(given: Any, how: str) -> Callable[[Run], Any]:
+    async def agent(run: Run) -> Any:
+        loop = asyncio.get_running_loop()
+        if how == "executor":
+            return [await loop.run_in_executor(None, given, n) for n in (1, 2)]
+        return [await asyncio.to_thread(given, n) for n in (1, 2)]
+
+    return agent
+
+
+@pytest.mark.parametrize(
+    ("how", "recorded"),
+    [("map", False), ("executor", False), ("__wrapped__", False), ("run.call", True),
+     ("copy_context", True), ("to_thread", True)],
+)  # fmt: skip
+def test_a_tool_in_a_thread_without_the_run_is_named(
+    how: str, recorded: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = new_tool("noted", noted)
+    asynchronous = how in ("executor", "to_thread")
+    with caplog.at_level(logging.WARNING, "recovery"):
+        with ThreadPoolExecutor(1) as pool:  # no run is at work
+            assert pool.submit(given, 0).result() == "sent 0"
+        found = (
+            run(in_an_executor(given, how), CheckpointStore())
+            if asynchronous
+            else run_sync(in_a_pool(given, how), CheckpointStore())
+        )
+    assert found["result"] == ["sent 1", "sent 2"]
+    assert found["usage"].calls == 2 * recorded
+    said = [one.getMessage() for one in caplog.records if given.tool_spec.name in one.getMessage()]
+    assert len(said) == (how in ("map", "executor"))
+    for one in said:
+        assert f"{__file__}:{noted.__code__.co_firstlineno}" in one
+        assert all(way in one for way in ("asyncio.to_thread", "run.call", "copy_context().run"))
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [({"ann", "bob"}, True), (frozenset({("a", 1), ("b", 2)}), True), ({"ann"}, False),
+     ({1, 2, 3}, False), (["ann", "bob"], False)],
+)  # fmt: skip
+def test_a_set_that_a_tool_returns_is_named_once(
+    value: Any, named: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = new_tool("names", lambda: value)
+
+    def agent(run: SyncRun) -> Any:
+        return [given() == value for _ in range(2)]
+
+    with caplog.at_level(logging.WARNING, "recovery"):
+        assert run_sync(agent, CheckpointStore())["result"] == [True, True]
+    said = [one.getMessage() for one in caplog.records if "returned a set" in one.getMessage()]
+    assert len(said) == named
+    assert all("sorted(" in one for one in said)
 
 
 # -- what nobody awaits

@@ -1,0 +1,64 @@
+"""What is said of a tool once in a process: where its use makes replay impossible, or luck."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from recovery._code import is_the_users
+
+_logger = logging.getLogger("recovery")
+
+_IN_ORDER = frozenset({int, float, bool})  # the order of a set of these is the same everywhere
+_said: set[tuple[str, str]] = set()  # what was said, and of which tool
+
+
+def warn_of_set(tool: str, value: set[Any] | frozenset[Any]) -> None:
+    """A tool has returned a set: in which order code goes through it is not recorded."""
+    if len(value) < 2 or _IN_ORDER.issuperset(map(type, value)) or _is_said("set", tool):
+        return
+    _logger.warning(
+        "tool %s returned a set. Its order is another one in each process, so an agent that goes "
+        "through it does something else after a crash, and its run stops with a DivergenceError. "
+        "Go through `sorted(...)` of it, or have the tool return a list.", tool,
+    )  # fmt: skip
+
+
+def warn_of_thread(tool: str, function: Callable[..., Any]) -> None:
+    """A tool is called where there is no run, while one is at work in this process."""
+    thread = threading.current_thread()
+    if thread is threading.main_thread() or asyncio._get_running_loop() is not None:
+        return
+    if _is_said("thread", tool):
+        return
+    _logger.warning(
+        "tool %s (%s) was called in thread %r, which knows of no run: it is executed as a plain "
+        "function, is not recorded, and is executed again after a crash. Give the thread the run: "
+        "`asyncio.to_thread(%s, ...)`, `run.call(%s, ...)`, or "
+        "`pool.submit(contextvars.copy_context().run, %s, ...)`. If it is to be outside of a run, "
+        "call %s.__wrapped__.",
+        tool, _place(sys._getframe(2), function), thread.name, tool, tool, tool, tool,
+    )  # fmt: skip
+
+
+def _is_said(what: str, tool: str) -> bool:
+    if (what, tool) in _said:
+        return True
+    _said.add((what, tool))
+    return False
+
+
+def _place(frame: FrameType | None, function: Callable[..., Any]) -> str:
+    """The line of the user's that makes the call; of a pool's own thread, that of the tool."""
+    while frame is not None and not is_the_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is not None:
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else "no line"
