@@ -333,61 +333,6 @@ def test_damage_before_the_checkpoint_does_no_harm(clock: Clock) -> None:
     checkpointed(clock, check)
 
 
-# -- divergence
-
-
-def check_edited(one: Trial, edited: Program, world: World) -> str:
-    """Resume the world's run with edited code, and if it stops with the old code again."""
-    last = max((lsn for lsn, _ in events(world.disk)), default=0)
-    first = len(world.effects)
-    world.begin()
-    end = live(world, edited)
-    assert world.clock.now < 60, "the run hangs"
-    assert end.how in ("finished", "parked", "diverged"), end
-    if end.how == "diverged":
-        assert [effect for effect in world.effects[first:] if effect.lsn > last] == []
-        with noted(end.value):
-            finishes(world, one)
-        return end.how
-    if end.how == "parked":
-        end = lives(world, edited, Plan(()))
-        assert end.how in ("finished", "diverged"), end
-    made = [effect.what for effect in world.effects if effect.policy != "retry"]
-    labels = Counter(what.partition(" ")[2].removesuffix(" changed")
-                     for what in made if not what.startswith("undo-"))  # fmt: skip
-    del labels["value"]  # of all calls that take a value of the outside world
-    assert max(labels.values(), default=0) <= 1, labels
-    return end.how
-
-
-@pytest.mark.skip("its model does not know the edits that are no change any more")
-def test_edited_code_resumes_or_stops_before_it_does_harm(clock: Clock, figures: Any) -> None:
-    counts: Counter[str] = Counter()
-
-    @settings(example_settings(max_examples=scaled(60, 600)))
-    @given(programs().filter(plainly), st.sampled_from(MUTATIONS), st.integers(0, 1 << 30))
-    def check(program: Program, what: str, number: int) -> None:
-        rng = random.Random(number)
-        program = replace(distinct(program), every=rng.choice([1, 3, 9]))
-        edited = mutated(program, what, rng)
-        if edited is None:
-            return
-        if rng.random() < 0.4:  # the edit is undone
-            program, edited = edited, program
-        one = trial(clock, program)
-        point = max(rng.randrange(one.disk_calls) for _ in range(2))  # rather late than early
-        plan = Plan((("disk", point, 0),))
-        world = crashed(one, plan)
-        if world is not None:
-            with noted(plan):
-                how = check_edited(one, edited, world)
-                counts[how] += 1
-                counts[f"{what} {how}".replace(" ", "_")] += 1
-
-    check()
-    figures.add("edits of agents' code", **counts)
-
-
 # -- divergence that was accepted
 
 
