@@ -107,7 +107,7 @@ def resume(
 def until(run: RunCore, when: float) -> Generator[Nap, None, None]:
     """Wait until a time, in seconds since 1970; cut short when the run is stopped."""
     while (left := when - run.wall_clock()) > 0:
-        yield Nap(min(left, POLL_S))
+        yield Nap(min(left, POLL_S), left)
         run.check()
 
 

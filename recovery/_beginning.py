@@ -28,7 +28,7 @@ def begin(
     if history.started is None:
         check_not_begun(agent.store.backend, life.run_id, log)
         parent = life.parent.packable() if life.parent is not None else None
-        uid, rules = _new_uid(), Rules(CURRENT)
+        uid, rules = _new_uid(life.run_id), Rules(CURRENT)
         history.started = RunStarted(life.run_id, task, uid, parent, rules=rules, code=code)
         history.prologue.append(record(log, history, history.started))
     if recovering:
@@ -43,5 +43,5 @@ def begin(
     return int(recovering)
 
 
-def _new_uid() -> str:
+def _new_uid(run_id: str) -> str:
     return os.urandom(16).hex()

@@ -10,6 +10,7 @@ one that is taken up where it stopped; and a child whose log is gone is noticed.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -290,7 +291,7 @@ class Children:
         pause = POLL_S
         try:
             while True:
-                yield Nap(pause)
+                yield Nap(pause, math.inf)
                 if self._over:
                     raise asyncio.CancelledError
                 run.check()

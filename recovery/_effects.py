@@ -51,9 +51,14 @@ class TimedOutError(Exception):
 
 @dataclass(slots=True)
 class Nap:
-    """Let time pass."""
+    """Let time pass.
+
+    ``due_s``: in how many seconds there is something to do should nobody do anything until then
+    (inf: never). None: when the nap is over. It is for clocks that need not wait.
+    """
 
     seconds: float
+    due_s: float | None = None
 
 
 @dataclass(slots=True)

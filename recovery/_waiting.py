@@ -6,6 +6,7 @@ recorded first. While it lasts the run looks into its inbox, and may be parked.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator
 from dataclasses import field, replace
@@ -103,7 +104,8 @@ def _until_over(run: RunCore, waiting: Waiting) -> Generator[Nap, None, float]:
             _park_if_idle(run)
             waited = time.monotonic() - waiting.began
             nap = min(max(NAP_MIN_S, waited / 10), NAP_MAX_S)
-            yield Nap(nap if waiting.until is None else min(nap, waiting.until - now))
+            left = math.inf if waiting.until is None else waiting.until - now
+            yield Nap(min(nap, left), min(left, _parks_in(run)))
     finally:
         run.waiting -= 1
 
@@ -157,6 +159,15 @@ def _park_if_idle(run: RunCore) -> None:
     run.emit(RunParked(calls, why=why, wake_at=wake_at))
     run.commit()
     run.stop(WaitingError(run.run_id, waits_for, wake_at))
+
+
+def _parks_in(run: RunCore) -> float:
+    """In how many seconds the run is parked if nothing happens until then; inf: not at all."""
+    limit = run.settings.park_after_s
+    if limit is None or run.idle_since is None:
+        return math.inf
+    left = run.idle_since[0] + max(limit, NAP_MIN_S) - time.monotonic()
+    return left if left > 0 else math.inf  # for so little time it is not worth it
 
 
 # -- sleeping

@@ -321,14 +321,18 @@ def chosen(
 @contextmanager
 def _alone(seed: int) -> Iterator[None]:
     """Runs that are the same each time, and say nothing."""
-    uid = random.Random(f"{seed} uid").randbytes(16).hex()
+
+    def uid(run_id: str) -> str:
+        return random.Random(f"{seed} uid {run_id}").randbytes(16).hex()
+
     loggers = [logging.getLogger(name) for name in ("recovery", "eventlog", "asyncio")]
     were = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
     try:
-        # Idempotency keys are made of the run's id: the same in each run, for results hold them.
-        with mock.patch.object(_beginning, "_new_uid", lambda: uid):
+        # Idempotency keys are made of these ids, and results may hold keys. So each run has an id
+        # of its own, which is the same in each trial.
+        with mock.patch.object(_beginning, "_new_uid", uid):
             yield
     finally:
         for logger, was in zip(loggers, were, strict=True):

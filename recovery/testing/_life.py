@@ -20,6 +20,7 @@ from eventlog._files import Files
 from eventlog.testing import Crash, SimulatedDisk
 from recovery._agent import RecoverableAgent
 from recovery._checkpoint import CheckpointStore
+from recovery._effects import Effect, Nap
 from recovery._events import RunFinished
 from recovery._identity import known_by, plainly
 from recovery._keys import UNDO_CALL
@@ -162,8 +163,6 @@ class Life:
         if at_once and self.answer is not None:
             self.answer()
         look(at_once=at_once)
-        if at_once:
-            self.waits.looked()
 
     def begin_call(self, tool: str) -> int:
         self.goes_on()
@@ -258,6 +257,16 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
             finally:
                 self.life.active.pop(number, None)
 
+        def _perform_async(self, effect: Effect) -> Awaitable[Any]:
+            if isinstance(effect, Nap):
+                return self.life.waits.nap(effect)
+            return cast(Awaitable[Any], super()._perform_async(effect))
+
+        def _perform_sync(self, effect: Effect) -> Any:
+            if isinstance(effect, Nap):
+                return self.life.waits.nap_sync(effect)
+            return super()._perform_sync(effect)
+
         def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
             self.life.goes_on()
             return super().open_stream(*_seen(self, spec, given), call_id)
@@ -288,7 +297,7 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
             call, count = scope.call, scope._counts[name]
             place = [self.life.seed, self.step, name, count]
             if self.run_id != RUN_ID:
-                place += [repr(self.task)]
+                place += [self.run_id]
             if call is not None:
                 place += [call.tool, call.call_id, repr((call.args, call.kwargs))]
             choose = random.Random(repr(place))

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 from unittest import mock
 
 _sleep, _monotonic = time.sleep, time.monotonic
@@ -26,14 +26,25 @@ class StuckError(BaseException):
     """Nothing can ever happen again, and the run has not ended. No agent is to catch it."""
 
 
+class Looks(Protocol):
+    """What knows whether looking again, in the loops of a clock, can show anything new."""
+
+    def seen(self) -> object:
+        """A value that is another one whenever anything has happened."""
+        ...
+
+    def skip(self, nap_s: float, due_s: float) -> float:
+        """How far time may go on where nothing happens for ``due_s``, and the next look is in
+        ``nap_s``."""
+        ...
+
+
 class Clock:
     """How far the time of one thread is ahead of the real one."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
         self.abandoned = False
-        self.stuck = ""  # why nothing will ever happen again
-        self.furthest: Callable[[], float] = lambda: 0.0  # how long the last timer has yet to go
         self._thread = 0
         self._before = set(threading.enumerate())
 
@@ -52,17 +63,14 @@ class Clock:
         return threading.get_ident() == self._thread
 
     def sleep(self, seconds: float) -> None:
-        if seconds < 0 or self.abandoned or not self.is_here() or not self.quiet():
+        if seconds < 0 or not self.is_alone():
             _sleep(seconds)
         else:
             self.ahead += seconds
-            self.check()
 
-    def check(self) -> None:
-        """Raise StuckError where nothing will ever happen again."""
-        stuck, self.stuck = self.stuck, ""
-        if stuck:
-            raise StuckError(stuck)
+    def is_alone(self) -> bool:
+        """Whether this is the thread of this clock, and nothing goes on in another one."""
+        return not self.abandoned and self.is_here() and self.quiet()
 
 
 class _Selector(selectors.DefaultSelector):
@@ -70,6 +78,7 @@ class _Selector(selectors.DefaultSelector):
         super().__init__()
         self._clock = clock
         self.outside = 0  # executors' futures under way
+        self.skip: Callable[[float], float] = lambda timeout: timeout  # how far time may go on
 
     def select(self, timeout: float | None = None) -> Any:
         events = super().select(0)
@@ -80,8 +89,7 @@ class _Selector(selectors.DefaultSelector):
             return self._select_really(timeout)
         if timeout is None:
             raise StuckError("the event loop waits for nothing")
-        self._clock.check()
-        self._clock.ahead += timeout
+        self._clock.ahead += self.skip(timeout)
         return []
 
     def _select_really(self, timeout: float | None) -> Any:
@@ -101,20 +109,44 @@ class Loop(asyncio.SelectorEventLoop):
     """An event loop of virtual time. Threads of ``asyncio.to_thread`` are calls that come a
     little later, one after the other, so that each run does the same in the same order."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, looks: Looks | None = None) -> None:
         self._waits = _Selector(clock)
         super().__init__(self._waits)
-        clock.furthest = self._furthest
+        self._waits.skip = self._skip
         self._virtual = clock
+        self._looks = looks
+        # What only looks again later: when there is something to see at the latest, and what had
+        # happened before.
+        self._naps: dict[asyncio.TimerHandle, tuple[float, object]] = {}
         self.set_exception_handler(lambda loop, context: None)
 
     def time(self) -> float:
         return self._virtual.ahead
 
-    def _furthest(self) -> float:
+    async def nap(self, seconds: float, due_s: float) -> None:
+        """Sleep, before something looks again whether anything has happened. If nothing has, it
+        sees nothing new for ``due_s``."""
+        over = self.create_future()
+        timer = self.call_later(seconds, lambda: over.done() or over.set_result(None))
+        seen = None if self._looks is None else self._looks.seen()
+        self._naps[timer] = self.time() + due_s, seen
+        try:
+            await over
+        finally:
+            timer.cancel()
+            del self._naps[timer]
+
+    def _skip(self, timeout: float) -> float:
+        """How far time may go on: not only to the next look, where all looks are in vain."""
+        if self._looks is None or not self._naps:
+            return timeout
+        now = self._looks.seen()
+        if any(seen != now for _, seen in self._naps.values()):
+            return timeout
         timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        last = max((one.when() for one in timers if not one.cancelled()), default=0.0)
-        return last - self.time()
+        due = [due for due, _ in self._naps.values()]
+        due += [one.when() for one in timers if not one.cancelled() and one not in self._naps]
+        return self._looks.skip(timeout, min(due) - self.time())
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any

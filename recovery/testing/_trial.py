@@ -180,7 +180,7 @@ class Trial:
 
     def _live(self, life: Life, agent: RecoverableAgent, hints: Hints | None) -> End:
         observe(agent, life)
-        loop = Loop(self.clock) if is_async(agent.agent_fn) else None
+        loop = Loop(self.clock, life.waits) if is_async(agent.agent_fn) else None
         if loop is not None:
             loop.set_task_factory(watched_task)
         try:

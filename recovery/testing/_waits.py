@@ -1,26 +1,29 @@
-"""Watches the waits of one life: whether one lasts for ever, and what became of its signals.
+"""Watches the waits of one life: how far its time may go on, and what became of its signals.
 
-A run waits for ever when nothing but its looking for messages happens any more. In virtual time an
-hour of that takes a second, and it would go on so until a watchdog gives it up.
+A wait looks again and again for what it waits for. Where nothing else happens, looking is in vain
+until the next deadline or timer: time goes on to that at once. A run without any waits for ever.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from recovery._effects import Nap
 from recovery._tool import Arguments, ToolSpec
-from recovery._waiting import NAP_MAX_S, WAIT_FOR
+from recovery._waiting import WAIT_FOR
+from recovery.testing._time import Clock, Loop, StuckError
 from recovery.testing._unread import TakenSignals
 
 if TYPE_CHECKING:
     from recovery._core import RunCore
-    from recovery.testing._time import Clock
 
-# How long (in virtual seconds) nothing has to happen: where nobody sends anything, and where
-# somebody is asked again and again whether to.
-ALONE_S, ANSWERED_S = 60.0, 3600.0
+# For how long (in virtual seconds) somebody is asked again and again whether to send anything, and
+# how much later, of the time for which nothing has happened: whom one asks may go by the clock.
+ANSWERED_S, LATER = 7 * 86_400.0, 0.3
 
 
 class Waits:
@@ -29,17 +32,17 @@ class Waits:
     def __init__(self) -> None:
         self.signals = TakenSignals()
         self._clock: Clock | None = None
-        self._limit = ALONE_S
+        self._answered = False
         self._progress: Callable[[], object] = lambda: None
         self._runs: list[RunCore] = []
-        self._seen: Any = None
+        self._made: object = None
         self._since = 0.0
 
     def watch(self, clock: Clock, answered: bool, progress: Callable[[], object]) -> None:
-        """Stop the clock's time when a wait lasts for ever. ``answered``: whether somebody is asked
-        to send something. ``progress``: a value that changes when anything happens in the life."""
+        """``answered``: whether somebody is asked to send something. ``progress``: a value that
+        changes when anything happens in the life."""
         self._clock, self._progress = clock, progress
-        self._limit = ANSWERED_S if answered else ALONE_S
+        self._answered = answered
 
     def add(self, run: RunCore) -> None:
         """One more run of the life."""
@@ -50,26 +53,39 @@ class Waits:
         if spec is WAIT_FOR:
             self.signals.add(given[0][0], result)
 
-    def looked(self) -> None:
-        """A wait has looked for messages."""
-        if self._clock is None:
-            return
-        runs = [run for run in self._runs if not run.over]
-        made = [(run.served, run.executed, run.in_flight, len(run.waits)) for run in runs]
-        seen, now = (self._progress(), made), time.monotonic()
-        # The agent's own code may do something when its timer ends.
-        if seen != self._seen or not _only_wait(runs) or self._clock.furthest() > NAP_MAX_S:
-            self._seen, self._since, self._clock.stuck = seen, now, ""
-        elif now - self._since > self._limit:
-            waits = [waiting.what for run in runs for waiting in run.waits]
-            self._clock.stuck = f"nobody sends {', nor '.join(waits)}"
+    async def nap(self, nap: Nap) -> None:
+        """Sleep before the next look."""
+        loop = asyncio.get_running_loop()
+        if nap.due_s is None or not isinstance(loop, Loop):
+            await asyncio.sleep(nap.seconds)
+        else:
+            await loop.nap(nap.seconds, nap.due_s)
 
+    def nap_sync(self, nap: Nap) -> None:
+        """``nap`` in plain code, where nothing happens meanwhile if there is no other thread."""
+        clock = self._clock
+        if nap.due_s is None or clock is None or not clock.is_alone():
+            time.sleep(nap.seconds)
+        else:
+            clock.sleep(self.skip(nap.seconds, nap.due_s))
 
-def _only_wait(runs: list[RunCore]) -> bool:
-    """Whether all that is under way are waits without a deadline."""
-    waits = [waiting for run in runs for waiting in run.waits]
-    return (
-        bool(waits)
-        and all(waiting.until is None for waiting in waits)
-        and all(run.idle() for run in runs)
-    )
+    def seen(self) -> object:
+        """See Looks."""
+        return self._progress(), self._of_runs()
+
+    def skip(self, nap_s: float, due_s: float) -> float:
+        """See Looks. Raises StuckError where nothing will ever happen again."""
+        made, now = self._of_runs(), time.monotonic()
+        if made != self._made:
+            self._made, self._since = made, now
+        idle = now - self._since
+        if due_s == math.inf and idle >= (ANSWERED_S if self._answered else 0.0):
+            waits = [one.what for run in self._runs if not run.over for one in run.waits]
+            raise StuckError(f"nobody sends {', nor '.join(waits)}" if waits else "for nothing")
+        return max(nap_s, min(due_s, idle * LATER) if self._answered else due_s)
+
+    def _of_runs(self) -> object:
+        return [
+            (run.served, run.executed, run.in_flight, len(run.waits), run.stopped is None, run.over)
+            for run in self._runs
+        ]
