@@ -49,6 +49,7 @@ from recovery._redact import Secrets
 from recovery._settings import Settings
 from recovery._snapshots import Checkpointed, SnapshotWriter
 from recovery._tool import Arguments, Call, Scope, ToolSpec, current_scope
+from recovery._unretrieved import need_not_be_retrieved
 from recovery._usage import Usage
 from recovery._values import pack, unpack
 
@@ -350,6 +351,7 @@ class RunCore(ABC):
         if error is not self._asked:
             self._stopped = self._stopped or error
         self.here().stopped = True
+        need_not_be_retrieved()
         raise Stop(self.stopped or error)
 
     def commit(self) -> None:
@@ -420,6 +422,8 @@ class RunCore(ABC):
         if stopped is not None and self.ends(scope):
             self.stop(stopped)
         if self._closed or scope.left_behind:
+            if self.stopped is not None:
+                need_not_be_retrieved()
             raise LeftBehindError(self.run_id)
 
     def note(self, event: ValueRecorded | MessagesChanged) -> int:

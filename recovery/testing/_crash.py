@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import logging
 import random
 import threading
 import time
@@ -22,6 +21,7 @@ from recovery.testing._code import function_of, where_thread_is
 from recovery.testing._compare import ended_alike, forgotten, judge, lost_signals, told
 from recovery.testing._hints import Hints
 from recovery.testing._life import Kill, Life, Watch
+from recovery.testing._quiet import quiet
 from recovery.testing._report import NEVER, CrashReport, Finding
 from recovery.testing._time import Clock, virtual_time
 from recovery.testing._trial import End, Plan, Trial, World, waiting
@@ -325,15 +325,7 @@ def _alone(seed: int) -> Iterator[None]:
     def uid(run_id: str) -> str:
         return random.Random(f"{seed} uid {run_id}").randbytes(16).hex()
 
-    loggers = [logging.getLogger(name) for name in ("recovery", "eventlog", "asyncio")]
-    were = [logger.disabled for logger in loggers]
-    for logger in loggers:
-        logger.disabled = True
-    try:
-        # Idempotency keys are made of these ids, and results may hold keys. So each run has an id
-        # of its own, which is the same in each trial.
-        with mock.patch.object(_beginning, "_new_uid", uid):
-            yield
-    finally:
-        for logger, was in zip(loggers, were, strict=True):
-            logger.disabled = was
+    # Idempotency keys are made of these ids, and results may hold keys. So each run has an id of
+    # its own, which is the same in each trial.
+    with quiet(), mock.patch.object(_beginning, "_new_uid", uid):
+        yield

@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import random
+import sys
 import threading
 import uuid
 from collections import Counter
@@ -119,9 +120,17 @@ class Life:
         raise Died
 
     def goes_on(self) -> None:
-        """The agent does something; does it after its thread was told of its death?"""
-        dead_here = self._died_in == threading.get_ident() == self._home
-        self.swallowed |= self.dead and dead_here and not self.over
+        """The agent does something; does it after its thread was told of its death?
+
+        Code that does it on the way out (``finally``, ``except BaseException`` that raises again)
+        lets the death through.
+        """
+        on_the_way_out = isinstance(sys.exception(), Died | GeneratorExit)
+        self.swallowed |= self.died_here() and not self.over and not on_the_way_out
+
+    def died_here(self) -> bool:
+        """Whether the thread of the agent itself was told of its death."""
+        return self.dead and self._died_in == threading.get_ident() == self._home
 
     def check(self) -> None:
         """A dead process does nothing, whatever its code makes of its death."""

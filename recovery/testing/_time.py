@@ -105,6 +105,11 @@ class _Selector(selectors.DefaultSelector):
                 return events
 
 
+def _wake_up(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)
+
+
 class Loop(asyncio.SelectorEventLoop):
     """An event loop of virtual time. Threads of ``asyncio.to_thread`` are calls that come a
     little later, one after the other, so that each run does the same in the same order."""
@@ -127,7 +132,7 @@ class Loop(asyncio.SelectorEventLoop):
         """Sleep, before something looks again whether anything has happened. If nothing has, it
         sees nothing new for ``due_s``."""
         over = self.create_future()
-        timer = self.call_later(seconds, lambda: over.done() or over.set_result(None))
+        timer = self.call_later(seconds, _wake_up, over)
         seen = None if self._looks is None else self._looks.seen()
         self._naps[timer] = self.time() + due_s, seen
         try:

@@ -200,7 +200,7 @@ class Trial:
             if loop is not None:
                 bury(loop)
         if life.dead:
-            life.swallowed = True
+            life.swallowed |= life.died_here()
             return End("died")
         return End("finished", done["result"])
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # For how long (in virtual seconds) somebody is asked again and again whether to send anything, and
 # how much later, of the time for which nothing has happened: whom one asks may go by the clock.
-ANSWERED_S, LATER = 7 * 86_400.0, 0.3
+ANSWERED_S, LATER = 7 * 86_400.0, 1.0
 
 
 class Waits:

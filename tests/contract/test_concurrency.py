@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.util
 import logging
 import random
@@ -10,13 +11,23 @@ import re
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from recovery import CheckpointStore, NotAwaitedError, RecoverableAgent, Run, SyncRun, tool
+from recovery import (
+    Budget,
+    BudgetError,
+    CheckpointStore,
+    NotAwaitedError,
+    RecoverableAgent,
+    Run,
+    SyncRun,
+    tool,
+)
 from recovery._races import races_of
 from tests.contract.concurrency import SHAPES, sweep
 from tests.unit.lives import executed, run, run_sync, send
@@ -319,6 +330,34 @@ def test_a_set_that_a_tool_returns_is_named_once(
 
 
 # -- what nobody awaits
+
+
+@pytest.mark.parametrize("own_error", [False, True])
+def test_only_errors_of_the_agents_own_are_reported_as_never_retrieved(
+    own_error: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def one(run: Run, number: int) -> Any:
+        try:
+            return await run.call(send, number)
+        except BaseException as exc:
+            if own_error:
+                raise KeyError("my own") from exc
+            raise
+
+    async def agent(run: Run) -> Any:
+        tasks = [asyncio.create_task(one(run, number)) for number in range(4)]
+        return [await first for first in asyncio.as_completed(tasks)]
+
+    with suppress(BudgetError, KeyError):  # which keeps hold of nothing
+        asyncio.run(
+            RecoverableAgent(
+                agent, CheckpointStore(), budget=Budget(calls=1), max_recoveries=0
+            ).run_with_recovery("task", "run")
+        )
+    gc.collect()
+    said = [one.exc_info[1] for one in caplog.records if one.name == "asyncio" and one.exc_info]
+    assert all(isinstance(exc, KeyError) for exc in said)
+    assert bool(said) is own_error
 
 
 @tool(after_crash="retry")

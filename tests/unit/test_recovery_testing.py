@@ -25,9 +25,11 @@ from recovery import (
     PermanentError,
     RecoverableAgent,
     Resolution,
+    Retry,
     Run,
     SyncRun,
     current_call,
+    signal,
     tool,
 )
 from recovery.testing import CrashOptions, CrashReport, Finding, crash_everywhere
@@ -473,6 +475,51 @@ def test_a_watched_function_inside_of_a_tool_is_judged_by_the_tool() -> None:
     assert all(what.startswith("hook(1) took place twice") for what in allowed) and allowed
 
 
+async def cleans_up(run: Run) -> str:
+    try:
+        try:
+            await run.call(look, "first")
+        finally:
+            await run.call(look, "last")
+    except BaseException:
+        await run.call(look, "after all")
+        raise
+    return "done"
+
+
+def cleans_up_plainly(run: SyncRun) -> str:
+    def numbers() -> Iterator[int]:
+        try:
+            yield from (1, 2)
+        finally:
+            run.call(look, "last")
+
+    for number in numbers():
+        run.call(look, number)
+    return "done"
+
+
+def dies_in_threads(run: SyncRun) -> str:
+    threads = [threading.Thread(target=run.call, args=[charge, n]) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    run.call(look, "behind")
+    return "done"
+
+
+@pytest.mark.parametrize("agent", [cleans_up_plainly, dies_in_threads])
+def test_nothing_is_printed_of_deaths_that_are_planned(
+    agent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", said.append)
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    crash_everywhere(agent, points=20, watch=[hook])
+    assert not said
+
+
 def test_swallowing_everything_is_noted() -> None:
     async def agent(run: Run) -> str:
         async for step in run.steps():
@@ -486,6 +533,8 @@ def test_swallowing_everything_is_noted() -> None:
     assert "the agent catches BaseException and goes on" in str(report)
     assert "BaseException" not in str(sweep(in_threads, points=30))
     assert "BaseException" not in str(sweep(side_by_side, points=30))
+    assert "BaseException" not in str(sweep(cleans_up, points="all"))
+    assert "BaseException" not in str(sweep(cleans_up_plainly, points="all"))
 
 
 # -- what the agent and its world are
@@ -735,6 +784,76 @@ def test_an_agent_that_sleeps_for_days_takes_no_time() -> None:
         raise AssertionError
 
     report = sweep(plain_sleeper, points=30)
+    assert report.ok, str(report)
+    assert report.reference == "True"
+
+
+async def waits_long(run: Run) -> Any:
+    heard = asyncio.create_task(run.wait_for("go"))
+    await run.sleep(86_400)
+    try:
+        await run.wait_for("never", timeout=7200)
+    except TimeoutError:
+        return await heard, await run.call(send, "late")
+
+
+def waits_long_plainly(run: SyncRun) -> Any:
+    for step in run.steps():
+        try:
+            run.wait_for("never", timeout=7200)
+        except TimeoutError:
+            run.sleep(86_400)
+        if step == 2:
+            return run.call(retried, "late"), run.wait_for("go")
+
+
+@tool(after_crash="retry", retry=Retry(2, delay_s=3600, max_delay_s=3600))
+def retried(what: str) -> str:
+    call = current_call()
+    if call is not None and call.attempt == 1:
+        raise OSError("not yet")
+    return what
+
+
+def someone(store: CheckpointStore, run_id: str) -> None:
+    signal(store, run_id, "go", "go", key="go")
+
+
+@pytest.mark.parametrize("agent", [waits_long, waits_long_plainly])
+def test_time_goes_on_to_the_next_deadline_at_once(agent: Any) -> None:
+    began = time.process_time()
+    report = sweep(agent, answer=someone, points=10)
+    assert report.ok, str(report)
+    assert time.process_time() - began < 5
+
+
+def test_time_does_not_go_on_beyond_what_the_agent_does_itself() -> None:
+    async def agent(run: Run) -> Any:
+        async def impatient() -> None:
+            await asyncio.sleep(5000)
+            sleeping.cancel()
+
+        began = time.monotonic()
+        sleeping = asyncio.create_task(run.sleep(86_400))
+        await asyncio.gather(impatient(), sleeping, return_exceptions=True)
+        return round((time.monotonic() - began) / 100)
+
+    assert sweep(agent, points=5).reference == "50"
+
+
+def test_runs_of_the_same_child_have_ids_of_their_own() -> None:
+    async def child(run: Run) -> Any:
+        return await run.call(send, run.task), run.uuid()
+
+    async def agent(run: Run) -> Any:
+        async for step in run.steps():
+            found = await run.child(child, 5)
+            if step == 1:
+                run.state["first"] = found
+            else:
+                return found[1] != run.state["first"][1]
+
+    report = sweep(agent, points=40)
     assert report.ok, str(report)
     assert report.reference == "True"
 
