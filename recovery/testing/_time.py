@@ -8,11 +8,14 @@ loop (a socket, a thread of the agent's own), both wait as usual, for then nobod
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures.thread
 import selectors
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Protocol
 from unittest import mock
 
@@ -20,6 +23,15 @@ _sleep, _monotonic = time.sleep, time.monotonic
 SLICE_S = 0.05  # of a real wait, so that an abandoned run comes to an end
 # Threads that wait for work and never do any unasked.
 _IDLE = ("eventlog", "recovery-commit")
+_POOL = concurrent.futures.thread._worker.__code__  # what a thread of a pool does between works
+
+
+def _has_no_work(frame: FrameType | None) -> bool:
+    """Whether a thread that is here is one of a pool, and there is nothing for it to do."""
+    if frame is None or frame.f_code is not _POOL:
+        return False
+    known = frame.f_locals
+    return known.get("work_item") is None and known["work_queue"].qsize() == 0
 
 
 class StuckError(BaseException):
@@ -54,10 +66,17 @@ class Clock:
 
     def quiet(self) -> bool:
         """Whether nothing goes on but in the thread of this clock."""
-        others = (thread for thread in threading.enumerate() if thread not in self._before)
-        return not any(
-            thread.ident != self._thread and not thread.name.startswith(_IDLE) for thread in others
-        )
+        others = [
+            thread.ident
+            for thread in threading.enumerate()
+            if thread not in self._before
+            and thread.ident != self._thread
+            and not thread.name.startswith(_IDLE)
+        ]
+        if not others:
+            return True
+        frames = sys._current_frames()
+        return all(_has_no_work(frames.get(ident or 0)) for ident in others)
 
     def is_here(self) -> bool:
         return threading.get_ident() == self._thread

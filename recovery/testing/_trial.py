@@ -180,6 +180,7 @@ class Trial:
 
     def _live(self, life: Life, agent: RecoverableAgent, hints: Hints | None) -> End:
         observe(agent, life)
+        task = copy.deepcopy(self.world.task)  # the agent may change it, and other lives have not
         loop = Loop(self.clock, life.waits) if is_async(agent.agent_fn) else None
         if loop is not None:
             loop.set_task_factory(watched_task)
@@ -187,9 +188,9 @@ class Trial:
             self.world.watch.life = life
             with nullcontext() if hints is None else hints.looking(agent):
                 if loop is None:
-                    done = agent.run_with_recovery_sync(self.world.task, RUN_ID)
+                    done = agent.run_with_recovery_sync(task, RUN_ID)
                 else:
-                    running = agent.run_with_recovery(self.world.task, RUN_ID)
+                    running = agent.run_with_recovery(task, RUN_ID)
                     done = loop.run_until_complete(running)
         except BaseException as exc:
             if life.dead:

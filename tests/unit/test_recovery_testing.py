@@ -569,6 +569,21 @@ def test_a_factory_is_given_the_world_that_setup_made() -> None:
     assert all(bank == ["ann 1", "ann 2"] for bank in worlds)
 
 
+def test_each_life_is_given_the_task_as_it_was() -> None:
+    def agent(run: SyncRun) -> str:
+        todo = run.state.setdefault("todo", run.task)
+        for _ in run.steps():
+            if not todo:
+                return "done"
+            charge(todo.pop(0))
+        raise AssertionError
+
+    task = [10, 20, 30]
+    report = crash_everywhere(agent, task, setup=reset, effects=lambda: outside, points=40)
+    assert report.ok, str(report)
+    assert task == [10, 20, 30]
+
+
 def test_an_agent_keeps_the_store_it_has(tmp_path: Path) -> None:
     agent = RecoverableAgent(chat, CheckpointStore(tmp_path / "runs"))
     store = agent.store
@@ -825,6 +840,18 @@ def test_time_goes_on_to_the_next_deadline_at_once(agent: Any) -> None:
     report = sweep(agent, answer=someone, points=10)
     assert report.ok, str(report)
     assert time.process_time() - began < 5
+
+
+def test_time_goes_on_where_the_threads_of_a_pool_have_no_work() -> None:
+    def agent(run: SyncRun) -> Any:
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(lambda n: run.call(charge, n), range(2)))
+            later = pool.submit(run.call, charge, "later")
+            run.sleep(86_400)
+            return found, later.result()
+
+    report = sweep(agent, points=10, timeout_s=3)
+    assert report.ok, str(report)
 
 
 def test_time_does_not_go_on_beyond_what_the_agent_does_itself() -> None:
