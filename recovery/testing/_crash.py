@@ -20,7 +20,8 @@ from recovery._tool import Call, Resolution, function_name
 from recovery.testing._code import function_of, where_thread_is
 from recovery.testing._compare import ended_alike, forgotten, judge, lost_signals, told
 from recovery.testing._hints import Hints
-from recovery.testing._life import Kill, Life, Watch
+from recovery.testing._life import Kill, Life
+from recovery.testing._plain import Watch
 from recovery.testing._quiet import quiet
 from recovery.testing._report import NEVER, CrashReport, Finding
 from recovery.testing._time import Clock, virtual_time

@@ -10,10 +10,9 @@ import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, aclosing, closing, contextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass, replace
-from types import FunctionType
 from typing import Any, cast
 
 from eventlog import EventLog, RefusedValueError
@@ -32,14 +31,12 @@ from recovery._tool import (
     Call,
     Scope,
     ToolSpec,
-    current_call,
     current_scope,
     is_async,
     is_generator,
 )  # fmt: skip
 from recovery._values import OutcomeUnknown, pack, unpack
 from recovery.stores.protocol import LogStore
-from recovery.testing._code import wrapped
 from recovery.testing._waits import Waits
 
 RUN_ID = "crash-test"
@@ -298,29 +295,30 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
             return result
 
         def _value(self, name: str, ask: Callable[[], Any]) -> Any:
-            return super()._value(name, lambda: self._same_in_each_run(name, ask))
-
-        def _same_in_each_run(self, name: str, ask: Callable[[], Any]) -> Any:
-            """A value of its place in the run: else no two runs could be compared."""
-            scope: Scope = self.here()
-            call, count = scope.call, scope._counts[name]
-            place = [self.life.seed, self.step, name, count]
-            if self.run_id != RUN_ID:
-                place += [self.run_id]
-            if call is not None:
-                place += [call.tool, call.call_id, repr((call.args, call.kwargs))]
-            choose = random.Random(repr(place))
-            match name:
-                case "now":
-                    return BEGINNING_S + self.step + count * count * 0.001
-                case "random":
-                    return choose.random()
-                case "usage":  # what was counted, without the time that it took
-                    return [*ask()[:-1], 0.0]
-                case _:
-                    return str(uuid.UUID(int=choose.getrandbits(128), version=4))
+            return super()._value(name, lambda: _same_in_each_run(self, name, ask))
 
     return ObservedRun
+
+
+def _same_in_each_run(run: Any, name: str, ask: Callable[[], Any]) -> Any:
+    """A value of its place in the run: else no two runs could be compared."""
+    scope: Scope = run.here()
+    call, count = scope.call, scope._counts[name]
+    place = [run.life.seed, run.step, name, count]
+    if run.run_id != RUN_ID:
+        place += [run.run_id]
+    if call is not None:
+        place += [call.tool, call.call_id, repr((call.args, call.kwargs))]
+    choose = random.Random(repr(place))
+    match name:
+        case "now":
+            return BEGINNING_S + run.step + count * count * 0.001
+        case "random":
+            return choose.random()
+        case "usage":  # what was counted, without the time that it took
+            return [*ask()[:-1], 0.0]
+        case _:
+            return str(uuid.UUID(int=choose.getrandbits(128), version=4))
 
 
 def _kept(value: Any) -> Any:
@@ -436,58 +434,11 @@ def shown(spec: ToolSpec, call: Call) -> tuple[str, object]:
     """A call for people, and to compare."""
     if spec.repeatable:  # its arguments may be a whole conversation, and nobody compares them
         return spec.name, spec.name
-    text = f"{spec.name}({_arguments(call.args, call.kwargs)})"
+    text = f"{spec.name}({arguments(call.args, call.kwargs)})"
     return text, (spec.name, known_by(spec, (call.args, call.kwargs)))
 
 
-def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """The arguments of a call for people."""
     parts = [repr(arg) for arg in args] + [f"{name}={value!r}" for name, value in kwargs.items()]
     return ", ".join(part if len(part) <= 60 else part[:57] + "..." for part in parts)
-
-
-# -- plain functions
-
-
-class Watch:
-    """Functions whose calls are told to the life of the moment."""
-
-    def __init__(self, functions: Sequence[FunctionType]) -> None:
-        self.functions = functions
-        self.life: Life | None = None
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Look at them, whoever calls them."""
-        with ExitStack() as stack:
-            for function in self.functions:
-                stack.enter_context(wrapped(function, self._seen))
-            yield
-
-    def _seen(self, function: FunctionType) -> Callable[..., Any]:
-        async def body_async(*args: Any, **kwargs: Any) -> Any:
-            life, made = self._enter(function, args, kwargs)
-            result = await function(*args, **kwargs)
-            if life is not None:
-                life.leave(made, None)
-            return result
-
-        def body(*args: Any, **kwargs: Any) -> Any:
-            life, made = self._enter(function, args, kwargs)
-            result = function(*args, **kwargs)
-            if life is not None:
-                life.leave(made, None)
-            return result
-
-        return body_async if inspect.iscoroutinefunction(function) else body
-
-    def _enter(
-        self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Life | None, Any]:
-        life, call = self.life, current_call()
-        if life is None:
-            return None, None
-        if next(iter(inspect.signature(function).parameters), "") in ("self", "cls"):
-            args = args[1:]
-        text = f"{function.__name__}({_arguments(args, kwargs)})"
-        policy = "plain" if call is None else "inside"
-        return life, life.enter(function.__name__, policy, call, (text, text))

@@ -23,7 +23,8 @@ from recovery.stores.protocol import LogStore
 from recovery.testing._code import where_tasks_wait
 from recovery.testing._forgotten import forgotten
 from recovery.testing._hints import Hints
-from recovery.testing._life import RUN_ID, Died, Execution, Kill, Life, Store, Watch, observe
+from recovery.testing._life import RUN_ID, Died, Execution, Kill, Life, Store, observe
+from recovery.testing._plain import Watch
 from recovery.testing._time import Clock, Loop, StuckError, bury
 from recovery.testing._unread import watched_task
 
