@@ -162,8 +162,10 @@ def _parsed(code: CodeType) -> FunctionNode | None:
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError, ValueError):
-        return None  # there is no source, or no function in it: a lambda, code that was made
+    except (OSError, TypeError, SyntaxError, ValueError, SystemError):
+        # There is no source, or no function in it: a lambda, code that was made. SystemError is
+        # what Python 3.11 now and then raises of sound source (recursion depth mismatch).
+        return None
     ast.increment_lineno(tree, first - 1)
     node = tree.body[0] if tree.body else None
     return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None

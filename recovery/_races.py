@@ -113,7 +113,7 @@ class _Source:
         try:
             lines, first = inspect.getsourcelines(function.__code__)
             tree = ast.parse(textwrap.dedent("".join(lines)))
-        except (OSError, TypeError, SyntaxError, ValueError):
+        except (OSError, TypeError, SyntaxError, ValueError, SystemError):  # see _agent_source
             return None  # it was made, or its file is gone
         ast.increment_lineno(tree, first - 1)
         return cls(function, tree, dict(named_in(function)))

@@ -617,3 +617,22 @@ def test_the_report_of_a_crash_test_names_them() -> None:
     report = crash_everywhere(lambda: RecoverableAgent(chat, CheckpointStore(), 2), "task")
     assert not report.ok
     assert "'messages'" in str(report)
+
+
+def test_an_agent_runs_where_python_fails_to_parse_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def agent(run: Any) -> str:
+        return "done"
+
+    def fails(source: Any, *rest: Any, **named: Any) -> Any:
+        if rest or named:  # pytest's own
+            return parse(source, *rest, **named)
+        parsed.append(source)
+        raise SystemError("AST constructor recursion depth mismatch (before=180, after=231)")
+
+    parsed: list[str] = []
+    parse = ast.parse
+    with monkeypatch.context() as patched:
+        patched.setattr("ast.parse", fails)
+        found = RecoverableAgent(agent, CheckpointStore()).run_with_recovery_sync("task", "run")
+    assert found["result"] == "done"
+    assert parsed
