@@ -283,7 +283,7 @@ class _Finder:
         for node in ast.walk(ast.Module([self._loop, *self._turn.helpers], [])):
             match node:
                 case ast.Assign(targets=targets, value=value):
-                    into = {_root(target) for target in targets}
+                    into = {_root(one) for target in targets for one in _parts(target)}
                 case ast.AugAssign(target=target, value=value):
                     into = {_root(target)}
                 case ast.Call(func=ast.Attribute(value=receiver)):
@@ -325,6 +325,11 @@ def _root(target: ast.AST) -> str | None:
     while isinstance(target, ast.Subscript):
         target = target.value
     return name_of(target)
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    """What gets a value: of ``a, b = ...``, both."""
+    return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
 
 
 def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:

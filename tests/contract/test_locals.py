@@ -533,11 +533,49 @@ def careful(run: Any) -> Any:
             return [len(first), next(rows, 0), bool(known), scratch, len(done.done), len(alias)]
 
 
+def careful_by_helpers(run: Any) -> Any:
+    def work(kept: list[int], again: set[int]) -> Any:
+        seen, stats = set(run.state.get("seen", [])), Cart()
+        for step in run.steps():
+            fill(kept)
+            mark(again, step)
+            mark(seen, step)
+            stats.count += 1
+            run.state["seen"], run.state["again"] = sorted(seen), sorted(again)
+            if step == 4:
+                return [len(kept), len(seen), len(again), stats.items]
+
+    return work(run.state.setdefault("kept", []), set(run.state.get("again", [])))
+
+
+def mark(some: set[int], step: int) -> None:
+    some.add(step)
+
+
+def said_by_source(run: Any) -> Any:
+    orders: list[int] = []
+    for step in run.steps():
+        orders.append(step)
+        if len(orders) == 4:
+            return orders
+
+
+def test_what_the_source_shows_is_not_named_again(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "recovery"):
+        agent = RecoverableAgent(said_by_source, CheckpointStore(MemoryStore()), 1)
+        agent.run_with_recovery_sync("task", "run")
+    (said,) = [one.getMessage() for one in caplog.records]
+    assert "'orders' (made in line" in said
+
+
 def test_what_is_kept_or_not_looked_at_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "recovery"):
         agent = RecoverableAgent(careful, CheckpointStore(MemoryStore()), 1)
         found = agent.run_with_recovery_sync([10, 20], "run")["result"]
     assert found == [2, 0, True, [0], 4, 4]
+    with caplog.at_level(logging.WARNING, "recovery"):
+        agent = RecoverableAgent(careful_by_helpers, CheckpointStore(MemoryStore()), 1)
+        assert agent.run_with_recovery_sync("t", "run")["result"] == [4, 4, 4, []]
     assert not caplog.records
     for options in ({"check_locals": False}, {"checkpoint_every_n": None}):
 
