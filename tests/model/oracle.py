@@ -433,7 +433,14 @@ class _Oracle:
                 found.append(None)
                 continue
             inner = _Frame(
-                dict(frame.env), frame.task, frame.state, frame.messages, frame.name, frame.tool
+                dict(frame.env),
+                frame.task,
+                frame.state,
+                frame.messages,
+                frame.name,
+                frame.tool,
+                frame.memo,
+                frame.used,
             )
             try:
                 self.block(branch.body, inner)
