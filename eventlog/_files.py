@@ -413,6 +413,8 @@ class OSFiles:
     log read or written elsewhere.
     """
 
+    _beneath: str | None = None
+
     def __init__(self, beneath: str | None = None) -> None:
         self._beneath = beneath
 

@@ -38,7 +38,7 @@ def test_why_runs_cannot_be_read_is_for_show_to_say(
     really = os.open
 
     def refused(path: str, *args: Any, **options: Any) -> int:
-        if path.endswith("/finished"):
+        if path.endswith("finished"):
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return really(path, *args, **options)
 

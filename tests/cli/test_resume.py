@@ -120,13 +120,13 @@ def _dies(what: str) -> str:
     raise KeyboardInterrupt
 
 
-@tool(name="look", after_crash="retry")
-def _look(what: str) -> str:
-    return what
+@tool(name="send")
+def _send(what: str) -> str:
+    return f"sent {what}"
 
 
-def _looks_and_dies(run: SyncRun) -> None:
-    _look("what it was")
+def _sends_and_dies(run: SyncRun) -> None:
+    _send("what it was")
     raise KeyboardInterrupt
 
 
@@ -310,7 +310,7 @@ def test_a_divergence_shows_the_choices_and_can_be_accepted(place: Place) -> Non
     place.begin()
     assert place.resume("raises", "--store", "runs").code == 1
     with pytest.raises(KeyboardInterrupt):
-        Agent(_looks_and_dies, place.store).resume_sync("run")
+        Agent(_sends_and_dies, place.store).resume_sync("run")
     done = place.resume("other", "--store", "runs")
     assert done.code == 1 and "diverged" in done.err and "recovery.accept(" not in done.err
     for verb in ("resume", "accept", "fork", "cancel"):

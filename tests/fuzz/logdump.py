@@ -52,7 +52,7 @@ def _read(log: Log) -> tuple[list[int], bool]:
 def _run(log: Log, *arguments: str) -> tuple[int, str]:
     """Exit code and output of the command, which reads from this disk instead of the real one."""
 
-    def read(path: str, encryption: None) -> LogReader:
+    def read(path: str, encryption: None, files: object = None) -> LogReader:
         return open_log(path, files=log.disk, encryption=encryption)
 
     open_log, out, err = EventLog.read, io.StringIO(), io.StringIO()

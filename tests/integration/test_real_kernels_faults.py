@@ -49,9 +49,9 @@ say("END")
 """
 )
 
-VERBS = ["fdatasync", "fsync", "pwrite64", "ftruncate", "linkat", "unlinkat", "mkdir", "openat"]
+VERBS = ["fdatasync", "fsync", "pwrite64", "ftruncate", "linkat", "unlinkat", "mkdirat", "openat"]
 ERRORS = {"pwrite64": ["ENOSPC", "EIO", "EDQUOT"], "openat": ["EMFILE", "EIO"],
-          "linkat": ["ENOSPC", "EDQUOT"], "mkdir": ["ENOSPC"], "ftruncate": ["EIO", "ENOSPC"],
+          "linkat": ["ENOSPC", "EDQUOT"], "mkdirat": ["ENOSPC"], "ftruncate": ["EIO", "ENOSPC"],
           "fdatasync": ["EIO", "ENOSPC"]}  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def test_a_call_that_fails_loses_nothing_acknowledged(
     """A failed flush is not tried again on the same descriptor, nor believed on another one until
     all that it was to flush was written again: the replica would say so."""
     needed(no_strace())
-    for when in sorted(rng.sample(range(1, 5), 2)) if verb != "mkdir" else (1,):
+    for when in sorted(rng.sample(range(1, 5), 2)) if verb != "mkdirat" else (1,):
         error = rng.choice(ERRORS.get(verb, ["EIO"]))
         ended, _ = inject(tmp_path, verb, f"error={error}", str(when))
         check_error(ended, error)
@@ -132,7 +132,7 @@ def test_every_call_fails_once(tmp_path: Path, verb: str, error: str) -> None:
         ended, _ = inject(tmp_path, verb, f"error={error}", str(when))
         check_error(ended, error)
     print(f"{verb} {error}: {count} calls")
-    assert count >= (1 if verb == "mkdir" else 4)
+    assert count >= (1 if verb == "mkdirat" else 4)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_every_call_fails_once(tmp_path: Path, verb: str, error: str) -> None:
 def test_a_device_that_fails_for_good(tmp_path: Path, verb: str) -> None:
     """From some call on each one fails: nothing is acknowledged any more."""
     needed(no_strace())
-    for when in (1, 2, 3, 4) if verb != "mkdir" else (1,):
+    for when in (1, 2, 3, 4) if verb != "mkdirat" else (1,):
         ended, _ = inject(tmp_path, verb, "error=EIO", f"{when}+")
         assert set(ended.after("ERROR ")) == {"EIO"}, ended
         assert len(ended.after("ERROR ")) in (2, 3), ended
@@ -152,7 +152,7 @@ def test_a_process_killed_at_a_call_has_kept_what_it_acknowledged(
     tmp_path: Path, verb: str, rng: random.Random
 ) -> None:
     needed(no_strace())
-    when = rng.randrange(1, 5) if verb != "mkdir" else 1
+    when = rng.randrange(1, 5) if verb != "mkdirat" else 1
     ended, _ = inject(tmp_path, verb, "signal=KILL", str(when))
     assert ended.code == KILLED
 

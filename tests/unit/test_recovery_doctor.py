@@ -100,13 +100,11 @@ def test_a_store_that_is_not_made_yet_is_not_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_that_is_a_file_is_a_problem(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
+def test_a_store_that_leads_nowhere_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
-    for name in ("file", "nowhere"):
-        checks = found(FileStore(tmp_path / name))
-        assert checks["store"].level == "problem" and "no directory" in checks["store"].text
-        assert "runs" not in checks
+    checks = found(FileStore(tmp_path / "nowhere"))
+    assert checks["store"].level == "problem" and "no directory" in checks["store"].text
+    assert "runs" not in checks
 
 
 def test_a_store_that_others_can_write_to_is_warned_about(store: FileStore) -> None:

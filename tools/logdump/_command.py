@@ -50,10 +50,13 @@ class Context:
         self.redaction = Redaction(args.redact or ())
 
     def read(self, path: str | None = None) -> LogReader:
-        """A reader of the log in directory ``path`` (as named on the command line, or below that,
-        where no link is followed)."""
+        """A reader of the log in directory ``path`` (as named on the command line)."""
+        return EventLog.read(path or self.args.path, encryption=self.encryption)
+
+    def read_below(self, path: str) -> LogReader:
+        """The same, at or below what was named, where no link is followed."""
         files = OSFiles(beneath=self.args.path)
-        return EventLog.read(path or self.args.path, files=files, encryption=self.encryption)
+        return EventLog.read(path, files=files, encryption=self.encryption)
 
     @cached_property
     def encryption(self) -> Encryption | None:

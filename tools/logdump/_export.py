@@ -71,7 +71,7 @@ def _run(context: Context) -> int:
 
 def _inside(context: Context) -> Iterator[tuple[str, LogReader]]:
     try:
-        reader = context.read(f"{context.args.path}/{INBOX}")
+        reader = context.read_below(f"{context.args.path}/{INBOX}")
     except (FileNotFoundError, UnsupportedFormatError):  # nothing was ever sent, or is just being
         return
     with reader:

@@ -59,7 +59,7 @@ def _run(context: Context) -> int:
 def _inbox(context: Context, path: Path) -> LogReader | None:
     """What others have sent to the run of this log, if it is one and anybody has."""
     inbox = path / INBOX
-    return context.read(str(inbox)) if has_segments(inbox) else None
+    return context.read_below(str(inbox)) if has_segments(inbox) else None
 
 
 COMMAND = Command("status", "how it stands with a run, on one screen", TEXT, MORE, _arguments, _run)

@@ -170,7 +170,7 @@ class _Checked:
 
     def check(self, segment: int = 0, before: int = 0) -> Totals:
         """Check the log, or one segment of it; totals, with the bits found ``before``."""
-        with self.context.read(self.path) as reader:
+        with self.context.read_below(self.path) as reader:
             checking = _Findings(verify(reader, segment))
             held = list(islice(checking, FINDINGS_MAX))
             run = None if segment else run_in(reader, self.path)

@@ -429,14 +429,14 @@ async def _undo(call: Any, result: Any) -> None:
 
 
 @tool(undo=_undo)
-async def book(room: str) -> str:
-    return did(f"book {room}", room)
+async def reserve(room: str) -> str:
+    return did(f"reserve {room}", room)
 
 
 @program(plain=True)
 async def undoes_what_it_booked(run: Run) -> Any:
     for room in ("a", "b"):
-        await book(room)
+        await reserve(room)
     await charge(3)
     await run.undo()
     return "undone"
