@@ -601,7 +601,9 @@ MUTANTS = [
                 "        elif not chosen:\n            chosen = first\n",
             )
         ],
-        [SWEEPS],
+        [
+            "property/test_concurrency.py::test_concurrent_code_replays_in_whatever_order_things_come"
+        ],
     ),
     Mutant(
         "threads-at-work-not-seen",

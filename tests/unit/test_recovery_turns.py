@@ -300,6 +300,8 @@ def test_an_outcome_is_handed_on_when_the_one_before_has_come_to_rest(clock: Clo
     assert executed == {"a": 1, "b": 1, "c": 1, 1: 1}
 
 
+# The first life leaves a task to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_read_that_is_made_again_comes_behind_what_was_recorded_then(clock: Clock) -> None:
     @tool(after_crash="retry")
     async def asks() -> str:

@@ -133,7 +133,8 @@ def value_text(kind: str, body: Any, width: int) -> str:
     if form is not None and isinstance(body, dict):
         try:
             return cut("".join(form(body, width)), width)
-        except (KeyError, TypeError, ValueError):  # of another version, or of no run at all
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            # Of another version, or of no run at all.
             pass
     return short(body, width)
 
