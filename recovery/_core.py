@@ -39,7 +39,7 @@ from recovery._events import (
 )
 from recovery._herald import record
 from recovery._history import History, RunRecords
-from recovery._in_place import InPlace, copied
+from recovery._in_place import InPlace
 from recovery._inbox import Inbox
 from recovery._keys import BEFORE_STEPS, step_scope
 from recovery._letting_go import check_open, let_go, park_for
@@ -75,7 +75,7 @@ class RunCore(ABC):
     ) -> None:
         assert history.started is not None
         self.run_id, self.uid = history.started.run_id, history.started.uid
-        self.task = copied(history.started.task, "task")
+        self.task = unpack(pack(history.started.task, "task"))  # not the caller's own object
         self.secrets = Secrets(history.started.salt or self.uid)
         self.recovery_count, self.rules = history.recoveries, history.rules
         self.step = 0

@@ -11,9 +11,12 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from eventlog._errors import RefusedValueError
+from eventlog._record import Packed
 from recovery._messages import Messages
 from recovery._parameters import form_of
-from recovery._values import UNCHANGING, digest, pack, pack_arguments, unpack
+from recovery._told_once import is_said
+from recovery._values import UNCHANGING, digest, pack_arguments, unpack
 from recovery._where import call_site
 
 if TYPE_CHECKING:
@@ -26,33 +29,25 @@ SIZE_MAX = 1 << 20  # arguments of more bytes are not looked at: packing them ta
 CONTAINERS_MAX = 2000  # of a state that are looked at, in some 100 us
 SHARED_MAX = 20  # that are kept in view
 
-_told: set[str] = set()  # what was said of the tools of this process
-
-
-def copied(value: Any, name: str) -> Any:
-    """The value as a resumed run gets it: what is changed in it leaves the caller's as it is."""
-    return value if type(value) in UNCHANGING else unpack(pack(value, name))
-
 
 def tell_of_arguments(run: RunCore, made: Identified) -> None:
     """Say that a call has changed what it was given, once for each tool of a process."""
     args, kwargs = made.shown
     if UNCHANGING.issuperset(map(type, (*args, *kwargs.values()))) or made.spec.waits:
         return
-    if made.spec.name in _told or len(made.packed) > SIZE_MAX:
+    if len(made.packed) > SIZE_MAX:
         return
     if any(isinstance(value, Messages) for value in (*args, *kwargs.values())):
         return  # every change of which is recorded
-    if pack_arguments(args, kwargs, made.spec.name) == made.packed:
+    if _packed(args, kwargs) == made.packed or is_said("arguments", made.spec.name):
         return
-    _told.add(made.spec.name)
     was_args, was_kwargs = unpack(made.packed)
     form = form_of(made.spec.function)
     known = [*form.signature.parameters] if form.signature is not None else []
     known += [f"argument {at + 1}" for at in range(len(known), len(args))]
     pairs = [*zip(known, was_args, args, strict=False)]
     pairs += [(key, was_kwargs[key], kwargs[key]) for key in kwargs]
-    names = [repr(name) for name, was, now in pairs if not _same(was, now)]
+    names = [repr(name) for name, was, now in pairs if _packed((was,), {}) != _packed((now,), {})]
     _logger.warning(
         "run %s: the call of tool %s in %s has changed its argument %s in place. That is not "
         "recorded: a resumed run is served the result, and the argument stays as it was. Return "
@@ -61,25 +56,35 @@ def tell_of_arguments(run: RunCore, made: Identified) -> None:
     )  # fmt: skip
 
 
-def _same(was: Any, now: Any) -> bool:
-    return pack_arguments((was,), {}, "") == pack_arguments((now,), {}, "")
+def _packed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed | None:
+    """Arguments as bytes; None if they hold what cannot be carried by now. To look stops no run."""
+    try:
+        return pack_arguments(args, kwargs, "")
+    except RefusedValueError:
+        return None
+
+
+def _mark(value: Any) -> bytes:
+    """What tells whether a value is another one; empty for what cannot be carried."""
+    packed = _packed((value,), {})
+    return digest(packed) if packed is not None else b""
 
 
 class InPlace:
     """What of a run is looked at when checkpoints are taken."""
 
     def __init__(self, run: RunCore) -> None:
-        self._run = run
+        self._run, self._task = run, _mark(run.task)
         self._keys = -1  # of the state, when it was looked at
         self._shared: list[tuple[str, str, Any, bytes]] = []
-        self._task = None if type(run.task) in UNCHANGING else pack(run.task, "task")
+        self._is_task_kept = True  # as it was given
 
     def look(self) -> None:
         """A checkpoint is about to be taken."""
         state = self._run.state
         self._look_at_task(state)
         for one, other, value, known in self._shared:
-            if digest(pack(value, "state")) != known:
+            if _mark(value) != known:
                 _logger.warning(
                     "run %s: %s and %s are one object, which was changed in place. A checkpoint "
                     "holds values: behind it they are two, and a change of one is none of the "
@@ -94,9 +99,9 @@ class InPlace:
 
     def _look_at_task(self, state: dict[str, Any]) -> None:
         task = self._run.task
-        if self._task is None or pack(task, "task") == self._task:
+        if type(task) in UNCHANGING or not self._is_task_kept or _mark(task) == self._task:
             return
-        self._task = None
+        self._is_task_kept = False
         in_state = {id(value) for _, value in _containers(state, "run.state")}
         if not any(id(value) in in_state for _, value in _containers(task, "run.task")):
             _logger.warning(
@@ -115,7 +120,7 @@ def _shared(state: dict[str, Any]) -> Iterator[tuple[str, str, Any, bytes]]:
     for path, value in _containers(state, "run.state"):
         if id(value) in seen and found < SHARED_MAX:
             found += 1
-            yield seen[id(value)], path, value, digest(pack(value, path))
+            yield seen[id(value)], path, value, _mark(value)
         seen.setdefault(id(value), path)
 
 

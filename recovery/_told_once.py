@@ -21,7 +21,7 @@ _said: set[tuple[str, str]] = set()  # what was said, and of which tool
 
 def warn_of_set(tool: str, value: set[Any] | frozenset[Any]) -> None:
     """A tool has returned a set: in which order code goes through it is not recorded."""
-    if len(value) < 2 or _IN_ORDER.issuperset(map(type, value)) or _is_said("set", tool):
+    if len(value) < 2 or _IN_ORDER.issuperset(map(type, value)) or is_said("set", tool):
         return
     _logger.warning(
         "tool %s returned a set. Its order is another one in each process, so an agent that goes "
@@ -35,7 +35,7 @@ def warn_of_thread(tool: str, function: Callable[..., Any]) -> None:
     thread = threading.current_thread()
     if thread is threading.main_thread() or asyncio._get_running_loop() is not None:
         return
-    if _is_said("thread", tool):
+    if is_said("thread", tool):
         return
     _logger.warning(
         "tool %s (%s) was called in thread %r, which knows of no run: it is executed as a plain "
@@ -47,7 +47,8 @@ def warn_of_thread(tool: str, function: Callable[..., Any]) -> None:
     )  # fmt: skip
 
 
-def _is_said(what: str, tool: str) -> bool:
+def is_said(what: str, tool: str) -> bool:
+    """Whether this was said of a tool before; from now on it was."""
     if (what, tool) in _said:
         return True
     _said.add((what, tool))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import recovery._in_place
+import recovery._told_once
 from recovery import CheckpointStore, RecoverableAgent, tool
 
 Agent = Callable[[Any], Any]
@@ -18,7 +18,7 @@ Agent = Callable[[Any], Any]
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(recovery._in_place, "_told", set())
+    monkeypatch.setattr(recovery._told_once, "_said", set())
     monkeypatch.setattr("recovery._agent_errors.BACKOFF_S", 0.0)
     yield
 
@@ -87,6 +87,27 @@ def test_it_is_said_once(
 ) -> None:
     said = said_of(agent, caplog, task)
     assert sum(bool(re.search(expected, one)) for one in said) == 1, said
+
+
+@tool
+def opens(cache: dict[str, Any]) -> str:
+    cache["client"] = object()
+    return "opened"
+
+
+def keeps_clients(run: Any) -> str:
+    for step in run.steps():
+        opens({"of": step})
+        run.task["client"] = object()
+        if step == 3:
+            return "done"
+    raise AssertionError
+
+
+def test_to_look_stops_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    """What is in the arguments and the task by now cannot be carried, and need not be."""
+    said = said_of(keeps_clients, caplog, {"a": 1})
+    assert ["argument 'cache'" in said[0], "run.task" in said[1], len(said)] == [True, True, 2]
 
 
 def goes_by_the_book(run: Any) -> None:
