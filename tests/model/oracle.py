@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any, TypeVar, cast
 
@@ -82,6 +82,10 @@ class _Frame:
     tool: l.Tool | None = None
     memo: dict[str, list[Any]] | None = None  # what came back in earlier attempts
     used: Counter[str] = field(default_factory=Counter)
+
+    def branch(self) -> _Frame:
+        """The same with variables of its own: for what goes on beside others."""
+        return replace(self, env=dict(self.env))
 
 
 class _Oracle:
@@ -388,16 +392,7 @@ class _Oracle:
         self.beside += len(par.branches) - 1
         for branch in par.branches:
             self.now = began
-            inner = _Frame(
-                dict(frame.env),
-                frame.task,
-                frame.state,
-                frame.messages,
-                frame.name,
-                frame.tool,
-                frame.memo,
-                frame.used,
-            )
+            inner = frame.branch()
             try:
                 self.pass_time(branch.pause)
                 self.block(branch.body, inner)
@@ -432,16 +427,7 @@ class _Oracle:
                 self.perhaps_done(branch.body, frame)
                 found.append(None)
                 continue
-            inner = _Frame(
-                dict(frame.env),
-                frame.task,
-                frame.state,
-                frame.messages,
-                frame.name,
-                frame.tool,
-                frame.memo,
-                frame.used,
-            )
+            inner = frame.branch()
             try:
                 self.block(branch.body, inner)
                 found.append(v.text(self.value(branch.value, inner)))

@@ -38,8 +38,7 @@ import recovery._inbox
 import recovery._turns
 import recovery._waiting
 from eventlog import Damage, EventLog, LogError, Snapshot
-from eventlog._frame import FOOTER, HEADER_SIZE, Frame, decode_segment_header
-from eventlog._scan import Mark, Segment
+from eventlog._frame import Frame
 from eventlog.testing import Crash, SimulatedDisk
 from recovery import (
     Budget,
@@ -82,6 +81,7 @@ from recovery._parts import is_portion
 from recovery._snapshots import BrokenCheckpointError, is_left_over, restore
 from recovery._values import unpack
 from recovery.stores.protocol import LogStore
+from tests.model.harm import flip, segments
 from tests.property.recount import check_account
 
 TASK, RUN = {"topic": "otters"}, "run"
@@ -1575,11 +1575,6 @@ def check_ended(world: World, program: Program, end: End, power: bool) -> None:
         assert end.value["recovery_count"] == resumed
 
 
-def segments(disk: SimulatedDisk) -> dict[str, bytes]:
-    entries = disk.directories.get(f"runs/{RUN}", {})
-    return {name: bytes(file.content) for name, file in entries.items() if name.endswith(".seg")}
-
-
 def check_finished(world: World, program: Program, end: End) -> None:
     """A finished run gives its recorded result, executes nothing and, at last, writes nothing."""
     count, result = world.executed, outcome_of(world, end)
@@ -1679,30 +1674,8 @@ def noted(plan: Any) -> Iterator[None]:
 # -- damage
 
 
-def frames(disk: SimulatedDisk) -> list[tuple[str, Frame]]:
-    """All frames of the run's log, by segment."""
-    found = []
-    for name, buf in sorted(segments(disk).items()):
-        header = decode_segment_header(buf)
-        assert header is not None
-        walk = Segment(header.number, buf, header.salt, Mark(), None)
-        for item in walk.walk(HEADER_SIZE, header.first_lsn):
-            if isinstance(item, tuple) and item[0].kind != FOOTER:
-                found.append((name, item[0]))
-    return found
-
-
 def harm(world: World, place: tuple[str, Frame], rng: random.Random) -> None:
-    """Flip a bit of a frame for good: of its header or of its payload."""
-    name, frame = place
-    file: Any = world.disk.directories[f"runs/{RUN}"][name]
-    content = file.content
-    parts = [range(frame.offset, frame.payload_offset)]
-    parts += [range(frame.payload_offset, frame.payload_end)] * (
-        frame.payload_end > frame.payload_offset
-    )
-    content[rng.choice(rng.choice(parts))] ^= 1 << rng.randrange(8)
-    file.durable, file.pending = bytes(content), []
+    flip(world.disk, place, rng)
     _read.pop(world.disk, None)
 
 

@@ -71,6 +71,7 @@ from recovery._events import CallIntended, CallResolved, CallRetried, RunResumed
 from recovery._failure import failure
 from recovery._keys import UNDO_CALL, UNDO_PREFIX, outer_call
 from recovery._parts import is_portion
+from tests.model.harm import frames
 from tests.property.agent_programs import (
     MUTATIONS,
     branches,
@@ -106,7 +107,6 @@ from tests.property.agents import (
     checkpoints_of,
     die_and_return,
     events,
-    frames,
     harm,
     history,
     in_doubt,

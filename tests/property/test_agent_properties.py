@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from eventlog._frame import SNAPSHOT
 from recovery import Resolution, accept
 from recovery._events import CallIntended, CallRetried, RunResumed, StepStarted, ValueRecorded
+from tests.model.harm import frames
 from tests.property.agent_programs import (
     MUTATIONS,
     distinct,
@@ -38,7 +39,6 @@ from tests.property.agents import (
     check_effects,
     die_and_return,
     events,
-    frames,
     harm,
     history,
     live,

@@ -17,6 +17,7 @@ from eventlog import EventLog
 from eventlog._frame import SNAPSHOT
 from eventlog.testing import SimulatedDisk
 from recovery._history import load
+from tests.model.harm import frames
 from tests.property.agent_programs import example_settings, programs, scaled
 from tests.property.agents import (
     RUN,
@@ -27,7 +28,6 @@ from tests.property.agents import (
     World,
     check_effects,
     die_and_return,
-    frames,
     harm,
     live,
     noted,

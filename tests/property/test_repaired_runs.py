@@ -32,6 +32,7 @@ from recovery import (
     resolve,
     tool,
 )
+from tests.model.harm import frames
 from tests.property import agents
 from tests.property.agent_programs import example_settings, programs, scaled
 from tests.property.test_agent_properties import crashed
@@ -235,7 +236,7 @@ def test_nothing_is_done_twice_behind_any_repair(die_at: int, is_async: bool) ->
 def harmed(world: agents.World, rng: random.Random) -> list[int]:
     """Damage one to three frames behind the newest checkpoint, and repair the log; their LSNs."""
     used = agents.newest_checkpoint(world)
-    behind = [place for place in agents.frames(world.disk) if place[1].lsn > max(used, 1)]
+    behind = [place for place in frames(world.disk) if place[1].lsn > max(used, 1)]
     chosen = rng.sample(behind, min(len(behind), rng.choice((1, 1, 2, 3))))
     if chosen and rng.random() < 0.3:  # what follows one another, in a burst
         first = behind.index(chosen[0])

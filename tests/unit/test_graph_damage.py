@@ -15,7 +15,7 @@ from eventlog._frame import FRAME_SIZE, SNAPSHOT, Frame, encode_frame
 from eventlog.testing import SimulatedDisk
 from recovery import CheckpointManager, DamagedRunError, DivergenceError
 from recovery.graph import ExecutionResult, Graph, GraphExecutor, NodeContext
-from tests.property.agents import frames
+from tests.model.harm import frames
 from tests.unit.graphs import RUN, World, chain
 from tests.unit.lives import Died
 from tests.unit.test_recovery_pruning import Small

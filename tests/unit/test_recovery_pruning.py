@@ -54,7 +54,7 @@ from recovery._pruning import Kept, Retention, first_needed
 from recovery._snapshots import BrokenCheckpointError, checkpoints_in, restore
 from recovery.graph import Graph, GraphExecutor
 from recovery.stores.protocol import LogStore
-from tests.property.agents import frames
+from tests.model.harm import frames
 from tests.unit.lives import RUN, executed, run_sync, send
 
 SEGMENT = 4000
