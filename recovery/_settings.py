@@ -42,8 +42,9 @@ class Options(TypedDict, total=False):
     ``park_after_s``: when all that a run has done for so long is to wait, and it will for longer
     still, it parks (WaitingError) instead of keeping its process; None waits in the process. Longer
     than what the agent does on its own between two calls.
-    ``check_locals``: whether to look at the agent's source once, and to warn, in log "recovery", of
-    local variables that a resumed run would lose, and of what may come in another order (True).
+    ``check_locals``: whether to warn, in log "recovery", of what a resumed run would lose or do in
+    another order: local variables, objects that the state has twice, a changed ``run.task``, races
+    (True). The agent's source is looked at once, its variables until the first checkpoint.
     ``on_drift``: what comes of code that does something else than is recorded, where no side effect
     can come of it: "report" (it goes on, and the report, the log and an event say what is
     different) or "stop" (DivergenceError).
