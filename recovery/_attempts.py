@@ -140,17 +140,13 @@ def _attempt(
             value = yield Invoke(
                 spec.function, args, kwargs, scope, spec.timeout_s, spec.repeatable
             )
-        # A stop that the tool has swallowed, of a call inside it: it knows nothing of the outcome.
-        scope.check()
         yield from _settle_inside(run, scope, None)
         return _returned(run, spec, scope, value)
     except TimedOutError as exc:
         error = exc.error()
-        scope.check()
         yield from _settle_inside(run, scope, error)
         return (yield from _overdue(run, spec, scope, tries, error))
     except Exception as exc:
-        scope.check()
         yield from _settle_inside(run, scope, exc)
         return _raised(run, spec, scope, tries, exc)
     except BaseException as exc:
@@ -202,7 +198,12 @@ def _returned(run: RunCore, spec: ToolSpec, scope: Scope, value: Any) -> Settled
 def _settle_inside(
     run: RunCore, scope: Scope, ended: Exception | None
 ) -> Generator[Effect, Any, None]:
-    """Before the end of an attempt is recorded: see _inside."""
+    """Before the end of an attempt is recorded: see _inside.
+
+    If a call inside has stopped the run, whatever the tool made of that, this stops it again: the
+    tool knows nothing of that call's outcome.
+    """
+    scope.check()
     if scope.used or run.replay.earlier.knows(scope.calls[-1]):
         from recovery._inside import settled_inside  # noqa: PLC0415 - only where calls are inside
 

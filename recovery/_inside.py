@@ -45,6 +45,7 @@ def settled_inside(
     lsn = scope.calls[-1]
     cut = isinstance(ended, TimeoutError | asyncio.CancelledError)
     yield Attend(landed(run, scope, LANDING_S if cut else math.inf))
+    scope.check()  # it may have stopped the run meanwhile
     scope.over = scope.over or ended is not None
     in_doubt = let_go(run, lsn)
     for one in [one for one in run.under_way.values() if lsn in one.calls[:-1]]:

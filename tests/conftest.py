@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,8 +28,15 @@ settings.load_profile(os.environ.get("EVENTLOG_TEST_PROFILE", "default"))
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads its option
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.hypothesis_seed is None:
-        config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
+    seed = config.option.hypothesis_seed
+    if hasattr(config, "workerinput"):  # one of several processes: all have the printed one
+        seed = config.workerinput["seed"]
+    config.option.hypothesis_seed = seed or str(random.SystemRandom().getrandbits(32))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["seed"] = node.config.option.hypothesis_seed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

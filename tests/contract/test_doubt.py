@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from recovery import (
@@ -423,7 +423,15 @@ def looks_outside(call: Call) -> Resolution:
     return Resolution.outcome("found") if sent[call.idempotency_key] else Resolution.retry()
 
 
+# Its second attempt fails at once, by what is recorded, while what it began runs out of time.
+FAILS_BEFORE_WHAT_IS_INSIDE = Tree((), how="gather", inside=(
+    Tree((("timeout_s", 0.1), ("on_timeout", "fail")), 0.2),
+    Tree((("timeout_s", 0.1),), inside=(Tree((("after_crash", "retry"),), 0.2),)),
+))  # fmt: skip
+
+
 @settings(example_settings(max_examples=scaled(12, 250)))
+@example([FAILS_BEFORE_WHAT_IS_INSIDE], 0)
 @given(st.lists(trees, min_size=1, max_size=2), st.integers(0, 1 << 20))
 def test_of_any_tree_of_tools_no_side_effect_is_forgotten(roots: list[Tree], seed: int) -> None:
     tools = [one.tool(f"t{number}") for number, one in enumerate(roots)]
