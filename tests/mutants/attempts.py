@@ -234,7 +234,7 @@ MUTANTS = [
         [
             Edit(
                 ATTEMPTS,
-                "        scope.check()\n        yield from _settle_inside(run, scope, None)\n",
+                "        yield from _settle_inside(run, scope, None)\n",
                 "        run.check()\n        yield from _settle_inside(run, scope, None)\n",
             )
         ],
