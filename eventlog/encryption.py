@@ -83,6 +83,16 @@ class Encryption:
     def __repr__(self) -> str:
         return f"Encryption(key_id={self.key_id!r})"  # never the key: it ends up in tracebacks
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both write under the same key, and read the same: the same bytes or function."""
+        return isinstance(other, Encryption) and self._said() == other._said()
+
+    def __hash__(self) -> int:
+        return hash(self.key_id)
+
+    def _said(self) -> tuple[object, ...]:
+        return self.key_id, self.accept_clear, self._key
+
     def find(self, key_id: str) -> Key | None:
         """Not for users: the key of that id, None when there is none."""
         found = self._keys.get(key_id)

@@ -36,7 +36,7 @@ from recovery._events import (
     RunFinished,
     RunUndone,
 )
-from recovery._existing import Store
+from recovery._existing import Store, store_difference
 from recovery._failure import message_of
 from recovery._herald import Herald
 from recovery._history import Ended, History, load
@@ -48,10 +48,10 @@ from recovery._run import Run, SyncRun
 from recovery._settings import Options, Settings
 from recovery._stopping import Life, Lives
 from recovery._together import off_loop
-from recovery._tool import current_scope, is_async, runs_at_work
+from recovery._tool import current_scope, function_name, is_async, runs_at_work
 from recovery._type_variables import Result
 from recovery._values import pack
-from recovery.stores.file import FileStore, default_directory
+from recovery.stores.file import default_directory
 
 if TYPE_CHECKING:
     from recovery._following import RunEvents, Until
@@ -242,12 +242,13 @@ class RecoverableAgent(Generic[Result]):
             return RecoverableAgent(agent_fn, self.store, **options)
         if options:
             raise TypeError(f"a RecoverableAgent has its options already; not {sorted(options)}")
-        ours, its = self.store.backend, agent_fn.store.backend
-        one_place = isinstance(ours, FileStore) and isinstance(its, FileStore) and (
-            ours.root == its.root
-        )  # fmt: skip
-        if its is not ours and not one_place:
-            raise ValueError("a child run lives in the store of its parent; this agent has another")
+        if differs := store_difference(self.store, agent_fn.store):
+            raise ValueError(
+                f"a child run lives in the store of its parent, and this agent's {differs}. "
+                "Nothing was executed. Make both agents with the same CheckpointStore; or give "
+                f"run.child the function {function_name(agent_fn.agent_fn)} itself, and the "
+                "options by name"
+            )
         return agent_fn
 
     async def _live(self, task: Any, life: Life, takeover: bool) -> RunResult[Any]:

@@ -20,7 +20,7 @@ from recovery._effects import Attend, Commit, Effect, Nap
 from recovery._errors import ApprovalDeniedError
 from recovery._events import CallDecided, CallIntended
 from recovery._failure import failure
-from recovery._inbox import Decision
+from recovery._message import Message
 from recovery._recorded import RecordedCall
 from recovery._tool import Arguments, Call, ToolSpec
 from recovery._waiting import Waiting, wait
@@ -84,7 +84,7 @@ def _decided(
     if decided is None:
         until = None if asking.until == math.inf else asking.until
 
-        def news() -> Decision | None:
+        def news() -> Message | None:
             return run.inbox.decision(call.idempotency_key, asking.heard, asking.until)
 
         def came() -> float | None:

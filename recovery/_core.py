@@ -44,6 +44,7 @@ from recovery._inbox import Inbox
 from recovery._keys import BEFORE_STEPS, step_scope
 from recovery._letting_go import check_open, let_go, park_for
 from recovery._loop import Loop
+from recovery._message import Recipient
 from recovery._messages import Messages
 from recovery._redact import Secrets
 from recovery._settings import Settings
@@ -75,6 +76,7 @@ class RunCore(ABC):
     ) -> None:
         assert history.started is not None
         self.run_id, self.uid = history.started.run_id, history.started.uid
+        self.recipient = Recipient.of(history.started)
         self.task = unpack(pack(history.started.task, "task"))  # not the caller's own object
         self.secrets = Secrets(history.started.salt or self.uid)
         self.recovery_count, self.rules = history.recoveries, history.rules

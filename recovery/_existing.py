@@ -8,6 +8,7 @@ from typing import Any
 from eventlog import EventLog, LogReader
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
+from recovery.stores.file import FileStore
 from recovery.stores.protocol import RunStore
 
 # What runs are looked for in: a path is that of a directory with runs in it.
@@ -28,6 +29,23 @@ def _there(store: Any) -> Any:
     if store is None:
         raise TypeError("store is a CheckpointStore, a RunStore or a path, not None")
     return store
+
+
+def store_difference(ours: CheckpointStore, its: CheckpointStore) -> str:
+    """In what a child's store differs from ours, so that what we promise of our runs would not
+    hold for those of the child; "" if it is ours."""
+    if its.retention != ours.retention:
+        return "has another retention="
+    one, other = ours.backend, its.backend
+    if one is other:
+        return ""
+    if not (isinstance(one, FileStore) and isinstance(other, FileStore)) or one.root != other.root:
+        return "is another one"
+    if one.encryption != other.encryption:
+        return f"has encryption={other.encryption}, not the {one.encryption} of the parent's"
+    if one.durability != other.durability:
+        return f"has durability={other.durability!r}, not {one.durability!r}"
+    return ""
 
 
 def reader_of(store: Store, run_id: str, consequence: str = "") -> LogReader:

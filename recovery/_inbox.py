@@ -11,21 +11,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from eventlog import Damage, LogReader, Packed, Record
-from eventlog._dataclass import dataclass
 from recovery._errors import DamagedRunError, RunCancelledError
 from recovery._events import RunCancelled
-from recovery._inbox_check import (
-    inbox_damage,
-    is_message,
-    lost_inbox,
-    lost_log,
-    run_lsn,
-)
+from recovery._inbox_check import inbox_damage, lost_inbox, lost_log
+from recovery._message import Message, is_message, is_repair
 from recovery._signals import Signals
-from recovery._values import unpack, unpack_map
 
 if TYPE_CHECKING:
     from recovery._core import RunCore
@@ -33,31 +27,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("recovery")
 
 LOOK_S = 0.2  # how often an agent that does one thing after the other looks for messages
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What somebody decided about a call, or about the whole run; ``lsn`` is that of the message,
-    and ``time_ns`` when it was sent.
-
-    ``key`` is the idempotency key of the call.
-    """
-
-    lsn: int
-    time_ns: int
-    key: str
-    approved: bool
-    who: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A signal in the inbox."""
-
-    lsn: int
-    time_ns: int
-    name: str
 
 
 class Inbox:
@@ -71,10 +40,10 @@ class Inbox:
         self._arrivals: Iterator[Record | Damage | None] = iter(())
         self._held: deque[Record] = deque()  # read, and not known to be durable
         self._next_look = 0.0
-        self._signals: dict[str, deque[Sent]] = {}  # those not taken, by name
-        self._decisions: dict[str, list[Decision]] = {}  # by the key of the call
+        self._signals: dict[str, deque[Message]] = {}  # those not taken, by name
+        self._decisions: dict[str, list[Message]] = {}  # by the key of the call
         self._spent: set[str] = set()
-        self._cancelled: Decision | None = None
+        self._cancelled: Message | None = None
 
     def look(self, *, at_once: bool = False) -> None:
         """Read what is new, at most every LOOK_S unless ``at_once``. A cancelled run ends here."""
@@ -95,7 +64,7 @@ class Inbox:
 
     def take(
         self, names: tuple[str, ...], until: float | None = None
-    ) -> tuple[Sent, Packed] | None:
+    ) -> tuple[Message, Packed] | None:
         """The oldest signal of these names that is not taken, and its value.
 
         One that was sent later than ``until`` is for a later wait, and so are those behind it.
@@ -103,14 +72,15 @@ class Inbox:
         found = self._next(names, until)
         if found is None:
             return None
-        self._signals[found.name].popleft()
-        assert self._reader is not None
+        self._signals[found.about].popleft()
         record = self._run.attempt(lambda: self._fetch(found.lsn))
-        return found, unpack_map(record.packed)["value"]
+        value = Message.of(record).value
+        assert value is not None
+        return found, value
 
-    def _next(self, names: tuple[str, ...], until: float | None) -> Sent | None:
+    def _next(self, names: tuple[str, ...], until: float | None) -> Message | None:
         signals = self._signals_taken()
-        first: Sent | None = None
+        first: Message | None = None
         for name in names:
             waiting = self._signals.get(name)
             if not waiting:
@@ -122,7 +92,7 @@ class Inbox:
                 first = min(first or waiting[0], waiting[0], key=lambda sent: sent.lsn)
         return first
 
-    def decision(self, key: str, heard: int, until: float) -> Decision | None:
+    def decision(self, key: str, heard: int, until: float) -> Message | None:
         """The last decision about the call of this idempotency key, behind message ``heard``.
 
         One that was made later than ``until`` does not count, whoever was awake then.
@@ -179,31 +149,35 @@ class Inbox:
         return signals
 
     def _sort_one(self, record: Record) -> None:
+        if is_repair(record):
+            return
         if not is_message(record):
             what = f"record {record.lsn} is no message, but {record.kind!r}: files of another log"
             raise self._lost(Damage(0, 0, 0, record.lsn, record.lsn, what))
-        known, last = run_lsn(record), self._run._log.last_lsn
-        if known > last:
-            raise lost_log(self._run.run_id, known, last)
-        body = {name: unpack(part) for name, part in unpack_map(record.packed).items()
-                if name != "value"}  # fmt: skip
-        match record.kind:
+        sent, last = Message.of(record), self._run._log.last_lsn
+        if sent.run_lsn > last:
+            raise lost_log(self._run.run_id, sent.run_lsn, last)
+        if refused := self._run.recipient.refuses(sent):
+            _logger.warning(
+                "run %s: inbox: message %d (%s) does not count: %s",
+                self._run.run_id,
+                sent.lsn,
+                sent.kind,
+                refused,
+            )
+            return
+        sent = replace(sent, value=None)  # which may be large, and is read when it is taken
+        match sent.kind:
             case "signal":
-                name = str(body["name"])
-                sent = Sent(record.lsn, record.time_ns, name)
-                self._signals.setdefault(name, deque()).append(sent)
-            case "decision" | "cancel":
-                made = Decision(
-                    record.lsn, record.time_ns, str(body.get("of", "")),
-                    body.get("approved") is True, str(body["who"]), str(body["why"]),
-                )  # fmt: skip
-                if made.key in self._spent:
-                    _logger.warning("run %s: too late, the call has begun: %s",
-                                    self._run.run_id, made)  # fmt: skip
-                if record.kind == "decision":
-                    self._decisions.setdefault(made.key, []).append(made)
-                else:
-                    self._cancelled = self._cancelled or made
+                self._signals.setdefault(sent.about, deque()).append(sent)
+            case "cancel":
+                self._cancelled = self._cancelled or sent
+            case "decision":
+                if sent.about in self._spent:
+                    _logger.warning(
+                        "run %s: too late, the call has begun: %s", self._run.run_id, sent
+                    )
+                self._decisions.setdefault(sent.about, []).append(sent)
 
     def _fetch(self, lsn: int) -> Record:
         assert self._reader is not None
@@ -221,7 +195,7 @@ class Inbox:
         )
         return error
 
-    def _end_run(self, asked: Decision) -> None:
+    def _end_run(self, asked: Message) -> None:
         run = self._run
         in_doubt = [call.lsn for call in run.replay.in_doubt()]
         run.emit(RunCancelled(asked.who, asked.why, in_doubt, asked.lsn))

@@ -7,17 +7,12 @@ exchanged for another one, is noticed, and so is a log that has lost records, or
 
 from __future__ import annotations
 
-from eventlog import EventLog, LogReader, Record
+from eventlog import EventLog, LogReader
 from recovery._errors import RecoveryError
-from recovery._events import LogRepaired, RecordsLost
+from recovery._message import Message, is_message, is_repair
 from recovery._signals import Signals
 from recovery._text import shown_time
-from recovery._values import unpack, unpack_map
-from recovery.stores.protocol import RUN_LSN, RunStore
-
-SIGNAL, DECISION, CANCEL = "signal", "decision", "cancel"
-_MESSAGES = {SIGNAL, DECISION, CANCEL}
-_REPAIRS = {RecordsLost.kind, LogRepaired.kind}
+from recovery.stores.protocol import RunStore
 
 
 def inbox_damage(inbox: LogReader | None, signals: Signals, uid: str) -> str:
@@ -31,7 +26,7 @@ def inbox_damage(inbox: LogReader | None, signals: Signals, uid: str) -> str:
         last = inbox.tail().next_lsn - 1
         return f"its inbox ends with message {last}, and it has read message {lsn}"
     record = inbox.fetch({lsn}).get(lsn)
-    if record is None or record.kind in _REPAIRS or not sent or record.time_ns == sent:
+    if record is None or is_repair(record) or not sent or record.time_ns == sent:
         return ""  # what is damaged in it is told where it is read
     return (
         f"its inbox is another one: message {lsn} was sent at {shown_time(record.time_ns / 1e9)}, "
@@ -49,27 +44,11 @@ def lost_inbox(run_id: str, damage: str) -> RecoveryError:
     )
 
 
-def is_message(record: Record) -> bool:
-    """Whether it is one, or what a repair has put in its place."""
-    if record.kind in _REPAIRS:
-        return True
-    return record.kind in _MESSAGES and "key" in unpack_map(record.packed)
-
-
-def run_lsn(record: Record) -> int:
-    """Up to where the run's log was durable when the message was sent; 0 if it does not say."""
-    if record.kind not in _MESSAGES:
-        return 0
-    packed = unpack_map(record.packed).get(RUN_LSN)
-    known = 0 if packed is None else unpack(packed)
-    return known if isinstance(known, int) else 0
-
-
 def check_not_begun(store: RunStore, run_id: str, log: EventLog) -> None:
     """Raise RecoveryError if a run, whose log does not say how it began, has begun all the same:
     it would do again what it has done."""
     first = next(log.records(1, on_damage=lambda damage: None), None)
-    if first is not None and first.kind in _MESSAGES:
+    if first is not None and is_message(first):
         raise RecoveryError(
             f"run {run_id!r} cannot be resumed: its log begins with a message, and nothing says "
             "how the run began. These are the files of an inbox. Nothing was executed. Put the "
@@ -79,7 +58,8 @@ def check_not_begun(store: RunStore, run_id: str, log: EventLog) -> None:
     if inbox is None:
         return
     with inbox:
-        known = max(map(run_lsn, inbox.records(on_damage=lambda damage: None)), default=0)
+        sent = filter(is_message, inbox.records(on_damage=lambda damage: None))
+        known = max((Message.of(record).run_lsn for record in sent), default=0)
     if known > log.last_lsn:
         raise lost_log(run_id, known, log.last_lsn)
 

@@ -9,11 +9,12 @@ from typing import Any
 from eventlog import EventLog, LogLockedError
 from recovery._doubt import recorded_call
 from recovery._errors import RecoveryError
-from recovery._events import CallDecided, RunCancelled, encode
+from recovery._events import CallDecided, RunCancelled, encode, skim
 from recovery._existing import Store, backend_of, claim, reader_of
 from recovery._family import children_of
 from recovery._history import ended_by, load
-from recovery._inbox_check import CANCEL, DECISION, SIGNAL
+from recovery._lineage import started_of
+from recovery._message import CANCEL, DECISION, SIGNAL, UID
 from recovery._relatives import is_child
 from recovery._skimmed import skim_run, skimmed
 from recovery._text import shown_time
@@ -42,9 +43,9 @@ def signal(
     that cannot be carried; ValueError when another signal was sent under this ``key``;
     LogLockedError when other senders keep the inbox for 10 seconds.
     """
-    packed = pack(value, "value")
-    _check_not_ended(store, run_id, check_signal_name(name))
-    backend_of(store).post(run_id, SIGNAL, {"name": name, "value": packed, "who": who}, key)
+    body = {"name": check_signal_name(name), "value": pack(value, "value"), "who": who}
+    body[UID] = _uid_of(store, run_id, name)
+    backend_of(store).post(run_id, SIGNAL, body, key)
 
 
 def cancel(store: Store, run_id: str, *, who: str = "", why: str = "") -> None:
@@ -57,8 +58,8 @@ def cancel(store: Store, run_id: str, *, who: str = "", why: str = "") -> None:
 
     Raises RecoveryError when there is no such run, or it has ended.
     """
-    _check_not_ended(store, run_id, "cancel")
-    asked = backend_of(store).post(run_id, CANCEL, {"who": who, "why": why})
+    body = {"who": who, "why": why, UID: _uid_of(store, run_id, "cancel")}
+    asked = backend_of(store).post(run_id, CANCEL, body)
     try:
         log = claim(store, run_id)
     except LogLockedError:
@@ -84,15 +85,22 @@ def cancel_children(store: Store, log: EventLog, run_id: str, who: str) -> None:
                 )
 
 
-def _check_not_ended(store: Store, run_id: str, what: str) -> None:
-    """RecoveryError when nobody will ever read what is sent to the run."""
+def _uid_of(store: Store, run_id: str, what: str) -> str:
+    """What a message to the run names it by; RecoveryError when nobody will ever read it."""
     with reader_of(store, run_id, f": {what} was not sent") as reader:
         # A run that has ended takes no checkpoint, so nothing that matters is in front of one.
         start = reader.tail().snapshot or 1
         ended = ended_by(skimmed(reader.records(start, on_damage=lambda damage: None), []))
+        started = started_of(reader, skim)
     if ended is not None:
         state = ended.kind.removeprefix("run_")
         raise RecoveryError(f"run {run_id!r} has ended ({state}): {what} was not sent")
+    if started is None:
+        raise RecoveryError(
+            f"the log of run {run_id!r} does not say how the run began (no agent has begun it, or "
+            f"the record is lost), so nothing can be sent to it: {what} was not sent"
+        )
+    return started.uid
 
 
 def pending(store: Store, run_id: str) -> list[Call]:
@@ -144,7 +152,7 @@ def deny(
 def _decide(store: Store, run_id: str, call: Call | int, said: dict[str, Any]) -> None:
     if not isinstance(call, Call | int):
         raise TypeError(f"call is a Call, as pending() gives it, or its LSN; not {call!r:.80}")
-    waiting = _asking(store, run_id)
+    uid, waiting = _asking(store, run_id)
     key = call.idempotency_key if isinstance(call, Call) else ""
     found = [one for one in waiting if key in ("", one[0].idempotency_key)]
     found = [one for one in found if isinstance(call, Call) or one[0].lsn == call]
@@ -161,7 +169,7 @@ def _decide(store: Store, run_id: str, call: Call | int, said: dict[str, Any]) -
     )
     if time.time() > until:
         raise RecoveryError(f"{expired} Nothing was sent.")
-    said |= {"call": asked.lsn, "of": asked.idempotency_key}
+    said |= {"call": asked.lsn, "of": asked.idempotency_key, UID: uid}
     lsn = backend_of(store).post(run_id, DECISION, said)
     if _sent_at(store, run_id, lsn) > until:  # it had to wait for another sender
         raise RecoveryError(f"{expired} What was sent does not count.")
@@ -188,11 +196,13 @@ def _decided(store: Store, run_id: str, asked: Call) -> CallDecided | None:
     return next((one for one in known if one.approved and one.call == asked.lsn), None)
 
 
-def _asking(store: Store, run_id: str) -> list[tuple[Call, float]]:
-    """``pending``, for whoever may not have the types of the arguments; until when each asks."""
+def _asking(store: Store, run_id: str) -> tuple[str, list[tuple[Call, float]]]:
+    """``pending``, for whoever may not have the types of the arguments; until when each asks. And
+    the uid of the run."""
     with reader_of(store, run_id) as reader:
         history = skim_run(reader, run_id)
     history.check()
     if history.started is None or history.ended is not None:
-        return []
-    return [(history.call(one), one.asks_until) for one in history.replay.undecided()]
+        return history.uid, []
+    waiting = history.replay.undecided()
+    return history.uid, [(history.call(one), one.asks_until) for one in waiting]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Literal
 
-from eventlog import Damage, EncryptedLogError, LogReader, Packed, Record
+from eventlog import Damage, EncryptedLogError, LogReader, Packed
 from eventlog._dataclass import dataclass
 from recovery._errors import UnreadableValueError
 from recovery._existing import Store, backend_of, reader_of
 from recovery._inbox_check import inbox_damage, lost_inbox
+from recovery._message import CANCEL, DECISION, SIGNAL, Message, Recipient, is_message
 from recovery._signals import Signals
 from recovery._skimmed import Skimmed, skim_run
-from recovery._values import unpack, unpack_map
+from recovery._values import unpack
 
 OpenInbox = Callable[[str], LogReader | None]  # of the run of this id
 
@@ -26,6 +27,7 @@ class PendingMessage:
 
     ``about``: the name of a signal, or the call (LSN) that was decided about. ``wanted``: whether
     the run waits for it, so that it goes on when it is run again. ``value``: of a signal.
+    ``refused``: why it does not count, and never will; "" if it does.
     """
 
     lsn: int
@@ -36,6 +38,7 @@ class PendingMessage:
     who: str = ""
     why: str = ""
     value: Packed | None = field(default=None, repr=False)
+    refused: str = ""
 
 
 def posted(store: Store, run_id: str) -> list[PendingMessage]:
@@ -78,21 +81,34 @@ def _untaken(inbox: LogReader, run: Skimmed) -> list[PendingMessage]:
     found: list[PendingMessage] = []
     decided: dict[str, int] = {}  # where in `found` the last decision about a call is
     lost: list[Damage] = []
-    for record in inbox.records(on_damage=lost.append):
-        body, sent = _body(record), record.time_ns / 1e9
-        said = (str(body.get("who", "")), str(body.get("why", "")))
-        if record.kind == "signal" and "value" in body:
-            name = str(body.get("name", ""))
-            if record.lsn > signals.taken(run.uid, name):
-                wanted = any(name in names and sent <= until for names, until in waits)
-                found.append(PendingMessage(record.lsn, sent, "signal", name, wanted,
-                                            *said, body["value"]))  # fmt: skip
-        elif record.kind == "cancel":
-            found.append(PendingMessage(record.lsn, sent, "cancel", "", True, *said))
-        elif (call := asking.get(str(body.get("of")))) is not None and record.lsn > call.heard:
-            kind: Any = "approved" if body.get("approved") is True else "denied"
-            in_time = sent <= call.asks_until
-            made = PendingMessage(record.lsn, sent, kind, str(call.lsn), in_time, *said)
+    recipient = Recipient.of(run.started)
+    for record in filter(is_message, inbox.records(on_damage=lost.append)):
+        message, sent = Message.of(record), record.time_ns / 1e9
+        kind: Any = message.kind
+        if kind == DECISION:
+            kind = "approved" if message.approved else "denied"
+        call = asking.get(message.about)
+        made = PendingMessage(
+            message.lsn,
+            sent,
+            kind,
+            message.about,
+            True,
+            message.who,
+            message.why,
+            message.value,
+            recipient.refuses(message),
+        )
+        if made.refused:
+            about = made.about if call is None else str(call.lsn)
+            found.append(replace(made, about=about, wanted=False))
+        elif kind == SIGNAL and message.lsn > signals.taken(run.uid, message.about):
+            wanted = any(message.about in names and sent <= until for names, until in waits)
+            found.append(replace(made, wanted=wanted))
+        elif kind == CANCEL:
+            found.append(made)
+        elif call is not None and message.lsn > call.heard:
+            made = replace(made, about=str(call.lsn), wanted=sent <= call.asks_until)
             if (at := decided.get(made.about)) is not None:
                 found[at] = made  # the last one counts
             else:
@@ -108,15 +124,6 @@ def _taken(run: Skimmed) -> Signals:
     for entry in run.tail:
         signals.observe(*entry)
     return signals
-
-
-def _body(record: Record) -> dict[str, Any]:
-    """What a message says; nothing when it makes no sense."""
-    try:
-        return {name: part if name == "value" else unpack(part)
-                for name, part in unpack_map(record.packed).items()}  # fmt: skip
-    except (UnreadableValueError, ValueError):
-        return {}
 
 
 def awaited(args: Any) -> tuple[tuple[str, ...], float]:

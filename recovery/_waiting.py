@@ -228,9 +228,9 @@ def _wait_for(run: RunCore, call: Call) -> Generator[Nap | Wait, None, Settled]:
         # as taken in that order: under the mutex, with nothing between.
         sent, value = found
         if several:
-            value = pack((sent.name, unpack(value)), f"signal {sent.name!r}")
+            value = pack((sent.about, unpack(value)), f"signal {sent.about!r}")
         event = SignalTaken(
-            call.lsn, value, name=sent.name, inbox=sent.lsn, uid=run.uid,
+            call.lsn, value, name=sent.about, inbox=sent.lsn, uid=run.uid,
             several=several or None, sent=sent.time_ns,
         )  # fmt: skip
     return Settled(run.emit(event), event)

@@ -86,13 +86,16 @@ def _unread(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
                 what = f"call {sent.about} {decided}"
         by = f" by {sent.who}" * bool(sent.who) + f" ({sent.why})" * bool(sent.why)
         then = "the run takes it when it is run" if sent.wanted else _unwanted(one, sent)
-        yield label, f"{what}{by}, {age(now - sent.timestamp)} ago: {then}", "cyan"
+        style = "bold red" if sent.refused else "cyan"
+        yield label, f"{what}{by}, {age(now - sent.timestamp)} ago: {then}", style
     if len(one.unread) > SHOWN_MAX:
         yield "", f"and {count(len(one.unread) - SHOWN_MAX, 'message')} more", ""
 
 
 def _unwanted(one: RunStatus, sent: PendingMessage) -> str:
     """What a message lies there for, when it is not for what the run waits for now."""
+    if sent.refused:
+        return f"does not count: {sent.refused}"
     names = dict.fromkeys(name for call in one.calls for name in call.signals)
     if sent.kind != "signal":
         return "too late"
@@ -251,7 +254,7 @@ def _call_json(call: OpenCall, redaction: Redaction) -> dict[str, Any]:
 def _message_json(sent: PendingMessage, redaction: Redaction) -> dict[str, Any]:
     return {
         "lsn": sent.lsn, "time": sent.timestamp, "kind": sent.kind, "about": sent.about,
-        "who": sent.who, "why": sent.why, "wanted": sent.wanted,
+        "who": sent.who, "why": sent.why, "wanted": sent.wanted, "refused": sent.refused,
         "value": None if sent.value is None
         else redaction.shown(readable(sent.value), sent.about),
     }  # fmt: skip

@@ -21,7 +21,8 @@ from eventlog._files import Files
 from eventlog._log import Durability
 from eventlog.encryption import Encryption
 from recovery._errors import RecoveryError
-from recovery._values import pack, pack_map, unpack, unpack_map
+from recovery._message import KEY, RUN_LSN, is_same_message
+from recovery._values import pack, pack_map
 
 # Becomes the name of a directory, on case-insensitive file systems too: no separators, no dots in
 # front, no control characters, and short enough for any of them.
@@ -52,6 +53,7 @@ class RunStore(Protocol):
     def post(self, run_id: str, kind: str, body: Mapping[str, Any], key: str = "") -> int:
         """Put a message into the inbox of a run that is there, whoever has the run; its number.
 
+        ``body`` has the ``uid`` of the run that it is for: in no other run does it count.
         Durable when this returns. What was posted under the same ``key`` is not posted again:
         ValueError when it is another message. Raises LogLockedError when others keep the inbox.
         """
@@ -96,18 +98,11 @@ def check_signal_name(name: str) -> str:
     return name
 
 
-# In a message: the LSN up to which the log of its run was known to be durable when it was sent. A
-# log that ends before that has lost records, or is another one.
-RUN_LSN = "run_lsn"
-
-
 def _posted(records: Iterable[Record], message: tuple[str, dict[str, Packed]], key: str) -> int:
     """The LSN of the message that was posted under this key; 0 if none was."""
     for record in records:
-        body = unpack_map(record.packed)
-        if unpack(body["key"]) == key:
-            body.pop(RUN_LSN, None)
-            if (record.kind, body) != message:
+        if (is_same := is_same_message(record, message, key)) is not None:
+            if not is_same:
                 raise ValueError(f"the run was sent something else under {key!r}: LSN {record.lsn}")
             return record.lsn
     return 0
@@ -124,20 +119,20 @@ class LogStore:
         encryption: Encryption | None = None,
     ) -> None:
         self.root = root
-        self._files, self._durability, self._encryption = files, durability, encryption
+        self._files, self.durability, self.encryption = files, durability, encryption
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         """See RunStore.claim."""
         path = self._path(run_id)
         return EventLog.open(
-            path, self._durability, takeover=takeover, files=self._files,
-            encryption=self._encryption,
+            path, self.durability, takeover=takeover, files=self._files,
+            encryption=self.encryption,
         )  # fmt: skip
 
     def read(self, run_id: str) -> LogReader | None:
         """See RunStore.read."""
         try:
-            return EventLog.read(self._path(run_id), files=self._files, encryption=self._encryption)
+            return EventLog.read(self._path(run_id), files=self._files, encryption=self.encryption)
         except (FileNotFoundError, UnsupportedFormatError):  # or no more than a directory yet
             return None
 
@@ -147,8 +142,10 @@ class LogStore:
 
     def post(self, run_id: str, kind: str, body: Mapping[str, Any], key: str = "") -> int:
         """See RunStore.post."""
-        parts = {name: value if type(value) is Packed else pack(value, name)
-                 for name, value in (*body.items(), ("key", key))}  # fmt: skip
+        parts = {
+            name: value if type(value) is Packed else pack(value, name)
+            for name, value in (*body.items(), (KEY, key))
+        }
         reader = self.inbox(run_id) if key else None
         if reader is not None:  # without the lock, for it is there more often than not
             with reader:
@@ -172,7 +169,7 @@ class LogStore:
         """See RunStore.inbox."""
         try:
             path = f"{self._path(run_id)}/{INBOX}"
-            return EventLog.read(path, files=self._files, encryption=self._encryption)
+            return EventLog.read(path, files=self._files, encryption=self.encryption)
         except (FileNotFoundError, UnsupportedFormatError):  # or just being made
             return None
 
@@ -225,7 +222,7 @@ class LogStore:
             try:
                 path = f"{self._path(run_id)}/{INBOX}"
                 inbox = EventLog.open(
-                    path, self._durability, files=self._files, encryption=self._encryption
+                    path, self.durability, files=self._files, encryption=self.encryption
                 )
                 return inbox, self._check_there(run_id, inbox)
             except LogLockedError:  # of another sender; one that died holds nothing
@@ -240,7 +237,7 @@ class LogStore:
         if reader is not None:
             with reader:
                 # Without power safety a log may end earlier after a power loss, and goes on.
-                return reader.durable_lsn() if self._durability == "power" else 0
+                return reader.durable_lsn() if self.durability == "power" else 0
         inbox.close()
         self._files.delete(inbox.path)
         raise RecoveryError(f"run {run_id!r} was removed meanwhile. Nothing was sent.")

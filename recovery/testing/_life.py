@@ -233,7 +233,7 @@ class Store(LogStore):
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         """See RunStore.claim."""
         path = self._path(run_id)
-        return _Log.open(path, self._durability, takeover=takeover, files=self._files)
+        return _Log.open(path, self.durability, takeover=takeover, files=self._files)
 
 
 # -- runs that are seen from outside

@@ -22,7 +22,8 @@ from recovery import (
     status,
     tool,
 )
-from recovery._inbox_check import DECISION
+from recovery._message import DECISION
+from recovery._tool import Call
 from recovery.testing._time import Clock, Loop, virtual_time
 
 RUN = "run"
@@ -101,6 +102,10 @@ def test_a_decision_after_its_deadline_is_refused_where_it_is_given(
     assert paid == []
 
 
+def said(store: CheckpointStore, call: Call, *, approved: bool) -> dict[str, Any]:
+    return {"uid": status(store, RUN).uid, "of": call.idempotency_key, "approved": approved}
+
+
 @AGENTS
 def test_a_yes_that_got_in_after_the_deadline_does_not_count(
     clock: Clock, store: CheckpointStore, agent: Any
@@ -109,8 +114,7 @@ def test_a_yes_that_got_in_after_the_deadline_does_not_count(
     (call,) = pending(store, RUN)
     clock.ahead += 3601
     # As of a sender that had looked at the clock before, and then had to wait for the inbox.
-    said = {"call": call.lsn, "of": call.idempotency_key, "approved": True, "who": "", "why": ""}
-    store.backend.post(RUN, DECISION, said)
+    store.backend.post(RUN, DECISION, said(store, call, approved=True))
     assert [message.wanted for message in status(store, RUN).unread] == [False]
     assert run(clock, agent, store) == "denied"
     assert paid == []
@@ -127,9 +131,7 @@ def test_a_yes_in_time_counts_whenever_the_run_is_taken_up(
     approve(store, RUN, call)
     clock.ahead += 3 * DAY
     if late_no:
-        said = {"call": call.lsn, "of": call.idempotency_key, "approved": False, "who": "",
-                "why": ""}  # fmt: skip
-        store.backend.post(RUN, DECISION, said)
+        store.backend.post(RUN, DECISION, said(store, call, approved=False))
     assert run(clock, agent, store) == "paid"
     assert paid == [10]
 

@@ -85,7 +85,7 @@ class _Store(LogStore):
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         return EventLog.open(
             self._path(run_id), segment_size=SEGMENT_SIZE, files=self._files,
-            encryption=self._encryption,
+            encryption=self.encryption,
         )  # fmt: skip
 
     def _now_ns(self) -> int:

@@ -170,7 +170,7 @@ class Store(LogStore):
         path, process = self._path(run_id), self._process
         log = EventLog.open(
             path,
-            self._durability,
+            self.durability,
             takeover=takeover,
             files=self._files,
             segment_size=self._size,

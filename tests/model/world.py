@@ -150,7 +150,8 @@ class World:
         arg = shown[0] if shown else "?"
         tool = self.tool(call.tool)
         if v.refused(call.tool, arg):  # and somebody has said yes to another call of that LSN
-            yes = {"call": call.lsn, "of": "0" * 32, "approved": True, "who": "", "why": ""}
+            uid = status(store, run_id).uid
+            yes = {"uid": uid, "call": call.lsn, "of": "0" * 32, "approved": True}
             store.backend.post(run_id, "decision", yes)
             deny(store, run_id, call, who="ann", why="no")
             return

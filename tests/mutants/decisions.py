@@ -36,7 +36,7 @@ MUTANTS = [
     Mutant(
         "any-signal-makes-due",
         "A signal that the run has not asked for yet makes it due: it is run again and again.",
-        [Edit("recovery/_posted.py", "name, wanted,", "name, True,")],
+        [Edit("recovery/_posted.py", "made, wanted=wanted)", "made, wanted=True)")],
         [DECIDING + "test_only_what_was_not_taken_lies_in_the_inbox"],
     ),
     Mutant(

@@ -423,7 +423,7 @@ MUTANTS = [
         [
             Edit(
                 STORE,
-                "self._path(run_id), files=self._files, encryption=self._encryption",
+                "self._path(run_id), files=self._files, encryption=self.encryption",
                 "self._path(run_id), files=self._files",
             )
         ],
@@ -432,7 +432,7 @@ MUTANTS = [
     Mutant(
         "store-writes-in-clear",
         "A store forgets the key: runs are on disk as they were.",
-        [Edit(STORE, "            encryption=self._encryption,\n", "")],
+        [Edit(STORE, "            encryption=self.encryption,\n", "")],
         [RUNS + "test_nothing_of_a_run_that_was_killed_and_resumed_is_in_any_file"],
     ),
 ]

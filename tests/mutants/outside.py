@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants._mutant import Edit, Mutant
 
+MESSAGE = "recovery/_message.py"
 WAITING, INBOX, APPROVAL = "recovery/_waiting.py", "recovery/_inbox.py", "recovery/_approval.py"
 CALL, REPLAY, TOOL = "recovery/_call.py", "recovery/_replay.py", "recovery/_tool.py"
 OUTSIDE, STORE, SIGNALS = (
@@ -162,7 +163,7 @@ MUTANTS = [
     Mutant(
         "key-of-a-sender-ignored",
         "A sender that tries again sends twice, whatever key it gives.",
-        [Edit(STORE, 'if unpack(body["key"]) == key:', "if False:")],
+        [Edit(MESSAGE, "if known != key or ", "if True or ")],
         [WAIT + "test_a_signal_with_a_key_is_sent_once"],
     ),
     Mutant(
@@ -200,9 +201,9 @@ MUTANTS = [
         "A yes counts for whatever call has the LSN: a yes to pay(10, alice) pays 9999 to mallory.",
         [
             Edit(
-                INBOX,
-                'str(body.get("of", "")),',
-                'str(body.get("call", "")),',
+                MESSAGE,
+                '"about": read("of", str),',
+                '"about": str(unpack(body["call"])),',
             ),
             Edit(
                 APPROVAL,

@@ -26,6 +26,7 @@ from recovery import (
     cancel,
     fork,
     signal,
+    status,
     tool,
 )
 from recovery._drive import drive, drive_async
@@ -250,12 +251,10 @@ def test_what_was_taken_before_a_checkpoint_is_spent(store: CheckpointStore, clo
                 return list(run.messages)
         raise AssertionError
 
-    store.claim(RUN).close()
     for value in range(6):
+        with pytest.raises(WaitingError):
+            live(clock, RecoverableAgent(counting, store, 2, park_after_s=1))
         signal(store, RUN, "a", value)
-        if value < 5:
-            with pytest.raises(WaitingError):
-                live(clock, RecoverableAgent(counting, store, 2, park_after_s=1))
     assert live(clock, RecoverableAgent(counting, store, 2)) == list(range(6))
 
 
@@ -320,7 +319,11 @@ def test_waits_in_threads_lose_no_signal(store: CheckpointStore) -> None:
             thread.join()
         return sorted(got)
 
-    store.claim(RUN).close()
+    def dies(run: Any) -> None:
+        raise Died
+
+    with pytest.raises(Died):
+        RecoverableAgent(dies, store).run_with_recovery_sync("task", RUN)
     for value in range(20):
         signal(store, RUN, "a", value)
     done = RecoverableAgent(agent, store).run_with_recovery_sync("task", RUN)
@@ -374,7 +377,7 @@ def test_a_message_counts_once_it_is_durable(tmp_path: Any, go: Any) -> None:
         assert reader is not None
         with reader:
             assert reader.durable_lsn() == 1
-            inbox.append("signal", {"name": "a", "value": 2, "who": "", "key": ""})
+            inbox.append("signal", {"name": "a", "value": 2, "uid": status(store, RUN).uid})
             assert reader.durable_lsn() == 1
             assert parked(go, store, waiter("a", "a")).waits_for == ("signal 'a'",)
             inbox.commit()
@@ -388,7 +391,7 @@ def test_the_inbox_is_read_on_from_where_it_was_left(
     store = CheckpointStore(tmp_path)
     parked(go, store, waiter("a", timeout=1000))
     with EventLog.open(tmp_path / RUN / "inbox") as inbox:
-        body = {"name": "other", "value": "x" * 50, "who": "", "key": ""}
+        body = {"name": "other", "value": "x" * 50, "uid": status(store, RUN).uid}
         inbox.append_batch([("signal", body)] * 10_000)
     reads: list[int] = []
     pread = OSFile.pread
@@ -424,7 +427,8 @@ def test_a_fork_has_an_inbox_of_its_own(store: CheckpointStore, clock: Clock) ->
         finally:
             loop.close()
 
-    store.claim(RUN).close()
+    with pytest.raises(WaitingError):
+        go_on(RUN)
     for value in range(3):
         signal(store, RUN, "a", value)
     with pytest.raises(WaitingError):
