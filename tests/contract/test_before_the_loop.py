@@ -28,7 +28,7 @@ from recovery import (
 from recovery._events import HistoryDropped, MessagesChanged
 from recovery.stores.file import FileStore
 from recovery.testing import crash_everywhere
-from tests.property.agent_programs import scaled
+from tests.scale import scaled
 from tests.unit.lives import RUN, Died, die_in, disk_store, recorded, run
 
 SYSTEM = {"role": "system", "content": "You sort mail."}

@@ -66,6 +66,7 @@ QUICK = (
     "run_wait_in_recorded_order",
     "pool_of_threads",
     "many_turns_and_who_comes_first",
+    "pipeline",
 )
 
 

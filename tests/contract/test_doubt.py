@@ -42,7 +42,7 @@ from recovery._tool import current_scope
 from recovery.stores.file import FileStore
 from recovery.testing import crash_everywhere
 from recovery.testing._forgotten import forgotten
-from tests.property.agent_programs import example_settings, scaled
+from tests.scale import example_settings, scaled
 from tests.unit.lives import recorded as events_of
 
 sent: Counter[str] = Counter()  # what took place outside, by idempotency key

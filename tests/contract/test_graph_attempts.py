@@ -24,7 +24,7 @@ from recovery import (
 from recovery._events import AttemptFailed, CallFailed, CallIntended, RunParked
 from recovery.graph import FlexibleGraphExecutor, Graph, GraphExecutor, NodeContext, PlanStep
 from recovery.testing import crash_everywhere
-from tests.property.agent_programs import scaled
+from tests.scale import scaled
 from tests.unit.lives import RUN, recorded
 
 sent: Counter[str] = Counter()  # by idempotency key

@@ -37,7 +37,7 @@ from recovery import (
 from recovery._events import CallIntended, CallReturned
 from recovery.graph import Graph, GraphExecutor, NodeContext
 from recovery.testing import crash_everywhere
-from tests.property.agent_programs import scaled
+from tests.scale import scaled
 from tests.unit.lives import RUN, Died, die_in, disk_store, forget, recorded, run, run_sync
 
 done: list[Any] = []  # what took place outside

@@ -14,7 +14,7 @@ import recovery
 from recovery import CheckpointStore
 from recovery.testing import crash_everywhere
 from tests.contract.killed import outside, process, programs
-from tests.property.agent_programs import scaled
+from tests.scale import scaled
 
 PLAIN = process.plain()
 CASES = [pytest.param(programs, name, id=name) for name in programs.ALL]

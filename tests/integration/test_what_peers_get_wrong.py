@@ -35,7 +35,7 @@ from recovery import (
     tool,
 )
 from recovery.stores.protocol import LogStore
-from tests.property.agents import Clock, Loop, bury, virtual_time
+from recovery.testing._time import Clock, Loop, bury, virtual_time
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 STEPS, KILLED_IN = 30, 20
@@ -185,7 +185,9 @@ def test_changed_arguments_and_dropped_steps_are_told(second: list[str], said: s
 
 @pytest.fixture
 def clock() -> Iterator[Clock]:
-    with virtual_time() as clock:
+    clock = Clock()
+    with virtual_time(clock):
+        clock.begin()
         yield clock
 
 

@@ -41,6 +41,7 @@ FEATURES = {
     "prologue": "code before the loop that reads state or messages",
     "race": "coroutines that are cancelled when another one is first",
     "graph": "graphs and plans",
+    "concurrent": "coroutines, and waits for people, which plain agents do not have",
 }
 
 
@@ -76,7 +77,7 @@ class Generator:
         if self.chance(0.03) and "graph" not in self.without:
             return self.plan()
         children: tuple[l.Agent, ...] = ()
-        if self.chance(0.25):
+        if "concurrent" not in self.without and self.chance(0.25):
             children = (self.agent((), 1, False),)
             if self.chance(0.4):  # and the first child is the other one's parent
                 children = (self.agent((2,), self.rng.choice((1, 2)), False), *children)
@@ -168,7 +169,10 @@ class Generator:
             simple += [(1, self.undone)]
         if where.agents:
             simple += [(3, self.child)]
-        if where.deep < 1 or (where.deep < 2 and self.chance(0.4)):
+        if "concurrent" in self.without:
+            simple = [one for one in simple if one[1] not in (self.waited, self.slept)]
+            simple += [(2, self.condition), (1, self.loop)] if where.deep < 1 else []
+        elif where.deep < 1 or (where.deep < 2 and self.chance(0.4)):
             simple += [
                 (5, self.par),
                 (2, self.fan),
@@ -187,6 +191,8 @@ class Generator:
         tool = self.tools[number]
         how = self.rng.choice(hows or self.hows())
         if how == "direct" and (tool.sync or where.kind == "branch"):
+            how = "call"
+        if how == "direct" and "concurrent" in self.without:
             how = "call"
         if tool.approval and how in ("method", "closure", "lambda"):
             how = "partial"  # people see what they say yes to
@@ -351,6 +357,39 @@ class Generator:
         body, last = self.block(inner, 1), self.called(where.inside())
         return [l.Finally(tuple(body), tuple(last))]
 
+    def beside(self, program: l.Program) -> l.Program:
+        """The program with a task that goes on beside the steps, from before the loop or in one."""
+        main, *others = program.agents
+        leaves = [n for n, tool in enumerate(program.tools) if self.is_steady(tool)]
+        leaves = [n for n in leaves if not program.tools[n].chunks]
+        if not main.steps or not leaves:
+            return program
+        calls = []
+        for number in range(self.rng.choice((1, 2, 2))):
+            arg = l.Lit(f"beside {number}")
+            made = l.Call(f"w{number}", self.rng.choice(leaves), arg)
+            calls.append(l.Try(f"w{number}", (made,)) if self.may_raise(made.tool) else made)
+        start = l.Start("work", l.Branch(self.rng.choice((0, 1, 9)), tuple(calls), l.Var("w0")))
+        steps, last = list(main.steps), self.rng.randrange(len(main.steps))
+        steps[last] = (*steps[last], l.Join("w9", "work"))
+        if self.chance(0.5):
+            main = replace(main, prologue=(*main.prologue, start), steps=tuple(steps))
+        else:
+            steps[last] = (start, *steps[last])
+            main = replace(main, steps=tuple(steps))
+        return replace(program, agents=(main, *others))
+
+    def fails_once(self, program: l.Program) -> l.Program:
+        """The program with an error of its own in a step."""
+        main, *others = program.agents
+        steps = list(main.steps)
+        if steps:
+            number = self.rng.randrange(len(steps))
+            at = self.rng.randrange(len(steps[number]) + 1)
+            error = l.Trouble(1, "RuntimeError")
+            steps[number] = (*steps[number][:at], error, *steps[number][at:])
+        return replace(program, agents=(replace(main, steps=tuple(steps)), *others))
+
     # -- tools
 
     def leaf(self, number: int, may_stream: bool) -> l.Tool:
@@ -398,7 +437,7 @@ class Generator:
             if timeout and after != "retry" and not sync
             else "",
             any(isinstance(one, l.Trouble) and one.kind == "DeclaredError" for one in body),
-            not sync and self.chance(0.12),
+            not sync and "concurrent" not in self.without and self.chance(0.12),
             0,
             after != "report" and self.chance(0.15),
         )

@@ -46,3 +46,15 @@ def harm_newest_checkpoint(disk: SimulatedDisk, seed: int) -> bool:
     for place in found[-1:]:
         flip(disk, place, random.Random(seed))
     return bool(found)
+
+
+def harm_behind_the_checkpoint(disk: SimulatedDisk, seed: int) -> bool:
+    """Damage some records without which the run cannot go on; whether there are any."""
+    rng, found = random.Random(seed), frames(disk)
+    newest = max((place[1].lsn for place in found if place[1].kind == SNAPSHOT), default=1)
+    behind = [place for place in found if place[1].lsn > newest]
+    first, count = rng.randrange(len(behind) or 1), rng.choice((1, 1, 2, 5))
+    chosen = behind[first : first + count] if rng.random() < 0.5 else behind[first::7][:count]
+    for place in chosen:
+        flip(disk, place, rng)
+    return bool(chosen)

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from tests.model import language as l
 from tests.model import schedule as s
 from tests.model.carried import lost
+from tests.model.forks import can_be_forked
 from tests.model.generate import NEVER, Generator
 from tests.model.process import Process
 from tests.model.rules import Judged, judged
 
 REFUSABLE = {"methods", "nameless", "sets", "unrecordable"}
 PLAIN = 0.7  # of all programs have nothing of that
-ERRORS = ("EIO", "ENOSPC")
+ERRORS = ("EIO", "ENOSPC", "SHORT")
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,29 @@ class Hunt:
     def program(self, number: int) -> tuple[l.Program, random.Random]:
         rng = random.Random(f"{self.seed} {number}")
         plain = REFUSABLE if rng.random() < PLAIN else set()
-        program = Generator(rng, self.without | plain).program()
+        generator = Generator(rng, self.without | plain)
+        program = generator.program()
+        match self.more(number).randrange(8) if program.agents else 8:
+            case 0:
+                without = self.without | plain | {"concurrent", "nested", "race", "graph"}
+                program = replace(Generator(rng, without).program(), plain=True)
+            case 1 | 2:
+                program = generator.beside(program)
+            case 3:
+                program = generator.fails_once(program)
         how = lost(program)
         if how == "computed" or (how and rng.random() < 0.7):
             program = replace(program, every=NEVER)
         return program, rng
 
+    def more(self, number: int) -> random.Random:
+        """What is drawn beside: programs and schedules stay as they are without it."""
+        return random.Random(f"{self.seed} {number} more")
+
     def cases(self, number: int, schedules: int) -> Iterator[tuple[Case, Judged]]:
         """The cases of one program, judged; the first one has no fault."""
         program, rng = self.program(number)
+        more = self.more(number)
         signals = tuple(
             s.Signal(rng.choice((0, 1, 3, 10, 60)), rng.choice("pq"))
             for _ in range(rng.choice((0, 1, 2, 3)))
@@ -64,6 +79,7 @@ class Hunt:
                 self.one_life(rng, before[min(n, len(before) - 1)], program)
                 for n in range(rng.choice((1, 1, 2, 3)))
             )
+            lives = tuple(self.and_more(more, life, program) for life in lives)
             case = Case(program, s.Schedule(lives, signals, flush))
             found = self.live(case)
             yield case, found
@@ -76,6 +92,7 @@ class Hunt:
         self.counts["runs"] += 1
         self.counts["lives"] += len(found.lived.ends)
         self.counts["undecided"] += found.undecided
+        self.counts += found.lived.counts
         if found.excused:
             self.counts[f"excused: {found.excused}"] += 1
         self.counts[f"ended: {found.lived.end.how}"] += 1
@@ -122,6 +139,25 @@ class Hunt:
         if program.keep:  # nothing stands in for a checkpoint
             faults = [one for one in faults if not isinstance(one, s.Harm)]
         return s.Life(tuple(faults))
+
+    def and_more(self, rng: random.Random, life: s.Life, program: l.Program) -> s.Life:
+        """What people do besides, and faults where the log alone says all."""
+        more: list[l.Term] = []
+        if program.plain:  # nobody else is at work while it is
+            never = s.DieIn | s.Stop
+            life = s.Life(tuple(one for one in life.faults if not isinstance(one, never)))
+        if rng.random() < 0.15:
+            torn = rng.choice((0, 30, 1 << 20))
+            more.append(s.Settling(rng.randrange(6), torn, rng.getrandbits(16)))
+        if can_be_forked(program):
+            match rng.randrange(12):
+                case 0 | 1:
+                    more.append(s.Fork(rng.getrandbits(16)))
+                case 2:
+                    more.append(s.Limit(rng.randrange(8)))
+                case 3 if not program.keep:
+                    more.append(s.Harm(rng.getrandbits(16), behind=True))
+        return s.Life((*life.faults, *more))
 
     def aimed(self, rng: random.Random, flights: list[frozenset[str]], fault: str) -> int:
         """A place where this fault hits what it has hit least."""

@@ -105,7 +105,8 @@ class Do(Term):
 
 @dataclass(frozen=True)
 class Trouble(Term):
-    """The first ``times`` executions with these arguments raise here."""
+    """The first ``times`` executions with these arguments raise here. In an agent: an error of its
+    own, which nobody catches."""
 
     times: int
     kind: str
@@ -130,7 +131,7 @@ class Loop(Term):
 
 @dataclass(frozen=True)
 class Branch(Term):
-    """A coroutine: sleeps by itself, does something, returns a value."""
+    """A coroutine: pauses (see World.pause), does something, returns a value."""
 
     pause: int
     body: Block
@@ -145,6 +146,22 @@ class Par(Term):
     var: str
     kind: str
     branches: tuple[Branch, ...]
+
+
+@dataclass(frozen=True)
+class Start(Term):
+    """A task that goes on beside what comes next, until it is joined."""
+
+    task: str
+    branch: Branch
+
+
+@dataclass(frozen=True)
+class Join(Term):
+    """``var = await task``."""
+
+    var: str
+    task: str
 
 
 @dataclass(frozen=True)
@@ -320,6 +337,7 @@ class Program(Term):
     plan: Plan | None = None
     every: int = 3
     keep: int = 0  # generations of checkpoints; what is older is removed; 0: nothing is
+    plain: bool = False  # the agent is no coroutine
 
 
 def walk(term: Any) -> Iterator[Term]:

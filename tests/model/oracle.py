@@ -100,6 +100,8 @@ class _Oracle:
         self.entered: Counter[str] = Counter()
         self.spent: set[str] = set()
         self.beside = 1  # coroutines at work
+        # What comes of tasks: a value or error, when they end, and what they do outside.
+        self.tasks: dict[str, tuple[Any, float, Counter[str]]] = {}
         self.undoable: list[str] = []
         self.home = _Frame({}, None, {}, [])  # the run that is under way
 
@@ -137,12 +139,18 @@ class _Oracle:
     def agent(self, agent: l.Agent, frame: _Frame) -> list[str]:
         undoable, self.undoable = self.undoable, []
         home, self.home = self.home, frame
+        tasks, self.tasks = self.tasks, {}
         try:
             for block in (agent.prologue, *agent.steps):
                 self.block(block, frame)
             return [v.text(self.value(one, frame)) for one in agent.result]
+        except RaisedError:
+            for _, _, done in self.tasks.values():  # how far it came is not known
+                self.must -= done
+                self.may += done
+            raise
         finally:
-            self.undoable, self.home = undoable, home
+            self.undoable, self.home, self.tasks = undoable, home, tasks
 
     def graph(self, frame: _Frame) -> None:
         self.home = frame
@@ -209,6 +217,8 @@ class _Oracle:
                 env[one.var] = self.call(one, frame)
             case l.Do(var, arg):
                 env[var] = self.do(frame, self.value(arg, frame))
+            case l.Trouble() if not frame.name:
+                pass  # and the agent is run again
             case l.Trouble(times, kind):
                 of = v.text(frame.task) if frame.tool else ""
                 if self.raises(f"{frame.name} {of}", times):
@@ -223,6 +233,15 @@ class _Oracle:
                 env[one.var] = self.par(one, frame)
             case l.Race():
                 env[one.var] = self.race(one, frame)
+            case l.Start(task, branch):
+                self.start(task, branch, frame)
+            case l.Join(var, task):
+                self.beside -= 1
+                found, ended, _ = self.tasks.pop(task)
+                self.pass_time(max(0.0, ended - self.now))
+                if isinstance(found, RaisedError):
+                    raise found
+                env[var] = found
             case l.Timeout(var, seconds, body):
                 env[var] = "late" if self.is_late(seconds, body, frame) else "fine"
             case l.Try(var, body):
@@ -416,6 +435,19 @@ class _Oracle:
         if par.kind in ("completed", "wait", "recorded"):
             return list(self.pick(list(permutations(found))))
         return found
+
+    def start(self, task: str, branch: l.Branch, frame: _Frame) -> None:
+        """A task goes on beside what comes next; here it is done at once."""
+        began, before, inner = self.now, Counter(self.must), frame.branch()
+        self.beside += 1
+        try:
+            self.pass_time(branch.pause)
+            self.block(branch.body, inner)
+            found: Any = self.value(branch.value, inner)
+        except RaisedError as exc:
+            found = exc
+        self.tasks[task] = found, self.now, self.must - before
+        self.now = began
 
     def race(self, race: l.Race, frame: _Frame) -> list[Any]:
         count = len(race.branches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 from tests.model import language as l
@@ -99,11 +100,14 @@ class _Module:
             yield from self.tool(number)
         for number, agent in enumerate(program.agents):
             yield ""
-            yield f"async def agent{number}(run):"
+            made = list(_indented(self.agent(agent)))
+            if program.plain:
+                made = [re.sub(r"\b(await|async) ", "", line) for line in made]
+            yield f"{'' if program.plain else 'async '}def agent{number}(run):"
             for tool in sorted(self.used(agent), reverse=True):
                 if self.inside(tool):
                     yield from _indented(self.tool(tool))
-            yield from _indented(self.agent(agent))
+            yield from made
         if program.nodes:
             yield from self.graph()
         if program.plan:
@@ -332,6 +336,11 @@ class _Body:
                 return [f"for {var} in range(size({self.value(of)}, {most})):", *self.inner(body)]
             case l.Par() | l.Race():
                 return self.together(one)
+            case l.Start(task, branch):
+                name, lines = self.branch(branch)
+                return [*lines, f"{task} = asyncio.create_task({name}())"]
+            case l.Join(var, task):
+                return [f"{var} = await {task}"]
             case l.Timeout(var, seconds, body):
                 return [
                     "try:",
@@ -390,7 +399,7 @@ class _Body:
             case l.Undo(var):
                 return ["await run.undo()", f'{var} = "undone"']
             case l.Sleep(seconds, own):
-                if self.sync:
+                if self.sync or (own and self.module.program.plain and self.tool is None):
                     return [f"time.sleep({seconds})"]
                 return [f"await {'asyncio' if own else 'run'}.sleep({seconds})"]
             case l.Turns(count):
@@ -413,15 +422,22 @@ class _Body:
                 return [f"{var} = run.{what}()"]
         raise TypeError(one)
 
+    def branch(self, branch: l.Branch) -> tuple[str, list[str]]:
+        """Its name and lines."""
+        self.count += 1
+        name = f"branch{self.count}"
+        lines = [f"async def {name}():"]
+        if branch.pause:
+            lines.append(f"    await outside.pause({branch.pause})")
+        lines += [*self.inner(branch.body, ()), f"    return {self.value(branch.value)}"]
+        return name, lines
+
     def together(self, one: l.Par | l.Race) -> list[str]:
         names, lines = [], []
         for branch in one.branches:
-            self.count += 1
-            names.append(f"branch{self.count}")
-            lines.append(f"async def {names[-1]}():")
-            if branch.pause:
-                lines.append(f"    await asyncio.sleep({branch.pause})")
-            lines += [*self.inner(branch.body, ()), f"    return {self.value(branch.value)}"]
+            name, made = self.branch(branch)
+            names.append(name)
+            lines += made
         if isinstance(one, l.Race):
             kind = "recorded race" if one.recorded else "race"
         else:

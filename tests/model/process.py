@@ -23,8 +23,9 @@ DEATHS_MAX = 200  # so often a dead process may try to go on
 class Process:
     """``flights``: what was going on at each changing call of the disk."""
 
-    def __init__(self, world: World, disk: SimulatedDisk, life: s.Life) -> None:
+    def __init__(self, world: World, disk: SimulatedDisk, life: s.Life, number: int = 0) -> None:
         self.world, self.disk = world, disk
+        self.number = number  # of the lives before it, if a fault is among them
         self.dead, self.hit = False, Counter[str]()
         self.calls = self.effects = self.deaths = 0
         self.life = life
@@ -34,6 +35,8 @@ class Process:
         self.around: list[frozenset[str]] = []  # the same, at each effect
         self.chances = 0
         self.taken_over = False
+        self.events: list[Any] = []  # that the run has told
+        self.log: EventLog | None = None
         self.people = False  # whether somebody else is at work on the disk
         world.process = self
 
@@ -83,6 +86,7 @@ class Process:
 
     def told(self, event: Any) -> None:
         """The run has recorded something."""
+        self.events.append(event)
         self.step = max(self.step, event.step)
         self.recovering |= event.kind == "run_resumed"
         if event.kind == "call":
@@ -125,6 +129,9 @@ class Process:
                     self.die("die at disk call")
                 case s.Break(error=error):
                     self.hit["disk error"] += 1
+                    if error == "SHORT":
+                        self.disk.shorten_at(0, 7)
+                        return call(*args, **kwargs)
                     directory = name == "sync" and hasattr(call.__self__, "entries")  # type: ignore[attr-defined]
                     verb = "sync directory" if directory else VERBS.get(name, name)
                     self.disk.fail_at(verb, 0, getattr(errno, error))
@@ -185,5 +192,6 @@ class Store(LogStore):
                 log.commit()
 
         if process is not None:
+            process.log = log if run_id == RUN else process.log
             log.commit_behind = commit_behind  # type: ignore[method-assign]
         return log

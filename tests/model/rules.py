@@ -13,6 +13,7 @@ from typing import Any
 from recovery import (
     AmbiguousCallError,
     ChildParkedError,
+    DamagedRunError,
     DivergenceError,
     UnrecordedResultError,
     status,
@@ -33,8 +34,10 @@ from tests.model import language as l
 from tests.model import values as v
 from tests.model.carried import lost
 from tests.model.generate import NEVER
+from tests.model.lived import Lived, made
+from tests.model.logs import Held, held_by, misreported, wrong
 from tests.model.oracle import Ending, Facts, endings
-from tests.model.runner import TASK, Lived, Runner
+from tests.model.runner import TASK, Runner
 from tests.model.schedule import Power, Schedule
 from tests.model.world import RUN
 
@@ -168,9 +171,15 @@ def open_side_effects(store: Any, run_id: str, program: l.Program) -> dict[int, 
 class _Judge:
     def __init__(self) -> None:
         self.findings: list[Finding] = []
+        self.held: Held | None = None  # the log before the life that is looked at
 
     def behind(self, lived: Lived) -> None:
         """After each life."""
+        for text in (*wrong(lived), *misreported(lived, self.held)):
+            self.add("log", lived, text)
+        self.held = held_by(lived)
+        if lived.limit is not None and not lived.was_forked and made(lived) > lived.limit:
+            self.add("budget", lived, f"{made(lived)} calls were made, of {lived.limit}")
         store = lived.store()
         for run_id in store.backend.run_ids():
             found = open_side_effects(store, run_id, lived.program)
@@ -199,6 +208,8 @@ class _Judge:
         error, told = root(end.error), any(TOLD in line for line in lived.warned)
         if lived.program.nodes and lived.world.given_up and end.how == "raised":
             found.excused = "a node's call of which a person says that it failed"
+        elif lived.counts["repairs"] and isinstance(error, DivergenceError | DamagedRunError):
+            found.excused = "records are lost"
         elif isinstance(error, DivergenceError):
             found.excused = by_luck(lived.program) if told else ""
         else:
@@ -226,7 +237,11 @@ class _Judge:
 
     def compare(self, lived: Lived, found: Judged) -> None:
         taken = frozenset(event.value for event in _taken(lived))
-        facts = Facts(lived.faulty, frozenset(lived.world.given_up), taken)
+        own = (l.Trouble,)  # errors, behind which the agent goes on in the same life
+        faulty = lived.faulty or any(
+            isinstance(one, own) for agent in lived.program.agents for one in l.walk(agent)
+        )
+        facts = Facts(faulty, frozenset(lived.world.given_up), taken)
         done = Counter(one.label for one in lived.world.done)
         nearest: tuple[int, str, str] = (99, "", "")
         count = 0

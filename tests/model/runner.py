@@ -8,35 +8,30 @@ import linecache
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
 import recovery._pruning
-from eventlog import LogError
 from eventlog.testing import SimulatedDisk
 from recovery import (
+    Budget,
     CheckpointConfig,
     CheckpointManager,
-    ChildParkedError,
-    DivergenceError,
-    InDoubtError,
-    ParkedError,
     RecoverableAgent,
-    RecoveryError,
-    Run,
-    RunFailedError,
-    resolve,
+    RecoveryReport,
 )
 from recovery._checkpoint import CheckpointStore
+from recovery._core import RunCore
 from recovery._tool import undoable_tools
 from recovery.graph import FlexibleGraphExecutor, GraphExecutor
 from recovery.testing._time import Clock, Loop, StuckError, bury, virtual_time
 from tests.model import language as l
 from tests.model import schedule as s
 from tests.model import values as v
-from tests.model.harm import harm_newest_checkpoint, segments
+from tests.model.between import behind, repaired, settled
+from tests.model.harm import segments
+from tests.model.lived import End, Lived, ended, made
 from tests.model.printer import printed
 from tests.model.process import Process, Store
 from tests.model.world import RUN, World
@@ -47,38 +42,6 @@ STUCK_S = 8_000.0
 SMALL = 300  # bytes of a segment, where old ones are to go
 TASK = "task"
 _numbers = itertools.count()
-
-
-@dataclass
-class End:
-    """How a life ended: "finished", "failed", "parked", "raised", "diverged", "died", "stuck"."""
-
-    how: str
-    value: Any = None
-    error: BaseException | None = None
-
-
-@dataclass
-class Lived:
-    """All lives of a run, and what came of them."""
-
-    program: l.Program
-    schedule: s.Schedule
-    world: World
-    ends: list[End] = field(default_factory=list)
-    processes: list[Process] = field(default_factory=list)
-    disks: list[SimulatedDisk] = field(default_factory=list)  # behind each life
-    final: tuple[Any, Any] | None = None  # state and messages
-    warned: list[str] = field(default_factory=list)
-    faulty: bool = False
-
-    @property
-    def end(self) -> End:
-        return self.ends[-1]
-
-    def store(self) -> CheckpointStore:
-        """The runs as they are now, for whoever looks."""
-        return CheckpointStore(Store(self.disks[-1]))
 
 
 class Runner:
@@ -108,23 +71,27 @@ class Runner:
                     disk = self.between(life, disk)
                     end = self.life(life, disk)
                     lived.ends.append(end)
-                    disk = self.behind(life, disk)
+                    disk = behind(lived, life, disk)
                     lived.disks.append(disk)
                     lived.faulty |= end.how in ("parked", "died") or bool(life.faults)
                     self.look(lived)
+                    repaired(lived)
                     raised = raised + 1 if end.how == "raised" and not life.faults else 0
-                    if lived.world.broken or raised > RAISES_MAX or self.over(end):
+                    if lived.world.broken or raised > RAISES_MAX or self.over(end, life):
                         break
+                    disk = lived.disks[-1]
                 if lived.end.how in ("finished", "failed"):
                     self.once_more(lived.end, disk)
         finally:
             linecache.cache.pop(self.name, None)
         return lived
 
-    def over(self, end: End) -> bool:
+    def over(self, end: End, life: s.Life) -> bool:
+        if self.lived.was_forked or self.lived.harmed:
+            return False
         if end.how == "parked":
             with virtual_time(self.clock):
-                return not self.settle(end.error)
+                return not settled(self.lived, end.error, life)
         return end.how in ("finished", "failed", "diverged", "stuck")
 
     def once_more(self, end: End, disk: SimulatedDisk) -> None:
@@ -149,39 +116,11 @@ class Runner:
                 self.lived.world.look_after(CheckpointStore(Store(disk)), self.clock.ahead)
         return disk
 
-    def behind(self, life: s.Life, disk: SimulatedDisk) -> SimulatedDisk:
-        for fault in life.faults:
-            if isinstance(fault, s.Power):
-                self.lived.processes[-1].hit["power loss"] += 1
-                disk = disk.after_power_loss(fault.seed)
-                break
-        else:
-            disk = disk.after_process_death()
-        for fault in life.faults:
-            if isinstance(fault, s.Harm) and "runs/run" in disk.directories:
-                # Somebody has opened it since: damage at the end of a log that a crash has left
-                # open may look as if it had been cut off there.
-                with suppress(LogError):
-                    Store(disk).claim(RUN).close()
-                if harm_newest_checkpoint(disk, fault.seed):
-                    self.lived.processes[-1].hit["damage"] += 1
-        return disk
-
-    def settle(self, error: BaseException | None) -> bool:
-        """People say what became of the calls in doubt; whether anything could be said."""
-        store, calls = self.lived.store(), doubts(error)
-        for call in sorted(calls, key=lambda call: -call.lsn):  # inner ones first
-            try:
-                resolve(store, call.run_id, call.lsn, self.lived.world.resolution(call), who="ann")
-            except RecoveryError as exc:
-                self.lived.world.broken.append(f"doubt: a call named as in doubt is refused: {exc}")
-        return bool(calls) or isinstance(error, ParkedError)
-
     # -- a life
 
     def life(self, life: s.Life, disk: SimulatedDisk) -> End:
         world = self.lived.world
-        process = Process(world, disk, life)
+        process = Process(world, disk, life, len(self.lived.ends) * self.lived.faulty)
         self.lived.processes.append(process)
         names: dict[str, Any] = {"outside": world, "__name__": "agent_of_a_stranger"}
         undoable_tools.clear()  # a new process knows none of other programs
@@ -192,8 +131,12 @@ class Runner:
             store = CheckpointStore(logs, retention="prune_old", keep=kept)
         loop = Loop(self.clock)
         try:
-            with mock.patch.object(Run, "finish", self.finishing(Run.finish)):
-                value = loop.run_until_complete(self.living(names, store, life, process))
+            with mock.patch.object(RunCore, "finish", self.finishing(RunCore.finish)):
+                if self.program.plain:
+                    agent = self.recoverable(names, store, life, process)
+                    value = agent.run_with_recovery_sync(TASK, RUN)["result"]
+                else:
+                    value = loop.run_until_complete(self.living(names, store, life, process))
             return End("died") if process.dead else End("finished", value)
         except BaseException as exc:
             # Who waits for a message, and writes nothing, does not see that the run was taken over.
@@ -201,6 +144,15 @@ class Runner:
             return End("died") if process.dead or waits else ended(exc)
         finally:
             bury(loop)
+
+    def recoverable(
+        self, names: dict[str, Any], store: CheckpointStore, life: s.Life, process: Process
+    ) -> RecoverableAgent[Any]:
+        limits = [one.calls for one in life.faults if isinstance(one, s.Limit)]
+        self.lived.limit = made(self.lived) + limits[0] if limits else None
+        budget = Budget(calls=self.lived.limit) if limits else None
+        told, every = process.told, self.program.every
+        return RecoverableAgent(names["agent0"], store, every, on_event=told, budget=budget)
 
     def finishing(self, finish: Any) -> Any:
         lived = self.lived
@@ -245,7 +197,7 @@ class Runner:
             if isinstance(fault, s.DieIn):
                 loop.call_later(fault.seconds, process.die, "die in time")
         if program.agents:
-            agent = RecoverableAgent(names["agent0"], store, program.every, on_event=process.told)
+            agent = self.recoverable(names, store, life, process)
             for fault in life.faults:
                 if isinstance(fault, s.Stop):
                     loop.call_later(fault.seconds, agent.stop)
@@ -266,29 +218,6 @@ class Runner:
         if not found.success:
             raise RuntimeError(f"stands still: {found.error}")
         return {key: value for key, value in found.output.items() if key != "task"}
-
-
-def ended(exc: BaseException) -> End:
-    match exc:
-        case RunFailedError():
-            return End("failed", exc.type_name.rpartition(".")[2], exc)
-        case DivergenceError():
-            return End("diverged", None, exc)
-        case ParkedError():
-            return End("parked", None, exc)
-        case StuckError():
-            return End("stuck", None, exc)
-    return End("raised", None, exc)
-
-
-def doubts(error: BaseException | None) -> list[Any]:
-    """The calls in doubt for which a run is parked, or its children."""
-    match error:
-        case InDoubtError():
-            return list(error.calls)
-        case ChildParkedError():
-            return [call for _, inner in error.children for call in doubts(inner)]
-    return []
 
 
 class _AtOnce:
@@ -317,6 +246,10 @@ class _Kept(logging.Handler):
         self.lived = lived
 
     def emit(self, record: logging.LogRecord) -> None:
+        if isinstance(record.args, tuple) and record.args:
+            (first, *_) = record.args
+            if isinstance(first, RecoveryReport):
+                self.lived.reports.append((len(self.lived.ends), first))
         if record.levelno >= logging.WARNING:
             self.lived.warned.append(record.getMessage())
 
@@ -329,4 +262,7 @@ def quiet(lived: Lived) -> Any:
             logger = logging.getLogger(name)
             held.enter_context(mock.patch.object(logger, "handlers", [_Kept(lived)]))
             held.enter_context(mock.patch.object(logger, "propagate", False))
+        logger = logging.getLogger("recovery")
+        held.callback(logger.setLevel, logger.level)
+        logger.setLevel(logging.INFO)  # reports of recoveries are among it
         yield

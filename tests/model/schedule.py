@@ -35,10 +35,10 @@ class DieIn(Term):
 
 @dataclass(frozen=True)
 class Break(Term):
-    """That changing call of the disk fails."""
+    """That changing call of the disk fails, or writes too little."""
 
     at: int
-    error: str  # as in errno
+    error: str  # as in errno, or "SHORT"
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,11 @@ class Rival(Term):
 
 @dataclass(frozen=True)
 class Harm(Term):
-    """Behind this life a bit of the newest checkpoint is another one."""
+    """Behind this life a bit of the newest checkpoint is another one; or, ``behind`` it, of some
+    records: then people repair the log."""
 
     seed: int
+    behind: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,30 @@ class Jump(Term):
     """Nobody has the run for so long before this life; people go on."""
 
     seconds: int
+
+
+@dataclass(frozen=True)
+class Limit(Term):
+    """So many calls more may be made in this life: it has a budget."""
+
+    calls: int
+
+
+@dataclass(frozen=True)
+class Settling(Term):
+    """Who settles what is in doubt behind this life dies at that changing call of the disk, and
+    the power is lost."""
+
+    at: int
+    torn: int
+    power: int
+
+
+@dataclass(frozen=True)
+class Fork(Term):
+    """Behind this life the run is forked at a step, and the fork goes on in its place; once."""
+
+    seed: int
 
 
 @dataclass(frozen=True)

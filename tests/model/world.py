@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,6 +44,7 @@ class Done:
     key: str
     tool: str
     arg: str
+    lsn: int = 0  # of the call, if it is one of the run itself
 
 
 @dataclass
@@ -58,6 +61,7 @@ class World:
     yes: dict[str, tuple[str, str]] = field(default_factory=dict)  # approved: tool and arguments
     sent: Counter[str] = field(default_factory=Counter)
     planned: set[int] = field(default_factory=set)
+    foreign: set[str] = field(default_factory=set)  # keys of another run than this fork
     acknowledged: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)  # rules
     process: Any = None  # that is alive
@@ -72,10 +76,15 @@ class World:
         process.dies_around(after=False)
         call = current_call()
         key = call.idempotency_key if call is not None else ""
-        self.done.append(Done(f"{name}({v.text(arg)})", key, name, v.text(arg)))
+        lsn = call.lsn if call is not None and call.run_id == RUN else 0
+        self.done.append(Done(f"{name}({v.text(arg)})", key, name, v.text(arg), lsn))
+        if key and key in self.foreign:
+            self.broken.append(f"fork: {name}({v.text(arg)}) has the key of a call of another run")
         reply = v.text(f"{name}:{v.text(arg)}")
         self.replies[key] = reply
         tool = self.tool(name)
+        if tool is not None and tool.after_crash != "retry" and process.log.durable_lsn < lsn:
+            self.broken.append(f"intent: {name}({v.text(arg)}) is not durably known to be begun")
         if tool is not None and tool.approval and self.yes.get(key) != (name, v.text(arg)):
             self.broken.append(
                 f"approval: {name}({v.text(arg)}) was executed, and nobody has approved it"
@@ -89,6 +98,16 @@ class World:
         key = f"{name} {v.text(of)}"
         self.counts[key] += 1
         return self.counts[key]
+
+    async def pause(self, seconds: float) -> None:
+        """Something of the program's own: behind a crash it takes another time in each life."""
+        process = self.process
+        if process.number:
+            rng = random.Random(f"{process.number} {seconds} {process.effects}")
+            seconds *= rng.choice((0, 0.01, 0.5, 1, 7))
+            for _ in range(rng.choice((0, 1, 4, 70))):
+                await asyncio.sleep(0)
+        await asyncio.sleep(seconds)
 
     def look(self, call: Call) -> Resolution:
         """What a service says that is asked about a call."""

@@ -601,9 +601,7 @@ MUTANTS = [
                 "        elif not chosen:\n            chosen = first\n",
             )
         ],
-        [
-            "property/test_concurrency.py::test_concurrent_code_replays_in_whatever_order_things_come"
-        ],
+        ["contract/test_concurrency.py::test_a_shape_survives_kills"],
     ),
     Mutant(
         "threads-at-work-not-seen",

@@ -7,26 +7,9 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from tests.property.agents import CAREFUL, LONG, PLAIN, SYNC, Branch, Do, Program
-
-
-def scaled(quick: int, crash: int) -> int:
-    """So many examples: few with every test run, many with `make crash` (see tests/conftest.py)."""
-    default = settings.default
-    assert default is not None
-    return crash if default.max_examples > 100 else quick
-
-
-def example_settings(**options: Any) -> settings:
-    return settings(
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        **options,
-    )
-
 
 small = st.integers(0, 3)
 pauses = st.sampled_from([0, 0, 1, 1, 2, 2, 3, 3, LONG])

@@ -17,15 +17,7 @@ from eventlog._frame import SNAPSHOT
 from recovery import Resolution, accept
 from recovery._events import CallIntended, CallRetried, RunResumed, StepStarted, ValueRecorded
 from tests.model.harm import frames
-from tests.property.agent_programs import (
-    MUTATIONS,
-    distinct,
-    example_settings,
-    mutated,
-    plainly,
-    programs,
-    scaled,
-)
+from tests.property.agent_programs import MUTATIONS, distinct, mutated, plainly, programs
 from tests.property.agents import (
     RUN,
     Branch,
@@ -52,6 +44,7 @@ from tests.property.agents import (
     trial,
     virtual_time,
 )
+from tests.scale import example_settings, scaled
 
 
 @pytest.fixture

@@ -19,12 +19,7 @@ from recovery._compare import told_both
 from recovery._comparing import Comparing, as_types
 from recovery._events import CallIntended, CallResolved, StepStarted
 from recovery._keys import UNDO_CALL, outer_call
-from tests.property.agent_programs import (
-    distinct,
-    example_settings,
-    programs,
-    scaled,
-)
+from tests.property.agent_programs import distinct, programs
 from tests.property.agents import (
     RUN,
     UNDOABLE,
@@ -49,6 +44,7 @@ from tests.property.agents import (
     undoable,
     virtual_time,
 )
+from tests.scale import example_settings, scaled
 
 PARENT = "parent"
 

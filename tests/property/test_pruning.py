@@ -18,7 +18,7 @@ from eventlog._frame import SNAPSHOT
 from eventlog.testing import SimulatedDisk
 from recovery._history import load
 from tests.model.harm import frames
-from tests.property.agent_programs import example_settings, programs, scaled
+from tests.property.agent_programs import programs
 from tests.property.agents import (
     RUN,
     Clock,
@@ -39,6 +39,7 @@ from tests.property.agents import (
 )
 from tests.property.pruned import Setting, check_kept, pruned_by, pruning
 from tests.property.test_agent_properties import crash_plans
+from tests.scale import example_settings, scaled
 
 
 @pytest.fixture

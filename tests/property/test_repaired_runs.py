@@ -34,9 +34,10 @@ from recovery import (
 )
 from tests.model.harm import frames
 from tests.property import agents
-from tests.property.agent_programs import example_settings, programs, scaled
+from tests.property.agent_programs import programs
 from tests.property.test_agent_properties import crashed
 from tests.property.test_damage import Files, Killed, Store, damaged_runs, without
+from tests.scale import example_settings, scaled
 
 STEPS = 6
 

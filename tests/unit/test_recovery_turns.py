@@ -24,7 +24,7 @@ from recovery import (
 from recovery._effects import Wait
 from recovery._liveness import Held, of_task, of_threads
 from recovery._turns import WARN_AFTER_S, ThreadTurns
-from tests.property.agents import Clock, Loop, bury, virtual_time
+from recovery.testing._time import Clock, Loop, bury, virtual_time
 from tests.unit.lives import executed
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -32,7 +32,9 @@ pytestmark = pytest.mark.usefixtures("fresh")
 
 @pytest.fixture
 def clock() -> Iterator[Clock]:
-    with virtual_time() as clock:
+    clock = Clock()
+    with virtual_time(clock):
+        clock.begin()
         yield clock
 
 
@@ -179,7 +181,7 @@ def test_a_wrapper_may_sleep_for_minutes_before_a_recorded_call(clock: Clock) ->
 
     assert twice(clock, agent) == ["slow", "quick"]
     assert executed == {"slow": 1, "quick": 1}
-    assert clock.now > 400
+    assert clock.ahead > 400
 
 
 def test_changed_code_beside_tasks_that_all_wait_is_told_at_once(clock: Clock) -> None:
@@ -191,7 +193,7 @@ def test_changed_code_beside_tasks_that_all_wait_is_told_at_once(clock: Clock) -
     with pytest.raises(DivergenceError) as caught:
         twice(clock, agent)
     assert caught.value.differences == ("args[0]: 'a' -> 'x'",)
-    assert clock.now < 1
+    assert clock.ahead < 1
     assert executed == {"a": 1, "b": 1}
 
 
@@ -218,8 +220,6 @@ def test_a_plain_tool_called_directly_beside_a_task_is_told_from_an_edit(clock: 
 
 
 def test_a_new_call_says_what_it_waits_for(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("recovery")
-    logger.disabled = False  # which the fixture for virtual time has silenced
     caplog.set_level(logging.WARNING, "recovery")
 
     async def heartbeat() -> None:
@@ -240,15 +240,13 @@ def test_a_new_call_says_what_it_waits_for(clock: Clock, caplog: pytest.LogCaptu
     assert "'old'" in warnings[0]
     assert f"beat at {__file__}:" in warnings[0]
     assert len(warnings) < 10
-    assert WARN_AFTER_S < clock.now < 1000
+    assert WARN_AFTER_S < clock.ahead < 1000
     assert executed == {"old": 1}
 
 
 def test_a_sleep_behind_all_that_is_recorded_is_nobodys_business(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    logger = logging.getLogger("recovery")
-    logger.disabled = False
     caplog.set_level(logging.WARNING, "recovery")
 
     async def agent(run: Run) -> None:
@@ -258,7 +256,7 @@ def test_a_sleep_behind_all_that_is_recorded_is_nobodys_business(
             raise DiesError
 
     twice(clock, agent)
-    assert clock.now > 15
+    assert clock.ahead > 15
     assert not [one for one in caplog.records if "its recovery waits" in one.getMessage()]
 
 
@@ -280,7 +278,7 @@ def test_a_heartbeat_holds_up_no_outcome(clock: Clock) -> None:
 
     assert twice(clock, agent) == ["b", "a"]
     assert executed == {"a": 1, "b": 1}
-    assert clock.now < 60
+    assert clock.ahead < 60
 
 
 def test_an_outcome_is_handed_on_when_the_one_before_has_come_to_rest(clock: Clock) -> None:

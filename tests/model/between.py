@@ -1,0 +1,89 @@
+"""What happens to a run between two lives: what the disk does, and what people do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+from eventlog import LogError
+from eventlog.repair import repair
+from eventlog.testing import SimulatedDisk
+from recovery import DamagedRunError, ParkedError, RecoveryError, resolve
+from recovery._checkpoint import CheckpointStore
+from recovery._events import CallResolved
+from tests.model import schedule as s
+from tests.model.forks import forked
+from tests.model.harm import harm_behind_the_checkpoint, harm_newest_checkpoint
+from tests.model.lived import Lived, doubts, events_of
+from tests.model.process import Process, Store
+from tests.model.world import RUN, Died
+
+
+def behind(lived: Lived, life: s.Life, disk: SimulatedDisk) -> SimulatedDisk:
+    """The disk as the next process finds it."""
+    process = lived.processes[-1]
+    for fault in life.faults:
+        if isinstance(fault, s.Power):
+            process.hit["power loss"] += 1
+            disk = disk.after_power_loss(fault.seed)
+            break
+    else:
+        disk = disk.after_process_death()
+    lived.was_forked = False
+    for fault in life.faults:
+        if "runs/run" not in disk.directories or lived.harmed:
+            break
+        match fault:
+            case s.Harm(seed, is_behind):
+                # Somebody has opened it since: damage at the end of a log that a crash has left
+                # open may look as if it had been cut off there.
+                with suppress(LogError):
+                    Store(disk).claim(RUN).close()
+                is_over = lived.end.how in ("finished", "failed")
+                lived.harmed = is_behind and not is_over and harm_behind_the_checkpoint(disk, seed)
+                harmed = lived.harmed or (not is_behind and harm_newest_checkpoint(disk, seed))
+                process.hit["damage"] += harmed
+            case s.Fork(seed) if not lived.counts["repairs"] + lived.counts["forks"]:
+                lived.was_forked = forked(disk, lived.world, seed)
+                lived.counts["forks"] += lived.was_forked
+    return disk
+
+
+def repaired(lived: Lived) -> None:
+    """What people do with a run whose log is damaged. It has to be told before anything is done."""
+    if not lived.harmed or not isinstance(lived.end.error, DamagedRunError):
+        return
+    if lived.processes[-1].effects:
+        lived.world.broken.append("damage: the run went on before it was told")
+    repair(f"runs/{RUN}", files=lived.disks[-1], who="ann")
+    lived.harmed = False
+    lived.counts["repairs"] += 1
+
+
+def settled(lived: Lived, error: BaseException | None, life: s.Life) -> bool:
+    """People say what became of the calls in doubt; whether anything could be said."""
+    store, calls, said = lived.store(), doubts(error), list[Any]()
+    faults = [one for one in life.faults if isinstance(one, s.Settling)]
+    for fault in faults:
+        died = s.Life((s.Die(fault.at, fault.torn),))
+        person = Process(lived.world, lived.disks[-1], died)
+        store = CheckpointStore(Store(person.disk, person))
+    before = Counter[str](), set[str]()
+    try:
+        for call in sorted(calls, key=lambda call: -call.lsn):  # inner ones first
+            before = Counter(lived.world.settled), set(lived.world.given_up)
+            resolve(store, call.run_id, call.lsn, lived.world.resolution(call), who="ann")
+            said.append(call)
+    except RecoveryError as exc:
+        lived.world.broken.append(f"doubt: a call named as in doubt is refused: {exc}")
+    except Died:
+        lived.world.settled, lived.world.given_up = before  # nobody has said it
+        lived.counts["deaths in settling"] += 1
+    for fault in faults:
+        lived.disks[-1] = lived.disks[-1].after_power_loss(fault.power)
+    for call in said:
+        kept = [event for _, event in events_of(lived.disks[-1], call.run_id)]
+        if not any(isinstance(one, CallResolved) and one.call == call.lsn for one in kept):
+            lived.world.broken.append(f"lost: what a person said of {call} is gone")
+    return bool(calls) or isinstance(error, ParkedError)
