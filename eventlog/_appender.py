@@ -64,6 +64,11 @@ class Appender:
         self.segment_size = 0
         self.encrypter: Encrypter | None = None  # None: in clear
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a segment, or was one: else nothing was ever appended."""
+        return self._number > 0 or self.next_lsn > 1
+
     # -- recovery
 
     def settle(self, tail: Tail) -> None:

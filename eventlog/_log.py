@@ -7,9 +7,9 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from eventlog._appender import Appender
 from eventlog._cipher import Encrypter
@@ -26,6 +26,7 @@ from eventlog.encryption import Encryption
 
 _logger = logging.getLogger("eventlog")
 
+T = TypeVar("T")
 Durability = Literal["power", "process", "none"]
 
 SEGMENT_SIZE = 8 << 20  # opening after a crash scans one: about 10 ms
@@ -273,12 +274,20 @@ class EventLog:
     def records(self, start: int = 1, on_damage: OnDamage | None = None) -> Iterator[Record]:
         """Records from LSN ``start`` to the end, in order; see ``LogReader.records``."""
         self._appender.drain()
-        return self._reader.records(start, on_damage=on_damage)
+        return self._once_begun(lambda: self._reader.records(start, on_damage=on_damage))
 
     def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
         """Verified snapshots, the newest first; see ``LogReader.snapshots``."""
         self._appender.drain()
-        return self._reader.snapshots(on_damage)
+        return self._once_begun(lambda: self._reader.snapshots(on_damage))
+
+    def _once_begun(self, read: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """What is read. Of a new log the directory is not looked at: nobody else writes there."""
+        return read() if self._appender.has_begun else self._if_begun(read)
+
+    def _if_begun(self, read: Callable[[], Iterator[T]]) -> Iterator[T]:
+        if self._appender.has_begun:  # by now, for iterators look when they are asked
+            yield from read()
 
     def latest_snapshot(self) -> Snapshot | None:
         """The newest snapshot that verifies, or None."""
