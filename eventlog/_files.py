@@ -471,6 +471,8 @@ class OSFiles:
 
     def _opened(self, path: str) -> int:
         base, names = self._split(path)
+        if names:  # what is not there, such as most inboxes, is not looked for name by name
+            os.stat(path, follow_symlinks=False)
         fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in names:
             with closing(fd):

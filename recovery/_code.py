@@ -63,6 +63,7 @@ def reached(*first: Any) -> Iterator[FunctionType]:
             to_see.extend(_functions(value))
 
 
+@functools.lru_cache(maxsize=4096)
 def is_the_users(name: str) -> bool:
     """Whether a file of code is neither of Python, nor of an installed package, nor ours."""
     if name.startswith(("<frozen", _STDLIB, *_OURS)):

@@ -8,6 +8,7 @@ and that two places of the state are one object.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,10 @@ _logger = logging.getLogger("recovery")
 SIZE_MAX = 1 << 20  # arguments of more bytes are not looked at: packing them takes milliseconds
 CONTAINERS_MAX = 2000  # of a state that are looked at, in some 100 us
 SHARED_MAX = 20  # that are kept in view
+SMALL = 2 << 10  # bytes that are packed so fast that it may be done each time
+OFTEN, SELDOM = 2, 16  # what is larger is looked at so many times, and then each so many times
+
+_looks: Counter[str] = Counter()  # at the arguments of a tool that are not small
 
 
 def tell_of_arguments(run: RunCore, made: Identified) -> None:
@@ -35,7 +40,8 @@ def tell_of_arguments(run: RunCore, made: Identified) -> None:
     args, kwargs = made.shown
     if UNCHANGING.issuperset(map(type, (*args, *kwargs.values()))) or made.spec.waits:
         return
-    if len(made.packed) > SIZE_MAX:
+    size = len(made.packed)
+    if size > SIZE_MAX or (size > SMALL and not _is_due(_looks, made.spec.name)):
         return
     if any(isinstance(value, Messages) for value in (*args, *kwargs.values())):
         return  # every change of which is recorded
@@ -56,6 +62,12 @@ def tell_of_arguments(run: RunCore, made: Identified) -> None:
     )  # fmt: skip
 
 
+def _is_due(looks: Counter[str], what: str) -> bool:
+    """Whether to look now at what takes its time to look at: most of what changes does at once."""
+    looks[what] += 1
+    return looks[what] <= OFTEN or not looks[what] % SELDOM
+
+
 def _packed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed | None:
     """Arguments as bytes; None if they hold what cannot be carried by now. To look stops no run."""
     try:
@@ -74,7 +86,11 @@ class InPlace:
     """What of a run is looked at when checkpoints are taken."""
 
     def __init__(self, run: RunCore) -> None:
-        self._run, self._task = run, _mark(run.task)
+        self._run = run
+        task = None if type(run.task) in UNCHANGING else _packed((run.task,), {})
+        self._task = digest(task) if task is not None else b""
+        self._is_small = task is not None and len(task) <= SMALL
+        self._looks: Counter[str] = Counter()
         self._keys = -1  # of the state, when it was looked at
         self._shared: list[tuple[str, str, Any, bytes]] = []
         self._is_task_kept = True  # as it was given
@@ -99,7 +115,9 @@ class InPlace:
 
     def _look_at_task(self, state: dict[str, Any]) -> None:
         task = self._run.task
-        if type(task) in UNCHANGING or not self._is_task_kept or _mark(task) == self._task:
+        if type(task) in UNCHANGING or not self._is_task_kept:
+            return
+        if not (self._is_small or _is_due(self._looks, "task")) or _mark(task) == self._task:
             return
         self._is_task_kept = False
         in_state = {id(value) for _, value in _containers(state, "run.state")}

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
+import recovery._in_place
 import recovery._told_once
 from recovery import CheckpointStore, RecoverableAgent, tool
 
@@ -19,6 +22,7 @@ Agent = Callable[[Any], Any]
 @pytest.fixture(autouse=True)
 def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(recovery._told_once, "_said", set())
+    monkeypatch.setattr(recovery._in_place, "_looks", Counter())
     monkeypatch.setattr("recovery._agent_errors.BACKOFF_S", 0.0)
     yield
 
@@ -165,3 +169,35 @@ def test_a_task_is_what_was_given_in_each_life(every: int | None) -> None:
     made = RecoverableAgent(agent, CheckpointStore(), every, max_recoveries=2)
     assert made.run_with_recovery_sync(given, "run")["result"] == "done"
     assert effects == given == [10, 20, 30]
+
+
+@tool
+def reads(pages: list[str], spoil: bool) -> int:
+    if spoil:
+        pages.append("!")
+    return len(pages)
+
+
+@pytest.mark.parametrize("spoiled_in", [1, 40, None])
+def test_what_is_large_is_looked_at_seldom_and_what_changes_in_it_is_said(
+    spoiled_in: int | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = ["page" * 10] * 1000
+    looked = mock.Mock(wraps=recovery._in_place._packed)
+    monkeypatch.setattr(recovery._in_place, "_packed", looked)
+
+    def agent(run: Any) -> None:
+        run.state["pages"] = pages
+        for step in run.steps():
+            spoil = step == spoiled_in
+            reads(pages, step >= (spoiled_in or 100))
+            if spoil:
+                run.task.pop()
+            if step == 64:
+                return
+
+    said = said_of(agent, caplog, ["row" * 10] * 1000)
+    if spoiled_in is None:
+        assert said == [] and looked.call_count <= 2 * 7, "64 calls, 64 checkpoints"
+    else:
+        assert ["reads" in said[0], "run.task" in said[1], len(said)] == [True, True, 2]
