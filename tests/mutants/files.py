@@ -18,8 +18,8 @@ MUTANTS = [
         [
             Edit(
                 DIRECTORIES,
-                "        if made or not os.listdir(inside):\n",
-                "        if not os.listdir(inside) and not made:\n",
+                "        if made or _is_empty(inside):\n",
+                "        if _is_empty(inside) and not made:\n",
             )
         ],
         ["unit/test_files.py::test_new_directories_are_made_durable"],
@@ -30,7 +30,7 @@ MUTANTS = [
         [
             Edit(
                 DIRECTORIES,
-                "        if made or not os.listdir(inside):\n",
+                "        if made or _is_empty(inside):\n",
                 "        if made:\n",
             )
         ],
