@@ -14,7 +14,7 @@ from tests.model.hunt import Case, Hunt
 from tests.model.printer import printed
 from tests.model.rules import Judged
 from tests.model.shrink import shrunk
-from tests.model.table import table_lines
+from tests.model.table import table_lines, zeros
 
 
 def main() -> None:
@@ -33,6 +33,7 @@ def main() -> None:
     print(f"{dict(hunt.counts)} in {spent:.1f} s; found: {dict(found)}")
     if given.table:
         print("\n".join(table_lines(hunt.table)))
+        print(f"never hit: {zeros(hunt.table)}")
 
 
 def tell(given: argparse.Namespace, number: int, case: Case, judged: Judged) -> None:

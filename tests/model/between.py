@@ -25,7 +25,7 @@ def behind(lived: Lived, life: s.Life, disk: SimulatedDisk) -> SimulatedDisk:
     process = lived.processes[-1]
     for fault in life.faults:
         if isinstance(fault, s.Power):
-            process.hit["power loss"] += 1
+            process.hits("power loss")
             disk = disk.after_power_loss(fault.seed)
             break
     else:
@@ -43,7 +43,8 @@ def behind(lived: Lived, life: s.Life, disk: SimulatedDisk) -> SimulatedDisk:
                 is_over = lived.end.how in ("finished", "failed")
                 lived.harmed = is_behind and not is_over and harm_behind_the_checkpoint(disk, seed)
                 harmed = lived.harmed or (not is_behind and harm_newest_checkpoint(disk, seed))
-                process.hit["damage"] += harmed
+                if harmed:
+                    process.hits("damage")
             case s.Fork(seed) if not lived.counts["repairs"] + lived.counts["forks"]:
                 lived.was_forked = forked(disk, lived.world, seed)
                 lived.counts["forks"] += lived.was_forked

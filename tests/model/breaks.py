@@ -1,6 +1,10 @@
-"""The library broken on purpose, once for each rule: ``python -m tests.model.breaks [NAME ...]``.
+"""The library broken on purpose, for each rule: ``python -m tests.model.breaks [NAME ...]``.
 
-What random programs cannot find, though a rule is broken, is a hole in their language.
+What random programs cannot find, though a rule is broken, is a hole in their language. A finding
+counts where the same program with the same faults is sound without the break.
+
+No program of this language can see the rules for threads that read a log, for mistakes in the use
+of the interface, and for the interface of the task: it has no second thread, and no mistakes.
 """
 
 from __future__ import annotations
@@ -11,92 +15,165 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+from tests.model.corpus_files import read
+from tests.model.rules import judged
 from tests.mutants._mutant import Edit
 from tests.mutants._tree import ROOT, Tree
 
-SECONDS = 200  # of the processor, for each
-BREAKS = {
-    "what is open inside a call is forgotten": Edit(
-        "recovery/_inside.py",
-        "    lsn = scope.calls[-1]\n    cut = isinstance(",
-        "    return\n    lsn = scope.calls[-1]\n    cut = isinstance(",
+SECONDS, SEED = 150, 1  # of the processor, for each
+BREAKS: dict[str, tuple[Edit, ...]] = {
+    "what is open inside a call is forgotten": (
+        Edit(
+            "recovery/_inside.py",
+            "    lsn = scope.calls[-1]\n    cut = isinstance(",
+            "    return\n    lsn = scope.calls[-1]\n    cut = isinstance(",
+        ),
+        Edit(
+            "recovery/_replay.py",
+            "            if call.is_open_effect\n            or not replay._covered(",
+            "            if not replay._covered(",
+        ),
     ),
-    "a further attempt makes the calls of the last one again": Edit(
-        "recovery/_inside.py",
-        "    if scope.used or run.replay.earlier.knows(lsn):\n",
-        "    if False:\n",
+    "a stop cuts what is inside a side effect": (
+        Edit(
+            "recovery/_run.py",
+            "self.interruptible.items() if busy.isdisjoint(calls)}",
+            "self.interruptible.items() if calls[-1] not in busy}",
+        ),
     ),
-    "the code before the loop sets the state anew": Edit(
-        "recovery/_run_state.py",
-        "        self._restored = frozenset(values)\n",
-        "        self._restored = None\n",
+    "a further attempt makes the calls of the last one again": (
+        Edit(
+            "recovery/_inside.py",
+            "    if scope.used or run.replay.earlier.knows(lsn):\n",
+            "    if False:\n",
+        ),
     ),
-    "captured variables are not compared": Edit(
-        "recovery/_call.py", "    if why is not None:\n", "    if False:\n"
+    "the code before the loop sets the state anew": (
+        Edit(
+            "recovery/_run_state.py",
+            "        self._restored = frozenset(values)\n",
+            "        self._restored = None\n",
+        ),
     ),
-    "what a partial binds tells no calls apart": Edit(
-        "recovery/_identity.py",
-        "    if spec.owner or isinstance(spec.function, partial):\n",
-        "    if spec.owner:\n",
+    "nobody is told of locals that are lost": (
+        Edit(
+            "recovery/_agent.py",
+            "                warn_of_lost_locals(self.agent_fn)\n",
+            "                pass\n",
+        ),
     ),
-    "a result that cannot be recorded is a failure": Edit(
-        "recovery/_attempts.py",
-        "    except RefusedValueError as exc:\n"
-        "        refuse_result(run, spec, call, exc, value)\n",
-        "    except RefusedValueError:\n        raise\n",
+    "captured variables are not compared": (
+        Edit("recovery/_call.py", "    if why is not None:\n", "    if False:\n"),
     ),
-    "outcomes are served in any order": Edit(
-        "recovery/_call.py",
-        "        yield Wait("
-        "lambda: run.ends(scope) or run.replay.is_next(outcome), turn=outcome)\n",
-        "        yield Wait(lambda: True, turn=0)\n",
+    "what a partial binds tells no calls apart": (
+        Edit(
+            "recovery/_identity.py",
+            "    if spec.owner or isinstance(spec.function, partial):\n",
+            "    if spec.owner:\n",
+        ),
     ),
-    "a signal is spent before the agent has it": Edit(
-        "recovery/_waiting.py",
-        "        )  # fmt: skip\n    return Settled(run.emit(event), event)\n",
-        "        )  # fmt: skip\n    settled = Settled(run.emit(event), event)\n"
-        "    yield Nap(0.5)\n    return settled\n",
+    "a result that cannot be recorded is a failure": (
+        Edit(
+            "recovery/_attempts.py",
+            "    except RefusedValueError as exc:\n"
+            "        refuse_result(run, spec, call, exc, value)\n",
+            "    except RefusedValueError:\n        raise\n",
+        ),
     ),
-    "a stop cuts what is inside a side effect": Edit(
-        "recovery/_run.py",
-        "self.interruptible.items() if busy.isdisjoint(calls)}",
-        "self.interruptible.items() if calls[-1] not in busy}",
+    "an error of the agent is not recorded": (
+        Edit(
+            "recovery/_agent_errors.py",
+            "        record(log, history, event)\n        log.commit_behind()\n",
+            "        return\n",
+        ),
+    ),
+    "outcomes are served in any order": (
+        Edit(
+            "recovery/_call.py",
+            "        yield Wait("
+            "lambda: run.ends(scope) or run.replay.is_next(outcome), turn=outcome)\n",
+            "        yield Wait(lambda: True, turn=0)\n",
+        ),
+    ),
+    "a signal is spent before the agent has it": (
+        Edit(
+            "recovery/_waiting.py",
+            "        )  # fmt: skip\n    return Settled(run.emit(event), event)\n",
+            "        )  # fmt: skip\n    settled = Settled(run.emit(event), event)\n"
+            "    yield Nap(0.5)\n    return settled\n",
+        ),
+    ),
+    "a yes that comes too late counts": (
+        Edit("recovery/_outside.py", "            if now <= call.asks_until]", "            ]"),
+        Edit("recovery/_outside.py", "    if time.time() > until:\n", "    if False:\n"),
+        Edit(
+            "recovery/_outside.py",
+            "    if _sent_at(store, run_id, lsn) > until:",
+            "    if False:",
+        ),
+        Edit(
+            "recovery/_approval.py",
+            ".decision(call.idempotency_key, asking.heard, asking.until)",
+            ".decision(call.idempotency_key, asking.heard, math.inf)",
+        ),
     ),
 }
 
 
-def hunt(name: str, folder: Path) -> str:
+def hunt(name: str, tree: Tree, seconds: float) -> str:
     """Which program finds it; "" when none does."""
-    tree = Tree(folder / "broken")
-    if not tree.root.exists():
-        tree.copy(ROOT)
-    edit = BREAKS[name]
-    with tree.changed(edit.file):
-        edit.apply(tree.root)
-        command = [sys.executable, "-m", "tests.model", "--programs", "5000", "--seed", "1",
-                   "--seconds", str(SECONDS), "--stop"]  # fmt: skip
-        environment = os.environ | {
-            "PYTHONPATH": f"{tree.root}{os.pathsep}{tree.root / 'tools'}",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        done = subprocess.run(command, check=False, cwd=tree.root, env=environment, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    edits = BREAKS[name]
+    first, end, false = 0, time.monotonic() + 20 * seconds, ""
+    with tree.changed(*{edit.file for edit in edits}):
+        for edit in edits:
+            edit.apply(tree.root)
+        while seconds > 0 and time.monotonic() < end:
+            number, spent = broken(tree, first, seconds)
+            if number is None:
+                break
+            seconds -= spent
+            (path,) = (tree.root / "found").glob("*.json")
+            case, said = read(path)
+            path.unlink()
+            if not judged(case.program, case.schedule).findings:
+                return f"program {number + 1}{false}: {said['rule']}: {said['found']:.100}"
+            first, false = number + 1, f"{false}, not {number + 1} (it fails without the break)"
+    return ""
+
+
+def broken(tree: Tree, first: int, seconds: float) -> tuple[int | None, float]:
+    """The next program that fails in the broken tree, and the time that it took."""
+    command = [sys.executable, "-m", "tests.model", "--programs", "5000", "--seed", str(SEED),
+               "--first", str(first), "--seconds", str(seconds), "--stop",
+               "--save", str(tree.root / "found")]  # fmt: skip
+    environment = os.environ | {
+        "PYTHONPATH": f"{tree.root}{os.pathsep}{tree.root / 'tools'}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(command, check=False, cwd=tree.root, env=environment, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
     assert str(tree.root / "recovery") in done.stdout, done.stdout
+    spent = re.search(r" in ([0-9.]+) s; found", done.stdout)
+    assert spent, done.stdout
     found = re.search(r"^program (\d+) of seed \d+: (\w+: .*)$", done.stdout, re.M)
-    return f"program {found[1]}, {found[2]:.120}" if found else ""
+    return int(found[1]) if found else None, float(spent[1])
 
 
 def main() -> int:
     """Try each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BREAKS))
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of the processor, for each")
     given = parser.parse_args()
     missed = 0
     with tempfile.TemporaryDirectory() as folder:
+        tree = Tree(Path(folder) / "broken")
+        tree.copy(ROOT)
         for name in given.names or BREAKS:
-            found = hunt(name, Path(folder))
+            found = hunt(name, tree, given.seconds)
             missed += not found
             print(f"{name}: {found or 'MISSED'}", flush=True)
     return missed

@@ -14,6 +14,7 @@ from typing import Any
 from tests.model import language as l
 from tests.model import values as v
 from tests.model.oracle import Facts, RaisedError, _Frame, _Oracle
+from tests.model.search import Search
 
 READS = (l.Get, l.Last, l.Lacks, l.Silent)
 SIMPLE = (l.Call, l.Say, l.Put, l.If, l.Let, l.Ask, *READS, l.Lit, l.Var, l.Odd, l.Task)
@@ -31,7 +32,7 @@ def lost(program: l.Program) -> str:
 
 class _Watching(_Oracle):
     def __init__(self, program: l.Program) -> None:
-        super().__init__(program, Facts(), [])
+        super().__init__(program, Facts(), Search(1))
         self.lost = ""
         self.made: list[tuple[int, str, Any]] | None = None  # calls before the loop
         self.again: list[tuple[int, str, Any]] | None = None  # what is left of them to be served

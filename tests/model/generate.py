@@ -11,6 +11,7 @@ from tests.model import language as l
 
 SHAPES = ("text", "text", "text", "tuple", "bytes", "point", "parcel", "time", "decimal")
 NEVER = 10**6  # checkpoints
+ERRORS = ("RuntimeError", "KeyError")  # of agents: one that another try may change, and one not
 
 
 @dataclass
@@ -166,7 +167,7 @@ class Generator:
         if where.kind in ("step", "prologue"):
             simple += [(3, self.streamed), (1, self.asked)]
         if where.kind == "step":
-            simple += [(1, self.undone)]
+            simple += [(3, self.undone)] if any(tool.undo for tool in self.tools) else []
         if where.agents:
             simple += [(3, self.child)]
         if "concurrent" in self.without:
@@ -280,8 +281,6 @@ class Generator:
         return [l.Ask(var, self.rng.choice(("uuid", "now", "random"))), made]
 
     def undone(self, where: Where) -> list[l.Term]:
-        if not any(tool.undo for tool in self.tools):
-            return self.called(where)
         var = self.name()
         return [l.Undo(var)]
 
@@ -386,7 +385,7 @@ class Generator:
         if steps:
             number = self.rng.randrange(len(steps))
             at = self.rng.randrange(len(steps[number]) + 1)
-            error = l.Trouble(1, "RuntimeError")
+            error = l.Trouble(self.rng.choice((1, 2)), self.rng.choice(ERRORS))
             steps[number] = (*steps[number][:at], error, *steps[number][at:])
         return replace(program, agents=(replace(main, steps=tuple(steps)), *others))
 
@@ -415,7 +414,7 @@ class Generator:
         if trouble and self.chance(0.15):
             body += trouble
         if self.chance(0.5):
-            body.append(l.Sleep(rng.choice((1, 2, 30)) if timeout else rng.choice((1, 3)), True))
+            body.append(l.Sleep(rng.choice((1, 2, 30) if timeout else (1, 3, 8)), True))
         sync = self.chance(0.15)
         if sync:  # in virtual time its sleep would hold up the others
             body = [one for one in body if not isinstance(one, l.Sleep)]
@@ -424,6 +423,7 @@ class Generator:
             if "unrecordable" not in self.without and self.chance(0.1)
             else rng.choice(SHAPES)
         )
+        approval = not sync and "concurrent" not in self.without and self.chance(0.12)
         return l.Tool(
             f"t{number}",
             tuple(body),
@@ -437,15 +437,15 @@ class Generator:
             if timeout and after != "retry" and not sync
             else "",
             any(isinstance(one, l.Trouble) and one.kind == "DeclaredError" for one in body),
-            not sync and "concurrent" not in self.without and self.chance(0.12),
-            0,
+            approval,
+            rng.choice((0, 30)) if approval else 0,
             after != "report" and self.chance(0.15),
         )
 
     def composite(self, number: int) -> l.Tool:
         rng = self.rng
         after = rng.choice(("park", "retry", "retry", "retry", "report", "reconcile"))
-        timeout = rng.choice((0, 0, 4.5, 60.5))
+        timeout = rng.choice((0, 0, 2.5, 4.5, 60.5))
         callable_ = list(range(number + 1, len(self.tools)))
         callable_ = [n for n in callable_ if not timeout or not self.waiting(n)]
         where = Where("tool", [], callable_, False, 0, timed=bool(timeout), waits=not timeout)

@@ -14,10 +14,22 @@ from tests.model.forks import can_be_forked
 from tests.model.generate import NEVER, Generator
 from tests.model.process import Process
 from tests.model.rules import Judged, judged
+from tests.model.table import EFFECTS, impossible
 
 REFUSABLE = {"methods", "nameless", "sets", "unrecordable"}
 PLAIN = 0.7  # of all programs have nothing of that
 ERRORS = ("EIO", "ENOSPC", "SHORT")
+OFTEN = {
+    "die before effect": 3,
+    "die after effect": 2,
+    "die in time": 1,
+    "disk error": 1,
+    "a stop": 1,
+    "die at disk call": 4,
+    "a second process": 2,
+    "damage": 1,
+}
+RARE = 5  # so many times as often, where there is a pair that was never hit
 
 
 @dataclass(frozen=True)
@@ -97,39 +109,35 @@ class Hunt:
             self.counts[f"excused: {found.excused}"] += 1
         self.counts[f"ended: {found.lived.end.how}"] += 1
         for process in found.lived.processes:
-            for fault in process.hit:
-                for feature in process.flight():
-                    self.table[feature, fault] += 1
+            self.table.update(process.hit)
         return found
 
     def one_life(self, rng: random.Random, like: Process, program: l.Program) -> s.Life:
         """Faults for a life, aimed by what was going on in one that was like it."""
         faults: list[l.Term] = []
-        match rng.randrange(15):
-            case 12 | 13:
-                at = self.aimed(rng, like.around, "a second process")
+        match self.fault(rng, like):
+            case "a second process" as why:
+                at = self.aimed(rng, like.around, why)
                 faults.append(s.Rival(at, rng.random() < 0.5))
                 if rng.random() < 0.5:
                     faults.append(s.DieAround(at + rng.choice((0, 0, 1)), rng.random() < 0.5))
-            case 14:
-                faults.append(s.DieAround(self.aimed(rng, like.around, "damage"), True))
+            case "damage" as why:
+                faults.append(s.DieAround(self.aimed(rng, like.around, why), True))
                 faults.append(s.Harm(rng.getrandbits(16)))
-            case 0 | 1 | 2:
-                faults.append(s.DieAround(self.aimed(rng, like.around, "die before effect"), False))
-            case 3 | 4:
-                faults.append(s.DieAround(self.aimed(rng, like.around, "die after effect"), True))
-            case 5:
-                faults.append(s.DieIn(rng.choice((1, 2, 4, 9, 30))))
-            case 6:
-                at = self.aimed(rng, like.flights, "disk error")
+            case "die before effect" | "die after effect" as why:
+                faults.append(s.DieAround(self.aimed(rng, like.around, why), "after" in why))
+            case "die in time":
+                faults.append(s.DieIn(self.moment(rng, like, "die in time")))
+            case "disk error" as why:
+                at = self.aimed(rng, like.flights, why)
                 faults.append(s.Break(at, rng.choice(ERRORS)))
                 if rng.random() < 0.4:
                     faults.append(s.Die(at + rng.randint(1, 4)))
-            case 7:
-                faults.append(s.Stop(rng.choice((0, 1, 2, 5))))
-            case _:
+            case "a stop":
+                faults.append(s.Stop(self.moment(rng, like, "a stop")))
+            case why:
                 torn = rng.choice((0, 0, 1, 30, 1 << 20))
-                faults.append(s.Die(self.aimed(rng, like.flights, "die at disk call"), torn))
+                faults.append(s.Die(self.aimed(rng, like.flights, why), torn))
         if rng.random() < 0.3:
             faults.append(s.Power(rng.getrandbits(16)))
         if rng.random() < 0.1:
@@ -158,6 +166,26 @@ class Hunt:
                 case 3 if not program.keep:
                     more.append(s.Harm(rng.getrandbits(16), behind=True))
         return s.Life((*life.faults, *more))
+
+    def fault(self, rng: random.Random, like: Process) -> str:
+        """A fault: often, more often where it can hit what it has hit least."""
+        weights = [
+            often * (1 + RARE / (1 + self.least(fault, flights)))
+            for fault, often in OFTEN.items()
+            for flights in [like.around if fault in EFFECTS else like.flights]
+        ]
+        return rng.choices(list(OFTEN), weights)[0]
+
+    def least(self, fault: str, flights: list[frozenset[str]]) -> int:
+        features = {feature for flight in flights for feature in flight}
+        return min((self.table[feature, fault] for feature in features
+                    if not impossible(feature, fault)), default=1000)  # fmt: skip
+
+    def moment(self, rng: random.Random, like: Process, fault: str) -> float:
+        """A time at which this fault hits what it has hit least."""
+        if not like.flights:
+            return rng.choice((0, 1, 2))
+        return like.times[self.aimed(rng, like.flights, fault)] + rng.choice((0, 0.5, 0.5, 2))
 
     def aimed(self, rng: random.Random, flights: list[frozenset[str]], fault: str) -> int:
         """A place where this fault hits what it has hit least."""

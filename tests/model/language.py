@@ -106,7 +106,7 @@ class Do(Term):
 @dataclass(frozen=True)
 class Trouble(Term):
     """The first ``times`` executions with these arguments raise here. In an agent: an error of its
-    own, which nobody catches."""
+    own, which nobody catches; the run goes on by itself, or when it is run again."""
 
     times: int
     kind: str

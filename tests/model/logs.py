@@ -169,10 +169,10 @@ def untold(lived: Lived, held: Held) -> Iterator[str]:
     if counted != there and not lived.counts["forks"]:
         yield f"progress counts {counted}, the log has {there} steps, calls, failures"
     told = [replace(event, progress=replace(event.progress, served=0)) for event in process.events]
-    if told and not process.taken_over and not process.hit["power loss"]:
+    if told and not process.taken_over and not process.was_hit("power loss"):
         mine = [event for event in read if event.lsn >= told[0].lsn]
         # A crash in an append may leave a record of which nobody was told.
-        count = len(told) if process.dead or process.hit["disk error"] else len(mine)
+        count = len(told) if process.dead or process.was_hit("disk error") else len(mine)
         if mine[:count] != told and told[: len(mine)] != mine:
             yield f"told {[one.lsn for one in told]} of {[one.lsn for one in mine]}"
     middle = read[len(read) // 2].lsn

@@ -1,20 +1,22 @@
 """What a program may come to: a pure interpreter, which knows nothing of the library.
 
 Where the program leaves it open what happens (who wins a race, what is late after a crash), the
-interpreter asks `pick`. `endings` goes through all answers. An ending has what must have happened
-outside, once each, and what may have happened besides.
+interpreter asks `pick`. `endings` goes through all answers, but for those that lead to what has not
+happened. An ending has what must have happened outside, once each, and what may have besides.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any, TypeVar, cast
 
 from tests.model import language as l
 from tests.model import values as v
+from tests.model.search import Impossible, Known, Search, frozen
 
 T = TypeVar("T")
 OFTEN = 1000  # of effects of tools that may be repeated
@@ -24,6 +26,7 @@ class RaisedError(Exception):
     """The program raises an error of this kind here."""
 
     def __init__(self, kind: str) -> None:
+        super().__init__(kind)
         self.kind = kind
 
 
@@ -31,6 +34,7 @@ class Late(BaseException):
     """The time of a time-out is over here."""
 
     def __init__(self, deadline: float) -> None:
+        super().__init__(deadline)
         self.deadline = deadline
 
 
@@ -41,6 +45,15 @@ class Facts:
     faulty: bool = False  # anything at all
     given_up: frozenset[str] = frozenset()  # tools of whose calls a person said that they failed
     taken: frozenset[str] | None = None  # the signals that waits have taken, as the log says
+    odd: Counter[str] | None = None  # what became of calls, how often, as the log says: see Told
+    done: Counter[str] | None = None  # what was done outside
+    settled: frozenset[str] = frozenset()  # tools of whose calls somebody was asked
+    asked: Counter[str] | None = None  # how often a tool has looked whether it is to raise
+    mixed: frozenset[str] = frozenset()  # of these, what several calls have looked at
+    torn: frozenset[str] = frozenset()  # and what was looked at in several lives
+    result: dict[str, str] = field(default_factory=dict)  # variables whose value is known
+    late: Counter[str] | None = None  # how often time-outs of asyncio have run out, by variable
+    fine: Counter[str] | None = None  # how often they have not
 
 
 @dataclass
@@ -56,18 +69,19 @@ class Ending:
     gone: set[str] = field(default_factory=set)  # signals that the agent has got
 
 
-def endings(program: l.Program, task: Any, facts: Facts, most: int) -> Iterator[Ending]:
-    """All endings that the program may have, at most so many; the likeliest first."""
-    answers: list[list[int]] = []
-    for _ in range(most):
-        oracle = _Oracle(program, facts, answers)
-        yield oracle.run(task)
-        del answers[oracle.asked :]
-        while answers and answers[-1][0] + 1 >= answers[-1][1]:
-            answers.pop()
-        if not answers:
+def endings(
+    program: l.Program, task: Any, facts: Facts, search: Search
+) -> Iterator[Ending | Impossible]:
+    """All endings that the program may have, the likeliest first."""
+    while True:
+        try:
+            yield _Oracle(program, facts, search).run(task)
+        except Impossible as exc:
+            yield exc
+        except Known:
+            pass
+        if not search.next():
             return
-        answers[-1][0] += 1
 
 
 @dataclass
@@ -87,17 +101,24 @@ class _Frame:
         """The same with variables of its own: for what goes on beside others."""
         return replace(self, env=dict(self.env))
 
+    def parts(self) -> list[Any]:
+        return [self.env, self.task, self.state, self.messages, self.memo, self.used]
+
 
 class _Oracle:
-    def __init__(self, program: l.Program, facts: Facts, answers: list[list[int]]) -> None:
-        self.program, self.facts = program, facts
-        self.answers, self.asked = answers, 0
+    def __init__(self, program: l.Program, facts: Facts, search: Search) -> None:
+        self.program, self.facts, self.search = program, facts, search
+        self.pick = search.pick
+        self.held: list[Any] = []  # where the interpreter stands, and what it knows there
+        self.soft = 0  # inside of what may yet turn out to have been cut short
+        self.main: _Frame | None = None
         self.now = 0.0
         self.deadlines: list[float] = []
         self.unsure = 0  # inside of what is cut short somewhere
         self.must: Counter[str] = Counter()
         self.may: Counter[str] = Counter()
         self.entered: Counter[str] = Counter()
+        self.odd: Counter[str] = Counter()
         self.spent: set[str] = set()
         self.beside = 1  # coroutines at work
         # What comes of tasks: a value or error, when they end, and what they do outside.
@@ -105,15 +126,37 @@ class _Oracle:
         self.undoable: list[str] = []
         self.home = _Frame({}, None, {}, [])  # the run that is under way
 
-    def pick(self, options: Sequence[T]) -> T:
-        """One of them, the likeliest first."""
-        if len(options) == 1:
-            return options[0]
-        if self.asked == len(self.answers):
-            self.answers.append([0, len(options)])
-        number = self.answers[self.asked][0]
-        self.asked += 1
-        return options[number]
+    @contextmanager
+    def holding(self, *values: Any) -> Iterator[None]:
+        """What is known here decides how it goes on from anywhere inside."""
+        self.held.append(values)
+        try:
+            yield
+        finally:
+            self.held.pop()
+
+    def place(self) -> Any:
+        """Where the interpreter stands: the same place goes on in the same way."""
+        times = [one - self.now for one in self.deadlines]
+        tasks = [
+            [name, getattr(found, "kind", found), ended - self.now, done]
+            for name, (found, ended, done) in self.tasks.items()
+        ]
+        return frozen(
+            [
+                *(self.held, self.must, self.entered, self.spent, self.undoable, self.odd, times),
+                *(self.unsure, self.beside, self.soft, tasks),
+            ]
+        )
+
+    def perhaps_odd(self, how: str, tool: l.Tool) -> bool:
+        """Whether this became of a call, which the log may say of so many calls."""
+        what = f"{how} {tool.name}"
+        if self.facts.odd is not None and self.odd[what] >= self.facts.odd[what]:
+            return False
+        found = self.pick((False, True))
+        self.odd[what] += found
+        return found
 
     def perhaps(self) -> bool:
         """False; or also true, where a crash or a person may have made it so."""
@@ -122,7 +165,7 @@ class _Oracle:
     # -- runs
 
     def run(self, task: Any) -> Ending:
-        frame = _Frame({}, task, {}, [])
+        frame = self.main = _Frame({}, task, {}, [])
         result: list[str] | None = None
         try:
             if self.program.agents:
@@ -141,8 +184,9 @@ class _Oracle:
         home, self.home = self.home, frame
         tasks, self.tasks = self.tasks, {}
         try:
-            for block in (agent.prologue, *agent.steps):
-                self.block(block, frame)
+            with self.holding(undoable):
+                for block in (agent.prologue, *agent.steps):
+                    self.block(block, frame)
             return [v.text(self.value(one, frame)) for one in agent.result]
         except RaisedError:
             for _, _, done in self.tasks.values():  # how far it came is not known
@@ -157,7 +201,8 @@ class _Oracle:
         if self.program.plan is not None:
             for number, call in enumerate(self.program.plan.calls):
                 try:
-                    frame.state[f"p{number}"] = self.call(call, frame)
+                    with self.holding(number):
+                        frame.state[f"p{number}"] = self.call(call, frame)
                 except RaisedError:
                     frame.state[f"p{number}"] = None  # and the judge accepts it
             return
@@ -167,27 +212,43 @@ class _Oracle:
             if number in visited:
                 continue
             visited.add(number)
-            self.visit(self.program.nodes[number], frame)
+            with self.holding(todo, visited):
+                self.visit(self.program.nodes[number], frame)
             todo += self.program.nodes[number].to
 
     def visit(self, node: l.Node, frame: _Frame) -> None:
         memo: dict[str, list[Any]] = {}
-        for _ in range(50):
+        for number in range(50):
             inner = _Frame({}, frame.task, frame.state, [], node.name, None, memo)
             self.entered[f"{node.name} "] += 1
             try:
-                self.block(node.body, inner)
+                with self.holding(number):
+                    self.block(node.body, inner)
                 frame.state[node.name] = v.text(self.value(node.value, inner))
                 return
             except RaisedError:
                 continue  # or the execution stands still, and is resumed
-        raise AssertionError(f"node {node.name} never succeeds")
+        raise Impossible("result", f"node {node.name} never succeeds")
 
     # -- statements
 
     def block(self, block: l.Block, frame: _Frame) -> None:
-        for one in block:
-            self.statement(one, frame)
+        here = [id(block), 0, frame]
+        self.held.append(here)
+        try:
+            for number, one in enumerate(block):
+                here[1] = number
+                self.search.stands(self.place, self.may)
+                self.statement(one, frame)
+                if frame is self.main and self.facts.result:
+                    self.check_result(frame.env)
+        finally:
+            self.held.pop()
+
+    def check_result(self, env: dict[str, Any]) -> None:
+        for name, known in self.facts.result.items():
+            if name in env and v.full(v.text(env[name])) != known:
+                raise Impossible("result", f"{name} is {v.text(env[name])}, not {known}")
 
     def value(self, term: l.Term, frame: _Frame) -> Any:
         match term:
@@ -220,15 +281,16 @@ class _Oracle:
             case l.Trouble() if not frame.name:
                 pass  # and the agent is run again
             case l.Trouble(times, kind):
-                of = v.text(frame.task) if frame.tool else ""
-                if self.raises(f"{frame.name} {of}", times):
+                if self.raises(frame, times):
                     raise RaisedError(kind)
             case l.If(condition, then, other):
                 self.block(then if self.value(condition, frame) else other, frame)
             case l.Loop(var, of, most, body):
-                for number in range(v.size(self.value(of, frame), most)):
+                count = v.size(self.value(of, frame), most)
+                for number in range(count):
                     env[var] = number
-                    self.block(body, frame)
+                    with self.holding(number, count):
+                        self.block(body, frame)
             case l.Par():
                 env[one.var] = self.par(one, frame)
             case l.Race():
@@ -242,8 +304,9 @@ class _Oracle:
                 if isinstance(found, RaisedError):
                     raise found
                 env[var] = found
-            case l.Timeout(var, seconds, body):
-                env[var] = "late" if self.is_late(seconds, body, frame) else "fine"
+                self.check_all_done()
+            case l.Timeout(var):
+                env[var] = "late" if self.is_late(one, frame) else "fine"
             case l.Try(var, body):
                 try:
                     self.block(body, frame)
@@ -253,22 +316,36 @@ class _Oracle:
             case l.Finally(body, last):
                 try:
                     self.block(body, frame)
-                finally:
-                    self.block(last, frame)
+                except (RaisedError, Late) as exc:
+                    with self.holding(*map(str, exc.args)):
+                        self.block(last, frame)
+                    raise
+                self.block(last, frame)
             case _:
                 self.simple(one, frame)
 
-    def raises(self, key: str, times: int) -> bool:
+    def raises(self, frame: _Frame, times: int) -> bool:
         """Whether this execution raises; of several at once nobody knows which is which, and one
         that a crash has ended may have been counted or not."""
-        nth = self.entered[key]
+        key = f"{frame.name} {v.text(frame.task) if frame.tool else ''}"
+        asked = None if self.facts.asked is None else self.facts.asked[key]
+        nth, mixed = self.entered[key], key in self.facts.mixed or asked is None
+        if asked is not None and frame.name not in self.facts.settled:
+            if asked <= times:
+                return True
+            if not mixed and key not in self.facts.torn:
+                return nth <= times
         if nth > times:
-            return self.beside > 1 and nth <= times + self.beside and self.pick((False, True))
-        if self.beside > 1:
+            among = self.beside > 1 and mixed and nth <= times + self.beside
+            return among and self.pick((False, True))
+        if self.beside > 1 and mixed:
             return self.pick((True, False))
         if not self.perhaps():
             return True
-        self.entered[key] -= self.pick((0, 1))
+        if mixed:
+            self.entered[key] -= self.pick((0, 1))
+        else:  # one after the other: none that comes later raises
+            self.entered[key] = times + 1
         return False
 
     def simple(self, one: l.Term, frame: _Frame) -> None:
@@ -351,8 +428,9 @@ class _Oracle:
         finally:
             self.deadlines.remove(deadline)
 
-    def is_late(self, seconds: float, body: l.Block, frame: _Frame) -> bool:
+    def is_late(self, timeout: l.Timeout, frame: _Frame) -> bool:
         """Whether a block takes longer; after a crash it may or may not."""
+        var, seconds, body = timeout.var, timeout.seconds, timeout.body
         nested = frame.tool is not None and self.is_nested(body)
         if not self.facts.faulty and not self.is_open(body) and not nested:
             try:
@@ -361,7 +439,9 @@ class _Oracle:
                 if exc.kind != "TimeoutError":
                     raise
                 return True
-        if self.pick((False, True)):
+        may_be = self.facts.late is None or self.facts.late[var] > 0
+        must_be = may_be and self.facts.fine is not None and not self.facts.fine[var]
+        if must_be or (may_be and self.pick((False, True))):
             self.perhaps_done(body, frame)
             return True
         try:
@@ -386,7 +466,8 @@ class _Oracle:
         self.unsure += 1
         deadlines, self.deadlines = self.deadlines, []
         try:
-            self.block(body, inner)
+            with self.holding(spent, undoable, [one - self.now for one in deadlines]):
+                self.block(body, inner)
         except RaisedError:
             pass
         finally:
@@ -409,13 +490,17 @@ class _Oracle:
         raised: list[RaisedError] = []
         before, spent = Counter(self.must), set(self.spent)
         self.beside += len(par.branches) - 1
-        for branch in par.branches:
+        soft = par.kind != "careful" and self.may_raise(par)
+        self.soft += soft
+        for number, branch in enumerate(par.branches):
             self.now = began
             inner = frame.branch()
+            past = [one - began for one in ended] if self.deadlines else []
             try:
-                self.pass_time(branch.pause)
-                self.block(branch.body, inner)
-                found.append(self.value(branch.value, inner))
+                with self.holding(number, found, [one.kind for one in raised], late, before, past):
+                    self.pass_time(branch.pause)
+                    self.block(branch.body, inner)
+                    found.append(self.value(branch.value, inner))
             except Late as exc:
                 late = exc
             except RaisedError as exc:
@@ -423,6 +508,7 @@ class _Oracle:
                 found.append(exc.kind)
             ended.append(self.now)
         self.beside -= len(par.branches) - 1
+        self.soft -= soft
         self.now = max(ended)
         if late is not None:
             raise late
@@ -432,6 +518,7 @@ class _Oracle:
             self.must = before
             self.spent = spent | (self.spent & (self.facts.taken or set()))
             raise RaisedError("ExceptionGroup") if par.kind == "group" else self.pick(raised)
+        self.check_all_done()
         if par.kind in ("completed", "wait", "recorded"):
             return list(self.pick(list(permutations(found))))
         return found
@@ -440,14 +527,30 @@ class _Oracle:
         """A task goes on beside what comes next; here it is done at once."""
         began, before, inner = self.now, Counter(self.must), frame.branch()
         self.beside += 1
+        self.soft += 1  # it may yet turn out to have been cut short
         try:
-            self.pass_time(branch.pause)
-            self.block(branch.body, inner)
-            found: Any = self.value(branch.value, inner)
+            with self.holding(task, before, began):
+                self.pass_time(branch.pause)
+                self.block(branch.body, inner)
+                found: Any = self.value(branch.value, inner)
         except RaisedError as exc:
             found = exc
+        self.soft -= 1
         self.tasks[task] = found, self.now, self.must - before
         self.now = began
+
+    def may_raise(self, term: Any) -> bool:
+        """Whether anything in it may raise, as far as can be seen."""
+        for one in l.walk(term):
+            if isinstance(one, l.Trouble | l.Child | l.Try):
+                return True
+            if isinstance(one, l.Call):
+                tool = self.program.tools[one.tool]
+                if tool.approval or tool.timeout or tool.name in self.facts.given_up:
+                    return True
+                if self.may_raise(tool.body):
+                    return True
+        return False
 
     def race(self, race: l.Race, frame: _Frame) -> list[Any]:
         count = len(race.branches)
@@ -456,12 +559,14 @@ class _Oracle:
         found: list[Any] = []
         for number, branch in enumerate(race.branches):
             if not done >> number & 1:
-                self.perhaps_done(branch.body, frame)
+                with self.holding(number, done, found):
+                    self.perhaps_done(branch.body, frame)
                 found.append(None)
                 continue
             inner = frame.branch()
             try:
-                self.block(branch.body, inner)
+                with self.holding(number, done, found):
+                    self.block(branch.body, inner)
                 found.append(v.text(self.value(branch.value, inner)))
             except RaisedError as exc:
                 found.append(exc.kind)
@@ -483,6 +588,19 @@ class _Oracle:
         (self.may if self.unsure else self.must)[label] += 1
         if tool is not None and tool.after_crash == "retry" and (self.facts.faulty or self.unsure):
             self.may[label] += OFTEN
+        self.check_done(label)
+
+    def check_all_done(self) -> None:
+        for label in self.must:
+            self.check_done(label)
+
+    def check_done(self, label: str) -> None:
+        """Nothing that must have been done can be missed, once it is sure that it must."""
+        done = self.facts.done
+        sure = not (self.soft or self.tasks)
+        if done is not None and sure and self.must[label] > done[label]:
+            text = f"{label} was done {done[label]} times, not {self.must[label]}"
+            raise Impossible("lost", text)
 
     def do(self, frame: _Frame, arg: Any) -> str:
         self.effect(f"{frame.name}({v.text(arg)})", frame.tool)
@@ -509,7 +627,8 @@ class _Oracle:
         memo: dict[str, list[Any]] = frame.memo.setdefault(f"{key} {count}", [{}])[0]
         if count <= len(held):
             return cast(T, held[count - 1])
-        made = make(memo)
+        with self.holding(key, count):
+            made = make(memo)
         held.append(made)
         return made
 
@@ -522,14 +641,15 @@ class _Oracle:
     def performed(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]]) -> Any:
         if tool.approval:
             no = v.refused(tool.name, arg)
-            if no or (tool.approval_timeout and self.pick((False, True))):
+            if no or (tool.approval_timeout and self.perhaps_odd("undecided", tool)):
                 raise RaisedError("ApprovalDeniedError")
         for attempt in range(1, tool.retry + 1):
             if self.is_unknown(tool, arg):
                 found = v.UNKNOWN
                 break
             try:
-                found = self.attempt(tool, arg, memo)
+                with self.holding(attempt):
+                    found = self.attempt(tool, arg, memo)
                 break
             except RaisedError:
                 if attempt == tool.retry:
@@ -542,11 +662,11 @@ class _Oracle:
     def is_unknown(self, tool: l.Tool, arg: Any) -> bool:
         """Whether this attempt is cut short, and the agent is told so; raises if a person says
         that it failed."""
-        if tool.name in self.facts.given_up and self.pick((False, True)):
+        if tool.name in self.facts.given_up and self.perhaps_odd("failed", tool):
             self.perhaps_called(tool, arg)
             raise RaisedError("ToolError")
         unknown = tool.timeout or self.facts.faulty or self.unsure or tool.shape == "strange"
-        if tool.after_crash == "report" and unknown and self.pick((False, True)):
+        if tool.after_crash == "report" and unknown and self.perhaps_odd("unknown", tool):
             self.perhaps_called(tool, arg)
             return True
         return False
@@ -565,12 +685,13 @@ class _Oracle:
         if not tool.timeout or not (fails or asks):  # what is in doubt, a person settles
             return made()
         if self.facts.faulty or self.is_open(tool.body) or self.is_nested(tool.body):
-            if self.pick((False, True)):
+            if self.perhaps_odd("late", tool):
                 self.perhaps_called(tool, arg)
                 raise RaisedError("TimeoutError")
             return made()
         before = Counter(self.must)
-        found = self.within(tool.timeout, made)
+        with self.holding(before):
+            found = self.within(tool.timeout, made)
         if not isinstance(found, Late):
             return found
         if not fails and self.must != before:  # the service knows what came of it

@@ -266,7 +266,7 @@ class _Body:
         self, module: _Module, tool: l.Tool | None = None, node: l.Node | None = None
     ) -> None:
         self.module, self.tool, self.node = module, tool, node
-        self.name = tool.name if tool else node.name if node else ""
+        self.name = tool.name if tool else node.name if node else "agent"
         self.caller = "context" if node else "run"
         self.count = 0
         self.sync = tool is not None and tool.sync
@@ -344,7 +344,7 @@ class _Body:
             case l.Timeout(var, seconds, body):
                 return [
                     "try:",
-                    f"    async with asyncio.timeout({seconds}):",
+                    f"    async with asyncio.timeout({seconds}):  # {var}",
                     *_indented(self.inner(body)),
                     f'    {var} = "fine"',
                     "except TimeoutError:",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
@@ -21,17 +22,18 @@ DEATHS_MAX = 200  # so often a dead process may try to go on
 
 
 class Process:
-    """``flights``: what was going on at each changing call of the disk."""
+    """``flights``: what was going on at each changing call of the disk, at which time."""
 
     def __init__(self, world: World, disk: SimulatedDisk, life: s.Life, number: int = 0) -> None:
         self.world, self.disk = world, disk
         self.number = number  # of the lives before it, if a fault is among them
-        self.dead, self.hit = False, Counter[str]()
+        self.dead, self.hit = False, Counter[tuple[str, str]]()  # feature and fault
         self.calls = self.effects = self.deaths = 0
         self.life = life
         self.open: dict[int, set[str]] = {}  # calls under way: LSN and what they are
-        self.step, self.recovering = 0, False
+        self.step, self.begun, self.recovering = 0, False, False
         self.flights: list[frozenset[str]] = []
+        self.began, self.times = time.time(), list[float]()  # when that was, in this life
         self.around: list[frozenset[str]] = []  # the same, at each effect
         self.chances = 0
         self.taken_over = False
@@ -40,9 +42,16 @@ class Process:
         self.people = False  # whether somebody else is at work on the disk
         world.process = self
 
+    def hits(self, fault: str) -> None:
+        """A fault hits what is under way."""
+        self.hit.update((feature, fault) for feature in self.flight())
+
+    def was_hit(self, fault: str) -> bool:
+        return any(hit == fault for _, hit in self.hit)
+
     def die(self, why: str) -> None:
         self.dead = True
-        self.hit[why] += 1
+        self.hits(why)
         raise Died
 
     def check(self) -> None:
@@ -66,7 +75,7 @@ class Process:
         for fault in self.life.faults:
             if not isinstance(fault, s.Rival) or fault.effect != self.effects - 1:
                 continue
-            self.hit["a second process"] += 1
+            self.hits("a second process")
             self.taken_over |= fault.takes_over
             try:
                 Store(self.disk).claim(RUN, takeover=fault.takes_over).close()
@@ -79,7 +88,10 @@ class Process:
         """What is under way: the features of the program that a fault hits now."""
         tags = {tag for tags in self.open.values() for tag in tags}
         tags |= {"several calls"} if len(self.open) > 1 else set()
-        tags |= {"prologue"} if not self.step else set()
+        if not self.begun:
+            tags |= {"taking it up"}
+        elif not self.step:
+            tags |= {"prologue"}
         tags |= {"recovery"} if self.recovering and len(self.around) < 2 else set()
         tags |= {"people"} if self.people else set()
         return frozenset(tags or {"no call"})
@@ -87,7 +99,7 @@ class Process:
     def told(self, event: Any) -> None:
         """The run has recorded something."""
         self.events.append(event)
-        self.step = max(self.step, event.step)
+        self.step, self.begun = max(self.step, event.step), True
         self.recovering |= event.kind == "run_resumed"
         if event.kind == "call":
             self.open[event.call] = self.tags(event.tool)
@@ -112,6 +124,7 @@ class Process:
         """The fault of the changing call that is about to be made."""
         number, self.calls = self.calls, self.calls + 1
         self.flights.append(self.flight())
+        self.times.append(round(time.time() - self.began, 3))
         for fault in self.life.faults:
             if isinstance(fault, s.Die | s.Break) and fault.at == number:
                 return fault
@@ -128,7 +141,7 @@ class Process:
                         call(args[0][:torn], *args[1:], **kwargs)
                     self.die("die at disk call")
                 case s.Break(error=error):
-                    self.hit["disk error"] += 1
+                    self.hits("disk error")
                     if error == "SHORT":
                         self.disk.shorten_at(0, 7)
                         return call(*args, **kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ from recovery import (
     ChildParkedError,
     DamagedRunError,
     DivergenceError,
+    OutcomeUnknown,
     UnrecordedResultError,
     status,
 )
@@ -37,15 +38,14 @@ from tests.model.generate import NEVER
 from tests.model.lived import Lived, made
 from tests.model.logs import Held, held_by, misreported, wrong
 from tests.model.oracle import Ending, Facts, endings
-from tests.model.runner import TASK, Runner
+from tests.model.runner import LOSES, TASK, TOLD, Runner
 from tests.model.schedule import Power, Schedule
-from tests.model.world import RUN
+from tests.model.search import Impossible, Search
+from tests.model.world import LAMBDA, RUN, STUMBLED
 
-ENDINGS_MAX = 800
+ENDINGS_MAX = 2000
 CPU_S = 15.0
 AMBIGUOUS = ("method", "closure", "lambda")
-TOLD = "may do things in another order"
-LOSES = "a resumed run loses local variable"
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,9 @@ def root(error: BaseException | None) -> BaseException | None:
     return error
 
 
-def by_luck(program: l.Program) -> str:
-    """What makes the order of things a matter of luck, of which the library warns."""
+def by_luck(program: l.Program, late: Collection[str]) -> str:
+    """What makes the order of things a matter of luck, of which the library warns. ``late``: the
+    time-outs of asyncio that ran out in some life."""
     slept = any(isinstance(one, l.Sleep) and one.own for one in l.walk(program))
     for one in l.walk(program):
         match one:
@@ -132,7 +133,7 @@ def by_luck(program: l.Program) -> str:
                 return "a set of tasks"
             case l.Par(kind="completed") if slept:
                 return "a sleep beside as_completed"
-            case l.Timeout():
+            case l.Timeout(var) if var in late:
                 return "a time-out of asyncio"
     return ""
 
@@ -181,6 +182,7 @@ class _Judge:
         if lived.limit is not None and not lived.was_forked and made(lived) > lived.limit:
             self.add("budget", lived, f"{made(lived)} calls were made, of {lived.limit}")
         store = lived.store()
+        self.stumbled(lived, store)
         for run_id in store.backend.run_ids():
             found = open_side_effects(store, run_id, lived.program)
             if not found:
@@ -195,6 +197,14 @@ class _Judge:
                     f"begun and without an outcome, status ({how.state}) names "
                     f"{sorted(told)} as in doubt, and not {missed}",
                 )
+
+    def stumbled(self, lived: Lived, store: Any) -> None:
+        """An error of the agent's own code is in its log, where nothing else has happened."""
+        process = lived.processes[-1]
+        first = lived.world.asked_in.get(STUMBLED) == {id(process)}  # then it has raised
+        alone = first and not process.dead and not process.life.faults
+        if alone and status(store, RUN).error is None:
+            self.add("told", lived, "the agent raised an error, and its log does not say so")
 
     def add(self, rule: str, lived: Lived, what: str) -> None:
         if not self.findings:
@@ -211,7 +221,7 @@ class _Judge:
         elif lived.counts["repairs"] and isinstance(error, DivergenceError | DamagedRunError):
             found.excused = "records are lost"
         elif isinstance(error, DivergenceError):
-            found.excused = by_luck(lived.program) if told else ""
+            found.excused = by_luck(lived.program, lived.world.late) if told else ""
         else:
             found.excused = refused(lived.program, error)
         if found.excused:
@@ -236,29 +246,76 @@ class _Judge:
                 self.add("again", lived, f"{label} was done {count} times")
 
     def compare(self, lived: Lived, found: Judged) -> None:
-        taken = frozenset(event.value for event in _taken(lived))
-        own = (l.Trouble,)  # errors, behind which the agent goes on in the same life
-        faulty = lived.faulty or any(
-            isinstance(one, own) for agent in lived.program.agents for one in l.walk(agent)
-        )
-        facts = Facts(faulty, frozenset(lived.world.given_up), taken)
+        told = Told.of(lived)
+        taken = frozenset(told.taken)
         done = Counter(one.label for one in lived.world.done)
+        world, known = lived.world, known_results(lived)
+        mixed = frozenset(key for key, calls in world.askers.items() if len(calls) > 1)
+        torn = frozenset(key for key, lives in world.asked_in.items() if len(lives) > 1)
+        # Retention has removed some records, or they are lost; and of a lambda the log has no name.
+        gone = lived.program.keep or lived.counts["repairs"] or lived.counts["forks"]
+        unknown = gone or LAMBDA in told.names
+        odd = None if unknown else told.odd
+        facts = Facts(
+            lived.faulty,
+            frozenset(world.given_up),
+            taken,
+            odd,
+            done,
+            frozenset(world.asked_about),
+            world.counts,
+            mixed,
+            torn,
+            known,
+            world.late,
+            world.fine,
+        )
         nearest: tuple[int, str, str] = (99, "", "")
-        count = 0
-        for ending in endings(lived.program, TASK, facts, ENDINGS_MAX):
-            count += 1
+        search = Search(ENDINGS_MAX)
+        for ending in endings(lived.program, TASK, facts, search):
+            if isinstance(ending, Impossible):
+                nearest = min(nearest, (98, ending.rule, ending.what))
+                continue
             differing = list(differences(ending, lived, done, taken))
             if not differing:
                 return
             nearest = min(nearest, (len(differing), *differing[0]))
-        if count >= ENDINGS_MAX:
+        if search.cut:
             found.undecided = True
             return
-        told = any(LOSES in line for line in lived.warned)
-        if told and lived.program.every != NEVER and lost(lived.program) == "changed":
+        loses = any(LOSES in line for line in lived.warned)
+        if loses and lived.program.every != NEVER and lost(lived.program) == "changed":
             found.excused = "a local variable that is changed in the loop"
             return
-        self.add(nearest[1], lived, f"{nearest[2]} ({count} endings are possible)")
+        self.add(nearest[1], lived, f"{nearest[2]} ({search.tried + 1} endings were tried)")
+
+
+def known_results(lived: Lived) -> dict[str, str]:
+    """Variables of the agent function that are written once, and are in its result."""
+    if lived.end.how != "finished" or not lived.program.agents:
+        return {}
+    (agent, *_) = lived.program.agents
+    written = Counter(name for one in l.walk(agent) for name in _written(one))
+    loops = {
+        name
+        for loop in l.walk(agent)
+        if isinstance(loop, l.Loop)
+        for one in l.walk(loop.body)
+        for name in _written(one)
+    }
+    return {
+        one.name: v.full(found)
+        for one, found in zip(agent.result, lived.end.value, strict=True)
+        if isinstance(one, l.Var) and written[one.name] == 1 and one.name not in loops
+    }
+
+
+def _written(one: l.Term) -> Iterator[str]:
+    """The variables that a statement writes."""
+    if isinstance(one, l.Let):
+        yield one.name
+    elif not isinstance(one, l.Var):
+        yield from (name for name in (getattr(one, "var", ""),) if name)
 
 
 def _first_life(lived: Lived) -> list[Any]:
@@ -308,16 +365,45 @@ def differences(
         yield "result", f"memory {v.full(memory)}, not {v.full(ending.state)}"
 
 
-def _taken(lived: Lived) -> Iterator[SignalTaken]:
-    store = lived.store()
-    for run_id in store.backend.run_ids():
-        reader = store.backend.read(run_id)
-        assert reader is not None
-        with reader:
-            for record in reader.records(on_damage=lambda damage: None):
-                event = decode(record)
-                if isinstance(event, SignalTaken):
-                    yield event
+@dataclass
+class Told:
+    """What the logs say. ``odd``: how often calls of a tool ended with an "unknown" outcome, were
+    "failed" by somebody, had attempts that were "late", or were "undecided" for too long."""
+
+    taken: set[Any] = field(default_factory=set)
+    odd: Counter[str] = field(default_factory=Counter)
+    names: set[str] = field(default_factory=set)  # of tools
+
+    @classmethod
+    def of(cls, lived: Lived) -> Told:
+        told, store = cls(), lived.store()
+        for run_id in store.backend.run_ids():
+            reader = store.backend.read(run_id)
+            assert reader is not None
+            names: dict[int, str] = {}
+            with reader:
+                for record in reader.records(on_damage=lambda damage: None):
+                    event = decode(record)
+                    if isinstance(event, CallIntended):
+                        names[record.lsn] = event.tool
+                        told.names.add(event.tool)
+                    else:
+                        told.add(event, names)
+        return told
+
+    def add(self, event: Any, names: dict[int, str]) -> None:
+        match event:
+            case SignalTaken(value=value):
+                self.taken.add(value)
+            case CallReturned(call, OutcomeUnknown()) | CallResolved(call, value=OutcomeUnknown()):
+                self.odd[f"unknown {names.get(call)}"] += 1
+            case CallDecided(call, False, ""):
+                self.odd[f"undecided {names.get(call)}"] += 1
+            case CallResolved(call, "fail"):
+                self.odd[f"failed {names.get(call)}"] += 1
+            case AttemptFailed(call, type=kind) | CallFailed(call, type=kind):
+                if kind.endswith("TimeoutError"):
+                    self.odd[f"late {names.get(call)}"] += 1
 
 
 __all__ = ["RUN", "Finding", "Judged", "judged"]

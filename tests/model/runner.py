@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import linecache
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,8 @@ from recovery import (
     CheckpointManager,
     RecoverableAgent,
     RecoveryReport,
+    _agent_source,
+    _races,
 )
 from recovery._checkpoint import CheckpointStore
 from recovery._core import RunCore
@@ -34,13 +37,15 @@ from tests.model.harm import segments
 from tests.model.lived import End, Lived, ended, made
 from tests.model.printer import printed
 from tests.model.process import Process, Store
-from tests.model.world import RUN, World
+from tests.model.world import RUN, STUMBLED, World
 
 LIVES_MAX = 40
 RAISES_MAX = 20  # so often people run an agent again that raises
 STUCK_S = 8_000.0
 SMALL = 300  # bytes of a segment, where old ones are to go
 TASK = "task"
+TOLD = "may do things in another order"
+LOSES = "a resumed run loses local variable"
 _numbers = itertools.count()
 
 
@@ -52,7 +57,7 @@ class Runner:
     ) -> None:
         self.program, self.schedule, self.look = program, schedule, look
         self.lived = Lived(program, schedule, World(program, schedule))
-        source = printed(program)
+        self.source = source = printed(program)
         name = f"<program {next(_numbers)}>"
         linecache.cache[name] = (len(source), None, source.splitlines(True), name)
         self.code = compile(source, name, "exec", dont_inherit=True)
@@ -63,7 +68,13 @@ class Runner:
         """From nothing to the end."""
         lived, disk, raised = self.lived, SimulatedDisk(seed=1), 0
         try:
-            with virtual_time(self.clock), quiet(lived), cut_at_once():
+            with (
+                virtual_time(self.clock),
+                quiet(lived),
+                cut_at_once(),
+                late(lived.world),
+                told(self.source, lived),
+            ):
                 self.clock.begin()
                 for number in range(LIVES_MAX):
                     lives = self.schedule.lives
@@ -73,7 +84,8 @@ class Runner:
                     lived.ends.append(end)
                     disk = behind(lived, life, disk)
                     lived.disks.append(disk)
-                    lived.faulty |= end.how in ("parked", "died") or bool(life.faults)
+                    lived.faulty |= end.how in ("parked", "died", "raised") or bool(life.faults)
+                    lived.faulty |= lived.world.counts[STUMBLED] > 0
                     self.look(lived)
                     repaired(lived)
                     raised = raised + 1 if end.how == "raised" and not life.faults else 0
@@ -113,6 +125,8 @@ class Runner:
         for fault in life.faults:
             if isinstance(fault, s.Jump):
                 self.clock.ahead += fault.seconds
+                for process in self.lived.processes[-1:]:
+                    process.hits("nobody there")
                 self.lived.world.look_after(CheckpointStore(Store(disk)), self.clock.ahead)
         return disk
 
@@ -198,9 +212,14 @@ class Runner:
                 loop.call_later(fault.seconds, process.die, "die in time")
         if program.agents:
             agent = self.recoverable(names, store, life, process)
+
+            def stop() -> None:
+                process.hits("a stop")
+                agent.stop()
+
             for fault in life.faults:
                 if isinstance(fault, s.Stop):
-                    loop.call_later(fault.seconds, agent.stop)
+                    loop.call_later(fault.seconds, stop)
             return (await agent.run_with_recovery(TASK, RUN))["result"]
         manager = CheckpointManager(store, CheckpointConfig())
         if program.nodes:
@@ -237,6 +256,56 @@ def cut_at_once() -> Iterator[None]:
         mock.patch.object(recovery._pruning, "flushers", _AtOnce()),
         mock.patch.object(recovery._pruning, "GAIN", 0),
     ):
+        yield
+
+
+_told: dict[str, list[str]] = {}  # what is said of the newest program, by its source
+
+
+@contextmanager
+def told(source: str, lived: Lived) -> Iterator[None]:
+    """What the library says once in a process it has said of this program in each of its cases."""
+    if source in _told:
+        lived.warned += _told[source]
+        yield
+        return
+    _races._told.clear()
+    _agent_source._told.clear()
+    yield
+    _told.clear()
+    _told[source] = [line for line in lived.warned if TOLD in line or LOSES in line]
+
+
+class _Watched:
+    """A time-out of asyncio, of which it is known whether it ran out."""
+
+    def __init__(self, inner: asyncio.Timeout, var: str, world: World) -> None:
+        self.inner, self.var, self.world = inner, var, world
+
+    async def __aenter__(self) -> asyncio.Timeout:
+        return await self.inner.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        try:
+            await self.inner.__aexit__(*raised)
+        finally:
+            if not self.world.process.dead:
+                found = self.world.late if self.inner.expired() else self.world.fine
+                found[self.var] += 1
+
+
+@contextmanager
+def late(world: World) -> Iterator[None]:
+    """Count the time-outs of printed programs that run out, by the variable that they set."""
+    made = asyncio.timeout
+
+    def timeout(delay: float | None) -> Any:
+        caller = sys._getframe(1)
+        line = linecache.getline(caller.f_code.co_filename, caller.f_lineno)
+        _, _, var = line.rstrip().rpartition("  # ")
+        return _Watched(made(delay), var, world)
+
+    with mock.patch.object(asyncio, "timeout", timeout):
         yield
 
 

@@ -30,7 +30,7 @@ class DieAround(Term):
 class DieIn(Term):
     """It dies when so many seconds of this life have passed."""
 
-    seconds: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Harm(Term):
 class Stop(Term):
     """The agent is asked to stop after so many seconds."""
 
-    seconds: int
+    seconds: float
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,11 +24,14 @@ from recovery import (
     status,
 )
 from recovery._checkpoint import CheckpointStore
+from recovery._outside import _asking
 from tests.model import language as l
 from tests.model import values as v
-from tests.model.schedule import Schedule
+from tests.model.schedule import Schedule, Signal
 
 RUN = "run"
+LAMBDA = "<lambda>"  # the name of a tool that has none
+STUMBLED = "agent "  # what an agent function asks before it raises
 SIGNALS_MAX = 60  # that people send beyond the schedule
 PATIENCE = 2  # so often a person says that a call is to be made again
 
@@ -56,8 +60,11 @@ class World:
     done: list[Done] = field(default_factory=list)
     replies: dict[str, str] = field(default_factory=dict)  # by idempotency key
     counts: Counter[str] = field(default_factory=Counter)
+    askers: dict[str, set[str]] = field(default_factory=dict)  # the calls that were counted
+    asked_in: dict[str, set[int]] = field(default_factory=dict)  # and in which lives
     settled: Counter[str] = field(default_factory=Counter)
     given_up: set[str] = field(default_factory=set)
+    asked_about: set[str] = field(default_factory=set)  # tools of whose calls somebody was asked
     yes: dict[str, tuple[str, str]] = field(default_factory=dict)  # approved: tool and arguments
     sent: Counter[str] = field(default_factory=Counter)
     planned: set[int] = field(default_factory=set)
@@ -65,6 +72,9 @@ class World:
     acknowledged: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)  # rules
     process: Any = None  # that is alive
+    looked: Any = None  # how things stood when people last looked
+    late: Counter[str] = field(default_factory=Counter)  # time-outs of asyncio, by variable
+    fine: Counter[str] = field(default_factory=Counter)  # and those that did not run out
 
     # -- for tools
 
@@ -97,6 +107,9 @@ class World:
         self.process.check()
         key = f"{name} {v.text(of)}"
         self.counts[key] += 1
+        call = current_call()
+        self.askers.setdefault(key, set()).add(call.idempotency_key if call else "")
+        self.asked_in.setdefault(key, set()).add(id(self.process))
         return self.counts[key]
 
     async def pause(self, seconds: float) -> None:
@@ -121,28 +134,41 @@ class World:
 
     def resolution(self, call: Call) -> Resolution:
         """What a person says who looks at what was done outside."""
-        key, tool = call.idempotency_key, self.tool(call.tool)
+        key, names = call.idempotency_key, self.names(call)
+        tool = self.tool(names[0])
         self.settled[key] += 1
+        self.asked_about.update(names)
         if key in self.replies:
             if tool is None:  # of an undo
                 return Resolution.outcome(self.replies[key])
             if _is_plain(tool) and tool.shape != "strange":
                 return Resolution.outcome(v.shaped(tool.shape, self.replies[key]))
-            return self.give_up(call.tool)
-        return Resolution.retry() if self.settled[key] <= PATIENCE else self.give_up(call.tool)
+            return self.give_up(names)
+        return Resolution.retry() if self.settled[key] <= PATIENCE else self.give_up(names)
 
-    def give_up(self, tool: str) -> Resolution:
-        self.given_up.add(tool)
+    def names(self, call: Call) -> list[str]:
+        """The tools of which this may be a call: of a lambda, what has done something in it."""
+        if call.tool != LAMBDA:
+            return [call.tool]
+        found = [one.tool for one in self.done if one.key == call.idempotency_key]
+        return found[:1] or [tool.name for tool in self.program.tools]
+
+    def give_up(self, tools: list[str]) -> Resolution:
+        self.given_up.update(tools)
         return Resolution.fail("a person gives up")
 
     def look_after(self, store: CheckpointStore, seconds: float) -> None:
         """Send the signals that are due, say yes or no, send what is waited for."""
-        with suppress(RecoveryError, LogError, OSError):  # it has just ended, or not quite begun
-            self.act(store, seconds)
-
-    def act(self, store: CheckpointStore, seconds: float) -> None:
-        runs = store.backend.run_ids()
         due = [one for one in self.schedule.signals if one.seconds <= seconds]
+        now = self.process, self.process and self.process.calls, len(due)
+        if now == self.looked:  # nothing has happened since they last looked
+            return
+        self.looked = now
+        with suppress(RecoveryError, LogError, OSError):  # it has just ended, or not quite begun
+            self.act(store, due)
+
+    def act(self, store: CheckpointStore, due: list[Signal]) -> None:
+        runs = store.backend.run_ids()
         for number, one in enumerate(due):
             if number not in self.planned and RUN in runs:
                 self.send(store, RUN, one.name)
@@ -174,7 +200,8 @@ class World:
             store.backend.post(run_id, "decision", yes)
             deny(store, run_id, call, who="ann", why="no")
             return
-        if tool is not None:
+        until = {asked.lsn: until for asked, until in _asking(store, run_id)[1]}
+        if tool is not None and time.time() <= until[call.lsn]:  # else it does not count
             self.yes[call.idempotency_key] = (tool.name, v.text(arg))
         approve(store, run_id, call, who="ann")
 
