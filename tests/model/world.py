@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -164,8 +163,10 @@ class World:
         if now == self.looked:  # nothing has happened since they last looked
             return
         self.looked = now
-        with suppress(RecoveryError, LogError, OSError):  # it has just ended, or not quite begun
+        try:
             self.act(store, due)
+        except (RecoveryError, LogError, OSError):  # it has just ended, or not quite begun
+            self.looked = None
 
     def act(self, store: CheckpointStore, due: list[Signal]) -> None:
         runs = store.backend.run_ids()
@@ -188,6 +189,7 @@ class World:
         for _ in range(1 + self.sent.total() % 2):  # at times it is not known to have arrived
             signal(store, run_id, name, value, key=value)
         self.sent[name] += 1
+        self.looked = None
         self.acknowledged.append(value)
 
     def decide(self, store: CheckpointStore, run_id: str, call: Call) -> None:
@@ -204,6 +206,7 @@ class World:
         if tool is not None and time.time() <= until[call.lsn]:  # else it does not count
             self.yes[call.idempotency_key] = (tool.name, v.text(arg))
         approve(store, run_id, call, who="ann")
+        self.looked = None
 
 
 def _is_plain(tool: l.Tool) -> bool:
