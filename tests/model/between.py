@@ -35,6 +35,8 @@ def behind(lived: Lived, life: s.Life, disk: SimulatedDisk) -> SimulatedDisk:
         if "runs/run" not in disk.directories or lived.harmed:
             break
         match fault:
+            case s.Harm(behind=False) if lived.counts["forks"]:
+                pass  # it may be the one with which the fork began: nothing stands in for that
             case s.Harm(seed, is_behind):
                 # Somebody has opened it since: damage at the end of a log that a crash has left
                 # open may look as if it had been cut off there.
