@@ -40,6 +40,18 @@ class Case:
     schedule: s.Schedule
 
 
+def once_harmed(lives: tuple[s.Life, ...]) -> tuple[s.Life, ...]:
+    """Without damage to more than one checkpoint: where the beginning is gone, one stands in."""
+    made, harmed = [], False
+    for life in lives:
+        faults = [one for one in life.faults if not (harmed and isinstance(one, s.Harm))]
+        harms = [one for one in faults if isinstance(one, s.Harm)]
+        faults = [one for one in faults if one not in harms[1:]]
+        harmed |= bool(harms)
+        made.append(s.Life(tuple(faults)))
+    return tuple(made)
+
+
 @dataclass
 class Hunt:
     """Cases from a seed, and the table of what was hit."""
@@ -92,6 +104,7 @@ class Hunt:
                 for n in range(rng.choice((1, 1, 2, 3)))
             )
             lives = tuple(self.and_more(more, life, program) for life in lives)
+            lives = once_harmed(lives) if program.keep else lives
             case = Case(program, s.Schedule(lives, signals, flush))
             found = self.live(case)
             yield case, found
@@ -144,8 +157,6 @@ class Hunt:
             faults.append(s.Harm(rng.getrandbits(16)))
         if rng.random() < 0.15:
             faults.append(s.Jump(rng.choice((5, 100, 5000))))
-        if program.keep:  # nothing stands in for a checkpoint
-            faults = [one for one in faults if not isinstance(one, s.Harm)]
         return s.Life(tuple(faults))
 
     def and_more(self, rng: random.Random, life: s.Life, program: l.Program) -> s.Life:

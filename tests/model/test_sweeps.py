@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.model import language as l
+from tests.model.lived import events_of
 from tests.model.printer import printed
 from tests.model.rules import judged
-from tests.model.schedule import Die, Life, Power, Schedule, Signal
+from tests.model.schedule import Die, Harm, Life, Power, Schedule, Signal
 
 PAY = l.Tool("pay", (l.Do("r", l.Task()), l.Sleep(1, True)), l.Var("r"))
 READ = l.Tool("read", (l.Do("r", l.Task()), l.Sleep(1, True)), l.Var("r"), "point", False, "retry")
@@ -137,3 +138,18 @@ def test_a_pruned_run_dies_at_calls_of_the_disk() -> None:
 @pytest.mark.parametrize("name", ["state and messages", "several at once"])
 def test_a_pruned_run_dies_at_every_call_of_the_disk(name: str) -> None:
     sweep(name, 1, keep=1)
+
+
+def test_an_earlier_checkpoint_stands_in_for_one_that_is_damaged() -> None:
+    """Also where all that the earlier one does not need is gone."""
+    (main,) = PROGRAMS["state and messages"]
+    main = replace(main, steps=main.steps * 4)
+    program, cut = l.Program(TOOLS, (main,), every=1, keep=1), 0
+    calls = len(judged(program, Schedule()).lived.processes[0].flights)
+    for at in range(calls // 3, calls, 16):
+        schedule = Schedule((Life((Die(at), Harm(at))),))
+        found = judged(program, schedule)
+        assert not found.findings, f"{found.findings}\n{printed(program)}\n{schedule}"
+        first = min(lsn for lsn, _ in events_of(found.lived.disks[0]))
+        cut += first > 1 and found.lived.processes[0].hit["damage"]
+    assert cut > 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,8 +123,15 @@ class World:
         await asyncio.sleep(seconds)
 
     def look(self, call: Call) -> Resolution:
-        """What a service says that is asked about a call."""
+        """What a service says that is asked about a call; the first time it may not know."""
         self.process.check()
+        self.counts[f"look {call.idempotency_key}"] += 1
+        if self.counts[f"look {call.idempotency_key}"] == 1:
+            match zlib.crc32(call.idempotency_key.encode()) % 6:
+                case 0:
+                    raise OSError("the service does not answer")
+                case 1:
+                    return Resolution.unknown()
         return self.resolution(call)
 
     # -- people

@@ -27,7 +27,7 @@ LIMIT_S, SUITE_LIMIT_S = 300, 900
 
 _LOG_SUITE = ["unit/test_[!r]*.py", "unit/test_re[!c]*.py", "unit/test_record.py",
               "property/test_log*.py", "property/test_repair.py", "crash/*.py"]  # fmt: skip
-_RUN_SUITE = ["unit/test_recovery*.py", "unit/test_seeded_bugs.py", "property/test_agent*.py"]
+_RUN_SUITE = ["unit/test_recovery*.py", "unit/test_seeded_bugs.py", "model/test_*.py"]
 _LOG_LAYERS = ("frames", "segments", "writer", "files", "repair", "encryption")
 SUITES = {layer: _LOG_SUITE if layer in _LOG_LAYERS else _RUN_SUITE for layer in LAYERS}
 SUITES["graphs"] = ["unit/test_graph*.py", "unit/test_checkpoint_manager.py"]

@@ -11,9 +11,8 @@ CHECKPOINT, FAMILY, RELATIVES = (
     "recovery/_checkpoint.py", "recovery/_family.py", "recovery/_relatives.py",
 )  # fmt: skip
 
-UNIT, ANY = "unit/test_recovery_pruning.py::", "property/test_pruning.py::"
-ENDS_ALIKE = ANY + "test_a_pruned_run_that_crashes_ends_like_one_that_keeps_everything"
-STANDS_IN = ANY + "test_an_earlier_checkpoint_stands_in_for_a_damaged_one"
+UNIT = "unit/test_recovery_pruning.py::"
+STANDS_IN = "model/test_sweeps.py::test_an_earlier_checkpoint_stands_in_for_one_that_is_damaged"
 
 MUTANTS = [
     Mutant(

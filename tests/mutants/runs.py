@@ -20,8 +20,7 @@ SNAPSHOT_TESTS = "unit/test_recovery_snapshots.py::"
 MESSAGE_TESTS = "unit/test_recovery_messages.py::"
 VALUE_TESTS = "unit/test_recovery_values.py::"
 PART_TESTS = "unit/test_recovery_parts.py::"
-PROPERTIES = "property/test_agent_properties.py::"
-RARE = PROPERTIES + "test_rare_programs_that_crash_at_calls_of_the_disk"
+SWEEPS = "model/test_sweeps.py::test_a_program_dies_at_calls_of_the_disk"
 SEEDED = "unit/test_seeded_bugs.py::"
 
 MUTANTS = [
@@ -95,7 +94,7 @@ MUTANTS = [
                 "",
             )
         ],
-        [RARE],
+        [SWEEPS],
     ),
     Mutant(
         "new-records-before-replay-is-over",
@@ -156,7 +155,7 @@ MUTANTS = [
         "state-not-restored",
         "A recovery begins with an empty state.",
         [Edit(LOOP, "            self.state.restore(restored.state)\n", "")],
-        [RARE],
+        [SWEEPS],
     ),
     Mutant(
         "messages-not-restored",
@@ -339,7 +338,7 @@ MUTANTS = [
         "recoveries-not-counted",
         "The count of recoveries starts over at each checkpoint.",
         [Edit(HISTORY, "(restored.recoveries if restored else 0)", "0")],
-        [RARE],
+        [AGENTS + "test_an_agent_that_gets_further_each_time_is_always_recovered"],
     ),
     Mutant(
         "failed-run-stays-failed-when-resolved",

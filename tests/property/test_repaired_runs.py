@@ -13,12 +13,9 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from eventlog.repair import repair
 from eventlog.testing import SimulatedDisk
@@ -32,20 +29,9 @@ from recovery import (
     resolve,
     tool,
 )
-from tests.model.harm import frames
-from tests.property import agents
-from tests.property.agent_programs import programs
-from tests.property.test_agent_properties import crashed
 from tests.property.test_damage import Files, Killed, Store, damaged_runs, without
-from tests.scale import example_settings, scaled
 
 STEPS = 6
-
-
-@pytest.fixture
-def clock() -> Iterator[agents.Clock]:
-    with agents.virtual_time() as clock:
-        yield clock
 
 
 PARKS_MAX = 60
@@ -229,79 +215,3 @@ def test_nothing_is_done_twice_behind_any_repair(die_at: int, is_async: bool) ->
         for i, damaged in enumerate([*damaged_runs(files), *lost_segments(files)]):
             ends[check_repaired_run(damaged, (done, expected), is_async, every, i % 3)] += 1
     assert ends["finished"] and not ends["diverged"], ends
-
-
-# -- agents of all kinds
-
-
-def harmed(world: agents.World, rng: random.Random) -> list[int]:
-    """Damage one to three frames behind the newest checkpoint, and repair the log; their LSNs."""
-    used = agents.newest_checkpoint(world)
-    behind = [place for place in frames(world.disk) if place[1].lsn > max(used, 1)]
-    chosen = rng.sample(behind, min(len(behind), rng.choice((1, 1, 2, 3))))
-    if chosen and rng.random() < 0.3:  # what follows one another, in a burst
-        first = behind.index(chosen[0])
-        chosen = behind[first : first + rng.randrange(2, 8)]
-    lost = [lsn for _, frame in chosen for lsn in range(frame.lsn, frame.lsn + frame.count)]
-    for place in chosen:
-        agents.harm(world, place, rng)
-    done = repair(f"runs/{agents.RUN}", files=world.disk, who="me")
-    assert {lsn for loss in done.lost for lsn in range(loss.first_lsn, loss.last_lsn + 1)} <= {
-        *lost
-    }
-    world.harmed |= set(lost)
-    world.attempts.clear()  # which attempt it is may be lost as well
-    return lost
-
-
-def check_random_agent(trial: agents.Trial, world: agents.World, rng: random.Random) -> str:
-    """Repaired, it ends as it would have; or it stops, and nothing is done twice in either case."""
-    lost = harmed(world, rng)
-    if not lost:
-        return "sound"
-    plans = agents.Plan(() if rng.random() < 0.5 else (("effect", 0, 1),) * (world.life + 2))
-    end = agents.lives(world, trial.program, plans)
-    often = Counter(effect.key for effect in world.effects if effect.policy != "retry")
-    again = {key: count for key, count in often.items() if count > 1}
-    assert not again, [effect for effect in world.effects if effect.key in again]
-    if "may-cancel" not in repr(trial.program):
-        known = {"value"}  # which may be another one
-        more = agents.happened(world, False, known) - agents.happened(trial.oracle, False, known)
-        assert not more or end.how not in ("finished", "failed"), more
-    if end.how in ("finished", "failed"):
-        try:
-            outcome = agents.outcome_of(world, end)
-        except BaseException as exc:  # pragma: no cover - for the report of a failure
-            raise AssertionError(end) from exc
-        assert outcome == trial.result
-        return "ended"
-    return end.how
-
-
-def random_agents(clock: agents.Clock, examples: int) -> Counter[str]:
-    ends = Counter[str]()
-
-    @settings(example_settings(max_examples=scaled(examples, 3 * examples)))
-    @given(programs(), st.integers(0, 1 << 30))
-    def run(program: agents.Program, number: int) -> None:
-        rng = random.Random(number)
-        one = agents.trial(clock, replace(program, every=rng.choice((1, 3, 100))))
-        plan = agents.Plan((("disk", one.disk_calls - rng.randrange(1, one.disk_calls), 0),))
-        world = crashed(one, plan)
-        if world is not None:
-            with agents.noted(plan):
-                ends[check_random_agent(one, world, rng)] += 1
-
-    run()
-    return ends
-
-
-def test_agents_of_all_kinds_do_nothing_twice_behind_a_repair(clock: agents.Clock) -> None:
-    ends = random_agents(clock, 15)
-    assert ends["ended"] > (ends.total() - ends["sound"]) / 3, ends
-
-
-@pytest.mark.crash
-def test_many_agents_of_all_kinds_do_nothing_twice_behind_a_repair(clock: agents.Clock) -> None:
-    ends = random_agents(clock, 300)
-    assert ends["ended"] > (ends.total() - ends["sound"]) / 3, ends
