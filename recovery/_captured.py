@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, ref
 
 from eventlog import RefusedValueError
 from recovery._coded import codec_of
+from recovery._shorten import written
 from recovery._values import UNCHANGING, digest, pack
 
 SIZE_MAX = 100  # of texts and containers that are compared by value
@@ -131,7 +132,7 @@ def _token(value: Any, depth: int = 0) -> Any:
     if kind in UNCHANGING:
         if kind in (str, bytes) and len(value) > SIZE_MAX:
             return kind, len(value), hash(value)
-        return kind, repr(value)  # NaN is NaN, and 1 is not True
+        return kind, written(value)  # NaN is NaN, and 1 is not True
     if kind in (FunctionType, MethodType):
         return _origin(value, depth) if depth < DEPTH_MAX else getattr(value, "__code__", kind)
     if isinstance(value, type):

@@ -17,6 +17,8 @@ from weakref import WeakKeyDictionary
 
 import xxhash
 
+from recovery._shorten import written
+
 FUNCTIONS_MAX = 2000  # that are looked at
 _STDLIB = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - pathlib is slow to import
 _INSTALLED = ("site-packages", "dist-packages")
@@ -129,5 +131,5 @@ def _parts(function: FunctionType) -> Iterator[str]:
 
 def _plain(value: Any) -> str:
     if isinstance(value, frozenset):  # its order is another one in each process
-        return repr(sorted(map(repr, value)))
-    return repr(value) if isinstance(value, _CONSTANTS) else type(value).__qualname__
+        return repr(sorted(map(written, value)))
+    return written(value) if isinstance(value, _CONSTANTS) else type(value).__qualname__

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, get_args
 from eventlog._dataclass import dataclass
 from eventlog._record import Packed, Record
 from recovery._errors import UnreadableValueError
+from recovery._fields import declared
 from recovery._keys import CallKey, idempotency_key
 from recovery._values import pack, pack_plain, unpack, unpack_map
 
@@ -31,11 +32,11 @@ class RunStarted:
     run_id: str
     task: Any
     uid: str
-    parent: Any = None
+    parent: dict[str, Any] | None = None
     forked_from: dict[str, Any] = field(default_factory=dict)
     salt: str = ""
     rules: Any = None
-    code: Any = None
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class RunResumed:
     from_step: int
     reason: str = ""
     rules: Any = None
-    code: Any = None
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,9 @@ class CallIntended:
     undo: str = ""
     child: str = ""
     key: str = ""
-    asks_until: Any = None
-    lost: Any = None
-    loop: Any = None
+    asks_until: float | int | None = None
+    lost: bool | None = None
+    loop: str | None = None
 
     @property
     def identity(self) -> CallKey:
@@ -129,8 +130,8 @@ class CallDecided:
     who: str
     why: str
     inbox: int = 0
-    sent: Any = None
-    uid: Any = None
+    sent: int | None = None
+    uid: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ class CallReturned:
     kind: ClassVar = "outcome"
     call: int
     value: Any
-    usage: Any = None
+    usage: list[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +204,8 @@ class SignalTaken(CallReturned):
     name: str = ""
     inbox: int = 0
     uid: str = ""
-    several: Any = None
-    sent: Any = None
+    several: bool | None = None
+    sent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +224,11 @@ class CallFailed:
     message: str
     args: Any = None
     traceback: str = ""
-    bases: Any = None
+    bases: list[str] | None = None
     attributes: Any = None
-    left_out: Any = None
+    left_out: list[str] | None = None
     group: Any = None
-    cause: Any = None
+    cause: list[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +280,7 @@ class DivergenceAccepted:
     kind: ClassVar = "accepted"
     who: str
     why: str
-    inbox: Any = None
+    inbox: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +293,7 @@ class HistoryDropped:
 
     kind: ClassVar = "dropped"
     records: list[int]
-    drift: Any = None
+    drift: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +308,7 @@ class RunParked:
     calls: list[int]
     undo: bool = False
     why: str = ""
-    wake_at: Any = None
+    wake_at: float | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,28 +409,17 @@ Event = (
     | RunFinished | RunFailed | AgentRaised | RunUndone | RunCancelled | RecordsLost | LogRepaired
 )  # fmt: skip
 
-# Annotations (as text) of fields that are more than any value that can be carried.
-_PLAIN = {
-    "int": int,
-    "bool": bool,
-    "float": float,
-    "str": str,
-    "bytes": bytes,
-    "list[int]": list,
-    "list[Any]": list,
-    "list[Any] | Packed": list,
-    "dict[str, Any]": dict,
-}
 _TYPES: dict[str, type[Event]] = {event.kind: event for event in get_args(Event)}
 _FIELDS = {kind: tuple(f.name for f in fields(event)) for kind, event in _TYPES.items()}
 _REQUIRED = {
     kind: {f.name for f in fields(event) if f.default is MISSING and f.default_factory is MISSING}
     for kind, event in _TYPES.items()
 }
-_FIELD_TYPES = {
-    kind: {f.name: _PLAIN[str(f.type)] for f in fields(event) if str(f.type) in _PLAIN}
+_DECLARED = {
+    kind: [(one.name, one.plain, one)
+           for one in declared((f.name, str(f.type)) for f in fields(event))]
     for kind, event in _TYPES.items()
-}
+}  # fmt: skip
 _NAMES = {name: bytes(pack(name, name)) for names in _FIELDS.values() for name in names}
 _SCALARS = frozenset({int, str, bytes, bool, float})
 # Fields that are None unless there is something to say.
@@ -492,8 +482,8 @@ def skim(record: Record) -> Event | None:
 def _event(record: Record, body: dict[str, Any]) -> Event:
     if not _REQUIRED[record.kind] <= body.keys():
         raise ValueError(f"record {record.lsn} is no {record.kind!r} event")
-    for name, wanted in _FIELD_TYPES[record.kind].items():
-        if name in body and type(body[name]) not in (wanted, Packed):
-            raise ValueError(f"record {record.lsn}: {name} of {record.kind!r} is no {wanted}")
+    for name, plain, one in _DECLARED[record.kind]:
+        if name in body and type(body[name]) not in plain and one.refuses(body[name]):
+            raise ValueError(f"record {record.lsn}: {name} of {record.kind!r} makes no sense")
     known = {name: body[name] for name in _FIELDS[record.kind] if name in body}
     return _TYPES[record.kind](**known)

@@ -20,6 +20,7 @@ from recovery._events import (
     Event,
     RunStarted,
 )
+from recovery._shorten import shorten
 
 RUN_ID_SIZE_MAX = 128  # see stores.protocol.RUN_ID
 _NAME_SIZE_MAX = 32
@@ -46,7 +47,7 @@ class ParentRun:
                 return None
             case {"run_id": str(run_id), "uid": str(uid), "lsn": int(lsn)}:
                 return cls(run_id, uid, lsn)
-        raise RecoveryError(f"its parent is {link!r:.100}, which is no link to a run")
+        raise RecoveryError(f"its parent is {shorten(link, 100)}, which is no link to a run")
 
     def packable(self) -> dict[str, str | int]:
         """The link as a value for RunStarted."""

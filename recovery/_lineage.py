@@ -10,6 +10,7 @@ from eventlog._dataclass import dataclass
 from eventlog._errors import Damage
 from recovery._errors import DamagedRunError, RecoveryError
 from recovery._events import Event, RunStarted, decode
+from recovery._shorten import shorten
 from recovery._snapshots import checked_body, checkpoints_in, prologue_in
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class ForkedFrom:
                 raise ValueError
         except (TypeError, ValueError):
             raise RecoveryError(
-                f"the link to the run it was forked from is {link!r:.200}"
+                f"the link to the run it was forked from is {shorten(link, 200)}"
             ) from None
         return found
 

@@ -102,9 +102,17 @@ def _extension(code: int, data: bytes) -> Any:
         if not codec.atom:
             return readable(data)
         value = codec.decode(data)
+        return Term(f"<as in LSN {value.lsn}>" if isinstance(value, Ref) else _text(value))
     except Exception:  # bytes that make no sense, a number that is not ours, a library not there
         return Term(f"<ext {code}, {_preview(data)}>")
-    return Term(f"<as in LSN {value.lsn}>") if isinstance(value, Ref) else Term(str(value))
+
+
+def _text(value: Any) -> str:
+    """A value in decimal; an integer of more digits than Python turns into text, in hex."""
+    try:
+        return str(value)
+    except ValueError:
+        return hex(value)
 
 
 def _preview(data: bytes) -> str:

@@ -48,16 +48,16 @@ class Signals:
             case SignalTaken():
                 known = self._taken.get((event.uid, event.name), 0)
                 self._taken[event.uid, event.name] = max(known, event.inbox)
-                self._hear(event)
-            case CallDecided(uid=str()):
-                self._hear(event)
+                self._hear(event, event.uid)
+            case CallDecided(uid=str(uid)):
+                self._hear(event, uid)
             case DivergenceAccepted(inbox=True):
                 self._taken.clear()
                 self._heard.clear()
 
-    def _hear(self, event: SignalTaken | CallDecided) -> None:
+    def _hear(self, event: SignalTaken | CallDecided, uid: str) -> None:
         heard = event.inbox, event.sent or 0
-        self._heard[event.uid] = max(heard, self._heard.get(event.uid, (0, 0)))
+        self._heard[uid] = max(heard, self._heard.get(uid, (0, 0)))
 
     def carry(self) -> Any:
         """See Tally.carry."""

@@ -25,6 +25,7 @@ from recovery._events import RecordsLost
 from recovery._messages import Messages, digest_of_all
 from recovery._parts import LostValueError, Values, is_portion, pack_stand_in, resolve, stand_in_of
 from recovery._state import KeptState, checksum
+from recovery._tally import Tallies
 from recovery._values import (
     Plain,
     Ref,
@@ -336,7 +337,7 @@ def _named(snapshot: Snapshot) -> Iterator[None]:
         yield
     except UnreadableValueError as exc:
         raise exc.at(snapshot.lsn) from exc.__cause__
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as exc:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as exc:
         ours = isinstance(exc, BrokenCheckpointError | LostValueError)
         reason = exc if ours else f"{type(exc).__name__}: {exc}"
         raise BrokenCheckpointError(f"checkpoint at LSN {snapshot.lsn}: {reason}") from None
@@ -377,6 +378,7 @@ def _restore(source: Source, snapshot: Snapshot, read: Callable[[Packed], Any]) 
         raise BrokenCheckpointError(f"checksum is {actual}, recorded {body['checksum']!r:.50}")
     for one in {id(one): one for one in packed}.values():
         read(Packed(one))  # raises what keeps it from being restored
+    Tallies(body["carried"])  # raises if it makes no sense
     refs: list[Ref | None] = [ref for _, ref in placed]
     state = {key: read(value) for key, (value, _) in state_at.items()}
     return Restored(

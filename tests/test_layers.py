@@ -64,6 +64,7 @@ PURE = {
     "recovery._retry",
     "recovery._side_effects",
     "recovery._difference",
+    "recovery._fields",
     "recovery._keys",
     "recovery._lost",
     "recovery._progress",
