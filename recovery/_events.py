@@ -390,7 +390,7 @@ class LogRepaired:
     """The log was damaged and is repaired. ``lost``: pairs of LSNs, the first and the last one."""
 
     kind: ClassVar = "repaired"
-    lost: list[Any]
+    lost: list[list[int]]
     who: str = ""
     why: str = ""
     backup: str = ""
@@ -398,8 +398,7 @@ class LogRepaired:
     @property
     def ranges(self) -> list[tuple[int, int]]:
         """What is lost."""
-        return [(one[0], one[1]) for one in self.lost
-                if isinstance(one, list) and [type(n) for n in one] == [int, int]]  # fmt: skip
+        return [(first, last) for first, last in self.lost]
 
 
 Event = (

@@ -19,7 +19,8 @@ _INT_BITS = 64  # what msgpack has for an int: LSNs, counts and times fit
 
 
 class Declared(NamedTuple):
-    """The types of a field's value, and of the items of a list ("Any": of any type)."""
+    """The types of a field's value, and of the items of a list ("Any": of any type; "list[int]":
+    pairs)."""
 
     name: str
     types: frozenset[type]
@@ -39,10 +40,7 @@ class Declared(NamedTuple):
             return self.types == {list, Packed} and not _is_array(value)
         if kind not in self.types:
             return True
-        if kind is list and self.items != "Any":
-            wanted = _TYPES[self.items]
-            return any(type(one) is not wanted or _too_long(one) for one in value)
-        return False
+        return kind is list and not _holds(value, self.items)
 
 
 def declared(annotations: Iterable[tuple[str, str]]) -> tuple[Declared, ...]:
@@ -51,7 +49,7 @@ def declared(annotations: Iterable[tuple[str, str]]) -> tuple[Declared, ...]:
     for name, annotation in annotations:
         types, items = set(), "Any"
         for part in annotation.split(" | "):
-            outer, _, inner = part.rstrip("]").partition("[")
+            outer, _, inner = part.removesuffix("]").partition("[")
             items = inner if outer == "list" else items
             types.add(outer)
         if "Any" not in types:
@@ -59,8 +57,15 @@ def declared(annotations: Iterable[tuple[str, str]]) -> tuple[Declared, ...]:
     return tuple(found)
 
 
-def _too_long(value: Any) -> bool:
-    return type(value) is int and value.bit_length() > _INT_BITS
+def _holds(found: list[Any], items: str) -> bool:
+    """Whether these are items of that type."""
+    if items == "Any":
+        return True
+    if items == "list[int]":
+        return all(type(one) is list and len(one) == 2 and _holds(one, "int") for one in found)
+    if items == "int":
+        return all(type(one) is int and one.bit_length() <= _INT_BITS for one in found)
+    return all(type(one) is _TYPES[items] for one in found)
 
 
 def _is_array(packed: Packed) -> bool:

@@ -153,7 +153,7 @@ class Calls:
         outer = self._calls.get(outer_call(held.scope))
         bar = Bar(event.lsn, event.lsn)
         about: dict[str, Json] = {
-            "lsn": event.lsn, "tool": printable(held.tool), "id": printable(held.call_id),
+            "lsn": event.lsn, "tool": printable(held.tool) or LOST, "id": printable(held.call_id),
             "step": event.step, "after": printable(held.after_crash), "size": held.size,
             "child": printable(held.child),
             "outer": outer_call(held.scope),
