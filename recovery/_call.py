@@ -20,7 +20,7 @@ from recovery._budget import admit
 from recovery._captured import where_of
 from recovery._core import RunCore
 from recovery._difference import differences
-from recovery._doubt import Failure, Outcome, Settled, call_of, describe
+from recovery._doubt import Begun, Failure, Outcome, Settled, call_of, describe
 from recovery._effects import Attend, Effect, Wait
 from recovery._errors import Ambiguity, AmbiguousCallError, Sides, Stop, ToolError
 from recovery._events import (
@@ -38,7 +38,7 @@ from recovery._recorded import RecordedCall, Tries
 from recovery._shorten import shorten
 from recovery._tool import Arguments, Call, Scope, ToolSpec, function_name
 from recovery._values import pack, unpack
-from recovery._waiting import is_due
+from recovery._waiting import behind_waits, is_due
 from recovery._where import call_site
 
 _logger = logging.getLogger("recovery")
@@ -92,6 +92,8 @@ def _life(
         settled = None
         if recorded is None:
             call, asking = _intend(run, key, made)
+            if not spec.only_waits and is_due(run):
+                yield from _let_waits_go_first(run, spec, call)
         else:
             if spec.only_waits:  # until the time recorded first, whatever the code says now
                 given = recorded.arguments or given
@@ -118,6 +120,17 @@ def _life(
         yield from _new_in_turn(run, recorded, settled, in_between)
     _go_past(run, recorded)
     return _serve(run, spec, call.lsn, settled)
+
+
+def _let_waits_go_first(run: RunCore, spec: ToolSpec, call: Call) -> Generator[Effect, Any, None]:
+    """Begin a new call behind waits that are over: else an agent that is always at work would never
+    have them. The call is recorded before them, so a replay does not end them before it is made.
+    """
+    try:
+        yield from behind_waits(run)
+    except BaseException:  # what the agent has made of them has cancelled it
+        run.cut(Begun(spec, call, (*run.here().calls, call.lsn), begun=False))
+        raise
 
 
 def _made(
@@ -192,10 +205,10 @@ def _unknown(
     if other is None:
         # A recorded call that nobody has made yet may be made by other code of the agent.
         scope = run.here()
-        if is_due(run) and not spec.only_waits:
-            # A wait that is over goes first. Else an agent that is always at work would never have
-            # it.
-            yield Wait(lambda: run.ends(scope) or not is_due(run), turn=0)
+        if run.waited:
+            # The agent has what ended a wait. That may cancel the code that is about to make this
+            # call, and on replay it does so before this code gets here.
+            yield from behind_waits(run)
         ready = yield Wait(lambda: run.ends(scope) or run.caught_up(), turn=0)
         run.check()
         # Before the loop, what is recorded of the steps is yet to come.

@@ -31,6 +31,8 @@ NAP_MIN_S, NAP_MAX_S = 0.02, 1.0
 # Where what a wait ends by stands in the order of outcomes: behind all that is recorded, and among
 # each other by when it happened (in ns since 1970).
 _BEHIND_ALL = 1 << 62
+# And a new call behind what waits that are over, which are first, have set going.
+BEHIND_WAITS = 1 << 63
 
 
 @dataclass(eq=False, slots=True)
@@ -115,6 +117,13 @@ def is_due(run: RunCore) -> bool:
     return bool(run.waits) and any(waiting.due for waiting in run.waits)
 
 
+def behind_waits(run: RunCore) -> Generator[Wait, None, None]:
+    """Until waits that are over have been had, and what the agent makes of them is at rest."""
+    scope, run.waited = run.here(), False
+    yield Wait(lambda: run.ends(scope) or not is_due(run), turn=BEHIND_WAITS)
+    run.check()
+
+
 def _another_is_before(run: RunCore, waiting: Waiting, over: float) -> bool:
     now = run.wall_clock()
     others = (one.over(now) for one in run.waits if one is not waiting)
@@ -134,7 +143,7 @@ def _in_turn(run: RunCore, waiting: Waiting, turn: int) -> Generator[Wait, None,
         if not run.before_loop:
             run.replay.wait_no_more(turn)
     finally:
-        waiting.due = False
+        waiting.due, run.waited = False, True
 
 
 def _park_if_idle(run: RunCore) -> None:

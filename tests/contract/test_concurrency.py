@@ -8,7 +8,9 @@ import importlib.util
 import logging
 import random
 import re
+import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,9 +28,13 @@ from recovery import (
     RecoverableAgent,
     Run,
     SyncRun,
+    signal,
     tool,
 )
 from recovery._races import races_of
+from recovery.testing._life import Kill
+from recovery.testing._time import Clock, virtual_time
+from recovery.testing._trial import Plan, Trial, World
 from tests.contract.concurrency import SHAPES, sweep
 from tests.unit.lives import executed, run, run_sync, send
 
@@ -446,3 +452,114 @@ def test_agents_run_by_hand_use_the_loop_they_have() -> None:
         found = runner.run(of.run_with_recovery("t", "run"))
     assert found["result"] == ["sent a", "sent b", "sent c"]
     assert set(executed.values()) == {1}
+
+
+# -- a wait and another task come at the same time
+
+
+@tool(after_crash="retry")
+async def fetch(what: str) -> str:
+    await asyncio.sleep(1)
+    return what
+
+
+class Crowd:
+    """An agent with a wait that ends in ``ends`` and a task that makes a call about then, some
+    turns of the loop later. What comes first cancels the other one, which still has a call to make.
+    """
+
+    def __init__(self, ends: str, pause: float, turns: int, outage: float) -> None:
+        self.ends, self.pause, self.turns, self.outage = ends, pause, turns, outage
+        self.clock, self.lives, self.began = Clock(), 0, 0.0
+        self.sent: list[str] = []
+
+    async def __call__(self, run: Any) -> list[str]:
+        tasks = [asyncio.create_task(self.wait(run)), asyncio.create_task(self.works(run))]
+        if self.ends == "both":
+            tasks.append(asyncio.create_task(self.works(run, "third")))
+        done, late = await run.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for one in late:
+            one.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        await run.call(self.charge, "behind")
+        return [one.result() for one in done]
+
+    async def wait(self, run: Any) -> str:
+        with suppress(TimeoutError):
+            if self.ends == "signal":
+                return str(await run.wait_for("go"))
+            if self.ends == "timeout":
+                await run.wait_for("never", timeout=2)
+        if self.ends in ("sleep", "both"):
+            await run.sleep(2)
+        return "waited"
+
+    async def works(self, run: Any, name: str = "second") -> str:
+        await asyncio.sleep(self.pause)
+        for _ in range(self.turns):
+            await asyncio.sleep(0)
+        try:
+            return str(await run.call(fetch, name))
+        finally:
+            await run.call(self.charge, f"closes {name}")
+
+    async def charge(self, what: str) -> None:
+        self.sent.append(what)
+
+    def new_process(self) -> RecoverableAgent[Any]:
+        self.clock.ahead += self.outage * (self.lives > 0)
+        self.lives += 1
+        return RecoverableAgent(self.__call__, CheckpointStore())
+
+    def answer(self, store: CheckpointStore, run_id: str) -> None:
+        if self.ends == "signal" and time.time() - self.began >= 2:
+            signal(store, run_id, "go", "waited", key="go")
+
+    def lived(self, *kills: Kill) -> Trial:
+        self.clock.begin()
+        with virtual_time(self.clock):
+            self.began = time.time()
+            trial = Trial(
+                World(self.new_process, None, answer=self.answer), Plan(kills), self.clock
+            )
+            trial.run()
+        assert trial.error is None and trial.end.how == "finished", trial.end
+        assert max(Counter(self.sent).values()) == 1, self.sent
+        assert "behind" in self.sent
+        assert self.clock.ahead < 60 + self.outage * (self.lives - 1), "it waited in vain"
+        return trial
+
+
+def at_one_time(choose: random.Random, deaths: int) -> None:
+    given = (choose.choice(["sleep", "timeout", "signal", "both"]),
+             choose.choice([1.0, 1.999, 2.0, 2.0, 2.0, 2.001]),
+             choose.randrange(8), choose.choice([0.0, 1.0, 5000.0]))  # fmt: skip
+    calls, kill = len(Crowd(*given).lived().lives[0].calls), None
+    try:
+        for _ in range(deaths):
+            kill = Kill("disk", choose.randrange(calls))
+            Crowd(*given).lived(kill)
+    except BaseException as exc:
+        exc.add_note(f"{given=}, {kill=}")
+        raise
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("signal", 2.0, 3, 0.0), ("signal", 1.999, 6, 5000.0), ("signal", 2.001, 5, 5000.0),
+     ("both", 2.0, 2, 1.0)],
+)  # fmt: skip
+def test_a_wait_that_is_over_when_another_task_makes_a_call(given: Any) -> None:
+    for number in range(len(Crowd(*given).lived().lives[0].calls)):
+        Crowd(*given).lived(Kill("disk", number))
+
+
+def test_waits_that_are_over_in_some_orders_of_the_loop(rng: random.Random) -> None:
+    for _ in range(20):
+        at_one_time(random.Random(rng.getrandbits(40)), 3)
+
+
+@pytest.mark.crash
+def test_waits_that_are_over_in_many_orders_of_the_loop(rng: random.Random) -> None:
+    for _ in range(1000):
+        at_one_time(random.Random(rng.getrandbits(40)), 10)
