@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant(
         "busy-agent-never-gets-its-signal",
         "New calls do not let a wait that is over go first: there is always an outcome before it.",
-        [Edit(CALL, "    if is_due(run) and not spec.only_waits:", "    if False:")],
+        [Edit(CALL, "if not spec.only_waits and is_due(run):", "if False:")],
         [SIGNALLED + "test_an_agent_that_is_always_at_work_gets_its_signal"],
     ),
     Mutant(
