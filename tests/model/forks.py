@@ -45,6 +45,7 @@ def forked(disk: SimulatedDisk, world: World, seed: int) -> bool:
     if _content(disk) != before:
         world.broken.append("fork: it has written to the run that it forks")
     _removed(disk)
+    known |= {one.lsn for one in world.done if one.lsn < found[0][0]}  # in records that are removed
     world.foreign |= {one.key for one in world.done if one.lsn not in known}
     world.done = [one for one in world.done if one.lsn in known]
     return True

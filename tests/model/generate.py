@@ -105,6 +105,9 @@ class Generator:
                         l.Let(let.name, self.value(here), True),
                         l.Put(let.value.key, l.Var(let.name)),
                     ]
+            for put in l.walk(tuple(prologue)):
+                if isinstance(put, l.Put) and put.key in "ab" and self.chance(0.4):
+                    block.append(l.Put(put.key, self.value(here)))
             names = here.names
             blocks.append(tuple(block))
         results = [l.Var(name) for name in names[-3:]] + [l.Get("a"), l.Last()]

@@ -118,6 +118,7 @@ class _Oracle:
         self.must: Counter[str] = Counter()
         self.may: Counter[str] = Counter()
         self.entered: Counter[str] = Counter()
+        self.vague: Counter[str] = Counter()  # of these: how many may have come to nothing
         self.odd: Counter[str] = Counter()
         self.spent: set[str] = set()
         self.beside = 1  # coroutines at work
@@ -144,8 +145,8 @@ class _Oracle:
         ]
         return frozen(
             [
-                *(self.held, self.must, self.entered, self.spent, self.undoable, self.odd, times),
-                *(self.unsure, self.beside, self.soft, tasks),
+                *(self.held, self.must, self.entered, self.vague, self.spent, self.undoable),
+                *(self.odd, times, self.unsure, self.beside, self.soft, tasks),
             ]
         )
 
@@ -330,11 +331,13 @@ class _Oracle:
         key = f"{frame.name} {v.text(frame.task) if frame.tool else ''}"
         asked = None if self.facts.asked is None else self.facts.asked[key]
         nth, mixed = self.entered[key], key in self.facts.mixed or asked is None
-        if asked is not None and frame.name not in self.facts.settled:
-            if asked <= times:
-                return True
-            if not mixed and key not in self.facts.torn:
-                return nth <= times
+        known = asked is not None and frame.name not in self.facts.settled
+        if known and asked is not None and asked <= times:
+            return True
+        if nth - self.vague[key] <= times < nth:
+            return self.pick((False, True))
+        if known and not mixed and key not in self.facts.torn:
+            return nth <= times
         if nth > times:
             among = self.beside > 1 and mixed and nth <= times + self.beside
             return among and self.pick((False, True))
@@ -674,6 +677,7 @@ class _Oracle:
     def perhaps_called(self, tool: l.Tool, arg: Any) -> None:
         frame = self.frame(tool, arg)
         self.entered[f"{tool.name} {v.text(arg)}"] += 1
+        self.vague[f"{tool.name} {v.text(arg)}"] += 1
         self.perhaps_done(tool.body, frame)
 
     def attempt(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]]) -> Any:
@@ -704,6 +708,7 @@ class _Oracle:
     def body_of(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]] | None = None) -> _Frame:
         inner = self.frame(tool, arg, memo)
         self.entered[f"{tool.name} {v.text(arg)}"] += 1
+        self.vague[f"{tool.name} {v.text(arg)}"] += self.unsure > 0
         self.block(tool.body, inner)
         return inner
 
