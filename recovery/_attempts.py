@@ -14,6 +14,7 @@ from recovery._chance import a_number
 from recovery._core import RunCore
 from recovery._doubt import Begun, Settled, settle
 from recovery._effects import Attend, Commit, Effect, Invoke, Nap, TimedOutError
+from recovery._errors import LeftBehindError
 from recovery._events import (
     AttemptFailed,
     CallAbandoned,
@@ -146,6 +147,9 @@ def _attempt(
         error = exc.error()
         yield from _settle_inside(run, scope, error)
         return (yield from _overdue(run, spec, scope, tries, error))
+    except LeftBehindError:  # is no outcome, nor is what the code around this call makes of it
+        run.here().stopped = True
+        raise
     except Exception as exc:
         yield from _settle_inside(run, scope, exc)
         return _raised(run, spec, scope, tries, exc)

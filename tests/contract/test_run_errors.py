@@ -3,6 +3,7 @@ past."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -17,11 +18,13 @@ from recovery import (
     CheckpointStore,
     RecoverableAgent,
     RecoveryError,
+    Run,
     RunError,
     RunEvent,
     RunFailedError,
     events,
     fork,
+    signal,
     status,
     tool,
 )
@@ -348,3 +351,41 @@ def test_a_process_that_dies_before_the_record_loses_only_that(store: Checkpoint
     again = after_death(disk)
     assert status(again, RUN).error is None
     assert run(agent, again)["result"] == "done"
+
+
+@pytest.mark.parametrize("how", ["wait", "in a tool", "in a tool that catches"])
+def test_what_a_failed_agent_left_waiting_has_no_outcome(
+    how: str, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery._agent.LANDING_S", 0.05)
+    failed: list[asyncio.Future[Any]] = []
+    has_failed = asyncio.Event()
+
+    async def agent(run: Run) -> Any:
+        @tool(after_crash="retry")
+        async def ask() -> Any:
+            try:
+                return await run.wait_for("go")
+            except Exception as exc:
+                if how == "in a tool":
+                    raise
+                return f"caught {exc!r}"
+
+        waiting = asyncio.ensure_future(run.wait_for("go") if how == "wait" else run.call(ask))
+        await asyncio.sleep(0.01)
+        if not failed:
+            failed.append(waiting)
+            has_failed.set()
+            raise RuntimeError("once")
+        return await waiting
+
+    async def lived() -> Any:
+        running = asyncio.ensure_future(RecoverableAgent(agent, store).run_with_recovery("t", RUN))
+        await has_failed.wait()
+        await asyncio.wait(failed, timeout=10)
+        assert isinstance(failed[0].exception(), RecoveryError)
+        signal(store, RUN, "go", "went")
+        return (await running)["result"]
+
+    assert asyncio.run(lived()) == "went"
+    assert not [one for one in events(store, RUN, until="now") if one.kind == "failure"]
