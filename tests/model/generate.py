@@ -91,7 +91,7 @@ class Generator:
         every = [n for n in range(len(self.tools)) if waits or not self.waiting(n)]
         before = Where("prologue", [], every, agents=agents, waits=waits)
         prologue: list[l.Term] = []
-        for _ in range(self.rng.choice((0, 0, 1, 1, 2, 3))):
+        for _ in range(self.rng.choice((0, 1, 1, 2, 2, 3))):
             prologue += self.before(before)
         kept = [one for one in prologue if isinstance(one, l.Let) and isinstance(one.value, l.Get)]
         blocks, names = [], before.names

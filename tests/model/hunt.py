@@ -75,7 +75,7 @@ class Hunt:
             case 3:
                 program = generator.fails_once(program)
         how = lost(program)
-        if how == "computed" or (how and rng.random() < 0.7):
+        if how == "computed" or (how and rng.random() < 0.4):
             program = replace(program, every=NEVER)
         return program, rng
 

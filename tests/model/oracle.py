@@ -665,7 +665,7 @@ class _Oracle:
     def is_unknown(self, tool: l.Tool, arg: Any) -> bool:
         """Whether this attempt is cut short, and the agent is told so; raises if a person says
         that it failed."""
-        if tool.name in self.facts.given_up and self.perhaps_odd("failed", tool):
+        if tool.name in self.facts.given_up and self.pick((False, True)):
             self.perhaps_called(tool, arg)
             raise RaisedError("ToolError")
         unknown = tool.timeout or self.facts.faulty or self.unsure or tool.shape == "strange"

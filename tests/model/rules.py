@@ -39,7 +39,7 @@ from tests.model.lived import Lived, made
 from tests.model.logs import Held, held_by, misreported, wrong
 from tests.model.oracle import Ending, Facts, endings
 from tests.model.runner import LOSES, TASK, TOLD, Runner
-from tests.model.schedule import Power, Schedule
+from tests.model.schedule import Life, Power, Schedule, Stop
 from tests.model.search import Impossible, Search
 from tests.model.world import LAMBDA, RUN, STUMBLED
 
@@ -183,6 +183,7 @@ class _Judge:
             self.add("budget", lived, f"{made(lived)} calls were made, of {lived.limit}")
         store = lived.store()
         self.stumbled(lived, store)
+        self.stopped(lived)
         for run_id in store.backend.run_ids():
             found = open_side_effects(store, run_id, lived.program)
             if not found:
@@ -205,6 +206,17 @@ class _Judge:
         alone = first and not process.dead and not process.life.faults
         if alone and status(store, RUN).error is None:
             self.add("told", lived, "the agent raised an error, and its log does not say so")
+
+    def stopped(self, lived: Lived) -> None:
+        """A stop cuts no side effect short; that of a program which cuts nothing short itself."""
+        (life, *_), cuts = (*lived.schedule.lives, Life()), (l.Timeout, l.Race, l.Par, l.Start)
+        program, calls = lived.program, getattr(lived.end.error, "calls", ())
+        alone = len(lived.ends) == 1 and all(isinstance(one, Stop) for one in life.faults)
+        cut = any(isinstance(one, cuts) for one in l.walk(program)) or any(
+            tool.timeout or tool.shape == "strange" for tool in program.tools
+        )
+        if alone and life.faults and not cut and lived.end.how == "parked" and calls:
+            self.add("stop", lived, f"a stop has cut short {[str(call) for call in calls]}")
 
     def add(self, rule: str, lived: Lived, what: str) -> None:
         if not self.findings:
@@ -367,8 +379,8 @@ def differences(
 
 @dataclass
 class Told:
-    """What the logs say. ``odd``: how often calls of a tool ended with an "unknown" outcome, were
-    "failed" by somebody, had attempts that were "late", or were "undecided" for too long."""
+    """What the logs say. ``odd``: how often calls of a tool ended with an "unknown" outcome, had
+    attempts that were "late", or were "undecided" for too long."""
 
     taken: set[Any] = field(default_factory=set)
     odd: Counter[str] = field(default_factory=Counter)
@@ -399,8 +411,6 @@ class Told:
                 self.odd[f"unknown {names.get(call)}"] += 1
             case CallDecided(call, False, ""):
                 self.odd[f"undecided {names.get(call)}"] += 1
-            case CallResolved(call, "fail"):
-                self.odd[f"failed {names.get(call)}"] += 1
             case AttemptFailed(call, type=kind) | CallFailed(call, type=kind):
                 if kind.endswith("TimeoutError"):
                     self.odd[f"late {names.get(call)}"] += 1
