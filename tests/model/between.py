@@ -9,7 +9,15 @@ from typing import Any
 from eventlog import LogError
 from eventlog.repair import repair
 from eventlog.testing import SimulatedDisk
-from recovery import DamagedRunError, ParkedError, RecoveryError, resolve
+from recovery import (
+    DamagedRunError,
+    DivergenceError,
+    ParkedError,
+    RecoveryError,
+    accept,
+    resolve,
+    status,
+)
 from recovery._checkpoint import CheckpointStore
 from recovery._events import CallResolved
 from tests.model import schedule as s
@@ -18,6 +26,8 @@ from tests.model.harm import harm_behind_the_checkpoint, harm_newest_checkpoint
 from tests.model.lived import Lived, doubts, events_of
 from tests.model.process import Process, Store
 from tests.model.world import RUN, Died
+
+ACCEPTS_MAX = 12
 
 
 def behind(lived: Lived, life: s.Life, disk: SimulatedDisk) -> SimulatedDisk:
@@ -62,6 +72,25 @@ def repaired(lived: Lived) -> None:
     repair(f"runs/{RUN}", files=lived.disks[-1], who="ann")
     lived.harmed = False
     lived.counts["repairs"] += 1
+
+
+def accepted(lived: Lived, error: BaseException | None) -> bool:
+    """People have changed the code, and want it so; whether they could say that."""
+    if lived.old is None or not isinstance(error, DivergenceError):
+        return False
+    lived.counts["accepted"] += 1
+    safe = {tool.name for tool in lived.program.tools if tool.after_crash == "retry"}
+    new = [one for one in lived.world.done[lived.done :] if one.lsn > lived.last]
+    if any(one.tool not in safe for one in new):
+        lived.world.broken.append(f"edit: changed code did {new} before it was stopped")
+    store = lived.store()
+    if not error.in_doubt:
+        accept(store, RUN, who="ann")
+    doubts: Any = status(store, RUN).in_doubt
+    for call in doubts:
+        if call.lsn == error.in_doubt:
+            resolve(store, RUN, call.lsn, lived.world.resolution(call), who="ann")
+    return lived.counts["accepted"] < ACCEPTS_MAX
 
 
 def settled(lived: Lived, error: BaseException | None, life: s.Life) -> bool:

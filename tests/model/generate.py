@@ -392,6 +392,40 @@ class Generator:
             steps[number] = (*steps[number][:at], error, *steps[number][at:])
         return replace(program, agents=(replace(main, steps=tuple(steps)), *others))
 
+    def edited(self, program: l.Program) -> l.Agent | None:
+        """The agent after an edit of a call in one of its steps; None where there is none."""
+        (agent, *_) = program.agents
+        places = [
+            (number, at)
+            for number, block in enumerate(agent.steps)
+            for at, one in enumerate(block)
+            if isinstance(_call(one), l.Call)
+        ]
+        if not places:
+            return None
+        number, at = self.rng.choice(places)
+        block, steps = agent.steps[number], list(agent.steps)
+        one = _call(block[at])
+        assert isinstance(one, l.Call)
+        plain = replace(one, var="z", call_id="", how="call")
+        other = self.rng.choice(places)
+        made: list[l.Term] = list(block)
+        match self.rng.randrange(5):
+            case 0:
+                made[at] = l.Let(getattr(block[at], "var", one.var), l.Lit("dropped"))
+            case 1:
+                changed = replace(one, arg=l.Lit("changed"))
+                tried = block[at]
+                made[at] = replace(tried, body=(changed,)) if isinstance(tried, l.Try) else changed
+            case 2:
+                made.insert(at, l.Try("z", (replace(plain, arg=l.Lit("added")),)))
+            case 3:
+                made.append(l.Try("z", (replace(plain, arg=l.Lit("added")),)))
+            case _ if other[0] == number and not reads(block):
+                made[at], made[other[1]] = made[other[1]], made[at]
+        steps[number] = tuple(made)
+        return replace(agent, steps=tuple(steps)) if tuple(made) != block else None
+
     # -- tools
 
     def leaf(self, number: int, may_stream: bool) -> l.Tool:
@@ -527,6 +561,16 @@ class Generator:
         return l.Program(
             tuple(self.tools), (), (), l.Plan(tuple(calls), self.rng.choice((0, 1, 2)))
         )
+
+
+def _call(one: l.Term) -> l.Term:
+    """The call that a statement is, or that it tries."""
+    return one.body[0] if isinstance(one, l.Try) and len(one.body) == 1 else one
+
+
+def reads(block: l.Block) -> bool:
+    """Whether a statement may need what another one has written."""
+    return any(isinstance(one, l.Var) for one in l.walk(block))
 
 
 def _alone(term: Any) -> Any:

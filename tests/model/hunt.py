@@ -111,6 +111,18 @@ class Hunt:
             if found.findings:
                 return
             before = found.lived.processes
+        agent = None
+        agent = Generator(more, self.without).edited(program) if can_be_forked(program) else None
+        if agent is not None:
+            lives = tuple(
+                s.Life((s.DieAround(more.randrange(1 + len(before[0].around)), True),))
+                for _ in range(more.choice((2, 3)))
+            )
+            edit = s.Life((s.Edit(agent), *lives[1].faults))
+            lives = (lives[0], edit, *lives[2:])
+            program = replace(program, every=NEVER, keep=0)
+            case = Case(program, s.Schedule(lives, signals, flush))
+            yield case, self.live(case)
 
     def live(self, case: Case) -> Judged:
         found = judged(case.program, case.schedule)
@@ -174,7 +186,7 @@ class Hunt:
                     more.append(s.Fork(rng.getrandbits(16)))
                 case 2:
                     more.append(s.Limit(rng.randrange(8)))
-                case 3 if not program.keep:
+                case 3 | 4 | 5 if not program.keep:
                     more.append(s.Harm(rng.getrandbits(16), behind=True))
         return s.Life((*life.faults, *more))
 

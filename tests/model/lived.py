@@ -49,6 +49,9 @@ class Lived:
     harmed: bool = False  # records that the run needs are damaged, and nobody has repaired them
     was_forked: bool = False  # behind the newest life
     counts: Counter[str] = field(default_factory=Counter)  # of what people do
+    old: Counter[str] | None = None  # what other code has done outside, before it was edited
+    last: int = 0  # LSN, when the newest life began
+    done: int = 0  # outside, until then
     limit: int | None = None  # of its calls, in the newest life
     reports: list[tuple[int, RecoveryReport]] = field(default_factory=list)  # in which life
 

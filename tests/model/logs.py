@@ -20,6 +20,7 @@ from recovery._events import (
     CallResolved,
     CallRetried,
     CallReturned,
+    DivergenceAccepted,
     RunResumed,
     RunStarted,
     StepStarted,
@@ -85,7 +86,9 @@ def contradictions(found: Events) -> Iterator[str]:
     calls = {lsn: event for lsn, event in found if isinstance(event, CallIntended)}
     intents = Counter((c.scope, c.tool, c.call_id, c.digest, c.occurrence) for c in calls.values())
     yield from (f"intended twice: {one}" for one, count in intents.items() if count > 1)
-    steps = Counter(event.step for event in events if isinstance(event, StepStarted))
+    # Behind an accepted divergence a step begins anew.
+    same_code = not any(isinstance(event, DivergenceAccepted) for event in events)
+    steps = Counter(e.step for e in events if isinstance(e, StepStarted) and same_code)
     yield from (f"step {step} begins twice" for step, count in steps.items() if count > 1)
     resumed = [event.recovery for event in events if isinstance(event, RunResumed)]
     first = resumed[0] if resumed and any(
@@ -168,7 +171,7 @@ def untold(lived: Lived, held: Held) -> Iterator[str]:
         found[CallIntended] + found[CallRetried],
         found[CallFailed],
     )
-    if counted != there and not lived.counts["forks"]:
+    if counted != there and not lived.counts["forks"] + lived.counts["accepted"]:
         yield f"progress counts {counted}, the log has {there} steps, calls, failures"
     told = [replace(event, progress=replace(event.progress, served=0)) for event in process.events]
     if told and not process.taken_over and not process.was_hit("power loss"):

@@ -47,6 +47,8 @@ ENDINGS_MAX = 2000
 CPU_S = 15.0
 AMBIGUOUS = ("method", "closure", "lambda")
 
+DRIFTED = "the code has drifted"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -232,6 +234,8 @@ class _Judge:
             found.excused = "a node's call of which a person says that it failed"
         elif lived.counts["repairs"] and isinstance(error, DivergenceError | DamagedRunError):
             found.excused = "records are lost"
+        elif lived.old is not None and isinstance(error, DivergenceError):
+            found.excused = "an edit that is never accepted"
         elif isinstance(error, DivergenceError):
             found.excused = by_luck(lived.program, lived.world.late) if told else ""
         else:
@@ -282,6 +286,12 @@ class _Judge:
             world.late,
             world.fine,
         )
+        if lived.old is not None:
+            if any(DRIFTED in line for line in lived.warned):
+                found.undecided = True  # it goes on with results of other arguments
+                return
+            asked = frozenset(world.asked_about)
+            facts = Facts(True, frozenset(world.given_up), taken, settled=asked)
         nearest: tuple[int, str, str] = (99, "", "")
         search = Search(ENDINGS_MAX)
         for ending in endings(lived.program, TASK, facts, search):
@@ -351,7 +361,7 @@ def differences(
     if how != ending.how:
         yield "result", f"{how} ({value}), not {ending.how} ({ending.result})"
     for label, count in done.items():
-        most = ending.must[label] + ending.may[label]
+        most = ending.must[label] + ending.may[label] + (lived.old[label] if lived.old else 0)
         if count > most and not (label not in ending.must and label in lost_futures):
             yield "twice", f"{label} was done {count} times, not {most}"
     for label, count in ending.must.items():

@@ -7,9 +7,11 @@ import itertools
 import linecache
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -32,9 +34,9 @@ from recovery.testing._time import Clock, Loop, StuckError, bury, virtual_time
 from tests.model import language as l
 from tests.model import schedule as s
 from tests.model import values as v
-from tests.model.between import behind, repaired, settled
+from tests.model.between import accepted, behind, repaired, settled
 from tests.model.harm import segments
-from tests.model.lived import End, Lived, ended, made
+from tests.model.lived import End, Lived, ended, events_of, made
 from tests.model.printer import printed
 from tests.model.process import Process, Store
 from tests.model.world import RUN, STUMBLED, World
@@ -57,12 +59,23 @@ class Runner:
     ) -> None:
         self.program, self.schedule, self.look = program, schedule, look
         self.lived = Lived(program, schedule, World(program, schedule))
-        self.source = source = printed(program)
-        name = f"<program {next(_numbers)}>"
-        linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-        self.code = compile(source, name, "exec", dont_inherit=True)
-        self.name = name
+        self.name = f"<program {next(_numbers)}>"
+        self.write(program)
         self.clock = Clock()
+
+    def write(self, program: l.Program) -> None:
+        """The code of the agent is this from now on."""
+        self.program = self.lived.program = program
+        self.source = source = printed(program)
+        linecache.cache[self.name] = (len(source), None, source.splitlines(True), self.name)
+        self.code = compile(source, self.name, "exec", dont_inherit=True)
+
+    def edited(self, life: s.Life) -> None:
+        for fault in life.faults:
+            if isinstance(fault, s.Edit):
+                others = self.program.agents[1:]
+                self.write(replace(self.program, agents=(fault.agent, *others)))
+                self.lived.old = Counter(one.label for one in self.lived.world.done)
 
     def run(self) -> Lived:
         """From nothing to the end."""
@@ -104,7 +117,10 @@ class Runner:
         if end.how == "parked":
             with virtual_time(self.clock):
                 return not settled(self.lived, end.error, life)
-        return end.how in ("finished", "failed", "diverged", "stuck")
+        if end.how == "diverged":
+            with virtual_time(self.clock):
+                return not accepted(self.lived, end.error)
+        return end.how in ("finished", "failed", "stuck")
 
     def once_more(self, end: End, disk: SimulatedDisk) -> None:
         """A run that has ended is run again: it gives what it gave, and does nothing."""
@@ -134,6 +150,9 @@ class Runner:
 
     def life(self, life: s.Life, disk: SimulatedDisk) -> End:
         world = self.lived.world
+        self.edited(life)
+        self.lived.last = max((lsn for lsn, _ in events_of(disk)), default=0)
+        self.lived.done = len(world.done)
         process = Process(world, disk, life, len(self.lived.ends) * self.lived.faulty)
         self.lived.processes.append(process)
         names: dict[str, Any] = {"outside": world, "__name__": "agent_of_a_stranger"}

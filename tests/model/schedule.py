@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.model.language import Term
+from tests.model.language import Agent, Term
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,13 @@ class Fork(Term):
     """Behind this life the run is forked at a step, and the fork goes on in its place; once."""
 
     seed: int
+
+
+@dataclass(frozen=True)
+class Edit(Term):
+    """From this life on the agent's code is other code; people accept what that changes."""
+
+    agent: Agent
 
 
 @dataclass(frozen=True)

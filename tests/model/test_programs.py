@@ -24,7 +24,7 @@ CASES = sorted(HERE.glob("*.json"))
 def hunt(seed: int, programs: int, figures: Any, sweep: str) -> Hunt:
     made, began = Hunt(seed), time.perf_counter()
     for number in range(programs):
-        for case, found in made.cases(number, schedules=5):
+        for case, found in made.cases(number, schedules=4):
             what = [f"{one.rule}: {one.what}" for one in found.findings]
             again = f"python -m tests.model --seed {seed} --first {number} --programs 1 --shrink"
             assert not what, f"{what}\n{printed(case.program)}\n{case.schedule}\n{again}"
