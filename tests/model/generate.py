@@ -363,7 +363,9 @@ class Generator:
         """The program with a task that goes on beside the steps, from before the loop or in one."""
         main, *others = program.agents
         leaves = [n for n, tool in enumerate(program.tools) if self.is_steady(tool)]
-        leaves = [n for n in leaves if not program.tools[n].chunks]
+        # What can be undone is as far as it is when somebody undoes it: nobody knows when that is.
+        tools = program.tools
+        leaves = [n for n in leaves if not tools[n].chunks and not tools[n].undo]
         if not main.steps or not leaves:
             return program
         calls = []
@@ -399,7 +401,8 @@ class Generator:
             (number, at)
             for number, block in enumerate(agent.steps)
             for at, one in enumerate(block)
-            if isinstance(_call(one), l.Call)
+            for call in [_call(one)]  # of others the record does not have what they are bound to
+            if isinstance(call, l.Call) and call.how in ("call", "direct", "partial")
         ]
         if not places:
             return None
