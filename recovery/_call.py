@@ -288,7 +288,7 @@ def _intent(run: RunCore, key: CallKey, made: Identified) -> tuple[CallIntended,
                          undo, key=inside, loop=run.loop.place_of(key.scope))  # fmt: skip
     if spec.child_id is not None:
         event = replace(event, child=spec.child_id(event.idempotency_key(run.uid)))
-    asking = asks(run, spec, event, made.shown) if spec.needs_approval is not False else None
+    asking = asks(run, spec, event, made.shown)
     if asking is None:
         return event, None
     if made.unkeyed:
@@ -333,7 +333,7 @@ def _serve(run: RunCore, spec: ToolSpec, call: int, settled: Settled) -> Any:
             from recovery._raised import rebuilt  # noqa: PLC0415 - only where a call has failed
 
             exc = rebuilt(failed, spec.raises, run.rules, settled.cause)
-            if settled.cause is None and _logger.isEnabledFor(logging.DEBUG):
+            if settled.cause is None:
                 # Nowhere in the exception: what the agent does with it is to be the same again.
                 _logger.debug("run %s: call %d (%s) raises what LSN %d has:\n%s", run.run_id, call,
                               spec.name, settled.lsn, failed.traceback)  # fmt: skip

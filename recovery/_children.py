@@ -176,7 +176,7 @@ class ChildLife(Life):
         losses = self.of.replay.losses
         if parent is not None and losses is not None and losses.hold(parent.lsn):
             # The same call (its key makes the run id), whose intent was lost and is made again.
-            parent = replace(parent, lsn=self.parent.lsn) if self.parent else parent
+            parent = replace(parent, lsn=self.call.lsn)
         if parent != self.parent:
             raise RecoveryError(
                 f"run {self.run_id!r} is there and is no child of call {self.call.lsn} of run "

@@ -355,7 +355,7 @@ class RunCore(ABC):
             self._stopped = self._stopped or error
         self.here().stopped = True
         need_not_be_retrieved()
-        raise Stop(self.stopped or error)
+        raise Stop(error)
 
     def commit(self) -> None:
         """Make everything durable; a failure of the log ends the agent function."""

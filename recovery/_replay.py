@@ -219,8 +219,7 @@ class Replay:
             self.claims += not call.is_placed
             self.done_again(call.lsn if call.is_placed else 0)
             self.before_loop.made_again(call)
-            while self._left and self._left[0].key not in self._calls:
-                self._left.popleft()
+            self._pass_by()
             if call.done:
                 self.over(call.lsn)
         return call
@@ -450,12 +449,15 @@ class Replay:
     @property
     def used_up(self) -> bool:
         """Whether nothing recorded is left: what comes now is new."""
+        self._pass_by()
+        return not self._left and not self.changes
+
+    def _pass_by(self) -> None:
         # Invariant: a call that was claimed, covered or optional stays so, and none is added (what
         # is recorded now is no part of what is replayed) but behind the others, when an attempt is
         # over. So each is looked at once.
         while self._left and not self._is_unclaimed(self._left[0]):
             self._left.popleft()
-        return not self._left and not self.changes
 
     def later_steps(self, step: int) -> bool:
         """Whether a step began, or may have, which the code has not come to again behind ``step``.

@@ -103,7 +103,7 @@ class Turns:
         self._turns = self._idle = 0  # of the loop: since an outcome was handed on, in vain
         self._quiet = 0  # turns without a task of the agent that is ready to run
         self._restless = False  # whether the agent never came to rest, the last time
-        self._seen: tuple[int, Held] = -1, Held.HELD
+        self._seen: tuple[int, Held] | None = None
         self._since = self._warn_after = 0.0
         # What tasks that move were last seen to wait for, and how often that was something new.
         self._moves: WeakKeyDictionary[asyncio.Task[Any], tuple[Any, int]] = WeakKeyDictionary()
@@ -196,7 +196,7 @@ class Turns:
         for waiter in chosen:
             waiter.wake()
             self._turns = self._idle = self._quiet = 0
-            self._seen = -1, Held.HELD
+            self._seen = None
 
     def _in_vain(self, in_order: bool) -> bool:
         """Whether nobody comes to what is recorded any more, as far as one can know."""
@@ -307,7 +307,7 @@ class ThreadTurns:
         me = threading.current_thread()
         self._callers.add(me)
         limits = THREADS_ORDER_WAIT_S if wait.turn else STRICT_WAIT_S
-        seen, since, warn_after = (-1, Held.HELD), 0.0, WARN_AFTER_S
+        seen, since, warn_after = None, 0.0, WARN_AFTER_S
         while not wait.ready() and not self._run.over:
             others = self._others(me)
             held = of_threads(others, {ThreadTurns.wait.__code__})

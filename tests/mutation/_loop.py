@@ -236,6 +236,7 @@ def _told(work: Callable[..., None], *args: Any, allowed: Callable[[Any], float]
     if not child:
         try:
             os.setsid()
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
             os.close(reads)
             nowhere = os.open(os.devnull, os.O_RDWR)
             for one in (0, 1, 2):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,7 @@ from recovery import (
     resolve,
     tool,
 )
-from recovery._events import CallDecided, CallIntended
+from recovery._events import CallAbandoned, CallDecided, CallIntended
 from recovery.testing._time import Clock, Loop
 from tests.unit.lives import RUN, Died, recorded
 
@@ -244,10 +245,12 @@ def test_a_call_that_waits_is_not_in_doubt_and_one_that_has_begun_is(
 def test_nobody_decides_in_time(bank: Bank, clock: Clock) -> None:
     (_call,) = bank.asked(ALICE, approval_timeout_s=100)
     clock.ahead += 101
-    (said,) = bank.run(ALICE, approval_timeout_s=10**4)
-    assert said == "pay was denied: nobody decided in time. It was not executed."
-    assert bank.run(ALICE) == [said]
-    assert bank.paid == []
+    (other,) = bank.asked(ALICE, MALLORY, approval_timeout_s=10**4)
+    assert other.args == MALLORY
+    approve(bank.store, RUN, other)
+    said = "pay was denied: nobody decided in time. It was not executed."
+    assert bank.run(ALICE, MALLORY) == [said, "paid 9999"]
+    assert bank.paid == [MALLORY]
 
 
 def test_a_predicate_tells_which_calls_ask(bank: Bank) -> None:
@@ -309,19 +312,25 @@ def test_a_cancelled_run_asks_nobody(bank: Bank) -> None:
 def test_the_agent_may_give_up_waiting(clock: Clock) -> None:
     bank = Bank(CheckpointStore(), "async", clock)
     pay = bank.tool()
-    ended: list[str] = []
 
-    async def agent(run: Any) -> str:
-        try:
+    async def agent(run: Any) -> Any:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(50):
                 await run.call(pay, *ALICE)
-        except TimeoutError:
-            ended.append("given up")
-        return "done"
+        return await run.call(pay, *MALLORY)
 
-    assert bank.live(RecoverableAgent(agent, bank.store, max_recoveries=0)) == "done"
+    runner = RecoverableAgent(agent, bank.store, max_recoveries=0, park_after_s=100)
+    with pytest.raises(WaitingError):
+        bank.live(runner)
+    (call,) = pending(bank.store, RUN)
+    assert call.args == MALLORY
+    (given_up,) = (one.call for one in bank.events(CallAbandoned))
+    with pytest.raises(RecoveryError, match="does not wait for approval"):
+        approve(bank.store, RUN, given_up)
+    approve(bank.store, RUN, call)
+    assert bank.live(runner) == "paid 9999"
     assert pending(bank.store, RUN) == []
-    assert bank.paid == []
+    assert bank.paid == [MALLORY]
 
 
 def test_impossible_options_are_refused() -> None:

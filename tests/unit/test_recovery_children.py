@@ -430,6 +430,22 @@ def test_a_child_that_sleeps_by_itself_gets_to_its_end_before_its_parent_parks()
     assert executed == {"slept": 1}
 
 
+@pytest.mark.usefixtures("clock")
+def test_a_child_parks_its_parent_when_a_tool_beside_it_only_waits_any_more() -> None:
+    async def agent(run: Run) -> Any:
+        async def both() -> Any:
+            return await asyncio.gather(run.call(send, "quick"), run.wait_for("go"))
+
+        return await asyncio.gather(awaits_stuck(run), run.call(tool(after_crash="retry")(both)))
+
+    store = CheckpointStore()
+    parked_by(store, agent)
+    executed["fixed"] = 1
+    signal(store, "run", "go", 7)
+    assert run(agent, store)["result"] == ["done", ["sent quick", 7]]
+    assert executed == {"in the child": 1, "fixed": 1, "quick": 1}
+
+
 def test_the_end_of_another_run_is_an_error_of_the_child_like_any() -> None:
     async def asks_another(run: Run) -> None:
         raise RunFailedError("another", ("OSError", "gone", ""), 0)

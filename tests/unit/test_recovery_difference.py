@@ -141,19 +141,26 @@ def test_arguments_that_were_recorded_by_digest_are_told_apart_by_it() -> None:
     assert "digest" in line
 
 
-def test_of_several_recorded_calls_the_one_most_like_the_new_one_is_shown() -> None:
-    calls: list[list[Any]] = [[(post, "first"), (pay, 10)], [(pay, 11)]]
+@pytest.mark.parametrize(
+    ("call_id", "shown", "line"),
+    [("", "pay", "args[0]: 10 -> 11"), ("c1", "post", "tool: 'post' -> 'pay'")],
+)
+def test_of_several_recorded_calls_the_one_most_like_the_new_one_is_shown(
+    call_id: str, shown: str, line: str
+) -> None:
+    lives = [[(post, ("first",), call_id), (pay, (10, "alice"), "")],
+             [(pay, (11, "alice"), call_id)]]  # fmt: skip
 
     async def agent(run: Run) -> None:
-        for function, arg in calls.pop(0):
-            await run.call(function, arg, *(["alice"] if function is pay else []))
+        for function, args, known_as in lives.pop(0):
+            await run.call(function, *args, call_id=known_as)
         raise RuntimeError("dies")
 
     of = RecoverableAgent(agent, CheckpointStore(), max_recoveries=1)
     with pytest.raises(DivergenceError) as caught:
         asyncio.run(of.run_with_recovery("t", "run"))
-    assert caught.value.differences == ("args[0]: 10 -> 11",)
-    assert caught.value.recorded.startswith("pay")
+    assert caught.value.differences[0] == line
+    assert caught.value.recorded.startswith(shown)
 
 
 def test_a_changed_message_is_shown_with_its_path() -> None:

@@ -402,6 +402,29 @@ def test_what_does_not_is_in_doubt_and_counts_no_more() -> None:
     assert [one.value for one in recorded(store, CallReturned)] == ["a 2", "b 1", "b 1"]
 
 
+def test_what_an_attempt_has_left_at_work_makes_no_call_later() -> None:
+    left: list[Any] = []
+
+    async def body() -> str:
+        async def late() -> None:
+            await asyncio.sleep(5)
+            await send("late")
+
+        if not left:
+            left.append(asyncio.create_task(late()))
+            raise ConnectionError
+        await asyncio.sleep(10)
+        with pytest.raises(RecoveryError, match="makes the call around this one again"):
+            await left[0]
+        return "done"
+
+    async def agent(run: Run) -> Any:
+        return await run.call(tool(name="outer", retry=Retry(2, 1.0))(body))
+
+    assert run(agent, disk_store())["result"] == "done"
+    assert executed == {}
+
+
 # -- children, and people
 
 

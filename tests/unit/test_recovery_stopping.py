@@ -17,12 +17,14 @@ from recovery import (
     CheckpointStore,
     ParkedError,
     RecoverableAgent,
+    Retry,
     Run,
     StoppedError,
     SyncRun,
     UnrecordedResultError,
     tool,
 )
+from recovery.testing._time import Clock
 from tests.unit.lives import disk_store, executed
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -66,6 +68,23 @@ def test_the_first_reason_to_stop_counts() -> None:
     with pytest.raises(UnrecordedResultError) as stopped:
         resumed(agent, CheckpointStore())
     assert stopped.value.lsn == 2
+
+
+def test_the_pause_before_the_next_attempt_is_cut_short(clock: Clock) -> None:
+    @tool(retry=Retry(3, delay_s=500), after_crash="retry")
+    async def fails() -> None:
+        executed["fails"] += 1
+        asyncio.get_running_loop().call_later(1, of.stop, "enough")
+        raise ConnectionError
+
+    async def agent(run: Run) -> None:
+        await run.call(fails)
+
+    of = RecoverableAgent(agent, CheckpointStore())
+    with pytest.raises(StoppedError, match="enough"):
+        asyncio.run(of.run_with_recovery("task", "run"))
+    assert clock.ahead < 10
+    assert executed == {"fails": 1}
 
 
 def test_a_plain_agent_stops_between_its_calls() -> None:

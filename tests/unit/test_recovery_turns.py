@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from recovery._effects import Wait
 from recovery._liveness import Held, of_task, of_threads
 from recovery._turns import WARN_AFTER_S, ThreadTurns
 from recovery.testing._time import Clock, Loop, bury, virtual_time
-from tests.unit.lives import executed
+from tests.unit.lives import after_death, disk_store, executed, run
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -54,7 +55,7 @@ async def look(what: Any, seconds: float = 0) -> Any:
 def run_in(clock: Clock, job: Coroutine[Any, Any, Any]) -> Any:
     loop = Loop(clock)
     try:
-        return loop.run_until_complete(job)
+        return loop.run_until_complete(asyncio.wait_for(job, WAITS_FOR_EVER_S))
     finally:
         bury(loop)
 
@@ -65,8 +66,17 @@ def twice(clock: Clock, agent: Callable[[Run], Any]) -> Any:
     return run_in(clock, of.run_with_recovery("t", "run"))["result"]
 
 
+@tool
+def look_at(what: str) -> str:
+    executed[what] += 1
+    return what
+
+
 class DiesError(Exception):
     pass
+
+
+WAITS_FOR_EVER_S = 1500
 
 
 # -- what coroutines and threads wait for
@@ -326,6 +336,29 @@ def test_a_read_that_is_made_again_comes_behind_what_was_recorded_then(clock: Cl
 
     assert twice(clock, agent) == ["a page", "an answer"]
     assert executed == {"asks": 2, "a page": 1}
+
+
+def test_threads_of_an_async_agent_get_their_results_in_the_recorded_order() -> None:
+    order: list[str] = []
+    killed: list[CheckpointStore] = []
+
+    @tool(after_crash="retry")
+    def outer(what: str) -> str:
+        time.sleep(0.1 * (what == ("b" if killed else "a")))
+        order.append(str(look_at(what)))
+        if len(order) == 2:  # and neither of the outer calls has an outcome
+            killed.append(after_death(store))
+        time.sleep(0.2)
+        return order[-1]
+
+    async def agent(run: Run) -> Any:
+        return await asyncio.gather(run.call(outer, "a"), run.call(outer, "b"))
+
+    store = disk_store()
+    run(agent, store)
+    run(agent, killed[0])
+    assert order == ["b", "a"] * 2
+    assert executed == {"a": 1, "b": 1}
 
 
 def test_a_thread_of_a_plain_agent_may_take_its_time_before_a_recorded_call(
