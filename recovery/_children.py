@@ -271,8 +271,6 @@ class Children:
         except Exception as exc:
             if isinstance(exc, _ENDED) and exc.run_id == child:
                 raise _failed(child, exc) from exc
-            if self._over:  # nobody waits for it any more
-                raise asyncio.CancelledError from exc
             self._parked[call.lsn] = child, exc
         finally:
             del self.lives[call.lsn]
@@ -312,6 +310,7 @@ class Children:
     def cancelled(self, call: Call) -> None:
         """It is recorded that the agent has cancelled a call and went on: a child, if it awaited
         one, ends for good."""
+        self._parked.pop(call.lsn, None)
         if call.lsn in self._begun:
             # Invariant: the agent sees a cancelled child only if it cancels it again on replay.
             self._run.commit()

@@ -144,7 +144,7 @@ class Walk:
         last = self._entry_of(run, source)[0]
         known = ARROW in edge and (source == START or source in self.graph.nodes)
         targets: list[str] = []
-        if known and run.drift.is_allowed and run.drift.is_of_other_code(last):
+        if known and run.drift.is_allowed:  # it is other code, for it has another graph
             targets = await self._targets(run, standing, source)
             run.drift.say(f"node {source} led to node {name}, and the graph of now leads to "
                           f"{', '.join(targets) or END}")  # fmt: skip

@@ -709,7 +709,7 @@ class Hooks:
 
     async def decide(self, intent: str, options: Any, chosen: str, reasoning: str) -> str:
         assert [option["id"] for option in options] == [option["description"] for option in options]
-        self.told.append(("decide", (intent, chosen)))
+        self.told.append(("decide", (intent, chosen, reasoning)))
         return "decision"
 
     def record_outcome(self, decision_id: str, success: bool, result: Any, summary: str) -> None:
@@ -734,7 +734,7 @@ def test_the_runtime_is_told_of_what_this_process_does(manager: CheckpointManage
     error = "node 'b' failed: ValueError: attempt 1"
     assert first.told == [
         ("start_run", ("goal 1", "to greet", {"in": 1})), ("set_node", "a"),
-        ("decide", ("where to go from node a", "b")),
+        ("decide", ("where to go from node a", "b", "the edges' conditions")),
         ("record_outcome", ("node a, visit 1", {"x": 1})), ("set_node", "b"),
         ("report_problem", ("critical", error)),
         ("end_run", (False, error, {"in": 1, "x": 1})),

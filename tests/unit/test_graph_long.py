@@ -261,6 +261,12 @@ def test_what_a_node_led_to_is_named_behind_a_fold_too(monkeypatch: pytest.Monke
     with pytest.raises(DivergenceError, match="no node 'again'") as refused:
         resume(other, manager)
     assert refused.value.lsn > 30
+    moved = Graph("endless")
+    moved.node("again", lambda context: None)
+    moved.node("end", lambda context: {"end": 1})
+    moved.edge("again", "end", lambda output, memory: output["found"].strip() == "8")
+    result = resume(moved, manager)
+    assert (result.success, result.path[-2:]) == (True, ["again", "end"])
 
 
 def test_of_a_chain_nothing_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:

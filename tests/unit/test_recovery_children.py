@@ -446,6 +446,51 @@ def test_a_child_parks_its_parent_when_a_tool_beside_it_only_waits_any_more() ->
     assert executed == {"in the child": 1, "fixed": 1, "quick": 1}
 
 
+@pytest.mark.usefixtures("clock")
+def test_a_parked_child_that_its_parent_gives_up_is_forgotten() -> None:
+    async def agent(run: Run) -> Any:
+        beside = asyncio.create_task(run.call(tool(after_crash="retry")(asyncio.sleep), 20))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await awaits_stuck(run)
+        await beside
+        return await run.child(stuck, "other", max_recoveries=0)
+
+    store = CheckpointStore()
+    ((_, error),) = parked_by(store, agent).children
+    assert isinstance(error, KeyError)
+    assert [one.state for one in children(store, "run")] == ["cancelled", "open"]
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_side_effect_of_a_child_that_does_not_end_with_its_parent_is_cancelled() -> None:
+    @tool
+    async def endless() -> None:
+        try:
+            await asyncio.sleep(10_000)
+        finally:
+            executed["cancelled"] += 1
+
+    async def child(run: Run) -> None:
+        await run.call(endless)
+
+    async def agent(run: Run) -> None:
+        left = asyncio.create_task(run.child(child, "task"))
+        await asyncio.sleep(1)
+        raise ConnectionError(f"lost {left.done()}")
+
+    store = CheckpointStore()
+
+    async def outer() -> int:
+        with pytest.raises(ConnectionError, match="lost False"):
+            await RecoverableAgent(agent, store, max_recoveries=0).run_with_recovery("task", "run")
+        return executed["cancelled"]
+
+    assert asyncio.run(outer()) == 1
+    (made,) = children(store, "run")
+    assert [call.tool for call in status(store, made.run_id).in_doubt] == ["endless"]
+
+
 def test_the_end_of_another_run_is_an_error_of_the_child_like_any() -> None:
     async def asks_another(run: Run) -> None:
         raise RunFailedError("another", ("OSError", "gone", ""), 0)
@@ -988,6 +1033,7 @@ def test_whoever_cancels_a_parked_run_cancels_its_children_and_theirs() -> None:
         assert isinstance(ended, RunCancelled) and ended.who == "me", run_id
 
 
+@pytest.mark.usefixtures("clock")
 def test_whoever_cancels_a_live_run_cancels_its_children_and_theirs() -> None:
     store = CheckpointStore()
 
