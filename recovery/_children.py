@@ -278,7 +278,6 @@ class Children:
             self.places.leave(life.place)
         yield from self._others(run)
         run.emit(RunParked(list(self._parked)))
-        run.commit()
         wake = [error.wake_at for _, error in self._parked.values()
                 if isinstance(error, ParkedError) and error.wake_at is not None]  # fmt: skip
         run.stop(ChildParkedError(run.run_id, list(self._parked.values()), min(wake, default=None)))

@@ -385,7 +385,7 @@ class RunCore(ABC):
         that) is stopped again: what it does next is for a run in which that call has an outcome.
         """
         here = self.here()
-        ended = here.stopped and not self.under_way.keys() - self.leaving
+        ended = here.stopped and self.under_way.keys() <= self.leaving
         if self._stopped is not None or self._closed or here.left_behind or ended:
             self.check()
         self._go_on()

@@ -438,19 +438,28 @@ def test_a_task_that_is_cancelled_before_it_begins_was_not_forgotten() -> None:
     assert not executed
 
 
-def test_agents_run_by_hand_use_the_loop_they_have() -> None:
-    if not HAS_UVLOOP:
-        pytest.skip("uvloop is not installed")
-    import uvloop
+@pytest.mark.parametrize("loop", LOOPS)
+def test_an_outcome_is_handed_on_when_the_one_before_has_come_to_rest(loop: str) -> None:
+    seen: list[str] = []
 
-    async def agent(run: Run) -> list[str]:
-        found = await asyncio.gather(*(run.call(send, name) for name in "abc"))
-        return list(found)
+    async def agent(run: Run) -> None:
+        async def one(name: str) -> None:
+            seen.append(f"{await run.call(send, name)} begins")
+            for _ in range(200):
+                await asyncio.sleep(0)
+            seen.append(f"sent {name} ends")
+
+        await asyncio.gather(*map(one, "abc"))
 
     of = RecoverableAgent(dies_once(agent), CheckpointStore())
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        found = runner.run(of.run_with_recovery("t", "run"))
-    assert found["result"] == ["sent a", "sent b", "sent c"]
+    factory = None
+    if loop == "uvloop":
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(of.run_with_recovery("t", "run"))
+    assert seen == [f"sent {name} {what}" for name in "abc" for what in ("begins", "ends")] * 2
     assert set(executed.values()) == {1}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,6 +89,14 @@ def test_plain_parents_and_async_ones_have_children_of_either_kind(child: Any) -
     assert run(agent, store)["result"] == ["sent 0", "sent 1", "sent 2"]
     assert run_sync(plain, CheckpointStore())["result"] == ["sent 0", "sent 1", "sent 2"]
     assert executed == {0: 2, 1: 2, 2: 2}
+
+
+def test_a_plain_child_of_a_plain_parent_is_in_its_thread() -> None:
+    def child(run: SyncRun) -> int:
+        return threading.get_ident()
+
+    found = run_sync(lambda run: run.child(child, "task"), CheckpointStore())["result"]
+    assert found == threading.get_ident()
 
 
 # -- crashes

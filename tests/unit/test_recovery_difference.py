@@ -148,7 +148,7 @@ def test_arguments_that_were_recorded_by_digest_are_told_apart_by_it() -> None:
 def test_of_several_recorded_calls_the_one_most_like_the_new_one_is_shown(
     call_id: str, shown: str, line: str
 ) -> None:
-    lives = [[(post, ("first",), call_id), (pay, (10, "alice"), "")],
+    lives: list[list[Any]] = [[(post, ("first",), call_id), (pay, (10, "alice"), "")],
              [(pay, (11, "alice"), call_id)]]  # fmt: skip
 
     async def agent(run: Run) -> None:

@@ -408,7 +408,7 @@ def test_what_an_attempt_has_left_at_work_makes_no_call_later() -> None:
     async def body() -> str:
         async def late() -> None:
             await asyncio.sleep(5)
-            await send("late")
+            send("late")
 
         if not left:
             left.append(asyncio.create_task(late()))

@@ -106,6 +106,11 @@ def of(what: str) -> Callable[[Event], bool]:
     )  # fmt: skip
 
 
+def sent(what: Any) -> str:
+    executed[what] += 1
+    return f"sent {what}"
+
+
 class Agent:
     """Sends in each of three steps, and dies at the end of the last one, once."""
 
@@ -428,6 +433,52 @@ def test_a_lost_value_that_the_calls_behind_it_need_is_a_divergence() -> None:
     with pytest.raises(DivergenceError):
         run_sync(agent, store)
     assert len(executed) == 2
+
+
+@pytest.mark.parametrize("after_crash", ["park", "retry"])
+def test_a_lost_value_that_chooses_the_tool_is_a_divergence(after_crash: Any) -> None:
+    """The same call of the model, and beside it one that is more like the recorded one."""
+    tools = [tool(name=name, after_crash=after_crash)(sent) for name in ("a", "b")]
+
+    def agent(run: Any) -> Any:
+        for _ in run.steps():
+            run.uuid()
+            lives.append(1)
+            run.call(tools[len(lives) > 1], "letter", call_id="c1")
+            run.call(tools[1], "other")
+            raise Died
+
+    lives: list[int] = []
+    store = a_run(agent)
+    lose(store, lambda event: isinstance(event, ValueRecorded))
+    with pytest.raises(DivergenceError) as caught:
+        run_sync(agent, store)
+    assert caught.value.differences[0] == "tool: 'a' -> 'b'"
+    assert executed == {"letter": 1, "other": 1}
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_what_was_lost_of_a_call_that_is_settled_hides_no_later_one(by_hand: bool) -> None:
+    said = Resolution.unknown() if by_hand else Resolution.outcome("sent a")
+    ask = tool(name="ask", reconcile=lambda call: said)(sent)
+
+    def agent(run: Any) -> Any:
+        for _ in run.steps():
+            first = run.call(ask, "a")
+            if not lives:
+                raise Died
+            return [first, run.call(send, "b")]
+
+    lives: list[int] = []
+    store = a_run(agent)
+    lose(store, lambda event: isinstance(event, CallIntended | CallReturned))
+    lives.append(1)
+    if by_hand:
+        with pytest.raises(InDoubtError) as stopped:
+            run_sync(agent, store)
+        resolve(store, RUN, stopped.value.calls[0].lsn, Resolution.outcome("sent a"))
+    assert run_sync(agent, store)["result"] == ["sent a", "sent b"]
+    assert executed == {"a": 1, "b": 1}
 
 
 def test_a_lost_value_that_nothing_depends_on_is_asked_for_again() -> None:

@@ -24,8 +24,9 @@ from recovery import (
     UnrecordedResultError,
     tool,
 )
+from recovery._events import MessagesChanged
 from recovery.testing._time import Clock
-from tests.unit.lives import disk_store, executed
+from tests.unit.lives import disk_store, executed, recorded
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -54,6 +55,30 @@ def test_a_side_effect_gets_to_its_end_and_is_recorded() -> None:
     assert executed == {"a": 1}
     assert resumed(agent, store) == ["sent a", "sent b"]
     assert executed == {"a": 1, "b": 1}
+
+
+def test_code_that_goes_on_behind_a_stop_records_nothing_of_it() -> None:
+    @tool
+    async def send(what: str) -> str:
+        executed[what] += 1
+        of.stop("enough")
+        return f"sent {what}"
+
+    async def agent(run: Run) -> list[str]:
+        try:
+            found = await run.call(send, "a")
+        except BaseException:  # a stop, too
+            found = "nothing"
+        run.messages.append(found)
+        return list(run.messages)
+
+    store = disk_store()
+    of = RecoverableAgent(agent, store)
+    with pytest.raises(StoppedError, match="enough"):
+        asyncio.run(of.run_with_recovery("task", "run"))
+    assert recorded(store, MessagesChanged) == []
+    assert resumed(agent, store) == ["sent a"]
+    assert executed == {"a": 1}
 
 
 def test_the_first_reason_to_stop_counts() -> None:

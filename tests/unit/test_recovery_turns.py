@@ -24,7 +24,7 @@ from recovery import (
 )
 from recovery._effects import Wait
 from recovery._liveness import Held, of_task, of_threads
-from recovery._turns import WARN_AFTER_S, ThreadTurns
+from recovery._turns import STRICT_WAIT_S, WARN_AFTER_S, ThreadTurns
 from recovery.testing._time import Clock, Loop, bury, virtual_time
 from tests.unit.lives import after_death, disk_store, executed, run
 
@@ -387,6 +387,32 @@ def test_a_thread_of_a_plain_agent_may_take_its_time_before_a_recorded_call(
     assert executed == {"new": 1, "in a thread": 1}
 
 
+def test_threads_that_were_there_before_the_run_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(STRICT_WAIT_S, Held.MOVING, 2.0)
+    names, over = iter(["old", "new"]), threading.Event()
+
+    def busy() -> None:
+        while not over.is_set():
+            sum(range(1000))
+
+    def agent(run: SyncRun) -> None:
+        run.call(look_at, next(names))
+        raise DiesError
+
+    other = threading.Thread(target=busy)
+    other.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(DivergenceError):
+            RecoverableAgent(agent, CheckpointStore()).run_with_recovery_sync("t", "run")
+        assert time.monotonic() - began < 1.5
+    finally:
+        over.set()
+        other.join()
+
+
 OTHER = threading.Thread()
 
 
@@ -430,6 +456,9 @@ def test_a_thread_waits_as_long_as_others_may_go_on(
         seconds = min(seconds, 0.5)
     assert now[0] == pytest.approx(seconds, abs=0.01)
     assert bool(caplog.records) == (seconds > WARN_AFTER_S)
+    run.over, now[0] = True, 0.0
+    assert not turns.wait(Wait(lambda: False, turn))
+    assert now[0] == 0
 
 
 # -- the end of a run that was stopped in a task
