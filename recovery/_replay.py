@@ -283,10 +283,8 @@ class Replay:
 
     def take_value(self, scope: str, name: str, occurrence: int) -> ValueRecorded | None:
         """The recorded answer of the outside world."""
-        lsn, value = self._values.pop((scope, name, occurrence), (0, None))
-        if value is None and self.losses is not None:
-            self.losses.drawn |= not self.used_up
-        self.done_again(lsn)
+        _, value = self._values.get((scope, name, occurrence), (0, None))
+        self.done_again(self.value_of(scope, name, occurrence)[0])
         return value
 
     def value_of(self, scope: str, name: str, occurrence: int) -> tuple[int, Any]:
