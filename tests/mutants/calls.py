@@ -212,9 +212,7 @@ MUTANTS = [
         [
             Edit(
                 "recovery/_replay.py",
-                "        while self._left and not self._is_unclaimed(self._left[0]):\n"
-                "            self._left.popleft()\n"
-                "        return not self._left and not self.changes\n",
+                "        self._pass_by()\n        return not self._left and not self.changes\n",
                 "        return not self.unclaimed() and not self.changes\n",
             )
         ],

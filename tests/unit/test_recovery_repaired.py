@@ -499,19 +499,16 @@ def test_a_lost_signal_is_taken_again_from_the_inbox() -> None:
             return answer
 
     store = disk_store()
+    with pytest.raises(WaitingError):
+        run_sync(agent, store, park_after_s=0)
+    signal(store, RUN, "answer", "yes")
     with pytest.raises(Died):
-        run_sync(agent, store) if signal_first(store) else None
+        run_sync(agent, store)
     store = after_death(store)
     lose(store, lambda event: event.kind == "signal")
     with pytest.raises(Died):
         run_sync(agent, store)
     assert executed == {"1: yes": 1}
-
-
-def signal_first(store: CheckpointStore) -> bool:
-    store.backend.claim(RUN).close()
-    signal(store, RUN, "answer", "yes")
-    return True
 
 
 def test_a_child_whose_call_is_lost_is_the_same_child() -> None:
