@@ -115,6 +115,9 @@ class Loop:
         self.plan = plan
         self.failed = False
         self.killers: dict[str, Counter[str]] = {}  # by function
+        self.sound: dict[
+            str, bool
+        ] = {}  # whether a test that failed passes where nothing is changed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed = self.failed or report.failed
@@ -199,9 +202,11 @@ class Loop:
             match said[0]:
                 case "passed":
                     break
-                case "failed" | "begins":  # or it has ended the process
+                case "failed" | "begins" if self._passes_unchanged(known[at]):
                     first[at] += 1
                     return "caught", at, len(names)
+                case "failed" | "begins":  # the map is older than what made it fail
+                    left = left[left.index(at) + 1 :]
                 case "silent" if time.monotonic() < until:
                     hangs.append(at)
                     file = at.partition("::")[0]  # whose other tests may well hang, too
@@ -213,11 +218,18 @@ class Loop:
                     return "broken", "", len(names)
         return ("hangs", hangs[0], len(names)) if hangs else ("survived", "", len(names))
 
+    def _passes_unchanged(self, item: pytest.Item) -> bool:
+        if item.nodeid not in self.sound:
+            said = list(_told(self._changed, [item], None, allowed=lambda said: MAPPED_S))
+            self.sound[item.nodeid] = ["passed"] in said
+        return self.sound[item.nodeid]
+
     def _changed(
-        self, say: Callable[[Any], None], items: list[pytest.Item], change: Change
+        self, say: Callable[[Any], None], items: list[pytest.Item], change: Change | None
     ) -> None:
-        path = Path.cwd() / change.file
-        exchange(path, change.applied(path.read_bytes()).decode())
+        if change is not None:
+            path = Path.cwd() / change.file
+            exchange(path, change.applied(path.read_bytes()).decode())
         say(["begins", items[0].nodeid])
         for number, _ in enumerate(self._run(items)):
             if self.failed:
