@@ -47,6 +47,7 @@ from recovery._resuming import RECORDED, Resumption
 from recovery._run import Run, SyncRun
 from recovery._settings import Options, Settings
 from recovery._stopping import Life, Lives
+from recovery._text import quoted
 from recovery._together import off_loop
 from recovery._tool import current_scope, function_name, is_async, runs_at_work
 from recovery._type_variables import Result
@@ -370,7 +371,7 @@ class RecoverableAgent(Generic[Result]):
                     if not recoveries.may_go_on(log, history, run, exc):
                         raise
                     _logger.warning("run %s: recovering from %s: %s", run_id, type(exc).__name__,
-                                    message_of(exc, run.secrets))  # fmt: skip
+                                    quoted(message_of(exc, run.secrets)))  # fmt: skip
                 finally:
                     run.close()
                 yield _Sleep(recoveries.pause_s)

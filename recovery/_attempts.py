@@ -28,6 +28,7 @@ from recovery._keys import call_scope
 from recovery._model_data import pack_result
 from recovery._recorded import RecordedCall, Tries
 from recovery._refused import refuse_result
+from recovery._text import quoted
 from recovery._tool import Call, Scope, ToolSpec
 
 _logger = logging.getLogger("recovery")
@@ -240,7 +241,7 @@ def _raised(
 
     when = run.wall_clock() + spec.retry.pause_s(exc, failed, a_number())
     _logger.info("run %s: attempt %d failed, next in %.1f s: %s: %s: %s", run.run_id, call.attempt,
-                 when - run.wall_clock(), call, event.type, event.message)  # fmt: skip
+                 when - run.wall_clock(), call, event.type, quoted(event.message))  # fmt: skip
     run.emit(AttemptFailed(call.lsn, call.attempt, event.type, event.message, when,
                            event.traceback))  # fmt: skip
     leave_behind(run, scope)

@@ -8,6 +8,7 @@ from typing import Any
 from eventlog._dataclass import dataclass
 from eventlog._errors import Damage
 from recovery._shorten import shorten
+from recovery._text import quoted
 
 
 class RecoveryError(Exception):
@@ -370,7 +371,7 @@ class RunFailedError(RecoveryError):
                 f"or, in Python, agent.retry({run_id!r}). Every call that returned is served from "
                 "the log."
             )
-        super().__init__(f"run {run_id!r} failed: {self.type_name}: {self.message}{hint}")
+        super().__init__(f"run {run_id!r} failed: {self.type_name}: {quoted(self.message)}{hint}")
 
 
 class RunUndoneError(RecoveryError):
@@ -383,8 +384,8 @@ class RunUndoneError(RecoveryError):
         self.run_id, self.who, self.why = run_id, who, why
         said = "".join(f", {part}" for part in (f"by {who}" * bool(who), why) if part)
         super().__init__(
-            f"run {run_id!r} was given up and undone{said}. Nothing was executed; begin anew under "
-            "another run_id."
+            f"run {run_id!r} was given up and undone{quoted(said)}. Nothing was executed; begin "
+            "anew under another run_id."
         )
 
 
@@ -406,7 +407,7 @@ class UndoError(RecoveryError):
     def __str__(self) -> str:
         return (
             f"run {self.run_id!r} is not wholly undone: the compensation of call {self.failed} "
-            f"failed ({self.why}).\n  undone: {_lsns(self.done)}\n  not yet begun: "
+            f"failed ({quoted(self.why)}).\n  undone: {_lsns(self.done)}\n  not yet begun: "
             f"{_lsns(self.left)}\nUndo it again, and it goes on with call {self.failed}."
         )
 
@@ -426,6 +427,7 @@ class RunCancelledError(RecoveryError):
     def __init__(self, run_id: str, who: str, why: str, in_doubt: Sequence[int]) -> None:
         self.run_id, self.who, self.why, self.in_doubt = run_id, who, why, tuple(in_doubt)
         by, because = f" by {who}" if who else "", f": {why}" if why else ""
+        by, because = quoted(by), quoted(because)
         doubt = ""
         if in_doubt:
             doubt = (f". In doubt when it ended, so find out whether they took effect: LSN "
@@ -504,7 +506,7 @@ class ChildFailedError(ToolError):
         self.args = (run_id, type_name, message, traceback, call)
 
     def __str__(self) -> str:
-        return f"child run {self.run_id!r} failed: {self.type_name}: {self.message}"
+        return f"child run {self.run_id!r} failed: {self.type_name}: {quoted(self.message)}"
 
 
 class ApprovalDeniedError(Exception):
@@ -520,7 +522,7 @@ class ApprovalDeniedError(Exception):
 
     def __str__(self) -> str:
         by, because = f" by {self.who}" if self.who else "", f": {self.why}" if self.why else ""
-        return f"{self.tool} was denied{by}{because}. It was not executed."
+        return f"{self.tool} was denied{quoted(by + because)}. It was not executed."
 
 
 class Stop(BaseException):

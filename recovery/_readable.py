@@ -133,7 +133,7 @@ def short(value: Any, width: int | None) -> str:
 
 
 def pretty(value: Any, indent: int = 0) -> Iterator[str]:
-    """A readable value as lines, as JSON would be, text of several lines as it is."""
+    """A readable value as lines, as JSON would be; each line of text that has several is marked."""
     room = " " * indent
     if isinstance(value, dict) and value:
         for key, part in value.items():
@@ -142,7 +142,7 @@ def pretty(value: Any, indent: int = 0) -> Iterator[str]:
         for part in value:
             yield from _under(f"{room}-", part, indent)
     elif isinstance(value, str) and "\n" in value:
-        yield from (f"{room}{printable(line)}" for line in value.splitlines())
+        yield from (f"{room}| {printable(line)}" for line in value.splitlines())
     else:
         yield room + (printable(value) if isinstance(value, str) else short(value, None))
 

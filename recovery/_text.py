@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from unicodedata import east_asian_width
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
+QUOTED = "  | "  # before lines that are not ours
 
 
 def printable(text: str) -> str:
@@ -22,6 +23,14 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """The same of a text whose line ends are to stay."""
     return "\n".join(printable(line) for line in text.splitlines())
+
+
+def quoted(text: str) -> str:
+    """Text from elsewhere, inside a text of ours: nothing raw, and each further line is marked.
+
+    An error message may have lines that read like ours, such as the command to go on with.
+    """
+    return f"\n{QUOTED}".join(map(printable, text.splitlines()))
 
 
 def _escape(char: str) -> str:

@@ -136,7 +136,7 @@ def _error(error: RunError, now: float, redaction: Redaction) -> Iterator[Row]:
         yield "", f"raised to the caller; {count(error.total, 'error')} in all", ""
     if error.traceback and not error.is_past and not redaction.hides_any:
         for line in error.traceback.rstrip().split("\n")[-TRACEBACK_LINES:]:
-            yield "", line, "dim"
+            yield "", f"| {line}", "dim"
 
 
 def _step(one: RunStatus) -> str:

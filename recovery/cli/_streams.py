@@ -10,6 +10,8 @@ import textwrap
 from contextlib import suppress
 from typing import TextIO
 
+from recovery._text import QUOTED
+
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -60,5 +62,10 @@ def folded(text: str, stream: TextIO) -> str:
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns
-    return "\n".join(textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
-                     for line in text.splitlines())  # fmt: skip
+    return "\n".join(
+        textwrap.fill(
+            line, width, break_on_hyphens=False,
+            subsequent_indent=QUOTED if line.startswith(QUOTED) else "  ",
+        )
+        for line in text.splitlines()
+    )  # fmt: skip

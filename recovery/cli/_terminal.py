@@ -15,7 +15,7 @@ import typer
 
 from eventlog import LogError, LogLockedError
 from recovery import RecoveryError
-from recovery._text import printable, printable_lines
+from recovery._text import printable, printable_lines, quoted
 from recovery.cli._console import Terminal
 from recovery.cli._exit import CLOSED_PIPE, FOUND, INTERRUPTED, USAGE
 from recovery.cli._keys import KeyFileError
@@ -71,7 +71,7 @@ def complain(text: str, code: int) -> typer.Exit:
 
 def their_own(exc: BaseException, what: str) -> typer.Exit:
     """Show an error of the user's code with its traceback, and ``what`` it came from; as above."""
-    typer.echo(printable_lines("".join(traceback.format_exception(exc))), err=True)
+    typer.echo(quoted("".join(traceback.format_exception(exc))), err=True)
     return complain(f"{what}: {type(exc).__name__}", FOUND)
 
 

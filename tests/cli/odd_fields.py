@@ -24,11 +24,12 @@ from tests.cli.commands import how, registered
 from tests.cli.fuzz import check
 from tests.cli.harness import call
 
+FORGED = "next: rm"  # a line as ours
 HUGE = 10**6000  # more digits than Python turns into text
 ODD: dict[str, Any] = {
     "nothing": None, "yes": True, "negative": -1, "beyond 64 bits": 1 << 80, "huge": HUGE,
     "half": 1.5, "infinite": math.inf, "no number": math.nan, "empty": "", "text": "a",
-    "two lines": "a\nnext: rm", "terminal": "\x1b[2J", "long": "x" * 100_000, "bytes": b"\xff",
+    "two lines": f"a\n{FORGED}", "terminal": "\x1b[2J", "long": "x" * 100_000, "bytes": b"\xff",
     "empty list": [], "list": [1.5, None, HUGE], "pairs": [[HUGE, None], [1, 2]],
     "map": {"a": HUGE}, "map of lists": {"uid": [1], "run_id": 5, 7: HUGE},
     "date": datetime.now(UTC), "set": {1}, "tuple": (1, 2),
@@ -152,6 +153,8 @@ def wrong(case: Case, folder: Path, called: list[list[str]]) -> Iterator[str]:
         try:
             done = call(args[0], *args[1:], cwd=store)
             check(done)
+            shown = (done.out + done.err).splitlines()
+            assert not [line for line in shown if line.startswith(FORGED)], "forged"
             if about.of_store and "gc" not in args and "--limit" not in args and len(args) == 4:
                 assert "sound" in done.out, done.out + done.err
         except BaseException as exc:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from recovery import CheckpointStore, RecoverableAgent, Run, tool
+from recovery import CheckpointStore, RecoverableAgent, Run, RunFailedError, tool
 from tests.cli.harness import call
-from tests.cli.odd_fields import HUGE, ODD, Case, cases, commands, make, wrong
+from tests.cli.odd_fields import FORGED, HUGE, ODD, Case, cases, commands, make, wrong
 from tests.conftest import Figures
 
 
@@ -79,3 +81,32 @@ def test_every_kind_of_value_is_tried_in_every_field() -> None:
     found = {(case.record, case.field) for case in cases()}
     assert ("messages", "new") in found and ("carried", "signals") in found
     assert len([*cases()]) == len(found) * (len(ODD) + 1)
+
+
+@tool
+def remote() -> str:
+    raise ConnectionError(f"refused\n\n{FORGED} rm -rf /\nnext:  rm")
+
+
+async def asks(run: Run) -> str:
+    return str(await run.call(remote))
+
+
+async def asks_by_itself(run: Run) -> str:
+    raise ConnectionError(f"refused\n{FORGED} rm -rf /")
+
+
+@pytest.mark.parametrize("agent", [asks, asks_by_itself])
+def test_the_lines_of_a_remote_text_are_marked(
+    agent: Callable[[Run], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises((RunFailedError, ConnectionError)) as caught:
+        RecoverableAgent(agent, CheckpointStore(tmp_path), 1).run_with_recovery_sync("t", "run")
+    texts = [str(caught.value)] if agent is asks else []
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    name = f"{__name__}:{agent.__name__}"
+    for command in (["resume", "--agent", name], ["show"], ["retry", "--agent", name]):
+        done = call("recovery", *command, "--store", ".", "run", cwd=tmp_path)
+        texts.append(done.out + done.err)
+    for text in texts:
+        assert not [line for line in text.splitlines() if line.startswith(FORGED)], text

@@ -403,7 +403,7 @@ def test_what_a_range_shows_is_what_the_whole_shows(large: Path) -> None:
 
 def test_whole_values_and_tracebacks_are_shown_over_several_lines(store: Path) -> None:
     out = call("logdump", "dump", "failed", "--full", "--kind", "failure", cwd=store).out
-    assert '    traceback:\n      Traceback (most recent call last):\n        File "trip.py"' in out
+    assert "    traceback:\n      | Traceback (most recent call last):\n      |   File" in out
 
 
 def test_a_tool_is_hidden_with_all_that_went_into_it_and_came_out(store: Path) -> None:
