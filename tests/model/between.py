@@ -55,6 +55,7 @@ def behind(lived: Lived, life: s.Life, disk: SimulatedDisk) -> SimulatedDisk:
                 is_over = lived.end.how in ("finished", "failed")
                 lived.harmed = is_behind and not is_over and harm_behind_the_checkpoint(disk, seed)
                 harmed = lived.harmed or (not is_behind and harm_newest_checkpoint(disk, seed))
+                lived.harmed_behind = len(lived.ends)
                 if harmed:
                     process.hits("damage")
             case s.Fork(seed) if not lived.counts["repairs"] + lived.counts["forks"]:
@@ -65,7 +66,11 @@ def behind(lived: Lived, life: s.Life, disk: SimulatedDisk) -> SimulatedDisk:
 
 def repaired(lived: Lived) -> None:
     """What people do with a run whose log is damaged. It has to be told before anything is done."""
-    if not lived.harmed or not isinstance(lived.end.error, DamagedRunError):
+    if not lived.harmed or lived.harmed_behind == len(lived.ends):
+        return
+    if not isinstance(lived.end.error, DamagedRunError):
+        # What is damaged was written by nobody who had the run, or nobody needs it.
+        lived.harmed &= lived.end.how in ("died", "raised")
         return
     if lived.processes[-1].effects:
         lived.world.broken.append("damage: the run went on before it was told")

@@ -373,10 +373,16 @@ class Generator:
             arg = l.Lit(f"beside {number}")
             made = l.Call(f"w{number}", self.rng.choice(leaves), arg)
             calls.append(l.Try(f"w{number}", (made,)) if self.may_raise(made.tool) else made)
-        start = l.Start("work", l.Branch(self.rng.choice((0, 1, 9)), tuple(calls), l.Var("w0")))
+        over = self.chance(0.4)
+        body = (*calls, l.Put("work", l.Var("w0"))) if over else tuple(calls)
+        start = l.Start("work", l.Branch(self.rng.choice((0, 1, 9)), body, l.Var("w0")), over)
         steps, last = list(main.steps), self.rng.randrange(len(main.steps))
-        steps[last] = (*steps[last], l.Join("w9", "work"))
-        if self.chance(0.5):
+        steps[last] = (*steps[last], l.Join("w9", "work", over))
+        if over:
+            first = self.rng.randint(0, last)
+            steps[first] = (start, *steps[first])
+            main = replace(main, steps=tuple(steps))
+        elif self.chance(0.5):
             main = replace(main, prologue=(*main.prologue, start), steps=tuple(steps))
         else:
             steps[last] = (start, *steps[last])

@@ -150,18 +150,21 @@ class Par(Term):
 
 @dataclass(frozen=True)
 class Start(Term):
-    """A task that goes on beside what comes next, until it is joined."""
+    """A task that goes on beside what comes next, until it is joined. ``over`` the steps: it is
+    one of a list, of which a resumed process has those that it has begun."""
 
     task: str
     branch: Branch
+    over: bool = False
 
 
 @dataclass(frozen=True)
 class Join(Term):
-    """``var = await task``."""
+    """``var = await task``; of tasks over the steps: ``await asyncio.gather(*tasks)``."""
 
     var: str
     task: str
+    over: bool = False
 
 
 @dataclass(frozen=True)

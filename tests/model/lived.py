@@ -47,6 +47,7 @@ class Lived:
     warned: list[str] = field(default_factory=list)
     faulty: bool = False
     harmed: bool = False  # records that the run needs are damaged, and nobody has repaired them
+    harmed_behind: int = 0  # which life
     was_forked: bool = False  # behind the newest life
     counts: Counter[str] = field(default_factory=Counter)  # of what people do
     old: Counter[str] | None = None  # what other code has done outside, before it was edited

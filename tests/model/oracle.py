@@ -304,7 +304,7 @@ class _Oracle:
                 self.pass_time(max(0.0, ended - self.now))
                 if isinstance(found, RaisedError):
                     raise found
-                env[var] = found
+                env[var] = "joined" if one.over else found
                 self.check_all_done()
             case l.Timeout(var):
                 env[var] = "late" if self.is_late(one, frame) else "fine"

@@ -185,6 +185,8 @@ class _Module:
 
     def agent(self, agent: l.Agent) -> Iterator[str]:
         body = _Body(self)
+        if any(isinstance(one, l.Start) and one.over for one in l.walk(agent.steps)):
+            yield "work = []"
         yield from body.block(agent.prologue)
         result = f"return [{', '.join(f'text({body.value(one)})' for one in agent.result)}]"
         if not agent.steps:
@@ -338,7 +340,10 @@ class _Body:
                 return self.together(one)
             case l.Start(task, branch):
                 name, lines = self.branch(branch)
-                return [*lines, f"{task} = asyncio.create_task({name}())"]
+                made = f"asyncio.create_task({name}())"
+                return [*lines, f"{task}.append({made})" if one.over else f"{task} = {made}"]
+            case l.Join(var, task, True):
+                return [f"await asyncio.gather(*{task})", f'{var} = "joined"']
             case l.Join(var, task):
                 return [f"{var} = await {task}"]
             case l.Timeout(var, seconds, body):

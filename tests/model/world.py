@@ -127,7 +127,7 @@ class World:
         self.process.check()
         self.counts[f"look {call.idempotency_key}"] += 1
         if self.counts[f"look {call.idempotency_key}"] == 1:
-            match zlib.crc32(call.idempotency_key.encode()) % 6:
+            match zlib.crc32(f"{call.tool} {v.text(list(call.args))}".encode()) % 6:
                 case 0:
                     raise OSError("the service does not answer")
                 case 1:
