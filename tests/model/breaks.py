@@ -120,6 +120,32 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
             ".decision(call.idempotency_key, asking.heard, math.inf)",
         ),
     ),
+    "a fork gives calls in doubt keys of their own": (
+        Edit("recovery/_draft.py", 'body["key"] = event.idempotency_key(self._uid)', "pass"),
+    ),
+    "a budget is exceeded by one call": (
+        Edit("recovery/_budget.py", "spent >= limit", "spent > limit"),
+    ),
+    "recoveries are counted anew behind a checkpoint": (
+        Edit("recovery/_history.py", "(restored.recoveries if restored else 0)", "0"),
+    ),
+    "a checkpoint forgets the calls before the loop": (
+        Edit("recovery/_core.py", "prologue=tuple(self._prologue),", "prologue=(),"),
+    ),
+    "what a person says of a call is not durable": (
+        Edit(
+            "recovery/_resolve.py",
+            "call in for_undo)))\n        log.commit()\n",
+            "call in for_undo)))\n",
+        ),
+    ),
+    "a call of plain code begins before it is durably known": (
+        Edit(
+            "recovery/_drivers.py",
+            "            case Commit():\n                return self.commit()\n",
+            "            case Commit():\n                return None\n",
+        ),
+    ),
 }
 
 
