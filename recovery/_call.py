@@ -205,10 +205,6 @@ def _unknown(
     if other is None:
         # A recorded call that nobody has made yet may be made by other code of the agent.
         scope = run.here()
-        if run.waited:
-            # The agent has what ended a wait. That may cancel the code that is about to make this
-            # call, and on replay it does so before this code gets here.
-            yield from behind_waits(run)
         ready = yield Wait(lambda: run.ends(scope) or run.caught_up(), turn=0)
         run.check()
         # Before the loop, what is recorded of the steps is yet to come.

@@ -86,7 +86,6 @@ class RunCore(ABC):
         self.in_flight = 0
         self.waiting = 0  # of those in flight: calls that wait for something outside
         self.waits: list[Waiting] = []  # those of them that run.sleep and the like make
-        self.waited = False  # whether a wait is over since a new call was made
         self.idle_since: tuple[float, object] | None = None  # since it does nothing but wait
         self.inside: Counter[int] = Counter()  # of those in flight: inside which other call
         self.mutex = threading.RLock()

@@ -301,7 +301,8 @@ class RunParked:
     """The run stands still until calls (LSNs of intents) are resolved, or for what ``why`` says.
 
     ``undo``: it waits to be undone. ``wake_at``: when the first of the calls ends by itself, for a
-    run that waits for something outside (seconds since 1970; None: never).
+    run that waits for something outside (seconds since 1970; None: never). ``stays``: calls that
+    have failed for good: resuming the run does not make them again, and somebody can decide so.
     """
 
     kind: ClassVar = "run_parked"
@@ -309,6 +310,7 @@ class RunParked:
     undo: bool = False
     why: str = ""
     wake_at: float | int | None = None
+    stays: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from recovery._events import (
 from recovery._keys import CallKey
 
 # Failures that stay: to make the call again would change nothing about them.
-_STAYS = {f"{kind.__module__}.{kind.__qualname__}"
+STAYS = {f"{kind.__module__}.{kind.__qualname__}"
           for kind in (ApprovalDeniedError, PermanentError, RefusedValueError)}  # fmt: skip
 
 # What is recorded of a call after its intent.
@@ -107,7 +107,7 @@ class RecordedCall:
     def failed_with_its_attempt(self) -> bool:
         """Whether it failed in an attempt that is over: then the next one makes it again."""
         last = self.last
-        return self.past and isinstance(last, CallFailed) and last.type not in _STAYS
+        return self.past and isinstance(last, CallFailed) and last.type not in STAYS
 
     @property
     def begun(self) -> bool:

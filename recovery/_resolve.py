@@ -33,7 +33,8 @@ def resolve(
 ) -> None:
     """Record what became of a call in doubt: ``call`` is its LSN, as InDoubtError gives it.
 
-    Also settles the failed call that ended a run (RunFailedError.call). The run goes on when it is
+    Also settles the failed call that ended a run (RunFailedError.call), or for which a graph stands
+    still (GraphParkedError.call). The run goes on when it is
     run again. Durable when this returns; ``who`` and ``why`` are kept in the record. Raises
     RecoveryError when the call is not in doubt, LogLockedError while a process runs the run.
     A call that was resolved can be resolved again until it has been executed. One made inside
@@ -56,8 +57,8 @@ def resolve(
         in_doubt = {one.lsn for one in history.open_calls()}
         for_undo = _for_undo(history.entries) - in_doubt
         in_doubt |= for_undo
-        failed = failed_call(history.ended)
-        if call not in in_doubt and (not failed or call != failed):
+        failed = {failed_call(history.ended)} - {0} | _failed_for_good(history.entries)
+        if call not in in_doubt | failed:
             state = "has an outcome" if call in intents else "is no open call of this run"
             raise RecoveryError(
                 f"LSN {call} of run {run_id!r} {state}; in doubt: {sorted(in_doubt) or 'none'}. "
@@ -123,6 +124,18 @@ def _checked(log: EventLog, run_id: str) -> Skimmed:
     found = skim_run(log, run_id)
     found.check()
     return found
+
+
+def _failed_for_good(entries: list[Entry]) -> set[int]:
+    """The failed calls for which a graph stands still."""
+    calls: set[int] = set()
+    for _, _, event in entries:
+        match event:
+            case RunParked():
+                calls = {*(event.stays or ())}
+            case CallReturned() | CallFailed():
+                calls.discard(event.call)
+    return calls
 
 
 def _for_undo(entries: list[Entry]) -> set[int]:

@@ -119,7 +119,7 @@ def is_due(run: RunCore) -> bool:
 
 def behind_waits(run: RunCore) -> Generator[Wait, None, None]:
     """Until waits that are over have been had, and what the agent makes of them is at rest."""
-    scope, run.waited = run.here(), False
+    scope = run.here()
     yield Wait(lambda: run.ends(scope) or not is_due(run), turn=BEHIND_WAITS)
     run.check()
 
@@ -143,7 +143,7 @@ def _in_turn(run: RunCore, waiting: Waiting, turn: int) -> Generator[Wait, None,
         if not run.before_loop:
             run.replay.wait_no_more(turn)
     finally:
-        waiting.due, run.waited = False, True
+        waiting.due = False
 
 
 def _park_if_idle(run: RunCore) -> None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
 from eventlog._dataclass import dataclass
-from recovery._errors import ApprovalDeniedError, RecoveryError, ToolError
+from recovery._errors import ApprovalDeniedError, PermanentError, RecoveryError, ToolError
+from recovery._recorded import STAYS
 from recovery._retry import Retry
 from recovery._tool import ToolSpec, is_generator, spec_of, tool
 from recovery.graph._node import NodeFailedError
@@ -64,9 +65,10 @@ RESOLVED_AS_FAILED = "resolved as failed"  # a ToolError for what a person has s
 
 
 def is_final(error: Exception) -> bool:
-    """Whether a person has said so: to try again would be to ask, or to do, it again."""
-    return isinstance(error, ApprovalDeniedError) or (
-        isinstance(error, ToolError) and error.type_name == RESOLVED_AS_FAILED
+    """Whether to try again would change nothing: a person has said so, or the node itself."""
+    return isinstance(error, ApprovalDeniedError | PermanentError) or (
+        # In runs of the first rules, a recorded failure is a ToolError with the name of its type.
+        isinstance(error, ToolError) and error.type_name in (RESOLVED_AS_FAILED, *STAYS)
     )
 
 

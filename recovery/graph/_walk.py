@@ -31,11 +31,20 @@ FOLDED_MIN, FOLDED_SIZE_MAX = 256, 16 << 20
 
 
 class GraphParkedError(ParkedError):
-    """A run of a graph stands still at node ``node``, for ``why``; resumed, it tries again."""
+    """A run of a graph stands still at node ``node``, for ``why``; resumed, it tries again.
 
-    def __init__(self, run_id: str, node: str, why: str) -> None:
-        self.run_id, self.node, self.why = run_id, node, why
-        super().__init__(f"run {run_id!r} stands still: {why}. Resume it, and it tries again.")
+    ``call``: the failed call (its LSN) that it does not make again by itself; 0: it tries again.
+    """
+
+    def __init__(self, run_id: str, node: str, why: str, call: int = 0) -> None:
+        self.run_id, self.node, self.why, self.call = run_id, node, why, call
+        todo = "Resume it, and it tries again."
+        if call:
+            todo = (
+                "That stays so when it is resumed. To have it tried again: "
+                f"recovery.resolve(store, {run_id!r}, {call}, Resolution.retry())"
+            )
+        super().__init__(f"run {run_id!r} stands still: {why}. {todo}")
 
 
 @dataclass(eq=False, slots=True)
@@ -58,10 +67,12 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """That a visit has failed: its error, and its call (LSN) if resuming the run makes it again."""
+    """That a visit has failed: its error, and its call (LSN); ``stays``: resuming the run does not
+    make it again."""
 
     error: Exception
-    calls: tuple[int, ...]
+    call: int
+    stays: bool
 
 
 @dataclass(eq=False, slots=True)
@@ -113,8 +124,10 @@ class Walk:
                   if isinstance(found, Failed)]  # fmt: skip
         if failed:
             name, first = failed[0]
-            calls = [call for _, one in failed for call in one.calls]
-            park(run, name, f"node {name!r} failed: {told(first.error)}", calls)
+            calls = [one.call for _, one in failed if one.call and not one.stays]
+            stays = [one.call for _, one in failed if one.call and one.stays]
+            calls *= run.rules >= 2  # before, each attempt is a call of its own
+            park(run, name, f"node {name!r} failed: {told(first.error)}", calls, stays)
         entries = [found for found in ended if not isinstance(found, Failed)]
         for entry in entries:
             standing.take(entry)
@@ -213,8 +226,7 @@ class Walk:
             else:
                 # Invariant: that it failed is recorded before the run stands still for it, and only
                 # a run that has stood still for it makes it again, when it is resumed.
-                again = failure.call and run.rules >= 2 and not is_final(exc)
-                ended = Failed(exc, (failure.call,) if again else ())
+                ended = Failed(exc, failure.call, is_final(exc))
         self.under_way.pop(node.name, None)
         return ended
 
@@ -378,14 +390,17 @@ async def pause(run: Run, seconds: float) -> None:
             run.leave(scope)
 
 
-def park(run: Run, node: str, why: str, calls: Sequence[int] = ()) -> NoReturn:
+def park(
+    run: Run, node: str, why: str, calls: Sequence[int] = (), stays: Sequence[int] = ()
+) -> NoReturn:
     """Stop the run, so that it can be resumed: it has not ended by what went wrong.
 
-    ``calls``: those (LSNs) that have failed, and are made again then.
+    ``calls``: those (LSNs) that have failed, and are made again then; ``stays``: those that are
+    not.
     """
-    run.emit(RunParked(list(calls), why=why))
+    run.emit(RunParked(list(calls), why=why, stays=list(stays) or None))
     run.commit()
-    run.stop(GraphParkedError(run.run_id, node, why))
+    run.stop(GraphParkedError(run.run_id, node, why, 0 if calls or not stays else stays[0]))
 
 
 def check_recordable(node: Node, entry: Entry, found: Any) -> None:

@@ -555,17 +555,16 @@ def at_one_time(choose: random.Random, deaths: int) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [("signal", 2.0, 3, 0.0), ("signal", 1.999, 6, 5000.0), ("signal", 2.001, 5, 5000.0),
-     ("both", 2.0, 2, 1.0)],
+    [("signal", 2.0, 3, 0.0), ("signal", 1.999, 6, 5000.0), ("signal", 2.001, 5, 5000.0)],
 )  # fmt: skip
 def test_a_wait_that_is_over_when_another_task_makes_a_call(given: Any) -> None:
-    for number in range(len(Crowd(*given).lived().lives[0].calls)):
+    for number in range(20, len(Crowd(*given).lived().lives[0].calls), 2):
         Crowd(*given).lived(Kill("disk", number))
 
 
 def test_waits_that_are_over_in_some_orders_of_the_loop(rng: random.Random) -> None:
-    for _ in range(20):
-        at_one_time(random.Random(rng.getrandbits(40)), 3)
+    for _ in range(8):
+        at_one_time(random.Random(rng.getrandbits(40)), 2)
 
 
 @pytest.mark.crash

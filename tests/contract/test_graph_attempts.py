@@ -14,6 +14,7 @@ from recovery import (
     CheckpointManager,
     CheckpointStore,
     InDoubtError,
+    PermanentError,
     Resolution,
     Retry,
     current_call,
@@ -22,6 +23,7 @@ from recovery import (
     tool,
 )
 from recovery._events import AttemptFailed, CallFailed, CallIntended, RunParked
+from recovery._rules import Rules
 from recovery.graph import FlexibleGraphExecutor, Graph, GraphExecutor, NodeContext, PlanStep
 from recovery.testing import crash_everywhere
 from tests.scale import scaled
@@ -256,3 +258,40 @@ def test_a_crash_anywhere_repeats_none_of_them(name: str) -> None:
     wrong = [one for one in report.failures if one.kind in ("forgotten", "stuck", "ran twice")]
     assert not wrong, str(report)
     assert report.effects["charge"] == 1
+
+
+class BlockedError(PermanentError):
+    """The card is blocked."""
+
+
+@pytest.mark.parametrize(
+    "rules, kind", [(1, PermanentError), (2, PermanentError), (2, BlockedError)]
+)
+def test_a_node_that_failed_for_good_is_tried_again_only_if_somebody_says_so(
+    rules: int, kind: type[PermanentError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recovery._beginning.Rules", Rules if rules == 2 else lambda version: None)
+    manager, graph, entered = CheckpointManager(CheckpointStore()), Graph("order"), Counter[str]()
+
+    async def pay(context: NodeContext) -> str:
+        entered["pay"] += 1
+        receipt = await charge(100)
+        if entered["pay"] == 1:
+            raise kind("blocked")
+        return receipt
+
+    graph.node("pay", pay, retry=Retry(3, delay_s=0))
+    for _ in range(3):
+        result = asyncio.run(
+            GraphExecutor(checkpoint_manager=manager).execute(graph, "goal", {}, RUN)
+        )
+        assert (result.success, entered["pay"], sum(sent.values())) == (False, 1, 1)
+        assert "blocked" in str(result.error)
+    (parked,) = recorded(manager.store, RunParked)[-1:]
+    assert (parked.calls, len(parked.stays)) == ([], 1)
+    resolve(manager.store, RUN, parked.stays[0], Resolution.retry(), who="ann")
+    result = asyncio.run(GraphExecutor(checkpoint_manager=manager).execute(graph, "goal", {}, RUN))
+    assert (result.output, entered["pay"]) == ({"pay": "receipt"}, 2)
+    assert len(sent) == 1, "under the same key"
+    with pytest.raises(recovery.RecoveryError):
+        resolve(manager.store, RUN, parked.stays[0], Resolution.retry())
