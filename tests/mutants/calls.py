@@ -188,7 +188,7 @@ MUTANTS = [
         [
             Edit(
                 RESOLVE,
-                "if call not in in_doubt and (not failed or call != failed):",
+                "if call not in in_doubt | failed:",
                 "if call not in intents:",
             )
         ],

@@ -71,8 +71,8 @@ MUTANTS = [
         [
             Edit(
                 WALK,
-                "again = failure.call and run.rules >= 2 and not is_final(exc)",
-                "again = failure.call",
+                "ended = Failed(exc, failure.call, is_final(exc))",
+                "ended = Failed(exc, failure.call, False)",
             )
         ],
         [TESTS + "test_a_denied_node_is_not_asked_for_again"],
