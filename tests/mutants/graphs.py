@@ -62,7 +62,7 @@ MUTANTS = [
     Mutant(
         "graph-failed-node-hides-that-it-failed-for-ever",
         "A resumed run finds the recorded failure, and gives up without trying again.",
-        [Edit(WALK, 'told(first.error)}", calls)', 'told(first.error)}")')],
+        [Edit(WALK, 'told(first.error)}", calls, stays)', 'told(first.error)}")')],
         [TESTS + "test_a_failed_node_leaves_a_run_that_tries_again_when_it_is_resumed"],
     ),
     Mutant(
@@ -83,7 +83,7 @@ MUTANTS = [
         [
             Edit(
                 GRAPH,
-                "isinstance(error, ToolError) and error.type_name == RESOLVED_AS_FAILED",
+                "isinstance(error, ToolError) and error.type_name in (RESOLVED_AS_FAILED, *STAYS)",
                 "False",
             )
         ],
