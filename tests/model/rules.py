@@ -205,7 +205,9 @@ class _Judge:
         """An error of the agent's own code is in its log, where nothing else has happened."""
         process = lived.processes[-1]
         first = lived.world.asked_in.get(STUMBLED) == {id(process)}  # then it has raised
-        alone = first and not process.dead and not process.life.faults
+        # An agent that swallows the stop of its run may raise behind it: nobody asks for that.
+        stopped = process.dead or lived.end.how in ("parked", "diverged")
+        alone = first and not stopped and not process.life.faults
         if alone and status(store, RUN).error is None:
             self.add("told", lived, "the agent raised an error, and its log does not say so")
 
