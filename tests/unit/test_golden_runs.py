@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ import recovery
 from eventlog import EventLog
 from eventlog.encryption import Encryption
 from recovery import CheckpointStore
+from recovery._history import load
 from recovery.stores.file import FileStore
-from tests.data import make_runs, trip
-from tests.data.make_runs import RUNS
+from tests.data import make_runs, second_rules, trip
+from tests.data.make_runs import RUNS, Maker
 
 # How it stands with each: its state, its last LSN, and the calls that are not over.
 STATES = {
@@ -93,6 +95,10 @@ def test_nothing_else_is_stored() -> None:
     assert {name.partition("/")[0] for name in stored()} == {
         name.partition("/")[0] for name in made
     }
+    made = {name for run in second_rules.MADE for name in second_rules.make(run)}
+    assert {path.name for path in second_rules.RUNS.iterdir()} == {
+        name.partition("/")[0] for name in made
+    }
 
 
 def test_they_are_small() -> None:
@@ -101,3 +107,22 @@ def test_they_are_small() -> None:
 
 def test_what_is_redacted_is_in_none_of_them() -> None:
     assert trip.CARD.encode() not in b"".join(stored().values())
+
+
+@pytest.mark.parametrize("run", second_rules.MADE, ids=lambda run: run.__name__)
+def test_a_run_of_the_second_rules_is_resumed(
+    run: Callable[[Maker], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, result, executed = second_rules.MADE[run]
+    shutil.copytree(second_rules.RUNS, tmp_path / "runs")
+    made: list[str] = []
+    monkeypatch.setattr(trip.World, "enter", lambda world, name: made.append(name))
+    with make_runs._fixed(Maker(7)), CheckpointStore(tmp_path / "runs") as store:
+        found = recovery.RecoverableAgent(agent, store, checkpoint_every_n=2)
+        assert found.resume_sync(run.__name__)["result"] == result
+    assert made == executed
+    with CheckpointStore(second_rules.RUNS) as store:  # as they were made
+        log = store.backend.read(run.__name__)
+        assert log is not None
+        with log:
+            assert load(log, run.__name__).rules == 2
