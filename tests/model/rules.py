@@ -185,7 +185,7 @@ class _Judge:
             self.add("budget", lived, f"{made(lived)} calls were made, of {lived.limit}")
         store = lived.store()
         self.stumbled(lived, store)
-        self.stopped(lived)
+        self.stopped(lived, store)
         for run_id in store.backend.run_ids():
             found = open_side_effects(store, run_id, lived.program)
             if not found:
@@ -211,16 +211,17 @@ class _Judge:
         if alone and status(store, RUN).error is None:
             self.add("told", lived, "the agent raised an error, and its log does not say so")
 
-    def stopped(self, lived: Lived) -> None:
+    def stopped(self, lived: Lived, store: Any) -> None:
         """A stop cuts no side effect short; that of a program which cuts nothing short itself."""
         (life, *_), cuts = (*lived.schedule.lives, Life()), (l.Timeout, l.Race, l.Par, l.Start)
-        program, calls = lived.program, getattr(lived.end.error, "calls", ())
+        program = lived.program
         alone = len(lived.ends) == 1 and all(isinstance(one, Stop) for one in life.faults)
         cut = any(isinstance(one, cuts) for one in l.walk(program)) or any(
             tool.timeout or tool.shape == "strange" for tool in program.tools
         )
-        if alone and life.faults and not cut and lived.end.how == "parked" and calls:
-            self.add("stop", lived, f"a stop has cut short {[str(call) for call in calls]}")
+        if alone and life.faults and not cut and lived.end.how == "parked":
+            for call in status(store, RUN).in_doubt:
+                self.add("stop", lived, f"a stop has cut short {call.tool}")
 
     def add(self, rule: str, lived: Lived, what: str) -> None:
         if not self.findings:
