@@ -164,9 +164,10 @@ def hunt(name: str, tree: Tree, seconds: float) -> str:
             (path,) = (tree.root / "found").glob("*.json")
             case, said = read(path)
             path.unlink()
-            if not judged(case.program, case.schedule).findings:
+            without = judged(case.program, case.schedule).findings
+            if not without:
                 return f"program {number + 1}{false}: {said['rule']}: {said['found']:.100}"
-            first, false = number + 1, f"{false}, not {number + 1} (it fails without the break)"
+            first, false = number + 1, f"{false}, not {number + 1} (without the break: {without})"
     return ""
 
 

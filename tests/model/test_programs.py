@@ -51,7 +51,7 @@ def test_what_many_programs_do_is_what_they_say(rng: random.Random, figures: Any
     made = hunt(rng.getrandbits(32), 1500, figures, "programs")
     print("\n".join(table_lines(made.table)))
     assert not zeros(made.table), "what was never hit"
-    assert made.counts["undecided"] <= made.counts["runs"] // 12, "too many endings are possible"
+    assert made.counts["undecided"] <= made.counts["runs"] // 50, "too many endings are possible"
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
