@@ -491,7 +491,7 @@ class Generator:
     def composite(self, number: int) -> l.Tool:
         rng = self.rng
         after = rng.choice(("park", "retry", "retry", "retry", "report", "reconcile"))
-        timeout = rng.choice((0, 0, 2.5, 4.5, 60.5))
+        timeout = rng.choice((0, 0, 0, 2.5, 4.5, 60.5))
         callable_ = list(range(number + 1, len(self.tools)))
         callable_ = [n for n in callable_ if not timeout or not self.waiting(n)]
         where = Where("tool", [], callable_, False, 0, timed=bool(timeout), waits=not timeout)

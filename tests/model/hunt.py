@@ -24,7 +24,7 @@ OFTEN = {
     "die after effect": 2,
     "die in time": 1,
     "disk error": 1,
-    "a stop": 1,
+    "a stop": 2,
     "die at disk call": 4,
     "a second process": 2,
     "damage": 1,

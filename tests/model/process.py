@@ -115,6 +115,8 @@ class Process:
             return {"node"}
         inner = any(isinstance(one, l.Call | l.Child | l.Wait) for one in l.walk(tool.body))
         found = {f"tool: {tool.after_crash}"} | ({"nested calls"} if inner else set())
+        if inner and tool.after_crash != "retry":
+            found.add("calls in a side effect")
         for name in ("approval", "undo", "timeout", "sync", "chunks"):
             if getattr(tool, name):
                 found.add({"undo": "can be undone", "chunks": "stream"}.get(name, name))

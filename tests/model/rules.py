@@ -213,15 +213,14 @@ class _Judge:
 
     def stopped(self, lived: Lived, store: Any) -> None:
         """A stop cuts no side effect short; that of a program which cuts nothing short itself."""
-        (life, *_), cuts = (*lived.schedule.lives, Life()), (l.Timeout, l.Race, l.Par, l.Start)
-        program = lived.program
+        (life, *_) = (*lived.schedule.lives, Life())
         alone = len(lived.ends) == 1 and all(isinstance(one, Stop) for one in life.faults)
-        cut = any(isinstance(one, cuts) for one in l.walk(program)) or any(
-            tool.timeout or tool.shape == "strange" for tool in program.tools
-        )
-        if alone and life.faults and not cut and lived.end.how == "parked":
+        if alone and life.faults and lived.end.how == "parked":
+            tools = lived.program.tools
+            effects = {tool.name for tool in tools if tool.after_crash != "retry"}
             for call in status(store, RUN).in_doubt:
-                self.add("stop", lived, f"a stop has cut short {call.tool}")
+                if call.tool in effects - may_be_cut(lived.program):
+                    self.add("stop", lived, f"a stop has cut short {call.tool}")
 
     def add(self, rule: str, lived: Lived, what: str) -> None:
         if not self.findings:
@@ -341,6 +340,26 @@ def _written(one: l.Term) -> Iterator[str]:
         yield one.name
     elif not isinstance(one, l.Var):
         yield from (name for name in (getattr(one, "var", ""),) if name)
+
+
+def may_be_cut(program: l.Program) -> set[str]:
+    """The tools whose calls the program may cut short, or leave without an outcome, by itself."""
+    found: set[str] = set()
+
+    def add(term: Any) -> None:
+        for one in l.walk(term):
+            if isinstance(one, l.Call | l.Stream) and program.tools[one.tool].name not in found:
+                found.add(program.tools[one.tool].name)
+                add(program.tools[one.tool].body)
+
+    for one in l.walk(program):
+        match one:
+            case l.Timeout() | l.Race() | l.Par(kind="group"):
+                add(one)
+            case l.Tool(name, body, timeout=timeout, shape=shape) if timeout or shape == "strange":
+                found.add(name)
+                add(body)
+    return found
 
 
 def _first_life(lived: Lived) -> list[Any]:
