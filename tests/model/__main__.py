@@ -10,7 +10,7 @@ from pathlib import Path
 import recovery
 from tests.model.corpus_files import save
 from tests.model.generate import FEATURES
-from tests.model.hunt import Case, Hunt
+from tests.model.hunt import OFTEN_WANTED, Case, Hunt
 from tests.model.printer import printed
 from tests.model.rules import Judged
 from tests.model.shrink import shrunk
@@ -19,7 +19,7 @@ from tests.model.table import table_lines, zeros
 
 def main() -> None:
     given = arguments()
-    hunt, found = Hunt(given.seed, frozenset(given.without)), Counter[str]()
+    hunt, found = Hunt(given.seed, frozenset(given.without), frozenset(given.often)), Counter[str]()
     began = time.process_time()
     print(f"the library is {Path(recovery.__file__).parent}")
     for number in range(given.first, given.first + given.programs):
@@ -60,6 +60,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--stop", action="store_true", help="at the first program that fails")
     parser.add_argument("--table", action="store_true", help="which fault hit what, how often")
     parser.add_argument("--without", nargs="*", choices=FEATURES, default=(), help="such programs")
+    parser.add_argument(
+        "--often", nargs="*", choices=OFTEN_WANTED, default=(), help="such programs"
+    )
     parser.add_argument("--shrink", action="store_true", help="make what fails small")
     parser.add_argument("--show", action="store_true", help="the programs that fail")
     parser.add_argument("--save", type=Path, help="a directory for what fails")

@@ -149,6 +149,14 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
 }
 
 
+OFTEN = {  # what a break is about, where few programs have it
+    "nobody is told of locals that are lost": "locals",
+    "captured variables are not compared": "nameless",
+    "what a partial binds tells no calls apart": "methods",
+    "a result that cannot be recorded is a failure": "unrecordable",
+}
+
+
 def hunt(name: str, tree: Tree, seconds: float) -> str:
     """Which program finds it; "" when none does."""
     edits = BREAKS[name]
@@ -157,7 +165,7 @@ def hunt(name: str, tree: Tree, seconds: float) -> str:
         for edit in edits:
             edit.apply(tree.root)
         while seconds > 0 and time.monotonic() < end:
-            number, spent = broken(tree, first, seconds)
+            number, spent = broken(tree, first, seconds, OFTEN.get(name, ""))
             if number is None:
                 break
             seconds -= spent
@@ -171,11 +179,12 @@ def hunt(name: str, tree: Tree, seconds: float) -> str:
     return ""
 
 
-def broken(tree: Tree, first: int, seconds: float) -> tuple[int | None, float]:
+def broken(tree: Tree, first: int, seconds: float, often: str) -> tuple[int | None, float]:
     """The next program that fails in the broken tree, and the time that it took."""
     command = [sys.executable, "-m", "tests.model", "--programs", "5000", "--seed", str(SEED),
                "--first", str(first), "--seconds", str(seconds), "--stop",
-               "--save", str(tree.root / "found")]  # fmt: skip
+               "--save", str(tree.root / "found"),
+               *(("--often", often) if often else ())]  # fmt: skip
     environment = os.environ | {
         "PYTHONPATH": f"{tree.root}{os.pathsep}{tree.root / 'tools'}",
         "PYTHONDONTWRITEBYTECODE": "1",

@@ -17,6 +17,7 @@ from tests.model.rules import Judged, judged
 from tests.model.table import EFFECTS, impossible
 
 REFUSABLE = {"methods", "nameless", "sets", "unrecordable"}
+OFTEN_WANTED = (*sorted(REFUSABLE), "locals")  # locals that a resumed run loses
 PLAIN = 0.7  # of all programs have nothing of that
 ERRORS = ("EIO", "ENOSPC", "SHORT")
 OFTEN = {
@@ -58,12 +59,13 @@ class Hunt:
 
     seed: int
     without: frozenset[str] = frozenset()  # of the features of programs
+    often: frozenset[str] = frozenset()  # what else is in few of them
     table: Counter[tuple[str, str]] = field(default_factory=Counter)  # feature, fault
     counts: Counter[str] = field(default_factory=Counter)
 
     def program(self, number: int) -> tuple[l.Program, random.Random]:
         rng = random.Random(f"{self.seed} {number}")
-        plain = REFUSABLE if rng.random() < PLAIN else set()
+        plain = REFUSABLE - self.often if rng.random() < PLAIN or self.often else set()
         generator = Generator(rng, self.without | plain)
         program = generator.program()
         match self.more(number).randrange(8) if program.agents else 8:
@@ -75,7 +77,7 @@ class Hunt:
             case 3:
                 program = generator.fails_once(program)
         how = lost(program)
-        if how == "computed" or (how and rng.random() < 0.4):
+        if how == "computed" or (how and rng.random() < 0.4 and "locals" not in self.often):
             program = replace(program, every=NEVER)
         return program, rng
 
