@@ -14,12 +14,12 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from eventlog._dataclass import dataclass
+from recovery._code import functions_of
 from recovery._locals import FunctionNode, LostLocal, has_loop, lost_locals, may_be_lost
 from recovery._turn_of_loop import name_of
 
 _logger = logging.getLogger("recovery")
 
-_CALL = "__call__"
 DEPTH_MAX = 4  # of functions that pass the run on
 _told: set[CodeType] = set()  # the functions of this process that were looked at
 _named: set[tuple[str, int, str]] = set()  # what was said: file, line of the loop, variable
@@ -131,30 +131,27 @@ class _Function:
 
 
 def _functions(agent_fn: Any) -> Iterator[_Function]:
-    """The function that an agent comes down to, and those that a decorator has around it."""
-    owner = None
-    while True:
-        if isinstance(agent_fn, functools.partial):
-            agent_fn = agent_fn.func
-        elif inspect.ismethod(agent_fn):
-            owner, agent_fn = type(agent_fn.__self__), agent_fn.__func__
-        elif hasattr(agent_fn, "__wrapped__"):
-            agent_fn = agent_fn.__wrapped__
-        else:
-            break
-    if not isinstance(agent_fn, FunctionType):  # an object that can be called
-        owner, agent_fn = type(agent_fn), getattr(type(agent_fn), _CALL, None)
-    if not isinstance(agent_fn, FunctionType):
-        return
-    yield _Function(agent_fn, owner)
-    for cell in agent_fn.__closure__ or ():
-        try:
-            inner = cell.cell_contents
-        except ValueError:  # not made yet
-            continue
-        function = getattr(inner, "__func__", inner)
-        if isinstance(function, FunctionType):
-            yield _Function(function, owner if function is inner else type(inner.__self__))
+    """The functions that an agent comes down to, and those that a decorator has around it."""
+    owner = _owner_of(agent_fn)
+    for function in functions_of(agent_fn):
+        yield _Function(function, owner)
+        for cell in function.__closure__ or ():
+            try:
+                inner = cell.cell_contents
+            except ValueError:  # not made yet
+                continue
+            found = getattr(inner, "__func__", inner)
+            if isinstance(found, FunctionType):
+                yield _Function(found, owner if found is inner else type(inner.__self__))
+
+
+def _owner_of(agent_fn: Any) -> type | None:
+    """The class of the object of which it is a method, or which it is."""
+    while isinstance(agent_fn, functools.partial):
+        agent_fn = agent_fn.func
+    if inspect.ismethod(agent_fn):
+        return type(agent_fn.__self__)
+    return None if isinstance(agent_fn, FunctionType | type) else type(agent_fn)
 
 
 @functools.lru_cache(maxsize=256)

@@ -36,7 +36,7 @@ def digest_of(agent_fn: Any) -> str:
     if made_of is not None:  # a graph: its functions are nodes
         text, functions = made_of()
         return _digest(functions, text)
-    first = next(_functions(agent_fn), None)
+    first = next(functions_of(agent_fn), None)
     if first is None or not is_the_users(first.__code__.co_filename):
         return ""
     if first not in _known:
@@ -54,7 +54,7 @@ def _digest(functions: list[Any], text: str = "") -> str:
 def reached(*first: Any) -> Iterator[FunctionType]:
     """The user's functions that these functions come to, themselves first."""
     seen: set[CodeType] = set()
-    to_see = deque(one for function in first for one in _functions(function))
+    to_see = deque(one for function in first for one in functions_of(function))
     while to_see and len(seen) < FUNCTIONS_MAX:
         function = to_see.popleft()
         if function.__code__ in seen or not is_the_users(function.__code__.co_filename):
@@ -62,7 +62,7 @@ def reached(*first: Any) -> Iterator[FunctionType]:
         seen.add(function.__code__)
         yield function
         for _, value in named_in(function):
-            to_see.extend(_functions(value))
+            to_see.extend(functions_of(value))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -73,22 +73,23 @@ def is_the_users(name: str) -> bool:
     return not any(folder in name for folder in _INSTALLED)
 
 
-def _functions(value: Any) -> Iterator[FunctionType]:
-    """The functions that a value comes down to: of a partial, a tool, a method, a class."""
+def functions_of(value: Any) -> Iterator[FunctionType]:
+    """The functions that a value comes down to: of a partial, a tool, a method, a class. Of one
+    that is decorated, the inner one first."""
     if isinstance(value, functools.partial):
-        yield from _functions(value.func)
+        yield from functions_of(value.func)
     elif isinstance(value, MethodType | staticmethod | classmethod):
-        yield from _functions(value.__func__)
+        yield from functions_of(value.__func__)
     elif isinstance(value, FunctionType):
         inner = getattr(value, "__wrapped__", None)
         if inner is not None:
-            yield from _functions(inner)
+            yield from functions_of(inner)
         if inner is None or is_the_users(value.__code__.co_filename):
             yield value
     elif isinstance(value, type):
         for one in vars(value).values():
             if isinstance(one, FunctionType | staticmethod | classmethod):
-                yield from _functions(one)
+                yield from functions_of(one)
     elif not isinstance(value, ModuleType):
         called = getattr(type(value), _CALL, None)
         if isinstance(called, FunctionType):

@@ -17,7 +17,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from eventlog._dataclass import dataclass
-from recovery._code import codes_in, named_in, reached
+from recovery._code import codes_in, functions_of, named_in, reached
 
 _logger = logging.getLogger("recovery")
 
@@ -70,8 +70,8 @@ class Race:
 
 def warn_of_races(agent_fn: Callable[..., Any]) -> None:
     """Say in the log what may come in another order on replay, once for each agent function."""
-    code = getattr(inspect.unwrap(getattr(agent_fn, "__func__", agent_fn)), "__code__", None)
-    if code is None or code in _told:
+    function = next(functions_of(agent_fn), None)
+    if function is None or (code := function.__code__) in _told:
         return
     _told.add(code)
     found = races_of(agent_fn)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from recovery import (
     signal,
     tool,
 )
-from recovery._races import races_of
+from recovery._races import races_of, warn_of_races
 from recovery.testing._life import Kill
 from recovery.testing._time import Clock, virtual_time
 from recovery.testing._trial import Plan, Trial, World
@@ -571,3 +572,22 @@ def test_waits_that_are_over_in_some_orders_of_the_loop(rng: random.Random) -> N
 def test_waits_that_are_over_in_many_orders_of_the_loop(rng: random.Random) -> None:
     for _ in range(1000):
         at_one_time(random.Random(rng.getrandbits(40)), 10)
+
+
+class Racer:
+    async def runs(self, run: Run, count: int = 2) -> None:
+        tasks = [asyncio.create_task(run.call(send, str(i))) for i in range(count)]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done.pop()
+
+    __call__ = runs
+
+
+def test_a_race_is_named_however_the_agent_is_given(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for agent in (Racer().runs, partial(Racer().runs, count=3), Racer()):
+        monkeypatch.setattr("recovery._races._told", set())
+        caplog.clear()
+        warn_of_races(agent)
+        assert "asyncio.wait gives sets" in caplog.text, agent
