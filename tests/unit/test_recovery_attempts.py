@@ -52,7 +52,7 @@ class Clock:
 
     def time(self) -> float:
         self.now += self.runs
-        assert self.now < 5000, "a call waits for ever"
+        assert self.now < 1010 or not self.runs, "a call waits for ever"
         return self.now
 
     def sleep(self, seconds: float) -> None:
