@@ -36,7 +36,7 @@ mutants: $(VENV)/.with-dev ## break the code in every way that is listed: the te
 	@$(if $(NAMES),,$(BIN)/python -m tests.figures --mutants $(VENV)/mutants.json)
 
 mutation: $(VENV)/.with-dev ## change the code at random: the tests must notice (COUNT= SEED= FILES=)
-	@$(BIN)/python -m tests.mutation $(FILES) --count $(or $(COUNT),15) --map build/mutation-map.json $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.mutation $(FILES) --count $(or $(COUNT),15) --threshold 75 --map build/mutation-map.json $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/.with-dev ## ruff and mypy
 	@$(BIN)/ruff check
