@@ -68,6 +68,10 @@ class Hunt:
         plain = REFUSABLE - self.often if rng.random() < PLAIN or self.often else set()
         generator = Generator(rng, self.without | plain)
         program = generator.program()
+        for _ in range(20 if "locals" in self.often else 0):
+            if lost(program) == "changed":
+                break
+            program = generator.program()
         match self.more(number).randrange(8) if program.agents else 8:
             case 0:
                 without = self.without | plain | {"concurrent", "nested", "race", "graph"}
