@@ -185,7 +185,7 @@ class Hunt:
             life = s.Life(tuple(one for one in life.faults if not isinstance(one, never)))
         if rng.random() < 0.15:
             torn = rng.choice((0, 30, 1 << 20))
-            more.append(s.Settling(rng.randrange(6), torn, rng.getrandbits(16)))
+            more.append(s.Settling(rng.choice((1, 3, 5, 9, 99)), torn, rng.getrandbits(16)))
         if can_be_forked(program):
             match rng.randrange(12):
                 case 0 | 1:
