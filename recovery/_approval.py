@@ -13,6 +13,7 @@ import time
 from collections.abc import Generator
 from typing import Any
 
+from eventlog import Packed
 from eventlog._dataclass import dataclass
 from recovery._core import RunCore
 from recovery._doubt import Begun, Settled, call_of
@@ -30,13 +31,17 @@ from recovery._waiting import Waiting, wait
 class Asking:
     """A call that asks for approval, until a time (seconds since 1970, or for ever).
 
-    ``decided`` is what was recorded already, ``heard`` the LSN of the last message that counted:
-    one about an earlier attempt at the call, which was denied, counts no more.
+    ``decided`` is what was recorded already, ``heard`` the last message that counted (its LSN, and
+    when it was made): one about an earlier attempt at the call, which was denied, counts no more.
     """
 
     until: float
     decided: CallDecided | None = None
-    heard: int = 0
+    heard: tuple[int, int] = (0, 0)
+
+    def counts(self, made: Message) -> bool:
+        """Whether a decision about the call was made in time, after the one that counted last."""
+        return made.is_after(self.heard) and made.time_ns / 1e9 <= self.until
 
     @classmethod
     def of(cls, recorded: RecordedCall) -> Asking | None:
@@ -62,13 +67,16 @@ def asks(run: RunCore, spec: ToolSpec, event: CallIntended, given: Arguments) ->
 
 
 def approved(
-    run: RunCore, spec: ToolSpec, call: Call, asking: Asking
+    run: RunCore, spec: ToolSpec, call: Call, asking: Asking, packed: Packed
 ) -> Generator[Effect, Any, Settled | None]:
-    """Wait for a decision: None when the call may begin, else how it ended."""
+    """Wait for a decision: None when the call may begin, else how it ended.
+
+    ``packed``: the arguments with which the call would begin now.
+    """
     around = run.here().calls
     try:
         yield Commit()  # what somebody is asked about stays what it is
-        denied = yield Attend(_decided(run, spec, call, asking))
+        denied = yield Attend(_decided(run, spec, call, asking, packed))
         # Invariant: no call that needs a yes begins before the yes is durable in the run's log.
         yield Commit()
     except BaseException:
@@ -78,14 +86,14 @@ def approved(
 
 
 def _decided(
-    run: RunCore, spec: ToolSpec, call: Call, asking: Asking
+    run: RunCore, spec: ToolSpec, call: Call, asking: Asking, packed: Packed
 ) -> Generator[Nap, None, Settled | None]:
     decided = asking.decided
     if decided is None:
         until = None if asking.until == math.inf else asking.until
 
         def news() -> Message | None:
-            return run.inbox.decision(call.idempotency_key, asking.heard, asking.until)
+            return run.inbox.decision(call.idempotency_key, asking, packed)
 
         def came() -> float | None:
             found = news()
@@ -97,8 +105,9 @@ def _decided(
         decided = CallDecided(call.lsn, False, "", "nobody decided in time")
         if made is not None:
             decided = CallDecided(
-                call.lsn, made.approved, made.who, made.why, made.lsn, made.time_ns, run.uid
-            )
+                call.lsn, made.approved, made.who, made.why, made.lsn, made.time_ns, run.uid,
+                made.signature or None,
+            )  # fmt: skip
         run.emit(decided)
     if decided.approved:
         run.inbox.spent(call.idempotency_key)

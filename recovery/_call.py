@@ -106,7 +106,7 @@ def _life(
                 admit(run, "call", key.tool)
                 run.emit(CallRetried(call.lsn, call.attempt))
         if settled is None and asking is not None:
-            settled = yield from approved(run, spec, call, asking)
+            settled = yield from approved(run, spec, call, asking, _for_people(made))
         if settled is None:
             tries = recorded.tries if recorded is not None else Tries()
             settled = yield from _made(run, made, call, tries)
@@ -277,8 +277,7 @@ def _intent(run: RunCore, key: CallKey, made: Identified) -> tuple[CallIntended,
     spec, packed = made.spec, made.packed
     outer, undo, small = run.here().call, "", packed if len(packed) <= ARGS_SIZE_MAX else None
     if spec.undo is not None:  # its arguments are all that the compensation will know of it
-        undo = function_name(spec.undo)
-        small = pack([list(made.shown[0]), dict(made.shown[1])], f"{spec.name}(...)")
+        undo, small = function_name(spec.undo), _for_people(made)
     inside = nested_key(outer.idempotency_key, key) if outer is not None else ""
     event = CallIntended(*key, "wait" if spec.only_waits else spec.after_crash, small, len(packed),
                          undo, key=inside, loop=run.loop.place_of(key.scope))  # fmt: skip
@@ -292,7 +291,15 @@ def _intent(run: RunCore, key: CallKey, made: Identified) -> tuple[CallIntended,
         run.stop(AmbiguousCallError(run.run_id, run.step, why, call_site()))
     if small is None:  # whole, for somebody is to say yes to exactly these
         event = replace(event, args=packed)
-    return replace(event, asks_until=asking.until), asking
+    signed = run.recipient.approvers is not None or None
+    return replace(event, asks_until=asking.until, signed=signed), asking
+
+
+def _for_people(made: Identified) -> Packed:
+    """The arguments of a call that may be shown, whole."""
+    if made.spec.undo is None:
+        return made.packed
+    return pack([list(made.shown[0]), dict(made.shown[1])], f"{made.spec.name}(...)")
 
 
 def _sides(run: RunCore, recorded: RecordedCall | None, key: CallKey, packed: Packed) -> Sides:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import takewhile
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from eventlog import Damage, EventLog, LogError
 from eventlog._dataclass import dataclass
@@ -32,6 +32,9 @@ from recovery._stored import StoredCheckpoint, Validity, stored_checkpoints
 from recovery._values import digest, pack, unpack
 from recovery.stores.file import FileStore
 from recovery.stores.protocol import RunStore, check_run_id
+
+if TYPE_CHECKING:
+    from recovery.approvers import Approvers, Verify
 
 
 class RecordedOutcomes(Sequence[dict[str, Any]]):
@@ -188,13 +191,23 @@ class CheckpointStore:
     that no damage in one place is the end of a run; "latest_only". What is recorded before them is
     removed, by whole segments, when that frees more than it costs; what the log had of it can then
     neither be undone nor forked.
+
+    ``approvers``: whose signature the decisions (approve, deny) about runs of this store need: a
+    dict of names and public keys, a function, or an Approvers (see recovery.approvers). Others do
+    not count.
     """
 
     def __init__(
         self, storage_backend: str | os.PathLike[str] | RunStore | None = None, *,
         retention: Kept = "all", keep: int | None = None,
+        approvers: Approvers | Mapping[str, str | bytes] | Verify | None = None,
     ) -> None:  # fmt: skip
         self.retention = Retention.of(retention, keep)
+        self.approvers: Approvers | None = None
+        if approvers is not None:
+            from recovery.approvers import Approvers as Known  # noqa: PLC0415 - where it is used
+
+            self.approvers = Known.of(approvers)
         self.backend: RunStore
         if storage_backend is None:
             from recovery.stores.memory import MemoryStore  # noqa: PLC0415 - only where it is used

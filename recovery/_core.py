@@ -76,7 +76,7 @@ class RunCore(ABC):
     ) -> None:
         assert history.started is not None
         self.run_id, self.uid = history.started.run_id, history.started.uid
-        self.recipient = Recipient.of(history.started)
+        self.recipient = Recipient.of(history.started, store.approvers)
         self.task = unpack(pack(history.started.task, "task"))  # not the caller's own object
         self.secrets = Secrets(history.started.salt or self.uid)
         self.recovery_count, self.rules = history.recoveries, history.rules

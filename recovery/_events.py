@@ -75,10 +75,11 @@ class CallIntended:
     another one, or in another run and came here with a fork; empty where it follows from the
     identity.
     ``asks_until``: somebody has to approve it before it begins, until then (seconds since 1970, or
-    infinity); None where nobody has to. ``lost``: True where it may have been made before, for its
-    record may be among those that are lost; None where it was not. ``loop``, of a call that was
-    made in no step: BEFORE the loop of steps, before that of a RESUMED run, or BESIDE it by a task
-    that was started before; None in runs of older libraries.
+    infinity); None where nobody has to. ``signed``: True where a yes or no counts with a signature
+    alone. ``lost``: True where it may have been made before, for its record may be among those that
+    are lost; None where it was not. ``loop``, of a call that was made in no step: BEFORE the loop
+    of steps, before that of a RESUMED run, or BESIDE it by a task that was started before; None in
+    runs of older libraries.
     """
 
     kind: ClassVar = "call"
@@ -96,6 +97,7 @@ class CallIntended:
     asks_until: float | int | None = None
     lost: bool | None = None
     loop: str | None = None
+    signed: bool | None = None
 
     @property
     def identity(self) -> CallKey:
@@ -121,7 +123,7 @@ class CallDecided:
 
     ``inbox``: the LSN of the message, in the run's inbox; 0: nobody decided in time, or it came
     here with a fork. ``sent``: the time of that message (ns since 1970), by which it is known; and
-    ``uid``: of the run whose inbox that is.
+    ``uid``: of the run whose inbox that is. ``signature``: of who decided, if it was signed.
     """
 
     kind: ClassVar = "decided"
@@ -132,6 +134,7 @@ class CallDecided:
     inbox: int = 0
     sent: int | None = None
     uid: str | None = None
+    signature: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eventlog import EventLog, LogReader
 from recovery._checkpoint import CheckpointStore
 from recovery._errors import RecoveryError
 from recovery.stores.file import FileStore
 from recovery.stores.protocol import RunStore
+
+if TYPE_CHECKING:
+    from recovery.approvers import Approvers
 
 # What runs are looked for in: a path is that of a directory with runs in it.
 Store = CheckpointStore | RunStore | str | os.PathLike[str]
@@ -25,6 +28,11 @@ def backend_of(store: Store) -> RunStore:
     return store.backend if isinstance(store, CheckpointStore) else store_of(store).backend
 
 
+def approvers_of(store: Store) -> Approvers | None:
+    """By whom what is sent to its runs has to be signed, as far as the store says."""
+    return store.approvers if isinstance(store, CheckpointStore) else None
+
+
 def _there(store: Any) -> Any:
     if store is None:
         raise TypeError("store is a CheckpointStore, a RunStore or a path, not None")
@@ -36,6 +44,8 @@ def store_difference(ours: CheckpointStore, its: CheckpointStore) -> str:
     hold for those of the child; "" if it is ours."""
     if its.retention != ours.retention:
         return "has another retention="
+    if its.approvers != ours.approvers:
+        return "has other approvers="
     one, other = ours.backend, its.backend
     if one is other:
         return ""

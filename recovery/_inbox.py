@@ -18,10 +18,11 @@ from eventlog import Damage, LogReader, Packed, Record
 from recovery._errors import DamagedRunError, RunCancelledError
 from recovery._events import RunCancelled
 from recovery._inbox_check import inbox_damage, lost_inbox, lost_log
-from recovery._message import Message, is_message, is_repair
+from recovery._message import OTHER_ARGUMENTS, Message, is_message, is_repair, last_of
 from recovery._signals import Signals
 
 if TYPE_CHECKING:
+    from recovery._approval import Asking
     from recovery._core import RunCore
 
 _logger = logging.getLogger("recovery")
@@ -43,6 +44,7 @@ class Inbox:
         self._signals: dict[str, deque[Message]] = {}  # those not taken, by name
         self._decisions: dict[str, list[Message]] = {}  # by the key of the call
         self._spent: set[str] = set()
+        self._told: set[int] = set()
         self._cancelled: Message | None = None
 
     def look(self, *, at_once: bool = False) -> None:
@@ -92,14 +94,15 @@ class Inbox:
                 first = min(first or waiting[0], waiting[0], key=lambda sent: sent.lsn)
         return first
 
-    def decision(self, key: str, heard: int, until: float) -> Message | None:
-        """The last decision about the call of this idempotency key, behind message ``heard``.
-
-        One that was made later than ``until`` does not count, whoever was awake then.
-        """
-        made = self._decisions.get(key, ())
-        counts = [one for one in made if one.lsn > heard and one.time_ns / 1e9 <= until]
-        return counts[-1] if counts else None
+    def decision(self, key: str, asking: Asking, packed: Packed) -> Message | None:
+        """The last decision about the call of this idempotency key, and of these arguments."""
+        counts: list[Message] = []
+        for made in self._decisions.get(key, ()):
+            if made.is_about(packed):
+                counts += [made] * asking.counts(made)
+            else:
+                self._refused(made, OTHER_ARGUMENTS)
+        return last_of(counts)
 
     def spent(self, key: str) -> None:
         """The call of this key begins: what is decided from now on comes too late."""
@@ -158,13 +161,7 @@ class Inbox:
         if sent.run_lsn > last:
             raise lost_log(self._run.run_id, sent.run_lsn, last)
         if refused := self._run.recipient.refuses(sent):
-            _logger.warning(
-                "run %s: inbox: message %d (%s) does not count: %s",
-                self._run.run_id,
-                sent.lsn,
-                sent.kind,
-                refused,
-            )
+            self._refused(sent, refused)
             return
         sent = replace(sent, value=None)  # which may be large, and is read when it is taken
         match sent.kind:
@@ -178,6 +175,13 @@ class Inbox:
                         "run %s: too late, the call has begun: %s", self._run.run_id, sent
                     )
                 self._decisions.setdefault(sent.about, []).append(sent)
+
+    def _refused(self, sent: Message, why: str) -> None:
+        """Say once that it does not count."""
+        if sent.lsn not in self._told:
+            self._told.add(sent.lsn)
+            what = f"message {sent.lsn} ({sent.kind}) does not count: {why}"
+            _logger.warning("run %s: inbox: %s", self._run.run_id, what)
 
     def _fetch(self, lsn: int) -> Record:
         assert self._reader is not None

@@ -6,13 +6,18 @@ files, and has no key, cannot have a message count in another run, or in a fork 
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from eventlog import Packed, Record
 from eventlog._dataclass import dataclass
 from recovery._events import LogRepaired, RecordsLost, RunStarted
 from recovery._rules import version_of
 from recovery._values import unpack, unpack_map
+
+if TYPE_CHECKING:
+    from recovery.approvers import Approvers, Statement
 
 Kind = Literal["signal", "decision", "cancel"]
 SIGNAL: Kind = "signal"
@@ -24,6 +29,10 @@ _REPAIRS = {RecordsLost.kind, LogRepaired.kind}
 # Fields of the envelope. RUN_LSN: up to where the log of the run was known to be durable when the
 # message was sent. A log that ends before that has lost records, or is another one.
 UID, RUN_LSN, KEY = "uid", "run_lsn", "key"
+# What is signed besides, and the signature.
+CONTENT, SIGNATURE = "content", "signature"
+UNSIGNED = "it is not signed, and approvers= asks for that"
+OTHER_ARGUMENTS = "it was signed for other arguments"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +41,7 @@ class Message:
 
     ``about``: the name of a signal, or the idempotency key of the call that was decided about.
     ``uid``: of the run that it is for; "" in messages of older libraries. ``value``: of a signal.
+    ``content`` and ``signature``: see approvers.Statement; empty where it is not signed.
     ``nonsense``: why it cannot be read; then nothing else of it is known.
     """
 
@@ -45,7 +55,37 @@ class Message:
     uid: str = ""
     run_lsn: int = 0
     value: Packed | None = None
+    content: str = ""
+    signature: bytes = b""
     nonsense: str = ""
+
+    @property
+    def statement(self) -> Statement:
+        """What its signature is under."""
+        from recovery.approvers import Statement  # noqa: PLC0415 - only where something is signed
+
+        answer = ("denied", "approved")[self.approved] if self.kind == DECISION else ""
+        return Statement(
+            self.uid, self.kind, self.about, answer, self.who, self.why, self.time_ns, self.content
+        )
+
+    def signed_after(self, records: Iterable[Record]) -> Message:
+        """The same, at a time after those at which what is recorded of it was signed."""
+        others = map(Message.of, filter(is_message, records))
+        times = [one.time_ns for one in others if one.signature and one.about == self.about]
+        return replace(self, time_ns=max([self.time_ns, *(time_ns + 1 for time_ns in times)]))
+
+    def is_after(self, heard: tuple[int, int]) -> bool:
+        """Whether a decision was made after this one (its LSN, and when it was made).
+
+        What is signed goes by when it was signed: else a yes could be sent again after a no.
+        """
+        lsn, time_ns = heard
+        return self.lsn > lsn and (not self.signature or self.time_ns > time_ns)
+
+    def is_about(self, packed: Packed) -> bool:
+        """Whether a decision is about a call with these arguments, as far as it says."""
+        return not self.content or self.content == _content_of(packed)
 
     @classmethod
     def of(cls, record: Record) -> Message:
@@ -60,27 +100,54 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """The run to which messages are sent. ``takes_unbound``: those count, too, that name no run."""
+    """The run to which messages are sent. ``takes_unbound``: those count, too, that name no run.
+    ``approvers``: by whom messages have to be signed."""
 
     uid: str
     takes_unbound: bool = False
+    approvers: Approvers | None = None
 
     @classmethod
-    def of(cls, started: RunStarted | None) -> Recipient:
+    def of(cls, started: RunStarted | None, approvers: Approvers | None) -> Recipient:
         """The run that began with this record. Only a run of an older library can have been sent
         messages that name no run; none of them was meant for a fork."""
         if started is None:
             return cls("")
-        return cls(started.uid, version_of(started.rules) < 2 and not started.forked_from)
+        unbound = version_of(started.rules) < 2 and not started.forked_from
+        return cls(started.uid, unbound, approvers)
 
     def refuses(self, message: Message) -> str:
         """Why a message does not count here; "" if it does."""
         if message.nonsense:
             return message.nonsense
         if not message.uid:
-            unbound = "it names no run, as messages of older libraries do: send it again"
-            return "" if self.takes_unbound else unbound
-        return "" if message.uid == self.uid else "it was sent to another run"
+            if not self.takes_unbound:
+                return "it names no run, as messages of older libraries do: send it again"
+        elif message.uid != self.uid:
+            return "it was sent to another run"
+        return self._unsigned(message)
+
+    def _unsigned(self, message: Message) -> str:
+        approvers = self.approvers
+        if approvers is None or not approvers.needed_for(message.kind):
+            return ""
+        if not message.signature:
+            return UNSIGNED
+        if message.kind == DECISION and not message.content:
+            return "it was signed without the arguments of the call"
+        if message.value is not None and message.content != _content_of(message.value):
+            return "it was signed with another value"
+        if approvers.accepts(message.statement, message.signature):
+            return ""
+        return f"approvers= knows of no such signature of {message.who!r}"
+
+
+def last_of(decisions: Sequence[Message]) -> Message | None:
+    """The last word about a call. Of those that are signed the one that was signed last, for they
+    can be copied; of others the one that was sent last, for clocks differ."""
+    return max(
+        decisions, key=lambda one: ((one.signature and one.time_ns) or 0, one.lsn), default=None
+    )
 
 
 def is_message(record: Record) -> bool:
@@ -107,6 +174,8 @@ def _fields(kind: str, body: dict[str, Packed]) -> dict[str, Any]:
         "why": read("why", str, ""),
         "uid": read(UID, str, ""),
         "run_lsn": read(RUN_LSN, int, 0),
+        "content": read(CONTENT, str, ""),
+        "signature": read(SIGNATURE, bytes, b""),
     }
     match kind:
         case "signal":
@@ -127,4 +196,13 @@ def is_same_message(record: Record, sent: tuple[str, dict[str, Packed]], key: st
     if known != key or body.get(UID) != sent[1].get(UID):
         return None
     body.pop(RUN_LSN, None)
-    return (record.kind, body) == sent
+    first, again = (
+        {name: part for name, part in one.items() if name != SIGNATURE} for one in (body, sent[1])
+    )
+    return (record.kind, first) == (sent[0], again)
+
+
+def _content_of(packed: bytes) -> str:
+    from recovery.approvers import content_of  # noqa: PLC0415 - only where something is signed
+
+    return content_of(packed)

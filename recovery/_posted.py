@@ -6,17 +6,31 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from eventlog import Damage, EncryptedLogError, LogReader, Packed
 from eventlog._dataclass import dataclass
 from recovery._errors import UnreadableValueError
-from recovery._existing import Store, backend_of, reader_of
+from recovery._existing import Store, approvers_of, backend_of, reader_of
 from recovery._inbox_check import inbox_damage, lost_inbox
-from recovery._message import CANCEL, DECISION, SIGNAL, Message, Recipient, is_message
+from recovery._message import (
+    CANCEL,
+    DECISION,
+    OTHER_ARGUMENTS,
+    SIGNAL,
+    UNSIGNED,
+    Message,
+    Recipient,
+    is_message,
+    last_of,
+)
+from recovery._recorded import RecordedCall
 from recovery._signals import Signals
 from recovery._skimmed import Skimmed, skim_run
 from recovery._values import unpack
+
+if TYPE_CHECKING:
+    from recovery.approvers import Approvers
 
 OpenInbox = Callable[[str], LogReader | None]  # of the run of this id
 
@@ -47,10 +61,12 @@ def posted(store: Store, run_id: str) -> list[PendingMessage]:
     Takes no lock and needs no types. RecoveryError when there is no such run.
     """
     with reader_of(store, run_id) as reader:
-        return unread(backend_of(store).inbox, skim_run(reader, run_id))
+        return unread(backend_of(store).inbox, skim_run(reader, run_id), approvers_of(store))
 
 
-def unread(open_inbox: OpenInbox, run: Skimmed) -> list[PendingMessage]:
+def unread(
+    open_inbox: OpenInbox, run: Skimmed, approvers: Approvers | None = None
+) -> list[PendingMessage]:
     """The same of a run that was read before."""
     if run.ended is not None:
         return []
@@ -59,7 +75,7 @@ def unread(open_inbox: OpenInbox, run: Skimmed) -> list[PendingMessage]:
         damage = inbox_damage(inbox, _taken(run), run.uid)
         if damage:
             raise lost_inbox(run.run_id, damage)
-        return [] if inbox is None else _untaken(inbox, run)
+        return [] if inbox is None else _untaken(inbox, run, Recipient.of(run.started, approvers))
     finally:
         if inbox is not None:
             inbox.close()
@@ -74,20 +90,21 @@ def is_inbox_lost(open_inbox: OpenInbox, run: Skimmed) -> bool:
     return False
 
 
-def _untaken(inbox: LogReader, run: Skimmed) -> list[PendingMessage]:
+def _untaken(inbox: LogReader, run: Skimmed, recipient: Recipient) -> list[PendingMessage]:
     signals = _taken(run)
     asking = {one.intent.idempotency_key(run.uid): one for one in run.replay.undecided()}
     waits = [awaited(one.intent.args) for one in run.open_calls() if one.intent.tool == "wait_for"]
     found: list[PendingMessage] = []
-    decided: dict[str, int] = {}  # where in `found` the last decision about a call is
+    # The last decision about a call, and where in `found` it is.
+    decided: dict[str, tuple[Message, int]] = {}
     lost: list[Damage] = []
-    recipient = Recipient.of(run.started)
     for record in filter(is_message, inbox.records(on_damage=lost.append)):
         message, sent = Message.of(record), record.time_ns / 1e9
         kind: Any = message.kind
         if kind == DECISION:
             kind = "approved" if message.approved else "denied"
         call = asking.get(message.about)
+        refused = recipient.refuses(message) or _refused_by(call, message)
         made = PendingMessage(
             message.lsn,
             sent,
@@ -97,24 +114,32 @@ def _untaken(inbox: LogReader, run: Skimmed) -> list[PendingMessage]:
             message.who,
             message.why,
             message.value,
-            recipient.refuses(message),
+            refused,
         )
-        if made.refused:
-            about = made.about if call is None else str(call.lsn)
-            found.append(replace(made, about=about, wanted=False))
+        if call is not None:
+            made = replace(made, about=str(call.lsn), wanted=sent <= call.asks_until)
+        if refused:
+            found.append(replace(made, wanted=False))
         elif kind == SIGNAL and message.lsn > signals.taken(run.uid, message.about):
             wanted = any(message.about in names and sent <= until for names, until in waits)
             found.append(replace(made, wanted=wanted))
         elif kind == CANCEL:
             found.append(made)
-        elif call is not None and message.lsn > call.heard:
-            made = replace(made, about=str(call.lsn), wanted=sent <= call.asks_until)
-            if (at := decided.get(made.about)) is not None:
-                found[at] = made  # the last one counts
-            else:
-                decided[made.about] = len(found)
-                found.append(made)
+        elif call is not None and message.is_after(call.heard):
+            before, at = decided.get(made.about, (message, len(found)))
+            if last_of((before, message)) is message:
+                found[at : at + 1] = [made]
+                decided[made.about] = message, at
     return found
+
+
+def _refused_by(call: RecordedCall | None, message: Message) -> str:
+    """Why a decision does not count for the call that it names, by what the call's record says."""
+    if call is None or message.kind != DECISION:
+        return ""
+    if call.intent.signed and not message.signature:
+        return UNSIGNED
+    return "" if message.is_about(call.intent.args) else OTHER_ARGUMENTS
 
 
 def _taken(run: Skimmed) -> Signals:

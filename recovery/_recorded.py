@@ -60,7 +60,8 @@ class RecordedCall:
     last_lsn: int = 0
     last_ns: int = 0
     decided: CallDecided | None = None
-    heard: int = 0  # the LSN, in the inbox, of the last decision that counted
+    # The last decision that counted: its LSN in the inbox, and when it was made (ns since 1970).
+    heard: tuple[int, int] = (0, 0)
     # Whether records are lost behind the last one about it, so that it may have gone on.
     unsure: bool = False
     # Whether it was made in an attempt, at a call around it, that is over: see _earlier.

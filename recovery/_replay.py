@@ -144,7 +144,7 @@ class Replay:
                 self._add_decision(event)
             case DivergenceAccepted(inbox=True):
                 for call in self._by_lsn.values():  # messages are numbered anew
-                    call.heard = 0
+                    call.heard = 0, 0
             case ValueRecorded():
                 drawn = event.scope, event.name, event.occurrence
                 self._values[drawn] = lsn, event
@@ -202,7 +202,7 @@ class Replay:
         asking = self._by_lsn.get(event.call)
         if asking is not None:
             asking.decided, asking.unsure = event, False
-            asking.heard = max(asking.heard, event.inbox)
+            asking.heard = max(asking.heard, (event.inbox, event.sent or 0))
 
     def _add_change(self, lsn: int, event: MessagesChanged) -> None:
         if self.losses is not None and self.losses.refers_to_lost(event):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from eventlog import Damage, EncryptedLogError, LogError, LogOwner, LogReader, Packed
 from eventlog._dataclass import dataclass
@@ -21,7 +21,7 @@ from recovery._events import (
     RunStarted,
     RunUndone,
 )
-from recovery._existing import Store, backend_of, reader_of
+from recovery._existing import Store, approvers_of, backend_of, reader_of
 from recovery._family import ParentRun
 from recovery._history import Ended, Entry
 from recovery._keys import step_of
@@ -35,6 +35,9 @@ from recovery._run_event import Teller
 from recovery._skimmed import Skimmed, skim_run
 from recovery._text import shown_time
 from recovery._values import unpack
+
+if TYPE_CHECKING:
+    from recovery.approvers import Approvers
 
 State = Literal[
     "running", "interrupted", "in doubt", "waiting", "parked",
@@ -164,7 +167,7 @@ def status(store: Store, run_id: str) -> RunStatus:
     RecoveryError when there is no such run.
     """
     with reader_of(store, run_id) as reader:
-        return status_of(reader, run_id, backend_of(store).inbox)
+        return status_of(reader, run_id, backend_of(store).inbox, approvers_of(store))
 
 
 def runs(store: Store) -> Iterator[RunStatus]:
@@ -175,12 +178,15 @@ def runs(store: Store) -> Iterator[RunStatus]:
             reader = backend.read(run_id)
             if reader is not None:  # else just being made, or no run at all
                 with reader:
-                    yield status_of(reader, run_id, backend.inbox)
+                    yield status_of(reader, run_id, backend.inbox, approvers_of(store))
         except (LogError, OSError, RecoveryError) as exc:
             yield RunStatus(run_id, "unreadable", str(exc))
 
 
-def status_of(reader: LogReader, run_id: str, inbox: OpenInbox | None = None) -> RunStatus:
+def status_of(
+    reader: LogReader, run_id: str, inbox: OpenInbox | None = None,
+    approvers: Approvers | None = None,
+) -> RunStatus:  # fmt: skip
     """The same of an open log; ``inbox`` opens that of a run, for what others have sent."""
     tail, owner = reader.tail(), reader.owner()
     known: dict[str, Any] = {
@@ -197,7 +203,7 @@ def status_of(reader: LogReader, run_id: str, inbox: OpenInbox | None = None) ->
     calls = tuple(read.open_calls(run_id, alive))
     state, why = _state(read, calls, alive)
     parked = read.parked
-    unread, inbox_damage = _unread(inbox, read.run) if inbox is not None else ((), "")
+    unread, inbox_damage = _unread(inbox, read.run, approvers) if inbox is not None else ((), "")
     return RunStatus(
         run_id, state, why, read.tally.progress(), read.recoveries, calls,
         started=read.started_ns / 1e9, last=read.last_ns / 1e9,
@@ -276,11 +282,13 @@ class _Read:
         )  # fmt: skip
 
 
-def _unread(inbox: OpenInbox, run: Skimmed) -> tuple[tuple[PendingMessage, ...], str]:
+def _unread(
+    inbox: OpenInbox, run: Skimmed, approvers: Approvers | None
+) -> tuple[tuple[PendingMessage, ...], str]:
     if run.started is None:
         return (), ""
     try:
-        return tuple(unread(inbox, run)), ""
+        return tuple(unread(inbox, run, approvers)), ""
     except (LogError, RecoveryError, ValueError) as exc:
         return (), str(exc)
 

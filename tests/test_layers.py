@@ -31,6 +31,7 @@ EXTRAS = {
     "logdump._browse_app": {"textual"},
     "recovery.testing._proxy": {"h11"},
     "eventlog._xaes": {"cryptography"},
+    "recovery.approvers": {"cryptography"},
 }
 TESTING = {"pytest", "hypothesis"}  # what the public `testing` modules may use besides
 TESTERS = ("recovery.testing", "eventlog.testing", "recovery.cli")

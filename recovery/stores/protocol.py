@@ -50,10 +50,14 @@ class RunStore(Protocol):
     def run_ids(self) -> list[str]:
         """All runs, in order of their ids."""
 
-    def post(self, run_id: str, kind: str, body: Mapping[str, Any], key: str = "") -> int:
+    def post(
+        self, run_id: str, kind: str, body: Mapping[str, Any], key: str = "",
+        time_ns: int | None = None,
+    ) -> int:  # fmt: skip
         """Put a message into the inbox of a run that is there, whoever has the run; its number.
 
         ``body`` has the ``uid`` of the run that it is for: in no other run does it count.
+        ``time_ns``: when it was sent (since 1970), for a message that is signed; else it is now.
         Durable when this returns. What was posted under the same ``key`` is not posted again:
         ValueError when it is another message. Raises LogLockedError when others keep the inbox.
         """
@@ -140,7 +144,10 @@ class LogStore:
         """See RunStore.run_ids."""
         return [name for name in self._files.list_directories(self.root) if RUN_ID.fullmatch(name)]
 
-    def post(self, run_id: str, kind: str, body: Mapping[str, Any], key: str = "") -> int:
+    def post(
+        self, run_id: str, kind: str, body: Mapping[str, Any], key: str = "",
+        time_ns: int | None = None,
+    ) -> int:  # fmt: skip
         """See RunStore.post."""
         parts = {
             name: value if type(value) is Packed else pack(value, name)
@@ -159,7 +166,7 @@ class LogStore:
                 return lsn
             packed = pack_map({**parts, RUN_LSN: pack(run_lsn, RUN_LSN)})
             try:
-                lsn = log.append(kind, packed, time_ns=self._now_ns())
+                lsn = log.append(kind, packed, time_ns=time_ns or self._now_ns())
             except RefusedValueError as exc:  # too large
                 raise RefusedValueError(kind, exc.reason) from None
             log.commit()

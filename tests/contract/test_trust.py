@@ -5,27 +5,44 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from eventlog import EventLog, LogError
 from eventlog.encryption import Encryption
 from recovery import (
+    Call,
     CheckpointStore,
+    ChildParkedError,
     RecoverableAgent,
     RecoveryError,
+    RunCancelledError,
+    RunFailedError,
     WaitingError,
     approve,
     cancel,
+    children,
+    deny,
     fork,
     pending,
     signal,
     status,
     tool,
 )
+from recovery._values import pack
+from recovery.approvers import Approvers, Statement, content_of, signing_key
 from recovery.stores.file import FileStore
 from tests.cli.harness import call
 
@@ -277,3 +294,264 @@ def test_a_child_in_a_store_like_its_parents_is_encrypted(tmp_path: Path) -> Non
     assert child_of(tmp_path, kept(tmp_path)) == "the secret is kept"
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert len({*tmp_path.iterdir()}) == 2 and not any(b"the secret" in one for one in written)
+
+
+# -- who may say yes
+
+ANN = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
+BOB = Ed25519PrivateKey.from_private_bytes(b"b" * 32)
+MALLORY = Ed25519PrivateKey.from_private_bytes(b"m" * 32)
+
+
+def public(key: Ed25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+
+
+def ssh(key: Ed25519PrivateKey) -> str:
+    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def pem(key: Ed25519PrivateKey) -> str:
+    form = PublicFormat.SubjectPublicKeyInfo
+    return key.public_key().public_bytes(Encoding.PEM, form).decode()
+
+
+PEOPLE: dict[str, str | bytes] = {"ann": public(ANN), "bob": ssh(BOB)}
+
+
+def guarded(root: Path) -> CheckpointStore:
+    return CheckpointStore(root, approvers=PEOPLE)
+
+
+def sent_again(store: CheckpointStore, **changes: Any) -> None:
+    """The newest message once more, by somebody who has its bytes and no key."""
+    inbox = store.backend.inbox(RUN)
+    assert inbox is not None
+    with inbox:
+        record = list(inbox.records())[-1]
+    body = {**record.body, **changes}
+    time_ns = body.pop("time_ns", record.time_ns)
+    store.backend.post(RUN, record.kind, body, str(body.pop("key")), time_ns)
+
+
+SAID = {"approved": True, "who": "ann", "why": "as agreed"}
+
+
+def forged(store: CheckpointStore, call: Call, **changes: Any) -> None:
+    """A decision whose signature is by another key, or under something else than it says."""
+    key = changes.pop("key", ANN)
+    said = Statement(
+        uid=status(store, RUN).uid,
+        kind="decision",
+        about=call.idempotency_key,
+        answer="approved",
+        who="ann",
+        why="as agreed",
+        time_ns=time.time_ns(),
+        content=content_of(pack([list(call.args), call.kwargs], "")),
+    )
+    body = SAID | {"uid": said.uid, "of": said.about, "content": said.content}
+    body["signature"] = key.sign(replace(said, **changes).to_bytes())
+    store.backend.post(RUN, "decision", body, "", said.time_ns)
+
+
+def by_the_shell(store: CheckpointStore, call: Call) -> None:
+    """What a tool with a shell does: an approval as somebody else, past the check of the sender."""
+    body = SAID | {"uid": status(store, RUN).uid, "of": call.idempotency_key}
+    store.backend.post(RUN, "decision", body)
+
+
+FORGERIES: dict[str, Callable[[CheckpointStore, Call], None]] = {
+    "unsigned": by_the_shell,
+    "by a stranger": lambda store, call: forged(store, call, key=MALLORY),
+    "by another of them": lambda store, call: forged(store, call, key=BOB),
+    "as somebody else": lambda store, call: forged(store, call, who="bob"),
+    "of another run": lambda store, call: forged(store, call, uid="0" * 32),
+    "of another call": lambda store, call: forged(store, call, about="0" * 32),
+    "of a no": lambda store, call: forged(store, call, answer="denied"),
+    "of another reason": lambda store, call: forged(store, call, why="no"),
+    "of another time": lambda store, call: forged(store, call, time_ns=1),
+    "of other arguments": lambda store, call: forged(store, call, content="0" * 64),
+}
+
+
+@pytest.mark.parametrize("how", FORGERIES)
+def test_a_yes_counts_with_a_valid_signature_alone(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = guarded(tmp_path)
+    parked(store)
+    (asked,) = pending(store, RUN)
+    FORGERIES[how](store, asked)
+    (told,) = status(store, RUN).unread
+    assert told.refused and not told.wanted
+    parked(store)
+    assert paid == [] and "does not count" in caplog.text
+    approve(store, RUN, asked, who="ann", why="as agreed", sign=ANN.sign)
+    parked(store)
+    assert paid == [900]
+
+
+def test_a_signed_yes_for_other_arguments_pays_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Signed in good faith, of what a forged record showed."""
+    store = guarded(tmp_path)
+    parked(store)
+    (asked,) = pending(store, RUN)
+    content = content_of(pack([[1], {}], ""))
+    said = Statement(
+        status(store, RUN).uid,
+        "decision",
+        asked.idempotency_key,
+        "approved",
+        "ann",
+        "as agreed",
+        time.time_ns(),
+        content,
+    )
+    body = SAID | {"uid": said.uid, "of": said.about, "content": content}
+    body["signature"] = ANN.sign(said.to_bytes())
+    store.backend.post(RUN, "decision", body, "", said.time_ns)
+    assert status(store, RUN).unread[0].refused == "it was signed for other arguments"
+    parked(store)
+    assert paid == [] and "it was signed for other arguments" in caplog.text
+
+
+def test_a_signed_yes_that_is_sent_again_after_a_no_is_no_new_yes(tmp_path: Path) -> None:
+    store = guarded(tmp_path)
+    parked(store)
+    (asked,) = pending(store, RUN)
+    approve(store, RUN, asked, who="ann", sign=ANN.sign)
+    inbox = tmp_path / RUN / "inbox"
+    shutil.copytree(inbox, tmp_path / "kept")
+    deny(store, RUN, asked, who="bob", why="no", sign=BOB.sign)
+    with EventLog.open(tmp_path / "kept") as kept:
+        (yes,) = kept.records()
+    store.backend.post(RUN, "decision", yes.body, "again", yes.time_ns)
+    with pytest.raises(RunFailedError, match="denied by bob"):
+        go(store)
+    assert paid == []
+
+
+def test_a_clock_that_is_behind_takes_no_weight_from_a_no(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = guarded(tmp_path)
+    parked(store)
+    (asked,) = pending(store, RUN)
+    approve(store, RUN, asked, who="ann", sign=ANN.sign)
+    now = time.time_ns()
+    with monkeypatch.context() as behind:
+        behind.setattr(time, "time_ns", lambda: now - 3600 * 10**9)
+        deny(store, RUN, asked, who="bob", sign=BOB.sign)
+    with pytest.raises(RunFailedError, match="denied by bob"):
+        go(store)
+
+
+def test_who_sends_is_told_what_would_not_count(tmp_path: Path) -> None:
+    store = guarded(tmp_path)
+    parked(store)
+    (asked,) = pending(store, RUN)
+    with pytest.raises(RecoveryError, match=r"counts only when it is signed.*--sign KEYFILE"):
+        approve(CheckpointStore(tmp_path), RUN, asked, who="ann")  # which knows of no approvers
+    with pytest.raises(RecoveryError, match="no such signature of 'ann'"):
+        approve(store, RUN, asked, who="ann", sign=MALLORY.sign)
+    assert status(store, RUN).unread == ()
+    approve(CheckpointStore(tmp_path), RUN, asked.idempotency_key, who="ann", sign=ANN.sign)
+    parked(store)
+    assert paid == [900]
+
+
+@pytest.mark.parametrize("also", [(), ("signal", "cancel")])
+def test_what_else_has_to_be_signed_is_for_the_store_to_say(tmp_path: Path, also: Any) -> None:
+    store = CheckpointStore(tmp_path, approvers=Approvers(PEOPLE, also))
+    parked(store)
+    approve(store, RUN, pending(store, RUN)[0], who="ann", sign=ANN.sign)
+    parked(store)
+    signal(store, RUN, "go", "unsigned", who="ann")
+    if also:
+        signal(store, RUN, "go", "signed", who="ann", key="k", sign=ANN.sign)
+        signal(store, RUN, "go", "signed", who="ann", key="k", sign=ANN.sign)  # again: sent once
+        sent_again(store, value="swapped", key="another")
+    parked(store)
+    refused = [one.refused for one in status(store, RUN).unread]
+    assert [bool(one) for one in refused] == [True, True] * bool(also)
+    with store.backend.claim(RUN):
+        cancel(store, RUN, who="ann")
+    if also:
+        parked(store)
+    else:
+        with pytest.raises(RunCancelledError):
+            go(store)
+
+
+def always(signature: bytes) -> Callable[[bytes], bytes]:
+    return lambda data: signature
+
+
+def test_a_function_may_say_whose_signature_counts(tmp_path: Path) -> None:
+    seen: list[Statement] = []
+
+    def known(statement: Statement, signature: bytes) -> bool:
+        seen.append(statement)
+        if signature == b"trouble":
+            raise OSError("the key service is away")
+        return signature == b"ok" and statement.who == "ann"
+
+    store = CheckpointStore(tmp_path, approvers=known)
+    parked(store)
+    (asked,) = pending(store, RUN)
+    for who, signature in (("eve", b"ok"), ("ann", b"no"), ("ann", b"trouble")):
+        approve(CheckpointStore(tmp_path), RUN, asked, who=who, sign=always(signature))
+    parked(store)
+    assert paid == []
+    approve(store, RUN, asked, who="ann", sign=always(b"ok"))
+    parked(store)
+    assert paid == [900] and {one.about for one in seen} == {asked.idempotency_key}
+
+
+def test_the_children_of_a_run_ask_the_same_people(tmp_path: Path) -> None:
+    async def parent(run: Any) -> Any:
+        return await run.child(refund, "task", park_after_s=0)
+
+    async def careless(run: Any) -> Any:
+        return await run.child(RecoverableAgent(refund, CheckpointStore(tmp_path)), "task")
+
+    with pytest.raises(ValueError, match="has other approvers="):
+        go(guarded(tmp_path), "other", careless)
+    with pytest.raises(ChildParkedError):
+        go(guarded(tmp_path), RUN, parent)
+    (child,) = children(tmp_path, RUN)
+    (asked,) = pending(tmp_path, child.run_id)
+    with pytest.raises(RecoveryError, match="counts only when it is signed"):
+        approve(tmp_path, child.run_id, asked)
+
+
+@pytest.mark.parametrize(
+    "key", ["ssh-ed25519 AAAA", "", b"short", pem(ANN).replace("MC", "MD"), 7, None]
+)
+def test_what_is_no_key_is_said_at_once(key: Any) -> None:
+    with pytest.raises(ValueError, match="the key of 'ann' is no public Ed25519 key"):
+        CheckpointStore(approvers={"ann": key})
+
+
+def test_keys_come_in_files_as_people_have_them(tmp_path: Path) -> None:
+    for i, (form, shape) in enumerate(
+        [(Encoding.PEM, PrivateFormat.PKCS8), (Encoding.PEM, PrivateFormat.OpenSSH)]
+    ):
+        path = tmp_path / str(i)
+        path.write_bytes(ANN.private_bytes(form, shape, NoEncryption()))
+        path.chmod(0o644)
+        with pytest.raises(ValueError, match="others may read this private key"):
+            signing_key(path)
+        path.chmod(0o600)
+        said = Statement("u", "cancel", "", "", "ann", "", 1, "")
+        signature = signing_key(path)(said.to_bytes())
+        forms: list[str | bytes] = [public(ANN), ssh(ANN), pem(ANN)]
+        for known in forms:
+            assert Approvers({"ann": known}).accepts(said, signature)
+        assert not Approvers({"ann": public(BOB)}).accepts(said, signature)
+    path.write_text("nothing of the kind")
+    with pytest.raises(ValueError, match="no private key"):
+        signing_key(path)

@@ -1,0 +1,175 @@
+"""Who may decide about runs: signatures under what others send to them.
+
+    store = CheckpointStore("runs", approvers={"ann": "ssh-ed25519 AAAA..."})
+    approve(store, "run", call, who="ann", sign=signing_key("ann.pem"))
+
+Ed25519 needs the extra: ``pip install 'agent-eventlog[encryption]'``. See docs/approvals.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from eventlog._dataclass import dataclass
+
+__all__ = ["Approvers", "Sign", "Statement", "signing_key"]
+
+_logger = logging.getLogger("recovery")
+
+Sign = Callable[[bytes], bytes]  # the signature of what is given
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What is signed: that ``who`` says ``answer`` about ``about``, in the run of this ``uid``.
+
+    ``kind``: "decision" (``about`` is the idempotency key of the call, ``answer`` "approved" or
+    "denied"), "signal" (``about`` is its name) or "cancel". ``time_ns``: when, since 1970.
+    ``content``: the SHA-256, in hexadecimal digits, of the call's packed arguments, or of the
+    signal's packed value; "" for a cancel.
+    """
+
+    uid: str
+    kind: str
+    about: str
+    answer: str
+    who: str
+    why: str
+    time_ns: int
+    content: str
+
+    def to_bytes(self) -> bytes:
+        """The bytes that are signed: JSON, keys in order, ASCII, behind a line that says what it
+        is."""
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return f"agent-eventlog statement 1\n{text}".encode("ascii")
+
+
+Verify = Callable[[Statement, bytes], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Approvers:
+    """Whose signature counts in a store.
+
+    ``keys``: the public Ed25519 key of each ``who``: a line of OpenSSH ("ssh-ed25519 AAAA..."), PEM
+    text, or its 32 bytes. Or a function that says whether a signature under a Statement is valid;
+    where it raises, it is not. ``also``: what needs a signature besides decisions: "signal",
+    "cancel".
+    """
+
+    keys: Mapping[str, str | bytes] | Verify
+    also: tuple[Literal["signal", "cancel"], ...] = ()
+
+    def __post_init__(self) -> None:
+        also: object = self.also
+        if not isinstance(also, tuple) or not {*also} <= {"signal", "cancel"}:
+            raise ValueError(f'also= is a tuple of "signal" and "cancel", not {also!r}')
+        if callable(self.keys):
+            return
+        keys: object = self.keys
+        if not isinstance(keys, Mapping) or not keys:
+            raise TypeError(
+                "approvers= is a dict of names and public keys, or a function of a "
+                f"Statement and a signature, not {self.keys!r:.80}"
+            )
+        for who, key in self.keys.items():
+            _public(who, key)
+
+    @classmethod
+    def of(cls, given: Any) -> Approvers | None:
+        """As ``approvers=`` takes them."""
+        return given if given is None or isinstance(given, cls) else cls(given)
+
+    def needed_for(self, kind: str) -> bool:
+        """Whether messages of this kind count only with a signature."""
+        return kind == "decision" or kind in self.also
+
+    def accepts(self, statement: Statement, signature: bytes) -> bool:
+        """Whether the signature is one of ``statement.who`` under exactly this."""
+        if callable(self.keys):
+            try:
+                return self.keys(statement, signature) is True
+            except Exception:
+                _logger.exception("approvers= raised, so this does not count: %s", statement)
+                return False
+        key = self.keys.get(statement.who)
+        if key is None:
+            return False
+        from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - needs the extra
+
+        try:
+            _public(statement.who, key).verify(signature, statement.to_bytes())
+        except InvalidSignature:
+            return False
+        return True
+
+
+def content_of(packed: bytes) -> str:
+    """See Statement.content."""
+    return sha256(packed).hexdigest()
+
+
+def signing_key(path: str | os.PathLike[str], password: bytes | None = None) -> Sign:
+    """What signs with the private Ed25519 key in a file: PEM, as of ``openssl genpkey -algorithm
+    ed25519``, or OpenSSH, as of ``ssh-keygen -t ed25519``.
+
+    Raises OSError; ValueError when there is none, when it needs the ``password``, or when others
+    may read the file; ImportError without the extra.
+    """
+    from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - the extra
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415 - the extra
+        Ed25519PrivateKey,
+    )
+
+    with Path(path).open("rb") as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
+            raise ValueError(f"{path}: others may read this private key. chmod 600 it")
+        text = file.read()
+    openssh = b"OPENSSH PRIVATE KEY" in text
+    load: Any = forms.load_ssh_private_key if openssh else forms.load_pem_private_key
+    try:
+        key = load(text, password)
+    except TypeError:
+        raise ValueError(f"{path}: this key has a password, or has none") from None
+    except ValueError:
+        raise ValueError(f"{path}: no private key in PEM or OpenSSH form, or another password"
+                         ) from None  # fmt: skip
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ValueError(f"{path}: no Ed25519 key: ssh-keygen -t ed25519 makes one")
+    return key.sign
+
+
+def _public(who: str, key: str | bytes) -> Any:
+    try:
+        from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - extra
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415 - extra
+            Ed25519PublicKey,
+        )
+    except ImportError as exc:
+        raise ImportError(
+            "approvers= with keys needs the package `cryptography`: "
+            "pip install 'agent-eventlog[encryption]'"
+        ) from exc
+    try:
+        if isinstance(key, bytes):
+            return Ed25519PublicKey.from_public_bytes(key)
+        text = key.strip().encode()
+        load = forms.load_ssh_public_key if text.startswith(b"ssh-") else forms.load_pem_public_key
+        found = load(text)
+    except (AttributeError, ValueError):
+        found = None
+    if not isinstance(found, Ed25519PublicKey):
+        raise ValueError(
+            f"approvers=: the key of {who!r} is no public Ed25519 key: a line as of `ssh-keygen -t "
+            "ed25519` (ssh-ed25519 AAAA...), PEM text, or 32 bytes"
+        )
+    return found
