@@ -18,7 +18,7 @@ from eventlog._dataclass import dataclass
 from recovery._core import RunCore
 from recovery._doubt import Begun, Settled, call_of
 from recovery._effects import Attend, Commit, Effect, Nap
-from recovery._errors import ApprovalDeniedError
+from recovery._errors import ApprovalDeniedError, RecoveryError
 from recovery._events import CallDecided, CallIntended
 from recovery._failure import failure
 from recovery._message import Message
@@ -38,6 +38,7 @@ class Asking:
     until: float
     decided: CallDecided | None = None
     heard: tuple[int, int] = (0, 0)
+    signed: bool = False  # whether it says that only what is signed counts
 
     def counts(self, made: Message) -> bool:
         """Whether a decision about the call was made in time, after the one that counted last."""
@@ -52,7 +53,12 @@ class Asking:
         unknown = recorded.intent.lost and recorded.decided is None
         if recorded.intent.asks_until is None or (recorded.begun and not unknown):
             return None
-        return cls(recorded.intent.asks_until, recorded.decided, recorded.heard)
+        return cls(
+            recorded.intent.asks_until,
+            recorded.decided,
+            recorded.heard,
+            recorded.intent.signed is True,
+        )
 
 
 def asks(run: RunCore, spec: ToolSpec, event: CallIntended, given: Arguments) -> Asking | None:
@@ -74,6 +80,14 @@ def approved(
     ``packed``: the arguments with which the call would begin now.
     """
     around = run.here().calls
+    if asking.signed and run.recipient.approvers is None:
+        run.stop(
+            RecoveryError(
+                f"run {run.run_id!r} cannot go on here: a yes to {call} counts only when it is "
+                "signed, and the store of this process has no approvers= to know it by. Nothing "
+                "was executed. Give the store the approvers= that it had."
+            )
+        )
     try:
         yield Commit()  # what somebody is asked about stays what it is
         denied = yield Attend(_decided(run, spec, call, asking, packed))

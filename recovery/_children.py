@@ -208,11 +208,11 @@ class ChildLife(Life):
             self.of.commit()
 
     def _lost(self) -> RecoveryError:
-        parent, lsn = self.of.run_id, self.call.lsn
+        parent, key = self.of.run_id, self.call.idempotency_key
         return RecoveryError(
             f"child run {self.run_id!r} of run {parent!r} was started (LSN {self.started} there) "
             "and its log is gone. Nothing was executed: what it has done is not known. Put the log "
-            f"back; or say what became of it: recovery.resolve(store, {parent!r}, {lsn}, "
+            f"back; or say what became of it: recovery.resolve(store, {parent!r}, {key!r}, "
             "Resolution.outcome(value) | .fail(reason), or .retry() to start it over)."
         )
 

@@ -299,7 +299,7 @@ class InDoubtError(ParkedError):
         lines = "\n".join(f"  {call}" for call in self.calls)
         super().__init__(
             f"run {run_id!r} is parked: the outcome of {len(self.calls)} call(s) is unknown.\n"
-            f"{lines}\nFind out whether it happened, then recovery.resolve(store, {run_id!r}, LSN, "
+            f"{lines}\nFind out whether it happened, then recovery.resolve(store, {run_id!r}, KEY, "
             "Resolution.outcome(value) | Resolution.retry() | Resolution.fail(reason)), and run "
             "again. A tool can do this itself: @tool(reconcile=...) or @tool(after_crash=...)."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from eventlog import EventLog, LogLockedError, Packed
 from recovery._doubt import recorded_call
@@ -24,6 +24,7 @@ from recovery._message import (
     Kind,
     Message,
 )
+from recovery._options import check_names
 from recovery._recorded import RecordedCall
 from recovery._relatives import is_child
 from recovery._skimmed import skim_run, skimmed
@@ -36,32 +37,34 @@ if TYPE_CHECKING:
     from recovery.approvers import Sign
 
 
-def signal(  # noqa: PLR0913 - each by its name
-    store: Store,
-    run_id: str,
-    name: str,
-    value: Any = None,
-    *,
-    who: str = "",
-    key: str = "",
-    sign: Sign | None = None,
+class Sender(TypedDict, total=False):
+    """Who sends a signal, under which key it is sent once, and what signs it."""
+
+    who: str
+    key: str
+    sign: Sign | None
+
+
+def signal(
+    store: Store, run_id: str, name: str, value: Any = None, **sender: Unpack[Sender]
 ) -> None:
     """Send a run signal ``name``, which its next ``wait_for(name)`` returns the value of.
 
     Durable when this returns, whether a process has the run or not, and whether it waits already
     or not: signals of a name are kept in the order sent, and each is taken once. A sender that
-    tries again after a time-out gives both the same ``key``: then it is sent once. ``who`` is kept
-    with it. ``sign``: as for ``approve``. Takes a few flushes of the disk; from async code, call it
-    with ``asyncio.to_thread``.
+    tries again after a time-out gives both the same ``key=``: then it is sent once. ``who=`` is
+    kept with it. ``sign=``: as for ``approve``. Takes a few flushes of the disk; from async code,
+    call it with ``asyncio.to_thread``.
 
     Raises RecoveryError when there is no such run, or it has ended; RefusedValueError for a value
     that cannot be carried; ValueError when another signal was sent under this ``key``;
     LogLockedError when other senders keep the inbox for 10 seconds.
     """
+    check_names("signal", sender, Sender.__annotations__)
     packed = pack(value, "value")
-    body = {"name": check_signal_name(name), "value": packed, "who": who}
+    body = {"name": check_signal_name(name), "value": packed, "who": sender.get("who", "")}
     body[UID] = _uid_of(store, run_id, name)
-    _post(store, run_id, SIGNAL, body, (sign, packed), key)
+    _post(store, run_id, SIGNAL, body, (sender.get("sign"), packed), sender.get("key", ""))
 
 
 def cancel(

@@ -31,8 +31,9 @@ def refuse_result(
     """
     then = _THEN.get(spec.after_crash) or (
         "The call has taken effect and is in doubt: it is not made again unasked. Say what it "
-        f"returned, recovery.resolve(store, {run.run_id!r}, {call.lsn}, Resolution.outcome(value))"
-        f" or `recovery resolve {run.run_id} {call.lsn} --outcome JSON`, and run it again."
+        f"returned, recovery.resolve(store, {run.run_id!r}, {call.idempotency_key!r}, "
+        f"Resolution.outcome(value)) or `recovery resolve {run.run_id} {call.idempotency_key} "
+        "--outcome JSON`, and run it again."
     )
     run.stop(_error(run, (spec.name, call.lsn), refused, value, then))
 

@@ -13,30 +13,32 @@ from recovery._events import (
     RunFailed,
     RunParked,
     encode,
+    skim,
 )
 from recovery._existing import Store, backend_of, claimed
 from recovery._history import Entry
 from recovery._posted import is_inbox_lost
 from recovery._skimmed import Skimmed, skim_run
-from recovery._tool import Resolution
+from recovery._tool import Call, Resolution
 from recovery._values import pack
 
 
 def resolve(
     store: Store,
     run_id: str,
-    call: int,
+    call: Call | int | str,
     resolution: Resolution,
     *,
     who: str = "",
     why: str = "",
 ) -> None:
-    """Record what became of a call in doubt: ``call`` is its LSN, as InDoubtError gives it.
+    """Record what became of a call in doubt: ``call`` is a Call, as InDoubtError gives it, its
+    idempotency key, or its LSN (which another run of that name may have by then).
 
     Also settles the failed call that ended a run (RunFailedError.call), or for which a graph stands
-    still (GraphParkedError.call). The run goes on when it is
-    run again. Durable when this returns; ``who`` and ``why`` are kept in the record. Raises
-    RecoveryError when the call is not in doubt, LogLockedError while a process runs the run.
+    still (GraphParkedError.call). The run goes on when it is run again. Durable when this returns;
+    ``who`` and ``why`` are kept in the record. Raises RecoveryError when the call is not in doubt,
+    LogLockedError while a process runs the run.
     A call that was resolved can be resolved again until it has been executed. One made inside
     another can be resolved whatever became of that, before it or after; a retry of it is made when
     the call around it is.
@@ -46,22 +48,29 @@ def resolve(
             "the resolution is Resolution.outcome(value), Resolution.retry() or "
             f"Resolution.fail(reason), not {resolution!r:.80}"
         )
-    if type(call) is not int:
-        raise TypeError(f"call is the LSN of a call (an int, as errors give it), not {call!r:.80}")
+    if type(call) not in (Call, int, str):
+        raise TypeError(
+            "call is a Call, as errors give it, its idempotency key (text) or its LSN (an int), "
+            f"not {call!r:.80}"
+        )
     if resolution.how == "unknown":
         raise ValueError("Resolution.unknown() settles nothing: the call stays in doubt")
     value = pack(resolution.value, "resolution")
     with claimed(store, run_id) as log:
         history = _checked(log, run_id)
-        intents = {lsn for lsn, _, event in history.entries if isinstance(event, CallIntended)}
+        for_undo = _for_undo(history.entries)
+        keys = history.keys() | _keys_of(log, for_undo, history.uid)
+        which = call.idempotency_key if isinstance(call, Call) else call
+        call = next((lsn for lsn, key in keys.items() if key == which), which)
         in_doubt = {one.lsn for one in history.open_calls()}
-        for_undo = _for_undo(history.entries) - in_doubt
+        for_undo -= in_doubt
         in_doubt |= for_undo
         failed = {failed_call(history.ended)} - {0} | _failed_for_good(history.entries)
-        if call not in in_doubt | failed:
-            state = "has an outcome" if call in intents else "is no open call of this run"
+        if not isinstance(call, int) or call not in in_doubt | failed:
+            state = "has an outcome" if call in keys else "is no open call of this run"
+            named = f"LSN {call}" if isinstance(call, int) else f"call {call!r}"
             raise RecoveryError(
-                f"LSN {call} of run {run_id!r} {state}; in doubt: {sorted(in_doubt) or 'none'}. "
+                f"{named} of run {run_id!r} {state}; in doubt: {sorted(in_doubt) or 'none'}. "
                 "Nothing was written."
             )
         log.append(*encode(CallResolved(call, resolution.how, value, who, why, call in for_undo)))
@@ -136,6 +145,14 @@ def _failed_for_good(entries: list[Entry]) -> set[int]:
             case CallReturned() | CallFailed():
                 calls.discard(event.call)
     return calls
+
+
+def _keys_of(log: EventLog, lsns: set[int], uid: str) -> dict[int, str]:
+    """The idempotency keys of calls, by LSN, wherever in the log they are."""
+    events = ((record.lsn, skim(record)) for record in log.fetch(lsns).values())
+    return {
+        lsn: event.idempotency_key(uid) for lsn, event in events if isinstance(event, CallIntended)
+    }
 
 
 def _for_undo(entries: list[Entry]) -> set[int]:

@@ -11,6 +11,7 @@ from eventlog._dataclass import dataclass
 from recovery._doubt import call_of
 from recovery._errors import DamagedRunError, UnreadableValueError
 from recovery._events import (
+    CallIntended,
     CallResolved,
     CallReturned,
     LogRepaired,
@@ -102,6 +103,14 @@ class Skimmed:
     def open_calls(self) -> list[RecordedCall]:
         """The calls without an outcome that a recovery would come to."""
         return [one for one in self.replay.unclaimed() if not (one.done or one.cancelled)]
+
+    def keys(self) -> dict[int, str]:
+        """The idempotency keys of the calls that are read, by LSN."""
+        return {
+            lsn: event.idempotency_key(self.uid)
+            for lsn, _, event in self.entries
+            if isinstance(event, CallIntended)
+        }
 
     def call(self, made: RecordedCall) -> Call:
         """A recorded call for people; what of its arguments cannot be read here is ``...``."""

@@ -64,6 +64,7 @@ class OpenCall:
     ``then``: what a recovery does with it, in words. ``step``: None for a call made inside another.
     ``since``: when it was first intended, in seconds since 1970. ``size``: bytes of its arguments.
     ``child``: the run that it started, if it did. ``signals``: those that it waits for, by name.
+    ``signed``: whether a yes or no to it counts with a signature alone.
     """
 
     lsn: int
@@ -79,6 +80,7 @@ class OpenCall:
     size: int
     child: str = ""
     signals: tuple[str, ...] = ()
+    signed: bool = False
     packed: Packed | None = field(default=None, repr=False)
 
     @property
@@ -115,6 +117,7 @@ class RunStatus:
     ends, with ``torn`` bytes of a torn tail behind. ``uid`` tells it from other runs of its name.
     ``parent`` is the run that started it as its child, ``forked_from`` the one it was forked from.
     ``failed_call``: the call (LSN) that a failed run ended by, which can be resolved; 0 if none.
+    ``failed_call_key``: its idempotency key; "" if there is none, or the log does not say it.
     ``unread``: what others have sent and the run has not read, in the order sent: a signal that no
     wait is for (perhaps its name is misspelt) stays there. ``inbox_damage``: why that cannot be
     read, or that messages which the run has read are lost.
@@ -143,6 +146,7 @@ class RunStatus:
     parent: ParentRun | None = None
     forked_from: ForkedFrom | None = None
     failed_call: int = 0
+    failed_call_key: str = ""
     unread: tuple[PendingMessage, ...] = ()
     inbox_damage: str = ""
     error: RunError | None = None
@@ -201,6 +205,7 @@ def status_of(
     known["damage"] = tuple(read.damage)
     alive = owner is not None and owner.alive
     calls = tuple(read.open_calls(run_id, alive))
+    failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
     parked = read.parked
     unread, inbox_damage = _unread(inbox, read.run, approvers) if inbox is not None else ((), "")
@@ -212,7 +217,7 @@ def status_of(
         checkpoint=read.checkpoint, checkpoint_step=read.step, replayed=read.replayed,
         packed_task=_packed(read.started.task) if read.started else None,
         uid=read.started.uid if read.started else "", parent=read.parent, forked_from=read.origin,
-        failed_call=read.ended.call if isinstance(read.ended, RunFailed) else 0,
+        failed_call=failed, failed_call_key=read.run.keys().get(failed, ""),
         unread=unread, inbox_damage=inbox_damage,
         error=read.errors.last,
         **known,
@@ -278,7 +283,7 @@ class _Read:
             intent.after_crash, call.attempts, call.time_ns / 1e9,
             intent.idempotency_key(uid), intent.size,
             intent.child, awaited(intent.args)[0] if state == "waits" else (),
-            _packed(intent.args),
+            intent.signed is True, _packed(intent.args),
         )  # fmt: skip
 
 

@@ -118,18 +118,17 @@ def content_of(packed: bytes) -> str:
     return sha256(packed).hexdigest()
 
 
-def signing_key(path: str | os.PathLike[str], password: bytes | None = None) -> Sign:
+def signing_key(
+    path: str | os.PathLike[str], password: bytes | Callable[[], bytes] | None = None
+) -> Sign:
     """What signs with the private Ed25519 key in a file: PEM, as of ``openssl genpkey -algorithm
     ed25519``, or OpenSSH, as of ``ssh-keygen -t ed25519``.
 
-    Raises OSError; ValueError when there is none, when it needs the ``password``, or when others
-    may read the file; ImportError without the extra.
+    ``password``: a function is asked where the key has one. Raises OSError; ValueError when there
+    is no such key, when it needs a password, or when others may read the file; ImportError without
+    the extra.
     """
-    from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - the extra
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415 - the extra
-        Ed25519PrivateKey,
-    )
-
+    forms, private = _primitives()[:2]
     with Path(path).open("rb") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
             raise ValueError(f"{path}: others may read this private key. chmod 600 it")
@@ -137,39 +136,47 @@ def signing_key(path: str | os.PathLike[str], password: bytes | None = None) -> 
     openssh = b"OPENSSH PRIVATE KEY" in text
     load: Any = forms.load_ssh_private_key if openssh else forms.load_pem_private_key
     try:
-        key = load(text, password)
-    except TypeError:
-        raise ValueError(f"{path}: this key has a password, or has none") from None
-    except ValueError:
-        raise ValueError(f"{path}: no private key in PEM or OpenSSH form, or another password"
-                         ) from None  # fmt: skip
-    if not isinstance(key, Ed25519PrivateKey):
+        try:
+            key = load(text, None)
+        except TypeError:  # it has one
+            if password is None:
+                raise ValueError from None
+            key = load(text, password() if callable(password) else password)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{path}: no private key in PEM or OpenSSH form, or another password"
+        ) from None
+    if not isinstance(key, private):
         raise ValueError(f"{path}: no Ed25519 key: ssh-keygen -t ed25519 makes one")
-    return key.sign
+    sign: Sign = key.sign
+    return sign
 
 
 def _public(who: str, key: str | bytes) -> Any:
-    try:
-        from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - extra
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415 - extra
-            Ed25519PublicKey,
-        )
-    except ImportError as exc:
-        raise ImportError(
-            "approvers= with keys needs the package `cryptography`: "
-            "pip install 'agent-eventlog[encryption]'"
-        ) from exc
+    forms, _, public = _primitives()
     try:
         if isinstance(key, bytes):
-            return Ed25519PublicKey.from_public_bytes(key)
+            return public.from_public_bytes(key)
         text = key.strip().encode()
         load = forms.load_ssh_public_key if text.startswith(b"ssh-") else forms.load_pem_public_key
         found = load(text)
     except (AttributeError, ValueError):
         found = None
-    if not isinstance(found, Ed25519PublicKey):
+    if not isinstance(found, public):
         raise ValueError(
             f"approvers=: the key of {who!r} is no public Ed25519 key: a line as of `ssh-keygen -t "
             "ed25519` (ssh-ed25519 AAAA...), PEM text, or 32 bytes"
         )
     return found
+
+
+def _primitives() -> tuple[Any, Any, Any]:
+    try:
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - needs the extra
+        from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415 - as above
+    except ImportError as exc:
+        raise ImportError(
+            "keys of Ed25519 need the package `cryptography`: "
+            "pip install 'agent-eventlog[encryption]'"
+        ) from exc
+    return serialization, ed25519.Ed25519PrivateKey, ed25519.Ed25519PublicKey

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from recovery import CheckpointStore, OpenCall, RecoveryError
+from recovery import CheckpointStore, OpenCall, RecoveryError, RunStatus
 from recovery._events import CallIntended, skim
 from recovery._existing import reader_of
 
+_KEY = re.compile("[0-9a-f]{32}")
 KEY_PART_MIN = 4  # characters of an idempotency key that may stand for it
 
 
-def lsn_of(store: CheckpointStore, run: str, name: str, calls: Sequence[OpenCall]) -> int:
-    """The LSN of the call that ``name`` names; RecoveryError lists what it may be otherwise.
+def meant(
+    store: CheckpointStore, one: RunStatus, name: str, calls: Sequence[OpenCall]
+) -> int | str:
+    """The call that ``name`` names, by its idempotency key; RecoveryError lists what it may be.
 
-    A number is taken as it is, for a call need not be an open one to be settled. All else is looked
-    for among ``calls``.
+    The key means the same call, whatever run has this name when it is decided about. A number is
+    the LSN of any call, for a call need not be an open one to be settled. All else is looked for
+    among ``calls``, and the call by whose failure the run ended.
     """
     tool, sign, number = name.rpartition("#")
     if number.isdecimal() and number.isascii() and len(number) < 20:
         lsn = int(number)
-        made = tool_of(store, run, lsn)
+        made = tool_of(store, one.run_id, lsn)
         if not sign or made == tool:
-            return lsn
+            return next((call.idempotency_key for call in calls if call.lsn == lsn), lsn)
         is_what = f"a call of {made}" if made else "no call"
-        raise _refused(run, f"LSN {lsn} is {is_what}, not of {tool}", calls)
-    found = [call for call in calls if call.call_id == name] or [
-        call for call in calls
-        if len(name) >= KEY_PART_MIN and call.idempotency_key.startswith(name)
-    ]  # fmt: skip
+        raise _refused(one.run_id, f"LSN {lsn} is {is_what}, not of {tool}", calls)
+    found = [call.idempotency_key for call in calls if call.call_id == name]
+    known = dict.fromkeys([*(call.idempotency_key for call in calls), one.failed_call_key])
+    found = found or [key for key in known if len(name) >= KEY_PART_MIN and key.startswith(name)]
     if len(found) == 1:
-        return found[0].lsn
+        return found[0]
+    if not found and _KEY.fullmatch(name):  # of a call that an undo is about, perhaps
+        return name
     what = f"{len(found)} calls are meant by {name!r}" if found else f"no open call is {name!r}"
-    raise _refused(run, what, found or calls)
+    others = [call for call in calls if call.idempotency_key in found]
+    raise _refused(one.run_id, what, others or calls)
 
 
 def tool_of(store: CheckpointStore, run: str, lsn: int) -> str:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from recovery import accept, cancel, status
 from recovery._text import count
 from recovery.cli._show import commands_for
-from recovery.cli._store import KeyFile, RunId, StoreOption, Who, Why, Yes, known, store_of
+from recovery.cli._store import (
+    KeyFile,
+    RunId,
+    SignWith,
+    StoreOption,
+    Who,
+    Why,
+    Yes,
+    known,
+    signer,
+    store_of,
+)
 from recovery.cli._story import children_known
 from recovery.cli._terminal import confirm, ends_politely, say
 from recovery.cli._who import who_or_login
@@ -49,6 +60,7 @@ def command(
     why: Why = "",
     who: Who = None,
     yes: Yes = False,
+    sign: SignWith = None,
     store: StoreOption = None,
     key_file: KeyFile = None,
 ) -> None:
@@ -63,7 +75,7 @@ def command(
         if open_ones:
             say(f"{count(len(open_ones), 'child run')} will end with it")
         confirm(f"End run {run} ({one.state}, step {one.progress.step})?", yes)
-        cancel(runs, run, who=who_or_login(who), why=why)
+        cancel(runs, run, who=who_or_login(who), why=why, sign=signer(sign))
         after = status(runs, run)
         if after.state == "cancelled":
             say(f"run {run}: {one.state} -> cancelled")

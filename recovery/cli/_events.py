@@ -55,7 +55,7 @@ def _called(args: Any, size: int, tool: str, redaction: Redaction) -> str:
     return call_text(args, tool, redaction, WIDTH)
 
 
-def call_text(packed: Packed, tool: str, redaction: Redaction, width: int) -> str:
+def call_text(packed: Packed, tool: str, redaction: Redaction, width: int | None) -> str:
     """What a call was made with, in a line."""
     match redaction.shown(readable(packed), tool):
         case [list(args), dict(kwargs)]:
@@ -63,4 +63,5 @@ def call_text(packed: Packed, tool: str, redaction: Redaction, width: int) -> st
             parts += [f"{printable(name)}={short(arg, width)}" for name, arg in kwargs.items()]
             return f"({', '.join(parts)})"
         case other:
-            return cut(f"({short(other, width)})", width)
+            text = f"({short(other, width)})"
+            return text if width is None else cut(text, width)

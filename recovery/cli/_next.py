@@ -25,7 +25,7 @@ class Commands:
         """A command of ``recovery``."""
         return f"recovery {verb} {quote(run or self.run)}{rest and ' '}{rest}{self._where}"
 
-    def resolve(self, call: int) -> list[str]:
+    def resolve(self, call: int | str) -> list[str]:
         """What can be said of a call in doubt."""
         return [self.of("resolve", f"{call} {how}")
                 for how in ("--outcome JSON", "--retry", "--fail TEXT")]  # fmt: skip
@@ -49,7 +49,7 @@ class Commands:
                 todo = [self.of("undo", "--tools MODULE")]
             case "failed" if one.failed_call:
                 again = self.of("retry", f"--agent {self.agent}")
-                how = [self.of("resolve", f"{one.failed_call} {said}")
+                how = [self.of("resolve", f"{one.failed_call_key or one.failed_call} {said}")
                        for said in ("--outcome JSON", "--fail TEXT")]  # fmt: skip
                 todo = [f"{again}   # once the tool is mended", *how]
             case "failed":
@@ -75,15 +75,18 @@ class Commands:
         if call.child:
             yield self.of("show", run=call.child)
         elif call.state == "in doubt" and call.after_crash == "park":
-            yield from self.resolve(call.lsn)
+            yield from self.resolve(call.idempotency_key)
         else:
             yield from self._answers(call, sent)
 
     def _answers(self, call: OpenCall, sent: Sequence[PendingMessage]) -> Iterator[str]:
         """What a call waits for, and nobody has sent yet: a process that has the run takes it."""
-        if call.state == "asks" and not any(one.about == str(call.lsn) for one in sent):
-            yield self.of("approve", str(call.lsn))
-            yield self.of("deny", f"{call.lsn} --why TEXT")
+        if call.state == "asks" and not any(
+            one.about == str(call.lsn) and not one.refused for one in sent
+        ):
+            sign = " --sign KEYFILE" * call.signed
+            yield self.of("approve", f"{call.idempotency_key}{sign}")
+            yield self.of("deny", f"{call.idempotency_key} --why TEXT{sign}")
         elif call.state == "waits" and call.tool == "wait_for":
             if any(one.kind == "signal" and one.about in call.signals for one in sent):
                 return

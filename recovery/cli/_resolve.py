@@ -9,7 +9,7 @@ import typer
 
 from recovery import CheckpointStore, Resolution, RunStatus, resolve, status
 from recovery._text import cut
-from recovery.cli._calls import lsn_of, tool_of
+from recovery.cli._calls import meant, tool_of
 from recovery.cli._given import VALUE, AsText, value_given
 from recovery.cli._show import commands_for
 from recovery.cli._store import (
@@ -83,9 +83,9 @@ def command(
         how, said = _resolution(outcome, text, retry, fail)
         runs = store_of(run, store, key_file)
         before = known(runs, run)
-        lsn = lsn_of(runs, run, call, before.calls)
-        name, state = _about(runs, before, lsn)
-        resolve(runs, run, lsn, how, who=who_or_login(who), why=why)
+        which = meant(runs, before, call, before.calls)
+        name, state = _about(runs, before, which)
+        resolve(runs, run, which, how, who=who_or_login(who), why=why)
         say(f"{name} of run {run}: {state} -> {said}")
         after = status(runs, run)
         say("next: " + commands_for(runs, run, store).next(after)[0])
@@ -108,10 +108,11 @@ def _resolution(
     return Resolution.outcome(value), f"outcome {cut(json.dumps(value), SHOWN_MAX)}"
 
 
-def _about(store: CheckpointStore, one: RunStatus, lsn: int) -> tuple[str, str]:
+def _about(store: CheckpointStore, one: RunStatus, which: int | str) -> tuple[str, str]:
     """The call's name, and how it stands with it."""
-    found = next((call for call in one.calls if call.lsn == lsn), None)
+    found = next((call for call in one.calls if call.idempotency_key == which), None)
     if found is not None:
         return found.name, found.state
+    lsn = one.failed_call if isinstance(which, str) else which
     state = "failed" if lsn == one.failed_call else "in doubt"
     return f"{tool_of(store, one.run_id, lsn) or 'LSN '}#{lsn}", state

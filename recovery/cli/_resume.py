@@ -148,7 +148,10 @@ def agent_of(name: str, store: str | None, key_file: str | None) -> RecoverableA
             raise their_own(exc, f"{name} raised this") from None
     if isinstance(found, RecoverableAgent):
         if store is not None:
-            found.store = open_store(store, key_file)
+            other = open_store(store, key_file)
+            # Of the agent's own: who may decide is not for the command line to say.
+            other.approvers, other.retention = found.store.approvers, found.store.retention
+            found.store = other
         return found
     if not _takes_a_run(found):
         raise RecoveryError(f"{name} is neither a RecoverableAgent nor a function of a run")
@@ -189,7 +192,9 @@ def _resumed(agent: RecoverableAgent, run: str, takeover: bool, commands: Comman
             todo = [commands.resume()]
         except DivergenceError as exc:
             ended = complain(str(exc).partition("\nThe record is untouched")[0], FOUND)
-            todo = _choices(exc, commands)
+            todo = (
+                commands.next(status(agent.store, run)) if exc.in_doubt else _choices(exc, commands)
+            )
         except (RecoveryError, LogError) as exc:
             ended = complain(_in_doubt(exc) if type(exc) is InDoubtError else str(exc), FOUND)
             todo = commands.next(status(agent.store, run))
@@ -223,8 +228,6 @@ def _store_failed(exc: Exception, store: CheckpointStore) -> typer.Exit | None:
 
 def _choices(exc: DivergenceError, commands: Commands) -> list[str]:
     """What to do about a divergence."""
-    if exc.in_doubt:
-        return [*commands.resolve(exc.in_doubt), commands.resume()]
     return [
         f"{commands.resume()}   # with the code that made the record",
         f"{commands.of('accept', '--why TEXT')}   # the new code's history counts from here on",

@@ -9,7 +9,16 @@ import typer
 from recovery import signal
 from recovery.cli._given import VALUE, AsText, value_given
 from recovery.cli._show import commands_for
-from recovery.cli._store import KeyFile, RunId, StoreOption, Who, known, store_of
+from recovery.cli._store import (
+    KeyFile,
+    RunId,
+    SignWith,
+    StoreOption,
+    Who,
+    known,
+    signer,
+    store_of,
+)
 from recovery.cli._terminal import ends_politely, say
 from recovery.cli._who import who_or_login
 
@@ -47,6 +56,7 @@ def command(
     text: AsText = False,
     key: Key = "",
     who: Who = None,
+    sign: SignWith = None,
     store: StoreOption = None,
     key_file: KeyFile = None,
 ) -> None:
@@ -55,7 +65,7 @@ def command(
         given = value_given(value, "VALUE", as_text=text)
         runs = store_of(run, store, key_file)
         one = known(runs, run)
-        signal(runs, run, name, given, who=who_or_login(who), key=key)
+        signal(runs, run, name, given, who=who_or_login(who), key=key, sign=signer(sign))
         say(f"run {run}: sent {name!r}")
         if one.state != "running":
             say("next: " + commands_for(runs, run, store).resume())

@@ -189,7 +189,9 @@ def arguments(call: OpenCall, redaction: Redaction) -> str:
     """What a call was made with, in a line."""
     if call.packed is None:
         return f"arguments of {call.size} bytes, recorded by digest"
-    return call_text(call.packed, call.tool, redaction, VALUE_MAX)
+    # Whole where somebody is to say yes to it: what is cut away could be all that matters.
+    width = None if call.state == "asks" else VALUE_MAX
+    return call_text(call.packed, call.tool, redaction, width)
 
 
 def grid(found: Iterable[Row]) -> Table:
@@ -219,7 +221,7 @@ def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
             "pid": owner.pid, "host": owner.host, "since": owner.since, "alive": owner.alive,
             "epoch": owner.epoch,
         },
-        "failed_call": one.failed_call,
+        "failed_call": one.failed_call, "failed_call_key": one.failed_call_key,
         "error": None if one.error is None else _error_json(one.error, redaction),
         "parent": one.parent.run_id if one.parent else None,
         "forked_from": one.forked_from.run_id if one.forked_from else None,
@@ -247,7 +249,7 @@ def _call_json(call: OpenCall, redaction: Redaction) -> dict[str, Any]:
         "state": call.state, "then": call.then, "after_crash": call.after_crash,
         "attempt": call.attempt, "since": call.since, "idempotency_key": call.idempotency_key,
         "arguments": shown if shown != HIDDEN else HIDDEN, "size": call.size, "child": call.child,
-        "signals": list(call.signals),
+        "signals": list(call.signals), "signed": call.signed,
     }  # fmt: skip
 
 

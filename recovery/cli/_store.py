@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from difflib import get_close_matches
+from getpass import getpass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any
@@ -67,6 +69,29 @@ Who = Annotated[
 Why = Annotated[str, typer.Option(metavar="TEXT", help="Kept in the record: the reason.")]
 
 
+SignWith = Annotated[
+    str | None,
+    typer.Option(
+        "--sign",
+        metavar="KEYFILE",
+        help="Sign it with this private Ed25519 key (PEM or OpenSSH), for a store with approvers=.",
+        show_default=False,
+    ),
+]
+
+
+def signer(path: str | None) -> Callable[[bytes], bytes] | None:
+    """What signs with the key in a file, whose password is asked for."""
+    if path is None:
+        return None
+    from recovery.approvers import signing_key  # noqa: PLC0415 - only where something is signed
+
+    try:
+        return signing_key(path, lambda: getpass(f"Password of {path}: ").encode())
+    except ImportError as exc:
+        raise ValueError(str(exc)) from None
+
+
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")  # a tool's name that no shell reads otherwise
 
 
@@ -98,8 +123,8 @@ CallName = Annotated[
     str,
     typer.Argument(
         metavar="CALL",
-        help="As tool#LSN or LSN (recovery show has them), by its idempotency key or the beginning "
-        "of it, or by the model's call id.",
+        help="By its idempotency key or the beginning of it (recovery show has them), as tool#LSN "
+        "or LSN, or by the model's call id.",
         autocompletion=_complete_calls,
     ),
 ]

@@ -96,7 +96,7 @@ def command(
             ended = complain(f"nobody knows whether this took effect:\n{lines}\nFind out, say so, "
                              "and undo it again.", FOUND)  # fmt: skip
             commands = commands_for(runs, run, store)
-            hint([line for call in exc.calls for line in commands.resolve(call.lsn)])
+            hint([line for call in exc.calls for line in commands.resolve(call.idempotency_key)])
             raise ended from None
         if as_json:
             return show_json([one | {"result": _readable(one, redaction)} for one in done])

@@ -165,7 +165,12 @@ HOW: dict[str, How] = {
         },
     ),
     "recovery retry": How("--store . {run}", missing=1, writes=True),
-    "recovery approve": How("--store . {run} 38", missing=1, writes=True),
+    "recovery approve": How(
+        "--store . {run} 38 --yes",
+        missing=1,
+        writes=True,
+        variants={"--store . {run} 38": ("waiting",)},
+    ),
     "recovery deny": How(
         "--store . {run} charge#38 --why no --redact charge",
         missing=1,

@@ -35,7 +35,7 @@ from recovery._coded import BY_NAME, BY_TYPE
 from recovery._events import CallResolved, Event, decode
 from recovery._posted import posted
 from recovery._values import unpack
-from recovery.cli._calls import lsn_of
+from recovery.cli._calls import meant
 from recovery.cli._next import Commands
 from recovery.cli._who import who_or_login
 from tests.cli.harness import RUNS, Done, Processes, call, raw
@@ -95,11 +95,12 @@ def test_a_name_that_is_none_is_refused_with_those_there_are(store: Path, name: 
 def test_a_name_that_is_several_is_refused(store: Path) -> None:
     assert "no open call is ''" in recovery(store, "resolve", "parked", "", "--retry").err
     there = CheckpointStore(store)
-    one, *_ = status(there, "parked").calls
+    run = status(there, "parked")
+    one, *_ = run.calls
     two = OpenCall(60, "other", "call_9", 1, "asks", "", "park", 1, 0.0, KEY[:8] + "0" * 24, 0)
     with pytest.raises(RecoveryError, match=r"2 calls are meant(.|\n)*send_mail#58(.|\n)*other#60"):
-        lsn_of(there, "parked", KEY[:8], [one, two])
-    assert lsn_of(there, "parked", KEY[:9], [one, two]) == 58
+        meant(there, run, KEY[:8], [one, two])
+    assert meant(there, run, KEY[:9], [one, two]) == KEY
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_a_run_that_is_held_names_its_owner(store: Path) -> None:
 def test_a_decision_is_shown_and_makes_the_run_due(store: Path) -> None:
     assert "waiting" not in recovery(store, "runs", "--due").out
     assert recovery(store, "deny", "waiting", "38", "--who", "bob", "--why", "no").code == 0
-    assert recovery(store, "approve", "waiting", "charge#38", "--who", "ann").code == 0
+    assert recovery(store, "approve", "waiting", "charge#38", "--who", "ann", "-y").code == 0
     assert "waiting" in recovery(store, "runs", "--due").out
     shown = recovery(store, "show", "waiting").out
     assert "call 38 approved by ann" in shown and "bob" not in shown  # the last one counts
@@ -216,15 +217,17 @@ def test_what_a_live_run_waits_for_is_among_what_to_do_next(store: Path) -> None
     with CheckpointStore(store).claim("waiting"):
         shown = recovery(store, "show", "waiting").out
         assert re.search(r"state +running", shown)
-        assert "recovery approve waiting 38" in shown and "recovery deny waiting 38" in shown
+        key = status(CheckpointStore(store), "waiting").calls[0].idempotency_key
+        assert f"recovery approve waiting {key}" in shown
+        assert f"recovery deny waiting {key}" in shown
         assert "recovery resume" not in shown and "recovery resolve" not in shown
-        assert recovery(store, "approve", "waiting", "38").code == 0
+        assert recovery(store, "approve", "waiting", "38", "--yes").code == 0
         assert "recovery approve" not in recovery(store, "show", "waiting").out  # it is sent
 
 
 @pytest.mark.parametrize(
     "words",
-    ["resolve parked 58 --retry", "approve waiting 38", "signal sleeping answer",
+    ["resolve parked 58 --retry", "approve waiting 38 -y", "signal sleeping answer",
      "accept parked -y", "cancel waiting --yes", "fork finished new --at 4", "show parked",
      "checkpoints finished"],
 )  # fmt: skip
@@ -375,7 +378,8 @@ def test_the_commands_that_are_shown_are_taken(store: Path, run: str) -> None:
         if words[0] not in ("resume", "retry"):  # which want the agent's code
             fresh = store.parent / f"{words[0]}{len(list(store.parent.iterdir()))}"
             shutil.copytree(RUNS, fresh)
-            assert call(tool, *words, cwd=fresh).code == 0, line
+            yes = ["--yes"] * (words[0] == "approve")  # which it asks for at a terminal
+            assert call(tool, *words, *yes, cwd=fresh).code == 0, line
 
 
 def test_names_are_quoted_for_the_shell() -> None:

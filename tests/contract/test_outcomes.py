@@ -149,7 +149,7 @@ def test_what_cannot_be_recorded_is_no_outcome(
         for _ in range(2):
             with pytest.raises(InDoubtError):
                 run(agent(mended=True), store)
-        assert f"recovery resolve run {error.lsn} --outcome JSON" in str(error)
+        assert f"recovery resolve run {call.idempotency_key} --outcome JSON" in str(error)
         resolve(store, RUN, error.lsn, Resolution.outcome("receipt 17"))
         then = "receipt 17"
     assert run(agent(mended=True), store) == then

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import time
@@ -28,6 +29,7 @@ from recovery import (
     ChildParkedError,
     RecoverableAgent,
     RecoveryError,
+    Resolution,
     RunCancelledError,
     RunFailedError,
     WaitingError,
@@ -37,6 +39,7 @@ from recovery import (
     deny,
     fork,
     pending,
+    resolve,
     signal,
     status,
     tool,
@@ -44,7 +47,8 @@ from recovery import (
 from recovery._values import pack
 from recovery.approvers import Approvers, Statement, content_of, signing_key
 from recovery.stores.file import FileStore
-from tests.cli.harness import call
+from tests.cli.harness import Processes, call
+from tests.unit.lives import Died
 
 RUN = "run"
 KEY = bytes(range(32))
@@ -555,3 +559,125 @@ def test_keys_come_in_files_as_people_have_them(tmp_path: Path) -> None:
     path.write_text("nothing of the kind")
     with pytest.raises(ValueError, match="no private key"):
         signing_key(path)
+
+
+def test_a_process_that_knows_no_approvers_begins_no_call_that_asks_for_them(
+    tmp_path: Path,
+) -> None:
+    store = guarded(tmp_path)
+    parked(store)
+    by_the_shell(store, pending(store, RUN)[0])
+    with pytest.raises(RecoveryError, match=r"no approvers= to know it by. Nothing was executed"):
+        go(clear(tmp_path))
+    assert paid == []
+    approve(store, RUN, pending(store, RUN)[0], who="ann", sign=ANN.sign)
+    parked(store)
+    assert paid == [900]
+
+
+# -- what is shown is what is paid
+
+LONG = "x" * 5000 + " and then 999,999 to mallory"
+
+
+@tool(needs_approval=True)
+def order(what: str, cents: int) -> str:
+    paid.append(cents)
+    return what
+
+
+async def orders(run: Any) -> Any:
+    return await run.call(order, LONG, 999_999)
+
+
+def shown_whole(text: str) -> bool:
+    return LONG.replace(" ", "") in "".join(text.split()) and "999999" in text
+
+
+def test_an_approval_is_shown_whole_and_asked_for(tmp_path: Path) -> None:
+    store = clear(tmp_path)
+    parked(store, RUN, orders)
+    (asked,) = pending(store, RUN)
+    shown = call("recovery", "show", RUN, "--store", ".", cwd=tmp_path)
+    words = f"recovery approve {RUN} {asked.idempotency_key} --store ."
+    assert shown_whole(shown.out) and words in shown.out
+    without = call(*words.split(), cwd=tmp_path)  # in a pipe, with nobody to ask
+    assert without.code == 2 and "say --yes" in without.err and shown_whole(without.out)
+    with Processes(tmp_path) as processes:
+        done = processes.on_terminal(*words.split(), keys=b"n\n")
+        assert done.code == 1 and shown_whole(done.shown) and "Approve exactly this" in done.shown
+        assert status(store, RUN).unread == ()
+        assert processes.on_terminal(*words.split(), keys=b"y\n").code == 0
+    assert go(store, RUN, orders) == LONG and paid == [999_999]
+
+
+def test_a_printed_command_never_means_the_call_of_another_run(tmp_path: Path) -> None:
+    """Between showing and typing the run is begun anew, with another call of the same LSN."""
+    store = clear(tmp_path)
+    parked(store)
+    (asked,) = pending(store, RUN)
+    shown = call("recovery", "show", RUN, "--store", ".", "--json", cwd=tmp_path).out
+    commands = [line for line in json.loads(shown)["next"] if "approve" in line or "deny" in line]
+    assert len(commands) == 2 and all(asked.idempotency_key in line for line in commands)
+    shutil.rmtree(tmp_path / RUN)
+    parked(store, RUN, orders)
+    assert pending(store, RUN)[0].lsn == asked.lsn
+    for line in commands:
+        done = call(*line.split(), *["--yes"] * ("approve" in line), cwd=tmp_path)
+        assert done.code == 1 and "does not wait for approval" in done.err
+    assert status(store, RUN).unread == ()
+
+
+def in_doubt(tmp_path: Path, failing: bool) -> CheckpointStore:
+    @tool
+    def charge(cents: int) -> None:
+        raise ConnectionError("away") if failing else Died
+
+    async def charging(run: Any) -> Any:
+        return await run.call(charge, 7)
+
+    store = clear(tmp_path)
+    with pytest.raises((Died, RunFailedError)):
+        go(store, RUN, charging)
+    return store
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_what_resolves_a_call_names_it_by_its_key(tmp_path: Path, failing: bool) -> None:
+    store = in_doubt(tmp_path, failing)
+    found = status(store, RUN)
+    key = found.failed_call_key if failing else found.calls[0].idempotency_key
+    shown = call("recovery", "show", RUN, "--store", ".", "--json", cwd=tmp_path).out
+    (line,) = [line for line in json.loads(shown)["next"] if "--fail" in line]
+    assert f"recovery resolve {RUN} {key} " in line
+    done = call(*line.replace("TEXT", "no").split(), cwd=tmp_path)
+    assert done.code == 0, done.err
+    shutil.rmtree(tmp_path / RUN)
+    in_doubt(tmp_path, failing)
+    done = call(*line.replace("TEXT", "no").split(), cwd=tmp_path)
+    assert done.code == 1 and "is no open call of this run" in done.err
+    with pytest.raises(RecoveryError, match="is no open call of this run"):
+        resolve(store, RUN, key, Resolution.fail("no"))
+
+
+def test_a_yes_is_signed_on_the_command_line(tmp_path: Path) -> None:
+    store = guarded(tmp_path)
+    parked(store)
+    (asked,) = pending(store, RUN)
+    for name, key in (("ann", ANN), ("eve", MALLORY)):
+        form = Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
+        (tmp_path / name).write_bytes(key.private_bytes(*form))
+        (tmp_path / name).chmod(0o600)
+    shown = call("recovery", "show", RUN, "--store", ".", "--json", cwd=tmp_path).out
+    (line,) = [line for line in json.loads(shown)["next"] if "approve" in line]
+    assert line == f"recovery approve {RUN} {asked.idempotency_key} --sign KEYFILE --store ."
+    unsigned = call(*line.replace("--sign KEYFILE", "--yes").split(), cwd=tmp_path)
+    assert unsigned.code == 1 and "--sign KEYFILE" in unsigned.err
+    for name in ("eve", "ann"):  # the command line does not know whom the store knows
+        words = line.replace("KEYFILE", name).split()
+        done = call(*words, "--yes", "--who", "ann", cwd=tmp_path)
+        assert done.code == 0, done.err
+        parked(store)
+    assert paid == [900]
+    missing = call(*line.split(), "--yes", cwd=tmp_path)
+    assert (missing.code == 1 and "does not wait" in missing.err) or "KEYFILE" in missing.err

@@ -188,8 +188,8 @@ MUTANTS = [
         [
             Edit(
                 RESOLVE,
-                "if call not in in_doubt | failed:",
-                "if call not in intents:",
+                "or call not in in_doubt | failed:",
+                "or call not in keys:",
             )
         ],
         ["unit/test_recovery_resolve.py::test_a_call_with_an_outcome_stays_as_it_is"],

@@ -27,7 +27,7 @@ MUTANTS = [
         [
             Edit(
                 "recovery/_posted.py",
-                "                found[at] = made  # the last one counts\n",
+                "                found[at : at + 1] = [made]\n",
                 "                pass\n",
             )
         ],

@@ -73,7 +73,7 @@ MUTANTS = [
     Mutant(
         "late-yes-counts",
         "A yes three days late is paid, when no process had the run.",
-        [Edit(INBOX, " and one.time_ns / 1e9 <= until]", "]")],
+        [Edit(APPROVAL, " and made.time_ns / 1e9 <= self.until", "")],
         [DEADLINE + "test_a_yes_that_got_in_after_the_deadline_does_not_count"],
     ),
     Mutant(
@@ -219,8 +219,8 @@ MUTANTS = [
         [
             Edit(
                 INBOX,
-                "return counts[-1] if counts else None",
-                "return counts[0] if counts else None",
+                "return last_of(counts)",
+                "return last_of(counts[:1])",
             )
         ],
         [APPROVE + "test_the_last_decision_counts_that_is_there_when_the_call_begins"],
@@ -263,7 +263,7 @@ MUTANTS = [
     Mutant(
         "no-forgotten-on-retry",
         "A denied call that is to be made again is denied by the old no, for ever.",
-        [Edit(REPLAY, "asking.heard = max(asking.heard, event.inbox)", "pass")],
+        [Edit(REPLAY, "asking.heard = max(asking.heard, (event.inbox, event.sent or 0))", "pass")],
         [APPROVE + "test_a_call_denied_for_good_asks_anew_when_it_is_to_be_made_again"],
     ),
     Mutant(

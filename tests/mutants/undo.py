@@ -141,8 +141,8 @@ MUTANTS = [
         [
             Edit(
                 CALL,
-                "        small = pack([list(made.shown[0])",
-                "        pack([list(made.shown[0])",
+                "undo, small = function_name(spec.undo), _for_people(made)",
+                "undo = function_name(spec.undo)",
             )
         ],
         [UNDOES + "test_arguments_of_any_size_and_messages_are_recorded_whole"],
