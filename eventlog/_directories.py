@@ -63,15 +63,67 @@ def _is_link(fd: int, name: str) -> bool:
     return False
 
 
-def made_in(fd: int, name: str, path: str) -> int:
-    """As opened_in, and made where it is not there, durably. ``fd`` is closed."""
+def is_anothers(fd: int, path: str, name: str) -> bool:
+    """Whether what root makes in this directory is to be its owner's, who could not open it else.
+
+    Another user than root cannot give it to him: LogError, before anything is made.
+    """
+    owner, user = os.fstat(fd).st_uid, os.geteuid()
+    if owner in (user, 0):  # root can open what anybody makes
+        return False
+    if user and _is_missing(fd, name):
+        raise LogError(
+            f"{path} belongs to user {owner}, who could not open what user {user} (this process) "
+            "makes in it, and would be locked out. Nothing was written. Do it as that user, or as "
+            "root, whose files there are given to the owner."
+        )
+    return not user
+
+
+def give_to_owner(fd: int, directory: int) -> None:
+    """Have what root has made belong to the owner of the directory it is in."""
+    if os.fstat(fd).st_uid == 0:
+        owner = os.fstat(directory)
+        os.fchown(fd, owner.st_uid, owner.st_gid)
+
+
+def _is_missing(fd: int, name: str) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(name, dir_fd=fd, follow_symlinks=False)
+        return False
+    return True
+
+
+def _make_for_owner(fd: int, name: str) -> None:
+    """Make a directory as root that is its owner's from the moment on that it has its name."""
+    temporary = f"{name}.{os.urandom(8).hex()}"
+    os.mkdir(temporary, 0o700, dir_fd=fd)
+    try:
+        with closing(os.open(temporary, NO_LINK, dir_fd=fd)) as inside:
+            give_to_owner(inside, fd)
+        if not _is_missing(fd, name):
+            raise FileExistsError(errno.EEXIST, "it is there already", name)
+        os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
+    except BaseException:
+        os.rmdir(temporary, dir_fd=fd)
+        raise
+
+
+def made_in(fd: int, name: str, path: str, *, for_owner: bool = False) -> int:
+    """As opened_in, and made where it is not there, durably. ``fd`` is closed.
+
+    ``for_owner``: it is part of what the directory that it is in belongs to.
+    """
     with closing(fd):
         made = False
         with (
             contextlib.suppress(FileExistsError),
             NamedErrors(path),
         ):  # another process made it; or a file
-            os.mkdir(name, 0o700, dir_fd=fd)
+            if for_owner and is_anothers(fd, os.path.dirname(path), name):
+                _make_for_owner(fd, name)
+            else:
+                os.mkdir(name, 0o700, dir_fd=fd)
             made = True
         inside = opened_in(fd, name, path)
         # The name lies in its parent: without this a power loss takes the whole log. Is it empty,

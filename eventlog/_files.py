@@ -21,6 +21,8 @@ from eventlog._directories import (
     NO_LINK,
     NamedErrors,
     closing,
+    give_to_owner,
+    is_anothers,
     made_in,
     made_with_parents,
     opened_in,
@@ -237,8 +239,8 @@ class OSDirectory:
     Thread-safe. A thread that closes it cuts off no call of another one.
     """
 
-    def __init__(self, path: str, fd: int) -> None:
-        self.path = path
+    def __init__(self, path: str, fd: int, *, in_store: bool = False) -> None:
+        self.path, self._in_store = path, in_store
         self._descriptor: _Descriptor | None = _Descriptor(fd)
 
     def _held(self) -> _Descriptor:
@@ -270,7 +272,10 @@ class OSDirectory:
         try:
             with self._at(name):
                 here = self._held()
+                another = create and self._in_store and is_anothers(here.number, self.path, name)
                 fd = os.open(name, flags, 0o600, dir_fd=here.number)
+                if another:
+                    give_to_owner(fd, here.number)
         except OSError as exc:
             if exc.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 raise self._foreign(name) from None
@@ -421,9 +426,10 @@ class OSFiles:
     def make_directory(self, path: str) -> OSDirectory:
         base, names = self._split(path)
         fd = made_with_parents(base)
-        for name in names:
-            fd = made_in(fd, name, path)
-        directory = OSDirectory(path, fd)
+        for depth, name in enumerate(names):
+            # A new run is its maker's; its inbox is its own.
+            fd = made_in(fd, name, path, for_owner=depth > 0)
+        directory = OSDirectory(path, fd, in_store=bool(names))
         if who := directory.writable_by():
             # Not refused: containers and shared volumes have their reasons, and no code comes from
             # a log. Not changed: modes are the user's.
@@ -435,7 +441,7 @@ class OSFiles:
         return directory
 
     def open_directory(self, path: str) -> OSDirectory:
-        return OSDirectory(path, self._opened(path))
+        return OSDirectory(path, self._opened(path), in_store=bool(self._split(path)[1]))
 
     def list_directories(self, path: str) -> list[str]:
         try:

@@ -6,8 +6,11 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -681,3 +684,102 @@ def test_a_yes_is_signed_on_the_command_line(tmp_path: Path) -> None:
     assert paid == [900]
     missing = call(*line.split(), "--yes", cwd=tmp_path)
     assert (missing.code == 1 and "does not wait" in missing.err) or "KEYFILE" in missing.err
+
+
+# -- decisions by another user of the machine
+
+AGENT, STRANGER = 12345, 23456  # users
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+
+LIVES = """
+import os, sys
+from tests.contract.test_trust import *
+
+def act(root, what):
+    store = clear(root)
+    try:
+        if what == "run":
+            print(go(store))
+        elif what == "signal":
+            signal(store, RUN, "go", "theirs")
+        elif what == "resolve":
+            resolve(store, RUN, pending(store, RUN)[0], Resolution.fail("theirs"))
+    except (LogError, OSError, RecoveryError, RunFailedError) as exc:
+        print(type(exc).__name__, exc)
+
+root, uid, what = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+with tempfile.TemporaryDirectory() as folder:  # all is imported while it may be read
+    for one in ("run", "signal", "resolve", "run"):
+        act(Path(folder), one)
+print("-----")
+os.setgroups([]); os.setgid(uid); os.setuid(uid)
+act(root, what)
+"""
+
+
+def as_user(root: Path, uid: int, what: str) -> str:
+    """What a process of this user says that does something in the store."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIVES, str(root), str(uid), what],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("-----\n")[2]
+
+
+@pytest.fixture
+def theirs() -> Iterator[Path]:
+    """A store of the user AGENT, where others get to."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        root = Path(folder) / "store"
+        root.mkdir()
+        os.chown(root, AGENT, AGENT)
+        assert "WaitingError" in as_user(root, AGENT, "run")
+        yield root
+
+
+def owners(root: Path) -> set[int]:
+    return {path.stat().st_uid for path in (root / RUN).rglob("*")}
+
+
+@as_root
+def test_what_root_decides_locks_nobody_out(theirs: Path) -> None:
+    store = clear(theirs)
+    approve(store, RUN, pending(store, RUN)[0], who="root")
+    signal(store, RUN, "go", "root's")
+    assert owners(theirs) == {AGENT}
+    assert "approval" in as_user(theirs, AGENT, "run")  # of the second payment
+    assert "LogError" not in as_user(theirs, AGENT, "signal")
+    resolve(store, RUN, pending(store, RUN)[0], Resolution.fail("root says so"))
+    assert owners(theirs) == {AGENT}
+    assert "root says so" in as_user(theirs, AGENT, "run")
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("mode", "what", "says"),
+    [
+        (0o700, "signal", "Permission denied"),
+        (0o700, "resolve", "Permission denied"),
+        (0o777, "signal", f"belongs to user {AGENT}"),  # the inbox would be the stranger's
+        (0o777, "resolve", ""),  # which makes no file
+    ],
+)
+def test_what_another_user_decides_locks_nobody_out(
+    theirs: Path, mode: int, what: str, says: str
+) -> None:
+    if mode == 0o777:
+        for path in theirs.rglob("*"):
+            path.chmod(0o777 if path.is_dir() else 0o666)
+    said = as_user(theirs, STRANGER, what)
+    assert said == "" if not says else says in said
+    assert owners(theirs) == {AGENT}
+    (theirs / RUN).chmod(0o700)
+    assert as_user(theirs, AGENT, "signal") == ""
+    said = as_user(theirs, AGENT, "run")
+    assert "theirs" in said if not says else "WaitingError" in said
