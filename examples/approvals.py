@@ -2,7 +2,7 @@
 
     python examples/approvals.py DIRECTORY                  runs the agent, until it has to wait
     python examples/approvals.py DIRECTORY show             what waits for a decision
-    python examples/approvals.py DIRECTORY yes|no LSN WHY   decides about one of them
+    python examples/approvals.py DIRECTORY yes|no KEY WHY   decides about one of them
 
 Run it again after a decision: it goes on where it stopped.
 """
@@ -54,13 +54,14 @@ def agent(run: SyncRun) -> list[str]:
     raise AssertionError("steps have no end")
 
 
-def main(directory: str, what: str = "run", lsn: str = "0", why: str = "") -> None:
+def main(directory: str, what: str = "run", key: str = "", why: str = "") -> None:
     store = CheckpointStore(directory)
     if what == "show":
-        print(*pending(store, RUN), sep="\n")
+        for call in pending(store, RUN):  # whole: what is cut away could be all that matters
+            print(f"{call.idempotency_key}: {call.tool}{call.args}")
     elif what in ("yes", "no"):
         decide = approve if what == "yes" else deny
-        decide(store, RUN, int(lsn), who=os.environ.get("USER", "somebody"), why=why)
+        decide(store, RUN, key, who=os.environ.get("USER", "somebody"), why=why)
     else:
         try:
             of = RecoverableAgent(agent, store, park_after_s=0.1)

@@ -8,6 +8,8 @@ from shlex import quote
 from recovery import OpenCall, PendingMessage, RunStatus
 
 CALLS_MAX = 5  # of which the commands are shown
+# Digits of an idempotency key in a command: 64 bits, which no two calls of a store share.
+KEY_SHOWN = 16
 
 
 class Commands:
@@ -49,7 +51,8 @@ class Commands:
                 todo = [self.of("undo", "--tools MODULE")]
             case "failed" if one.failed_call:
                 again = self.of("retry", f"--agent {self.agent}")
-                how = [self.of("resolve", f"{one.failed_call_key or one.failed_call} {said}")
+                call = one.failed_call_key[:KEY_SHOWN] or one.failed_call
+                how = [self.of("resolve", f"{call} {said}")
                        for said in ("--outcome JSON", "--fail TEXT")]  # fmt: skip
                 todo = [f"{again}   # once the tool is mended", *how]
             case "failed":
@@ -75,7 +78,7 @@ class Commands:
         if call.child:
             yield self.of("show", run=call.child)
         elif call.state == "in doubt" and call.after_crash == "park":
-            yield from self.resolve(call.idempotency_key)
+            yield from self.resolve(call.idempotency_key[:KEY_SHOWN])
         else:
             yield from self._answers(call, sent)
 
@@ -84,9 +87,9 @@ class Commands:
         if call.state == "asks" and not any(
             one.about == str(call.lsn) and not one.refused for one in sent
         ):
-            sign = " --sign KEYFILE" * call.signed
-            yield self.of("approve", f"{call.idempotency_key}{sign}")
-            yield self.of("deny", f"{call.idempotency_key} --why TEXT{sign}")
+            key, sign = call.idempotency_key[:KEY_SHOWN], " --sign KEYFILE" * call.signed
+            yield self.of("approve", f"{key}{sign}")
+            yield self.of("deny", f"{key} --why TEXT{sign}")
         elif call.state == "waits" and call.tool == "wait_for":
             if any(one.kind == "signal" and one.about in call.signals for one in sent):
                 return

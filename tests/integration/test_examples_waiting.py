@@ -51,11 +51,11 @@ def test_the_paying_agent_pays_what_was_approved(tmp_path: Path) -> None:
     assert "approval of LSN" in run("approvals.py", tmp_path)
     shown = run("approvals.py", tmp_path, "show")
     assert "pay(40, 'bob')" in shown
-    lsn = shown.removeprefix("LSN ").partition(":")[0]
-    run("approvals.py", tmp_path, "yes", lsn, "as agreed")
+    key = shown.partition(":")[0]
+    run("approvals.py", tmp_path, "yes", key, "as agreed")
     assert "pay(9999, 'mallory')" in run("approvals.py", tmp_path)
-    lsn = run("approvals.py", tmp_path, "show").removeprefix("LSN ").partition(":")[0]
-    run("approvals.py", tmp_path, "no", lsn, "who is that?")
+    key = run("approvals.py", tmp_path, "show").partition(":")[0]
+    run("approvals.py", tmp_path, "no", key, "who is that?")
     for _ in range(2):
         assert run("approvals.py", tmp_path).splitlines() == [
             "paid 10 to alice", "paid 40 to bob", "did not pay mallory: who is that?",

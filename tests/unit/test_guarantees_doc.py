@@ -18,6 +18,7 @@ SECURITY = (ROOT / "docs" / "security.md").read_text()
 def named(page: str) -> set[tuple[str, str]]:
     """Files, and functions in them ("" for a file as a whole), that a page names as tests."""
     page = page.replace("`hostile::", "`tests/unit/test_hostile_logs.py::")
+    page = page.replace("`trust::", "`tests/contract/test_trust.py::")
     return set(re.findall(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`", page))
 
 
