@@ -210,7 +210,7 @@ class World:
             store.backend.post(run_id, "decision", yes)
             deny(store, run_id, call, who="ann", why="no")
             return
-        until = {asked.lsn: until for asked, until in _asking(store, run_id)[1]}
+        until = {one.lsn: one.asks_until for _, one in _asking(store, run_id)[1]}
         if tool is not None and time.time() <= until[call.lsn]:  # else it does not count
             self.yes[call.idempotency_key] = (tool.name, v.text(arg))
         approve(store, run_id, call, who="ann")
