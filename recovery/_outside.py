@@ -29,7 +29,7 @@ from recovery._recorded import RecordedCall
 from recovery._relatives import is_child
 from recovery._skimmed import skim_run, skimmed
 from recovery._text import shown_time
-from recovery._tool import Call
+from recovery._tool import Call, check_call
 from recovery._values import pack
 from recovery.stores.protocol import check_signal_name
 
@@ -186,11 +186,7 @@ def deny(
 def _decide(
     store: Store, run_id: str, call: Call | int | str, said: dict[str, Any], sign: Sign | None
 ) -> None:
-    if type(call) not in (Call, int, str):
-        raise TypeError(
-            "call is a Call, as pending() gives it, its idempotency key or its LSN; not "
-            f"{call!r:.80}"
-        )
+    check_call(call)
     uid, waiting = _asking(store, run_id)
     meant = call.idempotency_key if isinstance(call, Call) else call
     found = [one for one in waiting if meant in (one[0].lsn, one[0].idempotency_key)]

@@ -19,7 +19,7 @@ from recovery._existing import Store, backend_of, claimed
 from recovery._history import Entry
 from recovery._posted import is_inbox_lost
 from recovery._skimmed import Skimmed, skim_run
-from recovery._tool import Call, Resolution
+from recovery._tool import Call, Resolution, check_call
 from recovery._values import pack
 
 
@@ -48,11 +48,7 @@ def resolve(
             "the resolution is Resolution.outcome(value), Resolution.retry() or "
             f"Resolution.fail(reason), not {resolution!r:.80}"
         )
-    if type(call) not in (Call, int, str):
-        raise TypeError(
-            "call is a Call, as errors give it, its idempotency key (text) or its LSN (an int), "
-            f"not {call!r:.80}"
-        )
+    check_call(call)
     if resolution.how == "unknown":
         raise ValueError("Resolution.unknown() settles nothing: the call stays in doubt")
     value = pack(resolution.value, "resolution")

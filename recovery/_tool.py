@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -36,6 +37,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_KEY = re.compile("[0-9a-f]{32}")
 _GENERATES = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 AfterCrash = Literal["park", "retry", "report"]
@@ -100,6 +102,15 @@ class Call:
             parts + [f"{name}={shorten(arg, 80)}" for name, arg in self.kwargs.items()]
         )
         return f"LSN {self.lsn}: {self.tool}({text}), idempotency key {self.idempotency_key}"
+
+
+def check_call(call: object) -> None:
+    """TypeError for what names no call."""
+    if type(call) not in (Call, int) and not (isinstance(call, str) and _KEY.fullmatch(call)):
+        raise TypeError(
+            "call is a Call, as errors and pending() give it, its idempotency key (32 hexadecimal "
+            f"digits) or its LSN (an int), not {call!r:.80}"
+        )
 
 
 Undo = Callable[[Call, Any], Any]

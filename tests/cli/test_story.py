@@ -28,7 +28,7 @@ VARYING = [
     for pattern, to in (
         (r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\dZ", "DATE"),
         (r"\d\d:\d\d:\d\dZ", "TIME"),
-        (r"\b[0-9a-f]{32}\b", "KEY"),
+        (r"\b([0-9a-f]{32}|[0-9a-f]{16})\b", "KEY"),
         (r"\bprocess \d+ on [\w.-]+", "PROCESS"),
         (r"\b\d+(\.\d+)? (ms|s|min)\b", "DURATION"),
         (r"^.*Killed$", ""),
