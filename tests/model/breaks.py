@@ -132,13 +132,6 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
     "a checkpoint forgets the calls before the loop": (
         Edit("recovery/_core.py", "prologue=tuple(self._prologue),", "prologue=(),"),
     ),
-    "what a person says of a call is not durable": (
-        Edit(
-            "recovery/_resolve.py",
-            "call in for_undo)))\n        log.commit()\n",
-            "call in for_undo)))\n",
-        ),
-    ),
     "a call of plain code begins before it is durably known": (
         Edit(
             "recovery/_drivers.py",
