@@ -194,10 +194,11 @@ def test_a_call_in_doubt_is_named_with_what_to_do(place: Place) -> None:
     assert "nobody knows whether this took effect" in done.err and "send('x')" in done.err
     lines = done.err[done.err.index("next:") :].splitlines()
     agent = f"{place.module}:sends"
+    key = status(place.store, "run").calls[0].idempotency_key[:16]
     assert [line.removeprefix("next:").strip() for line in lines] == [
-        "recovery resolve run 2 --outcome JSON --store runs",
-        "recovery resolve run 2 --retry --store runs",
-        "recovery resolve run 2 --fail TEXT --store runs",
+        f"recovery resolve run {key} --outcome JSON --store runs",
+        f"recovery resolve run {key} --retry --store runs",
+        f"recovery resolve run {key} --fail TEXT --store runs",
         f"recovery resume run --agent {agent} --store runs",
     ]
 

@@ -583,7 +583,8 @@ def test_a_child_whose_log_is_gone_is_not_started_again() -> None:
     for _ in range(2):
         parked = parked_by(store, awaits_stuck)
         assert "its log is gone" in str(parked)
-        assert f"recovery.resolve(store, 'run', {child.call}, " in str(parked)
+        key = status(store, "run").calls[0].idempotency_key
+        assert f"recovery.resolve(store, 'run', {key!r}, " in str(parked)
     assert executed == {"in the child": 1}
     assert store.backend.run_ids() == ["run"]
     executed["fixed"] = 1
