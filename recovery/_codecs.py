@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventlog._record import kind_name
@@ -150,10 +151,14 @@ def _zone(data: bytes) -> tzinfo | None:
         key = data[1:].decode("ascii")
         if not _ZONE_KEY.fullmatch(key):
             raise ValueError("no key of a time zone")
-        from zoneinfo import ZoneInfo  # noqa: PLC0415 - as above
+        import zoneinfo  # noqa: PLC0415 - as above
 
         try:
-            return ZoneInfo(key)
+            # Else it would import a package of that name to look there.
+            is_file = any((Path(one) / key).is_file() for one in zoneinfo.TZPATH)
+            if not is_file and key not in zoneinfo.available_timezones():
+                raise LookupError(key)
+            return zoneinfo.ZoneInfo(key)
         except (ValueError, OSError, LookupError, ImportError) as exc:
             raise UnreadableValueError(
                 f"it needs the time zone {key!r}, which this system does not know",

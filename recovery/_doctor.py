@@ -11,6 +11,8 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import field
 from importlib import metadata
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from eventlog._files import OSFiles
 from recovery._check import Check, Level
 from recovery._doctor_disk import disk
 from recovery._status import State, runs
+from recovery._text import count
 from recovery.stores.file import FileStore
 
 DESCRIPTORS = 6  # of an open run: directory, LOCK, MARK, segment, and two of its inbox
@@ -172,6 +175,7 @@ class Seen:
 
     states: Counter[State]
     newest: float = 0.0
+    open_to_others: list[str] = field(default_factory=list)  # runs that they can change
 
     @property
     def unended(self) -> int:
@@ -182,10 +186,13 @@ class Seen:
 
 def look(store: FileStore) -> Seen:
     """Look at all runs, each from its newest checkpoint on."""
-    seen = Seen(Counter())
+    seen, files = Seen(Counter()), OSFiles(store.root)
     for one in runs(store):
         seen.states[one.state] += 1
         seen.newest = max(seen.newest, one.last)
+        with suppress(OSError), closing(files.open_directory(f"{store.root}/{one.run_id}")) as run:
+            if run.writable_by():
+                seen.open_to_others.append(one.run_id)
     return seen
 
 
@@ -205,6 +212,14 @@ def of_runs(store: FileStore, seen: Seen) -> Iterator[Check]:
     for state, (level, todo) in _TROUBLE.items():
         if seen.states[state]:
             yield Check("runs", level, f"{seen.states[state]:,} {state}", todo)
+    if seen.open_to_others:
+        yield Check(
+            "runs",
+            "warning",
+            f"{count(len(seen.open_to_others), 'run')} can be changed by others: "
+            f"{seen.open_to_others[0]}{' ...' * (len(seen.open_to_others) > 1)}",
+            "They can forge what a resumed run takes for done: chmod -R go-w the directory.",
+        )
     left = store.unswept()
     if left:
         yield Check(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from eventlog import RefusedValueError
-from recovery._coded import codec_of
 from recovery._options import nearest
+from recovery._secret_forms import forms, parts
 from recovery._values import Redacted, pack
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 REMOVED = "[redacted]"
 TEXT_SIZE_MIN = 4  # shorter ones occur everywhere
 TEXTS_MAX = 1000  # that are looked for
-_PARTS_MAX = 100_000
 
 
 def check_parameters(
@@ -118,22 +117,12 @@ class Secrets:
     # -- where else it may turn up
 
     def _remember(self, value: Any) -> None:
-        todo, seen = [value], 0
-        while todo and len(self._texts) < TEXTS_MAX and seen < _PARTS_MAX:
-            part, seen = todo.pop(), seen + 1
-            if isinstance(part, dict):
-                todo += part.values()  # keys are names: without them, texts could not be read
-            elif isinstance(part, list | tuple | set | frozenset):
-                todo += part
-            elif isinstance(part, str):
-                self._add(part, repr(part)[1:-1])
-            elif isinstance(part, bytes | bytearray):
-                data = bytes(part)
-                if len(data) >= TEXT_SIZE_MIN:
-                    self._bytes[data] = None
-                    self._add(data.decode("utf-8", "ignore"), repr(data)[2:-1])
-            elif (codec := codec_of(type(part))) is not None and not codec.atom:
-                todo.append(codec.encode(part))
+        for part in parts(value):
+            if len(self._texts) >= TEXTS_MAX:
+                return
+            if isinstance(part, bytes) and len(part) >= TEXT_SIZE_MIN:
+                self._bytes[part] = None
+            self._add(*forms(part))
 
     def _add(self, *texts: str) -> None:
         for text in texts:
@@ -156,7 +145,7 @@ class Secrets:
             packed = pack(clean, "")
         except RefusedValueError:
             return None
-        return None if any(packed.find(secret) >= 0 for secret in self._bytes) else clean
+        return None if self._holds(clean) or self._is_in(packed) else clean
 
     def _clean(self, arg: Any) -> Any:
         if type(arg) is str:
@@ -164,7 +153,22 @@ class Secrets:
         if type(arg) is bytes:
             for secret in sorted(self._bytes, key=len, reverse=True):
                 arg = arg.replace(secret, REMOVED.encode())
-        return arg
+            return arg
+        return REMOVED if self._is_one(arg) else arg
+
+    def _holds(self, value: Any) -> bool:
+        return any(self._is_one(part) for part in parts(value))
+
+    def _is_one(self, part: Any) -> bool:
+        """Whether a value that is no text is a secret: a number, a date, a path."""
+        return (
+            not isinstance(part, str | bytes)
+            and part is not None
+            and any(form in self._texts for form in forms(part))
+        )
+
+    def _is_in(self, packed: bytes) -> bool:
+        return any(packed.find(secret) >= 0 for secret in self._bytes)
 
 
 NO_SECRETS = Secrets("")

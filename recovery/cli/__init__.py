@@ -18,7 +18,9 @@ def main(argv: list[str] | None = None) -> int:
     open_closed()
     try:
         from recovery.cli._app import run  # noqa: PLC0415 - needs the extra
+        from recovery.cli._keys import take_from_environment  # noqa: PLC0415
 
+        take_from_environment()
         return run(argv)
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] not in EXTRA:

@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from pathlib import Path
 
 from eventlog.encryption import Encryption, parse_keys
+from recovery._text import printable
+
+_taken: dict[str, str] = {}  # out of the environment
+
+
+def take_from_environment() -> None:
+    """At the start of a command: take the key out of the environment, which every process that a
+    tool starts inherits."""
+    _taken.clear()
+    if (text := os.environ.pop("EVENTLOG_KEY", None)) is not None:
+        _taken["EVENTLOG_KEY"] = text
 
 
 class KeyFileError(Exception):
@@ -18,12 +31,17 @@ def encryption_from(key_file: str | None, *, reading: bool) -> Encryption | None
     What is written is encrypted under the last key with an id. ``reading``: logs in clear are
     taken as well; a writer that has a key refuses these, for nobody else would have it.
     """
-    where, text = "$EVENTLOG_KEY", os.environ.get("EVENTLOG_KEY")
+    where, text = "$EVENTLOG_KEY", _taken.get("EVENTLOG_KEY")
     path = key_file or (os.environ.get("EVENTLOG_KEY_FILE") if text is None else None)
     try:
         if path is not None:
             where = path
             text = Path(path).read_text("utf-8")
+            if (mode := stat.S_IMODE(Path(path).stat().st_mode)) & 0o077:
+                sys.stderr.write(
+                    f"{printable(path)} can be read by others (mode {mode:03o}), and with it the "
+                    "keys: chmod 600\n"
+                )
         if text is None:
             return None
         keys = parse_keys(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import site
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -206,7 +207,10 @@ def named(name: str) -> Any:
     """
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        # Behind the standard library: a file `json.py` of the directory is not to stand in for it.
+        packages = {*site.getsitepackages(), site.getusersitepackages()}
+        places = [i for i, path in enumerate(sys.path) if path in packages]
+        sys.path.insert(min(places, default=len(sys.path)), here)
     module, _, attributes = name.partition(":")
     parts = attributes.split(".") if attributes else []
     if not all(part.isidentifier() for part in (*module.split("."), *parts)):

@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from eventlog import FencedError
+from eventlog.encryption import Encryption
 from recovery import CheckpointStore, SyncRun, status, tool
 from recovery import RecoverableAgent as Agent
+from recovery.stores.file import FileStore
 from tests.cli.harness import Done, call, environment, raw
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +31,7 @@ AGENTS = """
 from eventlog import FencedError
 from recovery import CheckpointStore, RecoverableAgent, PermanentError, Retry, tool
 from pathlib import Path
-import os, time
+import json, os, time
 
 @tool(after_crash="retry")
 def look(what):
@@ -57,6 +59,9 @@ async def coroutine(run):
 
 def sends(run):
     return send(run.task)
+
+def key(run):
+    return [os.environ.get("EVENTLOG_KEY"), os.path.basename(os.path.dirname(json.__file__))]
 
 def refused(run):
     return refuse()
@@ -184,6 +189,20 @@ def test_result_and_report_as_one_object(place: Place) -> None:
     assert found["result"] == {"found": "[redacted]", "n": 1.5}
     assert (found["run_id"], found["recovery_count"]) == ("run", 1)
     assert found["report"]["executed"] == 1
+
+
+def test_the_code_of_the_agent_sees_no_key_and_the_standard_library_as_it_is(place: Place) -> None:
+    """A file of the directory does not stand in for a module of Python."""
+    store = CheckpointStore(FileStore(place.path / "runs", encryption=Encryption(bytes(32))))
+    with pytest.raises(KeyboardInterrupt):
+        Agent(begun, store).run_with_recovery_sync("otters", "run")
+    (place.path / "json.py").write_text("raise SystemExit('not this one')")
+    done = subprocess.run(
+        [sys.executable, "-m", "recovery.cli", "resume", "run", "--store", "runs", "--agent",
+         f"{place.module}:key"], cwd=place.path, capture_output=True, text=True, check=False,
+        env=environment(EVENTLOG_KEY="00" * 32, PYTHONSAFEPATH="1"),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, '[null, "json"]\n'), done
 
 
 def test_a_call_in_doubt_is_named_with_what_to_do(place: Place) -> None:

@@ -18,9 +18,19 @@ from eventlog._files import OSDirectory, OSFile, OSFiles
 from eventlog._filesystem import Mount
 from eventlog._memory import MemoryFiles
 from eventlog._removal import removed_from
-from recovery import CheckpointStore, RecoverableAgent, _doctor, _doctor_disk
+from recovery import CheckpointStore, RecoverableAgent, _doctor, _doctor_disk, signal
 from recovery._check import Check
-from recovery._doctor import Seen, clock, directory, examine, limits, of_runs, space, versions
+from recovery._doctor import (
+    Seen,
+    clock,
+    directory,
+    examine,
+    limits,
+    look,
+    of_runs,
+    space,
+    versions,
+)
 from recovery._doctor_disk import flushes, write_cache
 from recovery.stores.file import FileStore
 
@@ -169,7 +179,7 @@ def test_a_run_takes_no_more_descriptors_than_is_said(store: FileStore) -> None:
 
     def agent(run: Any) -> None:
         for _ in run.steps():
-            store.post("run", "signal", {"name": "x", "value": 1, "who": ""})
+            signal(CheckpointStore(store), "run", "x", 1)
             run.wait_for("x")
             taken.append(len(list(where.iterdir())) - before)
             return
@@ -286,3 +296,11 @@ def test_the_cache_of_a_real_device_is_read() -> None:
     source = files.mount(files.open_directory("/")).source
     known = [path.read_text().strip() for path in Path("/sys/block").glob("*/queue/write_cache")]
     assert write_cache(source) in ["", *known]
+
+
+def test_a_run_that_others_can_change_is_warned_about(store: FileStore) -> None:
+    for run_id in ("mine", "theirs"):
+        EventLog.open(Path(store.root, run_id)).close()
+    Path(store.root, "theirs").chmod(0o777)
+    (check,) = [one for one in of_runs(store, look(store)) if "changed by others" in one.text]
+    assert check.level == "warning" and "1 run can be changed by others: theirs" in check.text

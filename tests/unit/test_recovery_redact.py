@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import traceback
-from pathlib import Path
+import urllib.parse
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path, PurePosixPath
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -29,6 +36,7 @@ from recovery import (
     resolve,
     tool,
 )
+from recovery._values import pack
 from tests.unit.lives import Died, run
 
 SECRET = "hunter2\n'quoted' \u017c\u00f3\u0142w"
@@ -402,3 +410,86 @@ def test_retries_in_another_process_have_the_true_arguments(tmp_path: Path) -> N
         run(agent, CheckpointStore(tmp_path))
     assert run(agent, CheckpointStore(tmp_path))["result"] == "in"
     assert got == [SECRET] * 2
+
+
+# -- every kind of value by every route
+
+
+class RefusalError(Exception):
+    def __init__(self, text: str, held: Any) -> None:
+        super().__init__(text)
+        self.held = held
+
+
+def _quote(value: Any) -> str:
+    return urllib.parse.quote(str(value))
+
+
+VALUES: dict[str, tuple[Any, ...]] = {  # each with what of it is not to be seen
+    "number": (4111_1111_1111_1111, "4111111111111111", "4,111,111"),
+    "negative": (-87654321, "87654321", "87,654"), "float": (1234.5678, "1234.5678", "1,234.5"),
+    "decimal": (Decimal("98765.4321"), "98765.4321", "98,765.4"),
+    "date": (date(1984, 5, 23), "1984-05-23", "1984, 5, 23"),
+    "time": (time(13, 37, 59), "13:37:59", "13, 37, 59"),
+    "datetime": (datetime(1984, 5, 23, 13, 37, tzinfo=UTC), "1984-05-23", "1984, 5, 23"),
+    "uuid": (UUID("deadbeef-0000-4000-8000-00000000cafe"), "deadbeef-0", "deadbeef000040008"),
+    "path": (PurePosixPath("/home/ann/diagnosis.txt"), "diagnosis"),
+    "text": ("hunter2 \u017c\u00f3\u0142w", "hunter2"), "quotes": ("it's \"hunter2\"", "hunter2"),
+    "lines": ("hunter2 first\nsecond hunter3", "hunter2", "hunter3"),
+    "bytes": (b"\xffhunter2", "hunter2", "68756e74657232"),
+    "key": ({"hunter2@example.org": 1}, "hunter2"),
+    "nested": ({"card": [{"number": 4111222233334444}]}, "4111222233334444"),
+}  # fmt: skip
+
+
+def _noted(value: Any) -> Exception:
+    exc = ValueError("refused")
+    exc.add_note(f"given: {value}")
+    return exc
+
+
+def _caused(value: Any) -> Exception:
+    exc = ValueError("refused")
+    exc.__cause__ = TypeError(f"no {value!r}", value)
+    return exc
+
+
+WAYS: dict[str, Callable[[Any], Exception]] = {
+    "as text": lambda value: ValueError(f"{value} is refused"),
+    "as repr": lambda value: ValueError(f"refused: {value!r}"),
+    "with commas": lambda value: ValueError(
+        f"{value:,}" if isinstance(value, int | float | Decimal) else f"{value}"
+    ),
+    "as JSON": lambda value: ValueError(json.dumps(value, default=str)),
+    "in an address": lambda value: ConnectionError(f"http://example.org/?q={_quote(value)}"),
+    "by line": lambda value: ValueError("\n  > ".join(str(value).splitlines())),
+    "as an argument": lambda value: ValueError("refused", value),
+    "in a list": lambda value: ValueError("refused", [{"given": [value]}]),
+    "as an attribute": lambda value: RefusalError("refused", value),
+    "in a note": _noted,
+    "as a key": KeyError,
+    "as a cause": _caused,
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_an_exception_tells_no_secret(name: str, tmp_path: Path, told: Everything) -> None:
+    (value, *fragments), wrong = VALUES[name], []
+    for way, refusal in WAYS.items():
+
+        @tool(redact=["secret"], retry=Retry(2, 0), name=f"refuses {name} {way}")
+        def refuses(secret: Any, refusal: Any = refusal) -> None:
+            raise refusal(secret)
+
+        async def agent(run: Run, refuses: Any = refuses) -> None:
+            await run.call(refuses, value)
+
+        with suppress(RunFailedError):
+            run(agent, CheckpointStore(tmp_path / way))
+        written = b"".join(one.read_bytes() for one in (tmp_path / way).rglob("*.seg"))
+        everything = written + told.text.encode()
+        found = [text for text in fragments if text.encode() in everything]
+        found += ["as it is packed"] * (bytes(pack(value, ""))[1:] in everything)
+        wrong += [(way, *found)] if found or not written else []
+        told.text = ""
+    assert not wrong

@@ -18,7 +18,7 @@ from logdump._commands import COMMANDS, DEFAULT
 from logdump._exit import CLOSED_PIPE, IN_USE, INTERRUPTED, IO_ERROR, NO_INPUT, NO_KEY, USAGE
 from recovery import RecoveryError
 from recovery._text import printable
-from recovery.cli._keys import KeyFileError
+from recovery.cli._keys import KeyFileError, take_from_environment
 from recovery.cli._streams import discard, folded, open_closed, where_of
 from recovery.cli._who import holder
 
@@ -44,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; its exit code."""
     logging.getLogger("eventlog").addHandler(logging.NullHandler())  # it is shown in its place
     open_closed()
+    take_from_environment()
     try:
         args = _parser().parse_args(_with_command(sys.argv[1:] if argv is None else argv))
         if isinstance(sys.stdout, io.TextIOWrapper):
