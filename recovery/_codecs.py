@@ -6,13 +6,13 @@ for ever: a number is never used again for something else.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import sys
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eventlog._record import kind_name
@@ -155,7 +155,7 @@ def _zone(data: bytes) -> tzinfo | None:
 
         try:
             # Else it would import a package of that name to look there.
-            is_file = any((Path(one) / key).is_file() for one in zoneinfo.TZPATH)
+            is_file = any(os.access(f"{one}/{key}", os.R_OK) for one in zoneinfo.TZPATH)
             if not is_file and key not in zoneinfo.available_timezones():
                 raise LookupError(key)
             return zoneinfo.ZoneInfo(key)

@@ -463,6 +463,7 @@ def test_large_values_are_told_by_their_size(tmp_path: Path) -> None:
 
 def test_an_encrypted_run_is_decided_about_with_its_key(store: Path) -> None:
     (store.parent / "keys").write_text(f"{make_runs.KEY_ID} {make_runs.KEY.hex()}\n")
+    (store.parent / "keys").chmod(0o600)
     keys = ["--key-file", "../keys"]
     assert "unreadable" in recovery(store, "show", "encrypted").out
     shown = recovery(store, "show", "encrypted", *keys).out

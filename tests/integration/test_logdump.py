@@ -343,6 +343,7 @@ def encrypted(tmp_path: Path) -> Path:
 def key_file(tmp_path: Path, content: str | bytes) -> Path:
     path = tmp_path / "keys"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path.chmod(0o600)
     return path
 
 
@@ -383,6 +384,14 @@ def test_with_the_key_all_is_shown(encrypted: Path, tmp_path: Path) -> None:
         assert done.stdout.count(b'"otters"') == 2
         done = run("verify", *options, encrypted, **environment)
         assert done.returncode == 0 and b"sound. 4 records" in done.stdout
+
+
+def test_a_key_file_that_others_can_read_is_warned_about(encrypted: Path, tmp_path: Path) -> None:
+    keys = key_file(tmp_path, f"2026-11 {KEY.hex()}\n")
+    assert run("verify", "--key-file", str(keys), encrypted).stderr == b""
+    keys.chmod(0o640)
+    done = run("verify", "--key-file", str(keys), encrypted)
+    assert done.returncode == 0 and b"can be read by others (mode 640)" in done.stderr
 
 
 def test_with_a_key_logs_in_clear_are_shown_as_well(log: Path) -> None:

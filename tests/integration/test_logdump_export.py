@@ -85,6 +85,7 @@ def test_encrypted_logs_need_their_key_and_new_ones_may_have_one(tmp_path: Path)
     log = written(tmp_path / "run", Encryption(KEY, "2026-11"))
     keys = tmp_path / "keys"
     keys.write_text(f"2026-05 {'0' * 64}\n2026-11 {KEY.hex()}\n")
+    keys.chmod(0o600)
     refused = run("export", log)
     assert refused.returncode == 77 and b"encrypted" in refused.stderr
     done = run("export", "--key-file", keys, log)

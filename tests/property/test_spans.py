@@ -49,7 +49,7 @@ calls = st.integers(1, 40)
 # By the name of a field: likely values, and what nobody has meant.
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "call": calls,
-    "step": st.one_of(st.integers(0, 6), st.sampled_from([-1, 1 << 70])),
+    "step": st.one_of(st.integers(0, 6), st.sampled_from([-1, (1 << 64) - 1])),
     "scope": st.one_of(
         st.integers(0, 6).map(str), calls.map(lambda lsn: f"call {lsn}"), st.text(max_size=3)
     ),
@@ -59,8 +59,8 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "after_crash": st.sampled_from(["park", "wait", "retry"]),
     "why": st.sampled_from(["timeout", "cancelled"]),
     "asks_until": st.sampled_from([None, 5.0, float("inf")]),
-    "occurrence": st.sampled_from([1, 2, 1 << 70]),
-    "records": st.lists(st.one_of(calls, st.just("x"), st.just([1])), max_size=3),
+    "occurrence": st.sampled_from([1, 2, (1 << 64) - 1]),
+    "records": st.lists(calls, max_size=3),
     "child": st.sampled_from(["", "child"]),
     "args": st.sampled_from([None, [[1], {"model": "m"}], [[], {}], "x"]),
     "value": st.sampled_from([None, {"model": "m", "text": "\ud800"}, [1]]),
