@@ -692,8 +692,13 @@ def test_a_yes_is_signed_on_the_command_line(tmp_path: Path) -> None:
 AGENT, STRANGER = 12345, 23456  # users
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
 
-LIVES = """
+ROOT = Path(__file__).parents[2]
+LIVES = (
+    f"""
 import os, sys
+sys.path.append({str(ROOT)!r})  # behind what is installed
+"""
+    + """
 from tests.contract.test_trust import *
 
 def act(root, what):
@@ -716,6 +721,7 @@ print("-----")
 os.setgroups([]); os.setgid(uid); os.setuid(uid)
 act(root, what)
 """
+)
 
 
 def as_user(root: Path, uid: int, what: str) -> str:
