@@ -22,6 +22,7 @@ from eventlog import Damage, Packed, Record, RefusedValueError, Snapshot
 from eventlog._dataclass import dataclass
 from recovery._errors import RecoveryError, UnreadableValueError
 from recovery._events import RecordsLost
+from recovery._fields import INT_BITS
 from recovery._messages import Messages, digest_of_all
 from recovery._parts import LostValueError, Values, is_portion, pack_stand_in, resolve, stand_in_of
 from recovery._state import KeptState, checksum
@@ -406,6 +407,8 @@ def _body(record: Record) -> dict[str, Any]:
     for name, wanted in _TYPES.items():
         if type(body[name]) not in wanted:
             raise BrokenCheckpointError(f"its {name} is a {type(body[name]).__name__}")
+        if type(body[name]) is int and body[name].bit_length() > INT_BITS:
+            raise BrokenCheckpointError(f"its {name} makes no sense")
     if min(body["step"], body["index"], body["keep"], body["recoveries"]) < 0:
         raise BrokenCheckpointError("it has negative numbers")
     if {*map(type, body["removed"] or ())} - {str}:

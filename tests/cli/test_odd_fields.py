@@ -41,7 +41,8 @@ def test_every_odd_value_of_every_field(
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_an_integer_of_more_digits_than_python_prints(command: list[str], tmp_path: Path) -> None:
     assert HUGE.bit_length() > sys.get_int_max_str_digits() * 3.4
-    assert not [*wrong(Case("outcome", "value", "huge"), tmp_path, [command])]
+    for case in (Case("outcome", "value", "huge"), Case("checkpoint", "timestamp", "huge")):
+        assert not [*wrong(case, tmp_path, [command])]
 
 
 @pytest.mark.parametrize("record, field", [("run_parked", "calls"), ("abandoned", "attempt")])
