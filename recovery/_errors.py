@@ -412,6 +412,11 @@ class UndoError(RecoveryError):
         )
 
 
+def _by(who: str, why: str) -> str:
+    """By whom, and why, as far as somebody has said so."""
+    return quoted(f" by {who}" * bool(who) + f": {why}" * bool(why))
+
+
 def _lsns(lsns: Sequence[int]) -> str:
     shown = ", ".join(f"LSN {lsn}" for lsn in lsns[:20])
     return f"{shown} and {len(lsns) - 20} more" if len(lsns) > 20 else shown or "none"
@@ -426,13 +431,11 @@ class RunCancelledError(RecoveryError):
 
     def __init__(self, run_id: str, who: str, why: str, in_doubt: Sequence[int]) -> None:
         self.run_id, self.who, self.why, self.in_doubt = run_id, who, why, tuple(in_doubt)
-        by, because = f" by {who}" if who else "", f": {why}" if why else ""
-        by, because = quoted(by), quoted(because)
         doubt = ""
         if in_doubt:
             doubt = (f". In doubt when it ended, so find out whether they took effect: LSN "
                      f"{', '.join(map(str, in_doubt))}")  # fmt: skip
-        super().__init__(f"run {run_id!r} was cancelled{by}{because}{doubt}")
+        super().__init__(f"run {run_id!r} was cancelled{_by(who, why)}{doubt}")
 
 
 class DamagedRunError(RecoveryError):
@@ -521,8 +524,7 @@ class ApprovalDeniedError(Exception):
         super().__init__(tool, who, why)
 
     def __str__(self) -> str:
-        by, because = f" by {self.who}" if self.who else "", f": {self.why}" if self.why else ""
-        return f"{self.tool} was denied{quoted(by + because)}. It was not executed."
+        return f"{self.tool} was denied{_by(self.who, self.why)}. It was not executed."
 
 
 class Stop(BaseException):

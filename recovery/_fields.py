@@ -15,7 +15,7 @@ _TYPES: dict[str, type] = {
     "int": int, "float": float, "bool": bool, "str": str, "bytes": bytes, "list": list,
     "dict": dict, "None": type(None), "Packed": Packed,
 }  # fmt: skip
-INT_BITS = 64  # what msgpack has for an int: LSNs, counts and times fit
+_INT_BITS = 64  # what msgpack has for an int: LSNs, counts and times fit
 
 
 class Declared(NamedTuple):
@@ -35,7 +35,7 @@ class Declared(NamedTuple):
         """Whether the field cannot hold this."""
         kind = type(value)
         if kind is int:
-            return int not in self.types or value.bit_length() > INT_BITS
+            return int not in self.types or value.bit_length() > _INT_BITS
         if kind is Packed:  # not decoded, for it may be large
             return self.types == {list, Packed} and not _is_array(value)
         if kind not in self.types:
@@ -64,7 +64,7 @@ def _holds(found: list[Any], items: str) -> bool:
     if items == "list[int]":
         return all(type(one) is list and len(one) == 2 and _holds(one, "int") for one in found)
     if items == "int":
-        return all(type(one) is int and one.bit_length() <= INT_BITS for one in found)
+        return all(type(one) is int and one.bit_length() <= _INT_BITS for one in found)
     return all(type(one) is _TYPES[items] for one in found)
 
 

@@ -8,10 +8,18 @@ which the calling task began, or the call inside which it is made.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import msgpack
 import xxhash
+
+_IDEMPOTENCY_KEY = re.compile("[0-9a-f]{32}")
+
+
+def is_idempotency_key(text: str) -> bool:
+    """Whether a text has the form of one: 32 hexadecimal digits."""
+    return _IDEMPOTENCY_KEY.fullmatch(text) is not None
 
 
 class CallKey(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any
 
 from eventlog.dump import Json, to_json
 from recovery._coded import REGISTERED, codec_numbered
+from recovery._shorten import written
 from recovery._text import count, cut, printable
 from recovery._values import EXT_PARTS, Ref
 
@@ -102,17 +103,11 @@ def _extension(code: int, data: bytes) -> Any:
         if not codec.atom:
             return readable(data)
         value = codec.decode(data)
-        return Term(f"<as in LSN {value.lsn}>" if isinstance(value, Ref) else _text(value))
+        if isinstance(value, Ref):
+            return Term(f"<as in LSN {value.lsn}>")
+        return Term(written(value) if type(value) is int else str(value))
     except Exception:  # bytes that make no sense, a number that is not ours, a library not there
         return Term(f"<ext {code}, {_preview(data)}>")
-
-
-def _text(value: Any) -> str:
-    """A value in decimal; an integer of more digits than Python turns into text, in hex."""
-    try:
-        return str(value)
-    except ValueError:
-        return hex(value)
 
 
 def _preview(data: bytes) -> str:

@@ -22,7 +22,7 @@ from eventlog import Damage, Packed, Record, RefusedValueError, Snapshot
 from eventlog._dataclass import dataclass
 from recovery._errors import RecoveryError, UnreadableValueError
 from recovery._events import RecordsLost
-from recovery._fields import INT_BITS
+from recovery._fields import declared
 from recovery._messages import Messages, digest_of_all
 from recovery._parts import LostValueError, Values, is_portion, pack_stand_in, resolve, stand_in_of
 from recovery._state import KeptState, checksum
@@ -50,12 +50,12 @@ INDEX_MAX = 1 << 48  # checkpoints of a run: nobody takes one a microsecond for 
 # names its messages again.
 INDEX_WHOLE = 1 << 40
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "checkpoint_id": (str,), "run_id": (str,), "step": (int,), "timestamp": (int, float),
-    "recoveries": (int,), "prologue": (list,), "index": (int,), "bases": (list,), "keep": (int,),
-    "messages": (list,), "state": (dict,), "checksum": (str,),
-    "carried": (dict,), "removed": (list, type(None)), "timestamp_text": (str, type(None)),
-}  # fmt: skip
+_DECLARED = declared({
+    "checkpoint_id": "str", "run_id": "str", "step": "int", "timestamp": "int | float",
+    "recoveries": "int", "prologue": "list[Any]", "index": "int", "bases": "list[Any]",
+    "keep": "int", "messages": "list[Any]", "state": "dict[str, Any]", "checksum": "str",
+    "carried": "dict[str, Any]", "removed": "list[Any] | None", "timestamp_text": "str | None",
+}.items())  # fmt: skip
 
 
 _SPLIT: dict[str, Callable[[Packed], Any]] = {
@@ -404,11 +404,10 @@ def _body(record: Record) -> dict[str, Any]:
     body |= {name: split(parts[name]) for name, split in _SPLIT.items()}
     body = {"timestamp_text": None, "removed": [], **body}  # which few have
     body["generation"] = Generation.of(body.get("generation"), record.lsn)
-    for name, wanted in _TYPES.items():
-        if type(body[name]) not in wanted:
-            raise BrokenCheckpointError(f"its {name} is a {type(body[name]).__name__}")
-        if type(body[name]) is int and body[name].bit_length() > INT_BITS:
-            raise BrokenCheckpointError(f"its {name} makes no sense")
+    for one in _DECLARED:
+        if one.refuses(body[one.name]):
+            kind = type(body[one.name]).__name__
+            raise BrokenCheckpointError(f"its {one.name} is a {kind} that it cannot be")
     if min(body["step"], body["index"], body["keep"], body["recoveries"]) < 0:
         raise BrokenCheckpointError("it has negative numbers")
     if {*map(type, body["removed"] or ())} - {str}:

@@ -217,7 +217,7 @@ def status_of(
         checkpoint=read.checkpoint, checkpoint_step=read.step, replayed=read.replayed,
         packed_task=_packed(read.started.task) if read.started else None,
         uid=read.started.uid if read.started else "", parent=read.parent, forked_from=read.origin,
-        failed_call=failed, failed_call_key=read.run.keys().get(failed, ""),
+        failed_call=failed, failed_call_key=read.run.keys().get(failed, "") if failed else "",
         unread=unread, inbox_damage=inbox_damage,
         error=read.errors.last,
         **known,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -23,6 +22,7 @@ from typing import (
 
 from eventlog._dataclass import dataclass
 from recovery._declared import declare
+from recovery._keys import is_idempotency_key
 from recovery._options import check_names
 from recovery._redact import check_parameters
 from recovery._retry import Retry
@@ -37,7 +37,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-_KEY = re.compile("[0-9a-f]{32}")
 _GENERATES = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 AfterCrash = Literal["park", "retry", "report"]
@@ -106,7 +105,7 @@ class Call:
 
 def check_call(call: object) -> None:
     """TypeError for what names no call."""
-    if type(call) not in (Call, int) and not (isinstance(call, str) and _KEY.fullmatch(call)):
+    if type(call) not in (Call, int) and not (isinstance(call, str) and is_idempotency_key(call)):
         raise TypeError(
             "call is a Call, as errors and pending() give it, its idempotency key (32 hexadecimal "
             f"digits) or its LSN (an int), not {call!r:.80}"

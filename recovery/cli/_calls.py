@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from recovery import CheckpointStore, OpenCall, RecoveryError, RunStatus
 from recovery._events import CallIntended, skim
 from recovery._existing import reader_of
+from recovery._keys import is_idempotency_key
 
-_KEY = re.compile("[0-9a-f]{32}")
 KEY_PART_MIN = 4  # characters of an idempotency key that may stand for it
 
 
@@ -35,7 +34,7 @@ def meant(
     found = found or [key for key in known if len(name) >= KEY_PART_MIN and key.startswith(name)]
     if len(found) == 1:
         return found[0]
-    if not found and _KEY.fullmatch(name):  # of a call that an undo is about, perhaps
+    if not found and is_idempotency_key(name):  # of a call that an undo is about, perhaps
         return name
     what = f"{len(found)} calls are meant by {name!r}" if found else f"no open call is {name!r}"
     others = [call for call in calls if call.idempotency_key in found]

@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -390,15 +390,16 @@ def make(run: Callable[[Maker], Stored]) -> Stored:
         return run(maker)
 
 
-def main() -> None:
-    if RUNS.exists():
-        sys.exit(f"{RUNS} is there. Runs like those are in users' hands: read them for ever.")
-    for run in RUNS_MADE:
-        for name, content in make(run).items():
-            (RUNS / name).parent.mkdir(parents=True, exist_ok=True)
-            (RUNS / name).write_bytes(content)
-    print(f"wrote {RUNS}")
+def write(folder: Path, stored: Iterable[Stored]) -> None:
+    """Write runs into a folder that is not there yet."""
+    if folder.exists():
+        sys.exit(f"{folder} is there. Runs like those are in users' hands: read them for ever.")
+    for run in stored:
+        for name, content in run.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+    print(f"wrote {folder}")
 
 
 if __name__ == "__main__":
-    main()
+    write(RUNS, map(make, RUNS_MADE))

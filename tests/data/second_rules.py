@@ -5,7 +5,6 @@ Each has died where only these rules say how it goes on. Once made they are neve
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from recovery import ApprovalDeniedError, Retry, Run, deny, pending, signal, tool
 from tests.data import trip
-from tests.data.make_runs import Maker, Stored, _fixed
+from tests.data.make_runs import Maker, Stored, _fixed, write
 
 RUNS = Path(__file__).parent / "second_rules"
 
@@ -126,15 +125,5 @@ def make(run: Callable[[Maker], None]) -> Stored:
         return maker.stored()
 
 
-def main() -> None:
-    if RUNS.exists():
-        sys.exit(f"{RUNS} is there. Runs like those are in users' hands: read them for ever.")
-    for run in MADE:
-        for name, content in make(run).items():
-            (RUNS / name).parent.mkdir(parents=True, exist_ok=True)
-            (RUNS / name).write_bytes(content)
-    print(f"wrote {RUNS}")
-
-
 if __name__ == "__main__":
-    main()
+    write(RUNS, map(make, MADE))

@@ -20,10 +20,11 @@ from recovery import (
 )
 from recovery._checkpoint import CheckpointStore
 from recovery._events import CallResolved
+from recovery.testing._trial import doubts
 from tests.model import schedule as s
 from tests.model.forks import forked
 from tests.model.harm import harm_behind_the_checkpoint, harm_newest_checkpoint
-from tests.model.lived import Lived, doubts, events_of
+from tests.model.lived import Lived, events_of
 from tests.model.process import Process, Store
 from tests.model.world import RUN, Died
 

@@ -8,9 +8,7 @@ from typing import Any
 
 from eventlog.testing import SimulatedDisk
 from recovery import (
-    ChildParkedError,
     DivergenceError,
-    InDoubtError,
     ParkedError,
     RecoveryReport,
     RunFailedError,
@@ -76,16 +74,6 @@ def ended(exc: BaseException) -> End:
         case StuckError():
             return End("stuck", None, exc)
     return End("raised", None, exc)
-
-
-def doubts(error: BaseException | None) -> list[Any]:
-    """The calls in doubt for which a run is parked, or its children."""
-    match error:
-        case InDoubtError():
-            return list(error.calls)
-        case ChildParkedError():
-            return [call for _, inner in error.children for call in doubts(inner)]
-    return []
 
 
 def events_of(disk: SimulatedDisk, run_id: str = RUN) -> list[tuple[int, Any]]:
