@@ -5,41 +5,23 @@
 ...     log.commit()
 """
 
-from eventlog._errors import (
-    Damage,
-    DamagedError,
-    EncryptedLogError,
-    FencedError,
-    LogError,
-    LogLockedError,
-    NotEncryptedError,
-    RefusedValueError,
-    UnsupportedFormatError,
-    WriterFailedError,
-    WrongKeyError,
-)
-from eventlog._log import EventLog, OpenReport
-from eventlog._owner import LogOwner
-from eventlog._reader import LogReader
-from eventlog._record import Packed, Record, Snapshot
+from eventlog.errors import Damage, DamagedError, LogError, LogLockedError, RefusedValueError
+from eventlog.files.lock import LogOwner
+from eventlog.format.record import Packed, Record, Snapshot
+from eventlog.read.reader import LogReader
+from eventlog.write.log import EventLog, OpenReport
 
 __all__ = [
     "Damage",
     "DamagedError",
-    "EncryptedLogError",
     "EventLog",
-    "FencedError",
     "LogError",
     "LogLockedError",
     "LogOwner",
     "LogReader",
-    "NotEncryptedError",
     "OpenReport",
     "Packed",
     "Record",
     "RefusedValueError",
     "Snapshot",
-    "UnsupportedFormatError",
-    "WriterFailedError",
-    "WrongKeyError",
 ]

@@ -16,7 +16,11 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 
-from eventlog._examine import (
+from eventlog.format.frame import LSN_MAX, SNAPSHOT
+from eventlog.format.json_values import Json, from_json, to_json
+from eventlog.format.record import Record, Snapshot, unpack
+from eventlog.read.reader import LogReader
+from eventlog.read.verify import (
     BAD_SNAPSHOT,
     DAMAGED,
     GAP,
@@ -29,10 +33,6 @@ from eventlog._examine import (
     Totals,
     examine,
 )
-from eventlog._frame import LSN_MAX, SNAPSHOT
-from eventlog._json import Json, from_json, to_json
-from eventlog._reader import LogReader
-from eventlog._record import Record, Snapshot, unpack
 
 __all__ = [
     "BAD_SNAPSHOT",
@@ -66,8 +66,10 @@ def dump(reader: LogReader, first: int = 1, last: int = LSN_MAX) -> Iterator[dic
             yield item.as_json()
         elif isinstance(item, Found):
             for record in item.records:
-                yield {**described(item.segment, item.offset, record),
-                       "body": to_json(record.packed)}  # fmt: skip
+                yield {
+                    **described(item.segment, item.offset, record),
+                    "body": to_json(record.packed),
+                }
         else:
             frame = item.frame
             lsns = range(max(first, frame.lsn), min(last + 1, frame.lsn + frame.count))
@@ -123,9 +125,14 @@ def described(segment: int, offset: int, record: Record) -> dict[str, Json]:
     """What ``dump`` says of a record, but for its body."""
     return {
         "type": "snapshot" if isinstance(record, Snapshot) else "record",
-        "segment": segment, "offset": offset, "lsn": record.lsn, "kind": record.kind,
-        "time": utc(record.time_ns), "time_ns": record.time_ns, "size": len(record.packed),
-    }  # fmt: skip
+        "segment": segment,
+        "offset": offset,
+        "lsn": record.lsn,
+        "kind": record.kind,
+        "time": utc(record.time_ns),
+        "time_ns": record.time_ns,
+        "size": len(record.packed),
+    }
 
 
 def hidden(found: Hidden, lsn: int) -> dict[str, Json]:
@@ -133,9 +140,15 @@ def hidden(found: Hidden, lsn: int) -> dict[str, Json]:
     frame = found.frame
     return {
         "type": "snapshot" if frame.kind == SNAPSHOT else "record",
-        "segment": found.segment, "offset": frame.offset, "lsn": lsn, "kind": None,
-        "time": None, "time_ns": None, "size": frame.size, "encrypted": found.key_id,
-    }  # fmt: skip
+        "segment": found.segment,
+        "offset": frame.offset,
+        "lsn": lsn,
+        "kind": None,
+        "time": None,
+        "time_ns": None,
+        "size": frame.size,
+        "encrypted": found.key_id,
+    }
 
 
 def utc(time_ns: int) -> str:
@@ -153,6 +166,13 @@ def _undecodable(found: Found) -> Iterator[Finding]:
             unpack(record.packed)
         except ValueError as exc:
             lsn = record.lsn
-            yield Finding(DAMAGED, found.segment, found.offset, 0, lsn, lsn,
-                          f"the body of LSN {lsn} is {exc}; its frame is sound, so it was written "
-                          "so and reading it raises")  # fmt: skip
+            yield Finding(
+                DAMAGED,
+                found.segment,
+                found.offset,
+                0,
+                lsn,
+                lsn,
+                f"the body of LSN {lsn} is {exc}; its frame is sound, so it was written "
+                "so and reading it raises",
+            )

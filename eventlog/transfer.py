@@ -14,18 +14,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from eventlog._dataclass import dataclass
-from eventlog._errors import EncryptedLogError, LogError, RefusedValueError, UnsupportedFormatError
-from eventlog._examine import BAD_SNAPSHOT, NOT_A_LOG, Finding, Found, Hidden, Totals, examine
-from eventlog._files import Files, OSFiles
-from eventlog._frame import LSN_MAX, PAYLOAD_SIZE_MAX, RECORDS, SNAPSHOT
-from eventlog._layout import LOST, LOST_MAX, REPAIRED
-from eventlog._lines import (
+from eventlog.crypto.keys import Encryption
+from eventlog.errors import EncryptedLogError, LogError, RefusedValueError, UnsupportedFormatError
+from eventlog.files.api import Files
+from eventlog.files.posix import OSFiles
+from eventlog.format.export_lines import (
     LINE_SIZE_MAX,
     BadExportError,
     Line,
@@ -41,11 +40,13 @@ from eventlog._lines import (
     parse_record,
     record_line,
 )
-from eventlog._log import SEGMENT_SIZE, EventLog
-from eventlog._reader import LogReader
-from eventlog._record import Packed, Record, Snapshot, encode_payload, encode_snapshot, pack
-from eventlog._rewrite import placeholders
-from eventlog.encryption import Encryption
+from eventlog.format.frame import LSN_MAX, PAYLOAD_SIZE_MAX, RECORDS, SNAPSHOT
+from eventlog.format.record import Packed, Record, Snapshot, encode_payload, encode_snapshot, pack
+from eventlog.read.reader import LogReader
+from eventlog.read.verify import BAD_SNAPSHOT, NOT_A_LOG, Finding, Found, Hidden, Totals, examine
+from eventlog.repair.plan import LOST, LOST_MAX, REPAIRED
+from eventlog.repair.segment import placeholders
+from eventlog.write.log import SEGMENT_SIZE, EventLog
 
 __all__ = ["BadExportError", "Imported", "export", "import_"]
 
@@ -165,8 +166,14 @@ def _lines_of(found: Found) -> Iterator[dict[str, Any]]:
 
 
 def _as_line(record: Record, batch: tuple[int, int]) -> Line:
-    return Line(record.lsn, batch, record.time_ns, record.kind, Packed(record.packed),
-                isinstance(record, Snapshot))  # fmt: skip
+    return Line(
+        record.lsn,
+        batch,
+        record.time_ns,
+        record.kind,
+        Packed(record.packed),
+        isinstance(record, Snapshot),
+    )
 
 
 def import_(
@@ -201,8 +208,9 @@ def import_(
 
     def open_log(name: str) -> EventLog:
         # Flushed when a segment is full and at the end: nobody relies on it before.
-        return EventLog.open(making / name, "none", segment_size=segment_size, files=files,
-                             encryption=encryption)  # fmt: skip
+        return EventLog.open(
+            making / name, "none", segment_size=segment_size, files=files, encryption=encryption
+        )
 
     def read_log(name: str) -> LogReader:
         return EventLog.read(making / name, files=files, encryption=encryption)
@@ -361,8 +369,14 @@ class _Import:
 
     def _say_what_is_missing(self, log: EventLog) -> None:
         if self._missing_lsns:
-            about = {"lost": self._missing_lsns, "snapshots": self._snapshots, "segments": [],
-                     "who": "", "why": "imported with losses", "backup": ""}  # fmt: skip
+            about = {
+                "lost": self._missing_lsns,
+                "snapshots": self._snapshots,
+                "segments": [],
+                "who": "",
+                "why": "imported with losses",
+                "backup": "",
+            }
             self._missing_lsns, self._snapshots = [], []
             self._add(log, [(REPAIRED, Packed(pack(about)))])
 
@@ -397,5 +411,7 @@ class _Import:
         for line in export(logs.pop(""), logs.items()):  # noqa: B007 - the last one is wanted
             pass
         if line != as_text(end_line(self.records, 0, self._made.hexdigest())):
-            self._refuse("what was written is not what the lines say, for they are not written as "
-                         "`logdump export` writes them")  # fmt: skip
+            self._refuse(
+                "what was written is not what the lines say, for they are not written as "
+                "`logdump export` writes them"
+            )

@@ -12,18 +12,8 @@ from __future__ import annotations
 import os
 import sys
 
-from recovery import (
-    ApprovalDeniedError,
-    Call,
-    CheckpointStore,
-    RecoverableAgent,
-    SyncRun,
-    WaitingError,
-    approve,
-    deny,
-    pending,
-    tool,
-)
+from recovery import ApprovalDeniedError, Call, CheckpointStore, RecoverableAgent, SyncRun, tool
+from recovery.errors import WaitingError
 
 RUN = "invoices-may"
 INVOICES = [(10, "alice"), (40, "bob"), (9999, "mallory")]
@@ -56,12 +46,13 @@ def agent(run: SyncRun) -> list[str]:
 
 def main(directory: str, what: str = "run", key: str = "", why: str = "") -> None:
     store = CheckpointStore(directory)
+    payments = store.run(RUN)
     if what == "show":
-        for call in pending(store, RUN):  # whole: what is cut away could be all that matters
+        for call in payments.pending():  # whole: what is cut away could be all that matters
             print(f"{call.idempotency_key}: {call.tool}{call.args}")
     elif what in ("yes", "no"):
-        decide = approve if what == "yes" else deny
-        decide(store, RUN, key, who=os.environ.get("USER", "somebody"), why=why)
+        decide = payments.approve if what == "yes" else payments.deny
+        decide(key, who=os.environ.get("USER", "somebody"), why=why)
     else:
         try:
             of = RecoverableAgent(agent, store, park_after_s=0.1)

@@ -7,7 +7,8 @@ The run lives in memory here; on disk it could be another process, a week later.
 
 from __future__ import annotations
 
-from recovery import Budget, BudgetError, CheckpointStore, RecoverableAgent, SyncRun, Usage, tool
+from recovery import Budget, CheckpointStore, RecoverableAgent, SyncRun, Usage, tool
+from recovery.errors import BudgetError
 
 PRICE = 2e-6, 10e-6  # of a token of input and of output
 

@@ -17,10 +17,10 @@ from recovery import (
     Resolution,
     Retry,
     Run,
-    StoppedError,
     current_call,
     tool,
 )
+from recovery.errors import StoppedError
 
 refusals = ["503", "503"]  # of the weather service
 bank: dict[str, int] = {}  # what was paid, by idempotency key

@@ -10,15 +10,7 @@ import asyncio
 import sys
 from typing import Any
 
-from recovery import (
-    CheckpointStore,
-    ChildFailedError,
-    PermanentError,
-    RecoverableAgent,
-    Run,
-    children,
-    tool,
-)
+from recovery import CheckpointStore, ChildFailedError, PermanentError, RecoverableAgent, Run, tool
 
 QUESTIONS = ["What do otters eat?", "Where do otters sleep?", "Why is the sky green?"]
 FACTS = {"eat": "Crabs and sea urchins.", "sleep": "On their backs, holding hands."}
@@ -68,7 +60,7 @@ def main(directory: str) -> None:
     agent = RecoverableAgent(researcher, store)
     for question, answer in agent.run_with_recovery_sync(QUESTIONS, "otters")["result"].items():
         print(question, answer)
-    for child in children(store, "otters"):
+    for child in store.run("otters").children():
         print(f"{child.agent}: {child.state}")
 
 

@@ -77,10 +77,16 @@ class Demo:
         where = os.environ.get("OPENAI_BASE_URL") or "api.openai.com"
         model = offline if models.is_offline() else f"{models.MODEL} at {where}"
         count = len(documents.listing(self.source))
-        self.out.print("[bold]An agent reads, writes a report and sends mails, and is killed "
-                       f"{self.wanted} times[/bold]")  # fmt: skip
-        for name, value in (("documents", f"{count} in {self.source}"), ("model", model),
-                            ("seed", seed), ("all in", self.work)):  # fmt: skip
+        self.out.print(
+            "[bold]An agent reads, writes a report and sends mails, and is killed "
+            f"{self.wanted} times[/bold]"
+        )
+        for name, value in (
+            ("documents", f"{count} in {self.source}"),
+            ("model", model),
+            ("seed", seed),
+            ("all in", self.work),
+        ):
             self.out.print(f"{name:<9}  {value}", markup=False, soft_wrap=True)
         self.out.print()
 
@@ -184,8 +190,10 @@ class Demo:
         for problem in problems:
             self.out.print(f"WRONG  {problem}", style="bold red", markup=False)
         verdict = "Something did NOT happen exactly once" if problems else "Everything exactly once"
-        self.out.print(f"\n{verdict}, with {self.kills} kills in {self.lives} lives.",
-                       style="bold red" if problems else "bold green")  # fmt: skip
+        self.out.print(
+            f"\n{verdict}, with {self.kills} kills in {self.lives} lives.",
+            style="bold red" if problems else "bold green",
+        )
         if self.kills < self.wanted:
             self.out.print(f"(The work was done before it could be killed {self.wanted} times.)")
         self._show_commands(every)
@@ -208,8 +216,9 @@ class Demo:
             yield f"life {life:>2}", report.replace("; 0 calls served from the log; 0 executed", "")
 
     def _settled(self) -> Iterator[tuple[str, str]]:
-        calls = [call for call in proof.logged_calls(self.work / "runs" / proof.RUN_ID)
-                 if call.settled]  # fmt: skip
+        calls = [
+            call for call in proof.logged_calls(self.work / "runs" / proof.RUN_ID) if call.settled
+        ]
         for call in calls:
             if call.tool in SIDE_EFFECTS:
                 yield f"LSN {call.lsn:>3}", f"{call}: {'; then '.join(call.settled)}"
@@ -306,8 +315,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dir", type=Path, help="documents to read (default: this project's own)")
     parser.add_argument("--kills", type=int, default=10, help="how often to kill (default: 10)")
     parser.add_argument("--seed", type=int, help="repeats the choices of an earlier run")
-    parser.add_argument("--keep", type=Path, help="where to put everything (default: a new "
-                        "directory for temporary files)")  # fmt: skip
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        help="where to put everything (default: a new directory for temporary files)",
+    )
     args = parser.parse_args()
     if args.kills < 0:
         parser.error("--kills is 0 or more")

@@ -7,15 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from recovery import (
-    CheckpointStore,
-    DivergenceError,
-    RecoverableAgent,
-    SyncRun,
-    accept,
-    fork,
-    tool,
-)
+from recovery import CheckpointStore, RecoverableAgent, SyncRun, tool
+from recovery.errors import DivergenceError
 
 sent: list[str] = []
 
@@ -60,8 +53,8 @@ def main(directory: str) -> None:
     except DivergenceError as exc:  # before anything new is done
         print(exc)
 
-    fork(store, "run_1", "run_2")  # all that was done so far, in a run of its own
-    accept(store, "run_1", who="me", why="a warmer greeting")
+    store.run("run_1").fork("run_2")  # all that was done so far, in a run of its own
+    store.run("run_1").accept(who="me", why="a warmer greeting")
     print(*new_code.run_with_recovery_sync("greet", "run_1")["result"], sep="\n")
     print("all in all:", sent)  # Ann has one mail, Bob has both
 

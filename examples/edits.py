@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from recovery import CheckpointStore, DivergenceError, RecoverableAgent, SyncRun, tool
+from recovery import CheckpointStore, RecoverableAgent, SyncRun, tool
+from recovery.errors import DivergenceError
 
 
 @tool

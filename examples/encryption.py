@@ -12,11 +12,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from eventlog import EncryptedLogError, EventLog
+from eventlog import EventLog
 from eventlog.dump import dump, verify
 from eventlog.encryption import Encryption
+from eventlog.errors import EncryptedLogError
 from recovery import CheckpointStore, RecoverableAgent, SyncRun, tool
-from recovery.stores.file import FileStore
 
 KEYS = {"2026-05": os.urandom(32), "2026-11": os.urandom(32)}
 
@@ -42,12 +42,12 @@ def triage(run: SyncRun) -> str:
 def main(directory: Path) -> None:
     """Run it, change the key, run another, and look at the first with and without the key."""
     # A function from key id to key: a dict's `get`, or whatever asks your secret store.
-    store = CheckpointStore(FileStore(directory, encryption=Encryption(KEYS.get, "2026-05")))
+    store = CheckpointStore(directory, encryption=Encryption(KEYS.get, "2026-05"))
     first = RecoverableAgent(triage, store).run_with_recovery_sync("triage", "run_001")
     print("result:", first["result"])
 
     # From now on under another key; what was written before is read with the old one.
-    store = CheckpointStore(FileStore(directory, encryption=Encryption(KEYS.get, "2026-11")))
+    store = CheckpointStore(directory, encryption=Encryption(KEYS.get, "2026-11"))
     RecoverableAgent(triage, store).run_with_recovery_sync("triage", "run_002")
 
     stored = b"".join(path.read_bytes() for path in directory.rglob("*") if path.is_file())

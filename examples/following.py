@@ -8,7 +8,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eventlog import EventLog, LogReader, Record, UnsupportedFormatError
+from eventlog import EventLog, LogReader, Record
+from eventlog.errors import UnsupportedFormatError
 
 
 @dataclass

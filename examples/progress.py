@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from recovery import RecoverableAgent, Run, RunEvent, tool
+from recovery import RecoverableAgent, Run, tool
+from recovery.reports import RunEvent
 
 RUN = "otter-facts"
 TOPICS = ["food", "sleep", "fur", "tools", "pups", "range", "play", "names"]
@@ -73,8 +74,12 @@ def with_rich() -> Callable[[RunEvent], None]:
 
     def show(event: RunEvent) -> None:
         progress = event.progress
-        display.update(bar, completed=max(progress.step - 1, 0), tokens=progress.usage.tokens,
-                       description=progress.last_tool or "starting")  # fmt: skip
+        display.update(
+            bar,
+            completed=max(progress.step - 1, 0),
+            tokens=progress.usage.tokens,
+            description=progress.last_tool or "starting",
+        )
         if progress.status != "running":
             display.stop()
 
@@ -83,7 +88,7 @@ def with_rich() -> Callable[[RunEvent], None]:
 
 async def watch(run_id: str, after: int = 0) -> None:
     """What happens, a line each; ends with the run. `after` is the last LSN that was seen."""
-    async for event in RecoverableAgent(collect).events(run_id, after=after):
+    async for event in RecoverableAgent(collect).run(run_id).events(after=after):
         print(f"{time.strftime('%T', time.localtime(event.timestamp))} {event}")
     print(event.progress)
 

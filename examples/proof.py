@@ -87,12 +87,17 @@ def check(work: Path, every: Path | None = None) -> tuple[list[str], list[str]]:
     calls = logged_calls(log)
     sections = report.sections(work / "report.md")
     mailbox = [
-        (re.sub(r"\W*([0-9a-f]{32})@.*", r"\1", str(mail["Message-ID"])),
-         words(mail["To"], mail["Subject"], mail.get_content()))
+        (
+            re.sub(r"\W*([0-9a-f]{32})@.*", r"\1", str(mail["Message-ID"])),
+            words(mail["To"], mail["Subject"], mail.get_content()),
+        )
         for _, mail in mails(work / "mailbox")
-    ]  # fmt: skip
-    problems = [f"LSN {call.lsn}, {call}: it is not known what became of it"
-                for call in calls if call.result is None and not call.failed]  # fmt: skip
+    ]
+    problems = [
+        f"LSN {call.lsn}, {call}: it is not known what became of it"
+        for call in calls
+        if call.result is None and not call.failed
+    ]
     with EventLog.read(log) as reader:
         if not any(record.kind == "run_finished" for record in reader.records()):
             problems.append("the run has not ended")
@@ -104,8 +109,10 @@ def check(work: Path, every: Path | None = None) -> tuple[list[str], list[str]]:
         made = [call for call in calls if call.tool == tool]
         wrong = list(_compare(made, found, content))
         count = sum(1 for call in made if call.result is not None)
-        lines.append(f"{len(found):>4} {what} for {count} calls of {tool}: "
-                     f"{'NOT exactly once' if wrong else 'each exactly once'}")  # fmt: skip
+        lines.append(
+            f"{len(found):>4} {what} for {count} calls of {tool}: "
+            f"{'NOT exactly once' if wrong else 'each exactly once'}"
+        )
         problems += wrong
     if every is not None:
         names = [" ".join(document["name"].split()) for document in documents.listing(every)]

@@ -27,8 +27,9 @@ def add(path: Path, key: str, title: str, text: str) -> None:
     """Append a section. A crash leaves the file with all of it or without it."""
     before = path.read_text(encoding="utf-8") if path.exists() else "# Report\n\n"
     after = f"{before}<!-- {key} -->\n{section(title, text)}\n"
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=".report-",
-                                     delete=False) as file:  # fmt: skip
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=".report-", delete=False
+    ) as file:
         file.write(after)
         file.flush()
         os.fsync(file.fileno())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from recovery import CheckpointStore, RecoverableAgent, SyncRun, compare, fork, lineage, tool
+from recovery import CheckpointStore, RecoverableAgent, SyncRun, tool
 
 asked: list[str] = []
 PRICES = {"train to Oslo": 90, "hotel": 120, "boat trip": 60, "museum": 15}
@@ -52,18 +52,19 @@ if __name__ == "__main__":
     store = CheckpointStore(sys.argv[1] if len(sys.argv) > 1 else None)
     wishes = ["train to Oslo", "hotel", "boat trip", "museum"]
     agent = RecoverableAgent(plan, store, checkpoint_every_n=1)
+    trip = store.run("trip")
     print("trip:  ", agent.run_with_recovery_sync(wishes, "trip")["result"])
-    for checkpoint in store.checkpoints("trip"):
+    for checkpoint in trip.checkpoints():
         print("        checkpoint", checkpoint)
 
-    if not store.checkpoints("rich"):  # a fork is made once
-        fork(store, "trip", "rich", at_step=2, state={"money": 500}, who="ann", why="a gift")
-        fork(store, "trip", "cheap", at_step=2)
+    if not store.run("rich").checkpoints():  # a fork is made once
+        trip.fork("rich", at_step=2, state={"money": 500}, who="ann", why="a gift")
+        trip.fork("cheap", at_step=2)
     asked.clear()
     print("rich:  ", agent.run_with_recovery_sync(wishes, "rich")["result"])
     other = RecoverableAgent(cheaper_plan, store, checkpoint_every_n=1)
     print("cheap: ", other.run_with_recovery_sync(wishes, "cheap")["result"])
     print("asked for them:", ", ".join(asked) or "nothing")
-    (link,) = lineage(store, "rich")
+    (link,) = store.run("rich").lineage()
     print(f"rich comes from {link.run_id}, step {link.step}: {link.why} ({link.who})")
-    print(compare(store, "trip", "cheap"))
+    print(trip.compare("cheap"))

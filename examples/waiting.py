@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sys
 
-from recovery import CheckpointStore, RecoverableAgent, SyncRun, WaitingError, signal, tool
+from recovery import CheckpointStore, RecoverableAgent, SyncRun, tool
+from recovery.errors import WaitingError
 
 RUN = "order-17"
 mails: list[str] = []
@@ -39,7 +40,8 @@ def agent(run: SyncRun) -> str:
 def main(directory: str, name: str = "", value: str = "") -> None:
     store = CheckpointStore(directory)
     if name:
-        signal(store, RUN, {"ship": "shipped"}.get(name, name), value, key=f"{name} {value}")
+        event = {"ship": "shipped"}.get(name, name)
+        store.run(RUN).signal(event, value, key=f"{name} {value}")
         return
     try:
         of = RecoverableAgent(agent, store, park_after_s=0.1)

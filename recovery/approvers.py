@@ -1,56 +1,27 @@
 """Who may decide about runs: signatures under what others send to them.
 
     store = CheckpointStore("runs", approvers={"ann": "ssh-ed25519 AAAA..."})
-    approve(store, "run", call, who="ann", sign=signing_key("ann.pem"))
+    store.run("run_001").approve(call, who="ann", sign=signing_key("ann.pem"))
 
 Ed25519 needs the extra: ``pip install 'agent-eventlog[encryption]'``. See docs/approvals.md.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import stat
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from hashlib import sha256
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from eventlog._dataclass import dataclass
+from eventlog.encryption import read_key_file
+from recovery.journal.signed_statement import Statement
 
 __all__ = ["Approvers", "Sign", "Statement", "signing_key"]
 
 _logger = logging.getLogger("recovery")
 
 Sign = Callable[[bytes], bytes]  # the signature of what is given
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """What is signed: that ``who`` says ``answer`` about ``about``, in the run of this ``uid``.
-
-    ``kind``: "decision" (``about`` is the idempotency key of the call, ``answer`` "approved" or
-    "denied"), "signal" (``about`` is its name) or "cancel". ``time_ns``: when, since 1970.
-    ``content``: the SHA-256, in hexadecimal digits, of the call's packed arguments, or of the
-    signal's packed value; "" for a cancel.
-    """
-
-    uid: str
-    kind: str
-    about: str
-    answer: str
-    who: str
-    why: str
-    time_ns: int
-    content: str
-
-    def to_bytes(self) -> bytes:
-        """The bytes that are signed: JSON, keys in order, ASCII, behind a line that says what it
-        is."""
-        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
-        return f"agent-eventlog statement 1\n{text}".encode("ascii")
 
 
 Verify = Callable[[Statement, bytes], bool]
@@ -63,16 +34,16 @@ class Approvers:
     ``keys``: the public Ed25519 key of each ``who``: a line of OpenSSH ("ssh-ed25519 AAAA..."), PEM
     text, or its 32 bytes. Or a function that says whether a signature under a Statement is valid;
     where it raises, it is not. ``also``: what needs a signature besides decisions: "signal",
-    "cancel".
+    "cancel", "resolve" (``resolve`` and ``retry``).
     """
 
     keys: Mapping[str, str | bytes] | Verify
-    also: tuple[Literal["signal", "cancel"], ...] = ()
+    also: tuple[Literal["signal", "cancel", "resolve"], ...] = ()
 
     def __post_init__(self) -> None:
         also: object = self.also
-        if not isinstance(also, tuple) or not {*also} <= {"signal", "cancel"}:
-            raise ValueError(f'also= is a tuple of "signal" and "cancel", not {also!r}')
+        if not isinstance(also, tuple) or not {*also} <= {"signal", "cancel", "resolve"}:
+            raise ValueError(f'also= is a tuple of "signal", "cancel" and "resolve", not {also!r}')
         if callable(self.keys):
             return
         keys: object = self.keys
@@ -113,11 +84,6 @@ class Approvers:
         return True
 
 
-def content_of(packed: bytes) -> str:
-    """See Statement.content."""
-    return sha256(packed).hexdigest()
-
-
 def signing_key(
     path: str | os.PathLike[str], password: bytes | Callable[[], bytes] | None = None
 ) -> Sign:
@@ -125,14 +91,16 @@ def signing_key(
     ed25519``, or OpenSSH, as of ``ssh-keygen -t ed25519``.
 
     ``password``: a function is asked where the key has one. Raises OSError; ValueError when there
-    is no such key, when it needs a password, or when others may read the file; ImportError without
-    the extra.
+    is no such key, when it needs a password, or when every user may read the file; ImportError
+    without the extra, or `bcrypt`, which OpenSSH keys with a password need besides.
     """
     forms, private = _primitives()[:2]
-    with Path(path).open("rb") as file:
-        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-            raise ValueError(f"{path}: others may read this private key. chmod 600 it")
-        text = file.read()
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - needs the extra
+
+    try:
+        text = read_key_file(path)
+    except ValueError as exc:
+        raise ValueError(f"{path}: {exc}") from None
     openssh = b"OPENSSH PRIVATE KEY" in text
     load: Any = forms.load_ssh_private_key if openssh else forms.load_pem_private_key
     try:
@@ -145,6 +113,10 @@ def signing_key(
     except (TypeError, ValueError):
         raise ValueError(
             f"{path}: no private key in PEM or OpenSSH form, or another password"
+        ) from None
+    except UnsupportedAlgorithm:  # or an algorithm that nobody has
+        raise ImportError(
+            f"{path}: an OpenSSH key with a password needs the package `bcrypt`: pip install bcrypt"
         ) from None
     if not isinstance(key, private):
         raise ValueError(f"{path}: no Ed25519 key: ssh-keygen -t ed25519 makes one")

@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+import recovery.agent.agent_errors
+from recovery.testing.simulated.virtual_time import Clock, virtual_time
+from tests.support.lives import Limited, executed
+
 # The seed alone repeats a run, so no example database: it would replay what other runs found.
 settings.register_profile(
     "default", max_examples=100, deadline=None, print_blob=True, database=None
@@ -41,6 +45,12 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--figures", type=Path, help="write what the sweeps have counted, as JSON")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("crash"):
+            item.add_marker(pytest.mark.timeout(0))  # a sweep takes as long as it takes
 
 
 class Figures:
@@ -110,3 +120,19 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _eventlog_home(monkeypatch: pytest.MonkeyPatch, _homes: Iterator[Path]) -> None:
     """No test, nor a process that it starts, ever touches the user's own runs."""
     monkeypatch.setenv("EVENTLOG_HOME", str(next(_homes)))
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has been executed yet, and an agent that fails is run again at once."""
+    executed.clear()
+    monkeypatch.setattr(recovery.agent.agent_errors, "BACKOFF_S", 0.0)
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    """Virtual time, which moves where something waits for it."""
+    clock = Limited()
+    clock.begin()
+    with virtual_time(clock):
+        yield clock

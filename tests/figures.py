@@ -1,8 +1,8 @@
 """The figures of the last full run, and the part of docs/testing.md that is made of them.
 
-    python -m tests.figures [--sweeps FILE] [--mutants FILE] [--fuzz FILE]
+    python -m tests.figures [--sweeps FILE] [--fuzz FILE]
 
-Takes over what `pytest --figures FILE`, `python -m tests.mutants --json FILE` and `python -m
+Takes over what `pytest --figures FILE` and `python -m
 tests.fuzz --json FILE` have written, keeps all figures in tests/data/figures.json, and renews the
 page from these.
 """
@@ -24,11 +24,11 @@ BEGIN, END = "<!-- figures: made by tests/figures.py -->\n", "<!-- end of figure
 def main() -> None:
     """Merge, keep, renew."""
     parser = argparse.ArgumentParser(prog="python -m tests.figures", description=__doc__)
-    for part in ("sweeps", "mutants", "fuzz"):
+    for part in ("sweeps", "fuzz"):
         parser.add_argument(f"--{part}", type=Path, help=f"new figures of the {part}")
     args = parser.parse_args()
     figures = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-    for part in ("sweeps", "mutants", "fuzz"):
+    for part in ("sweeps", "fuzz"):
         if (file := getattr(args, part)) is not None:
             found = json.loads(file.read_text())
             figures[part] = {"when": _when(), "found": found}
@@ -50,8 +50,6 @@ def rendered(figures: dict[str, Any]) -> str:
     parts = []
     if "sweeps" in figures:
         parts.append(_sweeps(**figures["sweeps"]))
-    if "mutants" in figures:
-        parts.append(_mutants(**figures["mutants"]))
     if "fuzz" in figures:
         parts.append(_fuzz(**figures["fuzz"]))
     return "\n" + "\n".join(parts) + "\n"
@@ -65,20 +63,6 @@ def _sweeps(when: str, found: dict[str, dict[str, float]]) -> str:
         if seconds and states:
             covered += f" ({states / seconds * 60:,.0f} states a minute)"
         lines.append(f"| {sweep} | {covered} |")
-    return "\n".join([*lines, ""])
-
-
-def _mutants(when: str, found: dict[str, Any]) -> str:
-    lines = [
-        f"`make mutants` ({when}): **{found['caught']} of {found['total']}** seeded bugs caught. "
-        "Which these are, and what each would cost a user: `python -m tests.mutants --list`.",
-        "",
-        "| layer | seeded bugs | caught |",
-        "|---|---|---|",
-    ]
-    for layer in dict.fromkeys(one["layer"] for one in found["mutants"]):
-        verdicts = [bool(one["caught_by"]) for one in found["mutants"] if one["layer"] == layer]
-        lines.append(f"| {layer} | {len(verdicts)} | {sum(verdicts)} |")
     return "\n".join([*lines, ""])
 
 

@@ -9,12 +9,12 @@
         EventLog.open("log", files=after)  # must find what was committed
 
 What the model keeps: everything flushed; of what was not, any subset, in any order, torn in any
-way that ``_model`` knows; names that no directory sync made durable, or not. A flush that fails
+way that ``model`` knows; names that no directory sync made durable, or not. A flush that fails
 drops what it was to write: the process still reads it, later flushes report success, and the disk
 may have got it or not. ``after_process_death`` keeps all writes.
 """
 
-from eventlog.testing._disk import Crash, SimulatedDisk
-from eventlog.testing._model import SECTOR
+from eventlog.testing.disk import Crash, SimulatedDisk
+from eventlog.testing.model import SECTOR
 
 __all__ = ["SECTOR", "Crash", "SimulatedDisk"]

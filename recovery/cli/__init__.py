@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from recovery.cli._exit import INTERRUPTED, USAGE
-from recovery.cli._streams import open_closed
+from recovery.cli.exit_codes import INTERRUPTED, USAGE
+from recovery.cli.streams import open_closed
 
 EXTRA = {"typer", "rich", "click", "h11"}
 
@@ -17,8 +17,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command; its exit code."""
     open_closed()
     try:
-        from recovery.cli._app import run  # noqa: PLC0415 - needs the extra
-        from recovery.cli._keys import take_from_environment  # noqa: PLC0415
+        from recovery.cli.app import run  # noqa: PLC0415 - needs the extra
+        from recovery.cli.key_options import take_from_environment  # noqa: PLC0415
 
         take_from_environment()
         return run(argv)

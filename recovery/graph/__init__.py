@@ -1,7 +1,10 @@
 """Agents that are graphs of nodes: executed as recorded runs, resumed where they stopped."""
 
-from recovery.graph._executor import ExecutionResult, GraphExecutor
-from recovery.graph._flexible import (
+from recovery.graph.checkpoint_manager import RestoredCheckpoint
+from recovery.graph.executor import ExecutionResult, GraphExecutor
+from recovery.graph.graph import Edge, Graph, GraphError, Node
+from recovery.graph.node import Memory, NodeContext, NodeFailedError, NodeResult
+from recovery.graph.plans import (
     FlexibleGraphExecutor,
     Judgment,
     PlanLimits,
@@ -9,10 +12,8 @@ from recovery.graph._flexible import (
     StepOutcome,
     feedback_of,
 )
-from recovery.graph._graph import Edge, Graph, GraphError, Node
-from recovery.graph._node import Memory, NodeContext, NodeFailedError, NodeResult
-from recovery.graph._standing import END
-from recovery.graph._walk import GraphParkedError
+from recovery.graph.state import END
+from recovery.graph.walk import GraphParkedError
 
 __all__ = [
     "END",
@@ -31,6 +32,7 @@ __all__ = [
     "NodeResult",
     "PlanLimits",
     "PlanStep",
+    "RestoredCheckpoint",
     "StepOutcome",
     "feedback_of",
 ]

@@ -1,1 +1,7 @@
 """Where runs live: one protocol, one module for each kind of store."""
+
+from recovery.stores.file import FileStore
+from recovery.stores.memory import MemoryStore
+from recovery.stores.protocol import RunStore
+
+__all__ = ["FileStore", "MemoryStore", "RunStore"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from eventlog._files import OSFiles
-from eventlog._log import Durability
 from eventlog.encryption import Encryption
-from recovery._options import check_one_of
+from eventlog.files.posix import OSFiles
+from eventlog.write.log import Durability
+from recovery.option_checks import check_one_of
 from recovery.stores.protocol import LogStore
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from eventlog._memory import MemoryFiles
 from eventlog.encryption import Encryption
+from eventlog.files.memory import MemoryFiles
 from recovery.stores.protocol import LogStore
 
 

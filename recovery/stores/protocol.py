@@ -8,21 +8,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from eventlog import (
-    EventLog,
-    LogLockedError,
-    LogReader,
-    Packed,
-    Record,
-    RefusedValueError,
-    UnsupportedFormatError,
-)
-from eventlog._files import Files
-from eventlog._log import Durability
+from eventlog import EventLog, LogLockedError, LogReader, Packed, Record, RefusedValueError
 from eventlog.encryption import Encryption
-from recovery._errors import RecoveryError
-from recovery._message import KEY, RUN_LSN, is_same_message
-from recovery._values import pack, pack_map
+from eventlog.errors import UnsupportedFormatError
+from eventlog.files.api import Files
+from eventlog.write.log import Durability
+from recovery.errors import RecoveryError
+from recovery.journal.envelope import KEY, RUN_LSN, is_same_message
+from recovery.values.pack import pack, pack_map
 
 # Becomes the name of a directory, on case-insensitive file systems too: no separators, no dots in
 # front, no control characters, and short enough for any of them.
@@ -51,9 +44,13 @@ class RunStore(Protocol):
         """All runs, in order of their ids."""
 
     def post(
-        self, run_id: str, kind: str, body: Mapping[str, Any], key: str = "",
+        self,
+        run_id: str,
+        kind: str,
+        body: Mapping[str, Any],
+        key: str = "",
         time_ns: int | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Put a message into the inbox of a run that is there, whoever has the run; its number.
 
         ``body`` has the ``uid`` of the run that it is for: in no other run does it count.
@@ -129,9 +126,12 @@ class LogStore:
         """See RunStore.claim."""
         path = self._path(run_id)
         return EventLog.open(
-            path, self.durability, takeover=takeover, files=self._files,
+            path,
+            self.durability,
+            takeover=takeover,
+            files=self._files,
             encryption=self.encryption,
-        )  # fmt: skip
+        )
 
     def read(self, run_id: str) -> LogReader | None:
         """See RunStore.read."""
@@ -145,9 +145,13 @@ class LogStore:
         return [name for name in self._files.list_directories(self.root) if RUN_ID.fullmatch(name)]
 
     def post(
-        self, run_id: str, kind: str, body: Mapping[str, Any], key: str = "",
+        self,
+        run_id: str,
+        kind: str,
+        body: Mapping[str, Any],
+        key: str = "",
         time_ns: int | None = None,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """See RunStore.post."""
         parts = {
             name: value if type(value) is Packed else pack(value, name)
@@ -182,7 +186,7 @@ class LogStore:
 
     def remove(self, run_id: str, at: int | None = None) -> None:
         """See RunStore.remove."""
-        from eventlog._removal import remove  # noqa: PLC0415 - only where runs are removed
+        from eventlog.remove import remove  # noqa: PLC0415 - only where runs are removed
 
         remove(self._files, self._path(run_id), at, also=frozenset({INBOX}))
 
@@ -202,19 +206,19 @@ class LogStore:
 
     def sweep(self) -> int:
         """See RunStore.sweep."""
-        from eventlog._removal import finish  # noqa: PLC0415 - as above
+        from eventlog.remove import finish  # noqa: PLC0415 - as above
 
         return finish(self._files, self.root)
 
     def unswept(self) -> list[str]:
         """The runs (by id) of which an interrupted removal has left something."""
-        from eventlog._removal import removed_from  # noqa: PLC0415 - as above
+        from eventlog.remove import removed_from  # noqa: PLC0415 - as above
 
         return list(filter(None, map(removed_from, self._files.list_directories(self.root))))
 
     def backups(self) -> list[str]:
         """The names of the directories in which repairs have left logs as they were."""
-        from eventlog._backup import backup_of  # noqa: PLC0415 - only where somebody asks
+        from eventlog.repair.backup import backup_of  # noqa: PLC0415 - only where somebody asks
 
         return list(filter(backup_of, self._files.list_directories(self.root)))
 

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from recovery.testing._report import CrashReport, Finding
+from recovery.testing.report import CrashReport, Finding
 
 if TYPE_CHECKING:
-    from recovery.testing._crash import CrashOptions, crash_everywhere
+    from recovery.testing.simulated.crash import CrashOptions, crash_everywhere
 
 __all__ = ["CrashOptions", "CrashReport", "Finding", "crash_everywhere"]
 
@@ -14,7 +14,7 @@ def __getattr__(name: str) -> Any:
     # Imported when used: the pytest plugin is loaded in each test session of its users, and the
     # killed processes of `recovery crashtest` need none of it.
     if name in ("CrashOptions", "crash_everywhere"):
-        from recovery.testing import _crash  # noqa: PLC0415
+        from recovery.testing.simulated import crash  # noqa: PLC0415
 
-        return getattr(_crash, name)
+        return getattr(crash, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,10 +19,20 @@ PROPERTY = "crash_everywhere"  # of a test's report, by which the figures come f
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of this plugin."""
     group = parser.getgroup("recovery", "crash tests of agents (recovery.testing)")
-    group.addoption("--crash-points", metavar="N", type=_points, default=None,
-                    help="at how many points to kill each agent: a number, or all")  # fmt: skip
-    group.addoption("--crash-seed", metavar="SEED", type=int, default=None,
-                    help="chooses the points, and what is random in the runs")  # fmt: skip
+    group.addoption(
+        "--crash-points",
+        metavar="N",
+        type=_points,
+        default=None,
+        help="at how many points to kill each agent: a number, or all",
+    )
+    group.addoption(
+        "--crash-seed",
+        metavar="SEED",
+        type=int,
+        default=None,
+        help="chooses the points, and what is random in the runs",
+    )
 
 
 def _points(text: str) -> int | Literal["all"]:
@@ -60,10 +70,15 @@ def _from_command_line(config: pytest.Config, options: dict[str, Any]) -> dict[s
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """How much was tried."""
-    reports = [report for found in terminalreporter.stats.values() for report in found
-               if getattr(report, "when", "") == "call"]  # fmt: skip
-    figures = [value for report in reports for name, value in report.user_properties
-               if name == PROPERTY]  # fmt: skip
+    reports = [
+        report
+        for found in terminalreporter.stats.values()
+        for report in found
+        if getattr(report, "when", "") == "call"
+    ]
+    figures = [
+        value for report in reports for name, value in report.user_properties if name == PROPERTY
+    ]
     if not figures:
         return
     points, possible, resumptions = (sum(one[i] for one in figures) for i in range(3))

@@ -17,10 +17,18 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 BINARY = next((path for name in NAMES if (path := shutil.which(name))), None)
 PATIENCE_S = 120  # for a browser that hangs; the tests themselves take a second
 FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--disable-extensions", "--hide-scrollbars", "--remote-debugging-pipe",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
 
 
 class Page:
@@ -83,15 +91,21 @@ class Page:
 
     def run(self, script: str) -> Any:
         """The value of an expression, waited for if it is a promise."""
-        done = self.call("Runtime.evaluate", expression=script, returnByValue=True,
-                         awaitPromise=True)  # fmt: skip
+        done = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
 
     def size(self, width: int, height: int, dark: bool = False) -> None:
         """The window, and whether its user likes it dark."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
-                  deviceScaleFactor=1, mobile=width < 500)  # fmt: skip
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.settle()
@@ -136,9 +150,12 @@ def page(binary: str) -> Iterator[Page]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         browser = subprocess.Popen(
             [binary, *FLAGS, f"--user-data-dir={folder}"],
-            pass_fds=(3, 4), preexec_fn=place,  # noqa: PLW1509 - two duplications, nothing else
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            pass_fds=(3, 4),
+            preexec_fn=place,  # noqa: PLW1509 - two duplications, nothing else
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(to_read[0])
         os.close(to_write[1])
         with os.fdopen(to_read[1], "wb", 0) as out, os.fdopen(to_write[0], "rb") as source:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from logdump._commands import COMMANDS
+from logdump.all_commands import COMMANDS
 
 from tests.cli.harness import RUNS
 
@@ -43,9 +43,17 @@ class How:
 
 # One of each kind that logs come in.
 KINDS = (
-    "finished", "torn", "damaged_frame", "damaged_header", "damaged_payload", "damaged_snapshot",
-    "missing_segment", "foreign", "unsupported", "encrypted",
-)  # fmt: skip
+    "finished",
+    "torn",
+    "damaged_frame",
+    "damaged_header",
+    "damaged_payload",
+    "damaged_snapshot",
+    "missing_segment",
+    "foreign",
+    "unsupported",
+    "encrypted",
+)
 
 HOW: dict[str, How] = {
     "logdump dump": How(
@@ -205,7 +213,7 @@ def registered() -> list[str]:
     try:
         import typer.main
 
-        from recovery.cli._app import app
+        from recovery.cli.app import app
     except ModuleNotFoundError:  # without the extra
         return found
 

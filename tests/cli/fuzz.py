@@ -17,8 +17,8 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from eventlog import UnsupportedFormatError
-from eventlog._frame import (
+from eventlog.errors import UnsupportedFormatError
+from eventlog.format.frame import (
     FOOTER,
     HEADER_SIZE,
     SNAPSHOT,
@@ -27,7 +27,7 @@ from eventlog._frame import (
     encode_frame,
     sound_frames,
 )
-from eventlog._record import Packed, decode_payload, encode_payload, encode_snapshot
+from eventlog.format.record import Packed, decode_payload, encode_payload, encode_snapshot
 from tests.cli.commands import LOGS, how, registered
 from tests.cli.harness import RUNS, Done, call, raw
 
@@ -133,11 +133,22 @@ def _forged(rng: Rng, packed: bytes) -> bytes:
             case 0:
                 data[at] = rng.randrange(256)
             case 1:
-                data[at : at + 1] = rng.choice((
-                    b"\xc0", b"\x80", b"\x90", b"\xcb\x7f\xf8" + bytes(6), b"\xd3" + b"\xff" * 8,
-                    b"\xcf" + b"\xff" * 8, b"\xdf\xff\xff\xff\xff", b"\xc7\x03\x01\x92\x01\x00",
-                    b"\xa5\x1b[2J\x07", b"\x91" * 600 + b"\xc0", b"\xd4\x0b\x31", b"\xd4\x14\x90",
-                ))  # fmt: skip
+                data[at : at + 1] = rng.choice(
+                    (
+                        b"\xc0",
+                        b"\x80",
+                        b"\x90",
+                        b"\xcb\x7f\xf8" + bytes(6),
+                        b"\xd3" + b"\xff" * 8,
+                        b"\xcf" + b"\xff" * 8,
+                        b"\xdf\xff\xff\xff\xff",
+                        b"\xc7\x03\x01\x92\x01\x00",
+                        b"\xa5\x1b[2J\x07",
+                        b"\x91" * 600 + b"\xc0",
+                        b"\xd4\x0b\x31",
+                        b"\xd4\x14\x90",
+                    )
+                )
             case 2:
                 data[at : at + rng.randrange(1, 9)] = b""
                 data = data or bytearray(b"\xc0")

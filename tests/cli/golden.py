@@ -54,8 +54,11 @@ def names() -> dict[str, tuple[str, str]]:
             continue
         for words in (about.words, *about.variants):
             options = [w.strip("-").replace("*", "all") for w in words.split() if "{run}" not in w]
-            options = [re.sub(r"[^\w.-]+", "_", word).strip("_") for word in options
-                       if word not in ("store", ".")]  # fmt: skip
+            options = [
+                re.sub(r"[^\w.-]+", "_", word).strip("_")
+                for word in options
+                if word not in ("store", ".")
+            ]
             found["-".join([*command.split(), *options])] = command, words
     return found
 

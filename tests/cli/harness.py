@@ -167,8 +167,9 @@ class Processes:
         with theirs:
             self._server = subprocess.Popen(
                 [sys.executable, "-W", "error", HERE / "server.py", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()], env=environment(PYTHONPATH=path, PYTHONUTF8="1"),
-            )  # fmt: skip
+                pass_fds=[theirs.fileno()],
+                env=environment(PYTHONPATH=path, PYTHONUTF8="1"),
+            )
         self._socket.settimeout(PATIENCE_S)
         return self
 
@@ -177,9 +178,13 @@ class Processes:
         self._server.wait(PATIENCE_S)
 
     def on_terminal(
-        self, tool: str, *args: str, keys: bytes = b"", size: tuple[int, int] = (24, 80),
+        self,
+        tool: str,
+        *args: str,
+        keys: bytes = b"",
+        size: tuple[int, int] = (24, 80),
         env: dict[str, str] | None = None,
-    ) -> Done:  # fmt: skip
+    ) -> Done:
         """Run it on a pseudo-terminal of so many lines and columns, until it ends.
 
         ``keys`` are typed once it has shown something; ``\\x03`` is Ctrl-C.

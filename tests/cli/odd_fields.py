@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 from eventlog import EventLog, LogError
 from recovery import CheckpointStore, RecoverableAgent, RecoveryError, Run
-from recovery import _events as events
-from recovery import _state as state
-from recovery._values import pack
+from recovery.history import state_delta as state
+from recovery.journal import events
+from recovery.journal.encoding import encode
+from recovery.values.pack import pack
 from tests.cli.commands import how, registered
 from tests.cli.fuzz import check
 from tests.cli.harness import call
@@ -27,13 +28,29 @@ from tests.cli.harness import call
 FORGED = "next: rm"  # a line as ours
 HUGE = 10**6000  # more digits than Python turns into text
 ODD: dict[str, Any] = {
-    "nothing": None, "yes": True, "negative": -1, "beyond 64 bits": 1 << 80, "huge": HUGE,
-    "half": 1.5, "infinite": math.inf, "no number": math.nan, "empty": "", "text": "a",
-    "two lines": f"a\n{FORGED}", "terminal": "\x1b[2J", "long": "x" * 100_000, "bytes": b"\xff",
-    "empty list": [], "list": [1.5, None, HUGE], "pairs": [[HUGE, None], [1, 2]],
-    "map": {"a": HUGE}, "map of lists": {"uid": [1], "run_id": 5, 7: HUGE},
-    "date": datetime.now(UTC), "set": {1}, "tuple": (1, 2),
-}  # fmt: skip
+    "nothing": None,
+    "yes": True,
+    "negative": -1,
+    "beyond 64 bits": 1 << 80,
+    "huge": HUGE,
+    "half": 1.5,
+    "infinite": math.inf,
+    "no number": math.nan,
+    "empty": "",
+    "text": "a",
+    "two lines": f"a\n{FORGED}",
+    "terminal": "\x1b[2J",
+    "long": "x" * 100_000,
+    "bytes": b"\xff",
+    "empty list": [],
+    "list": [1.5, None, HUGE],
+    "pairs": [[HUGE, None], [1, 2]],
+    "map": {"a": HUGE},
+    "map of lists": {"uid": [1], "run_id": 5, 7: HUGE},
+    "date": datetime.now(UTC),
+    "set": {1},
+    "tuple": (1, 2),
+}
 ABSENT = "absent"
 UID, DIGEST = "00" * 16, bytes(16)
 
@@ -68,21 +85,38 @@ SOUND: list[Any] = [
     events.RunParked([26], wake_at=9e9),
 ]
 ENDS: list[Any] = [
-    events.RunFinished({"done": 1}, 0, 0), events.RunFailed("builtins.ValueError", "no", "tb", 26),
-    events.RunUndone("ann", "why"), events.RunCancelled("ann", "why", [26], 1),
-]  # fmt: skip
+    events.RunFinished({"done": 1}, 0, 0),
+    events.RunFailed("builtins.ValueError", "no", "tb", 26),
+    events.RunUndone("ann", "why"),
+    events.RunCancelled("ann", "why", [26], 1),
+]
 # What a checkpoint carries beside the state: one item of each kind there is.
 CARRIED: dict[str, Any] = {
-    "progress": [1, 2, 0, [10, 20], 0.5, 0, 0, "search"], "signals": [[UID, "a", 1]],
-    "retries": ["run x", "retried"], "errors": [1, 1, 3, 5, False, True, 1, 0, "E", "m", "a.py"],
+    "progress": [1, 2, 0, [10, 20], 0.5, 0, 0, "search"],
+    "signals": [[UID, "a", 1]],
+    "retries": ["run x", "retried"],
+    "errors": [1, 1, 3, 5, False, True, 1, 0, "E", "m", "a.py"],
     "code": "c",
-}  # fmt: skip
+}
 CHECKPOINT: dict[str, Any] = {
-    "version": 1, "checkpoint_id": "c", "run_id": "odd", "step": 1, "timestamp": 1.0,
-    "recoveries": 0, "prologue": [1], "index": 1, "bases": [], "keep": 0, "messages": [],
-    "state": {}, "tool_results": None, "carried": CARRIED, "removed": [], "timestamp_text": "now",
+    "version": 1,
+    "checkpoint_id": "c",
+    "run_id": "odd",
+    "step": 1,
+    "timestamp": 1.0,
+    "recoveries": 0,
+    "prologue": [1],
+    "index": 1,
+    "bases": [],
+    "keep": 0,
+    "messages": [],
+    "state": {},
+    "tool_results": None,
+    "carried": CARRIED,
+    "removed": [],
+    "timestamp_text": "now",
     "checksum": state.checksum("odd", 1, {}, (b"", b"")),
-}  # fmt: skip
+}
 
 
 class Case(NamedTuple):
@@ -108,9 +142,10 @@ def make(store: Path, case: Case) -> None:
     with EventLog.open(store / "odd") as log:
         for event in [*SOUND, *(one for one in ENDS if one is odd)]:
             body = {
-                one.name: getattr(event, one.name) for one in fields(event)
+                one.name: getattr(event, one.name)
+                for one in fields(event)
                 if getattr(event, one.name) is not None or one.default is MISSING
-            }  # fmt: skip
+            }
             body = _odd(body, case) if event is odd else body
             log.append(event.kind, pack(body, "record"))
             if event == events.StepStarted(2):
@@ -121,7 +156,7 @@ def make(store: Path, case: Case) -> None:
         log.commit()
     with EventLog.open(store / "sound") as log:
         for event in (events.RunStarted("sound", "task", "11" * 16), events.StepStarted(1)):
-            log.append(*events.encode(event))
+            log.append(*encode(event))
         log.commit()
 
 
@@ -139,8 +174,10 @@ def commands() -> list[list[str]]:
         words = [about.words, *(() if about.elsewhere else about.variants)]
         if not about.elsewhere:
             found += [[*command.split(), *about.args("odd", word)] for word in words]
-    found += [["logdump", "timeline", "odd", "-o", "../page.html"],
-              ["recovery", "doctor", "--store", "."]]  # fmt: skip
+    found += [
+        ["logdump", "timeline", "odd", "-o", "../page.html"],
+        ["recovery", "doctor", "--store", "."],
+    ]
     return found
 
 

@@ -26,10 +26,10 @@ import recovery.cli
 with contextlib.suppress(ModuleNotFoundError):  # without the extra, logdump alone can be tested
     import typer.main
 
-    import recovery.cli._app
+    import recovery.cli.app
 
     # Once for all of them: it takes most of the time of a command.
-    parser = typer.main.get_command(recovery.cli._app.app)
+    parser = typer.main.get_command(recovery.cli.app.app)
     typer.main.get_command = lambda typer_instance: parser
 
 

@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logdump import _browse, _browse_app, _browse_log
-from logdump._browse_app import Browser
-from logdump._browse_log import Line, Log
-from logdump._command import Context, UsageError
+from logdump.browse import app as browse_app_module
+from logdump.browse import browse as browse_module
+from logdump.browse import log as browse_log_module
+from logdump.browse.app import Browser
+from logdump.browse.log import Line, Log
+from logdump.command import Context, UsageError
 from textual.pilot import Pilot
 
 from eventlog import EventLog
-from recovery._events import CallFailed, CallIntended, CallReturned, RunStarted, encode
-from recovery._readable import HIDDEN
+from recovery.journal.encoding import encode
+from recovery.journal.events import CallFailed, CallIntended, CallReturned, RunStarted
+from recovery.values.render import HIDDEN
 from tests.cli.commands import KINDS, LOGS
 from tests.cli.harness import RUNS, Processes, call, raw
 
@@ -33,9 +36,13 @@ Script = Callable[["Pilot[None]", Browser], Awaitable[None]]
 
 
 def browse(
-    store: Path, *names: str, script: Script, size: tuple[int, int] = SIZE,
-    redact: Sequence[str] = (), keys: Path | None = None,
-) -> None:  # fmt: skip
+    store: Path,
+    *names: str,
+    script: Script,
+    size: tuple[int, int] = SIZE,
+    redact: Sequence[str] = (),
+    keys: Path | None = None,
+) -> None:
     """Run the browser on these runs of a store, with somebody at the keyboard."""
     args = argparse.Namespace(redact=redact, key_file=str(keys) if keys else None)
     context = Context(args, io.StringIO())
@@ -89,7 +96,7 @@ def test_every_line_of_a_log_is_passed_once_in_order(
 ) -> None:
     """Also where the next page has to be read, forward and back."""
     wanted = dumped(run)
-    for module in (_browse_log, _browse_app):
+    for module in (browse_log_module, browse_app_module):
         monkeypatch.setattr(module, "PAGE", 20)
 
     async def script(pilot: Pilot[None], app: Browser) -> None:
@@ -109,7 +116,7 @@ def test_n_and_p_go_to_what_dump_calls_errors(run: str, monkeypatch: pytest.Monk
     wanted = dumped(run, "--errors")
     notes = {text for lsn, text in wanted if not lsn and "armless: it is made anew" in text}
     wanted = [one for one in wanted if one[1] not in notes]
-    monkeypatch.setattr(_browse_log, "STRETCH", 7)
+    monkeypatch.setattr(browse_log_module, "STRETCH", 7)
 
     async def script(pilot: Pilot[None], app: Browser) -> None:
         await press(pilot, app, "g")
@@ -290,6 +297,8 @@ def test_with_the_key_and_without(tmp_path: Path) -> None:
     right, wrong = tmp_path / "keys", tmp_path / "wrong"
     right.write_text(f"{bytes(range(64, 96)).hex()}\n")  # as tests/data/make_runs.py has it
     wrong.write_text(f"{'ab' * 32}\n")
+    for file in (right, wrong):
+        file.chmod(0o600)
 
     async def with_it(pilot: Pilot[None], app: Browser) -> None:
         assert "encrypted: LSN 58 of 58" in screen(app) and "send_mail" in screen(app)
@@ -352,8 +361,11 @@ def test_the_terminal_is_as_before(keys: bytes, code: int, processes: Processes)
 def test_no_color_is_heeded(processes: Processes) -> None:
     def colours(**env: str) -> set[str]:
         done = processes.on_terminal("logdump", "browse", "finished", keys=b"q", env=env)
-        found = {code for codes in re.findall(r"\x1b\[([\d;]*)m", done.shown)
-                 for code in codes.split(";")}  # fmt: skip
+        found = {
+            code
+            for codes in re.findall(r"\x1b\[([\d;]*)m", done.shown)
+            for code in codes.split(";")
+        }
         return found - {"", *"0123479"} - {"39", "49"}  # the colours of the terminal
 
     assert colours()
@@ -372,10 +384,10 @@ def test_without_a_terminal_and_without_textual(monkeypatch: pytest.MonkeyPatch)
             return True
 
     monkeypatch.setattr(sys, "stdin", Screen())
-    monkeypatch.setitem(sys.modules, "logdump._browse_app", None)
+    monkeypatch.setitem(sys.modules, "logdump.browse.app", None)
     options: dict[str, Any] = {"path": str(RUNS), "redact": None, "key_file": None}
     with pytest.raises(UsageError, match=r"pip install 'agent-eventlog\[browse\]'"):
-        _browse.COMMAND.run(Context(argparse.Namespace(**options), Screen()))
+        browse_module.COMMAND.run(Context(argparse.Namespace(**options), Screen()))
 
 
 def test_a_store_without_runs_is_said(tmp_path: Path) -> None:

@@ -55,11 +55,13 @@ def contents(store: Path) -> dict[str, tuple[bytes, int, int]]:
     """All files, with the time of their last change and their inodes."""
     return {
         str(path.relative_to(store)): (
-            path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_ino
+            path.read_bytes(),
+            path.stat().st_mtime_ns,
+            path.stat().st_ino,
         )
         for path in sorted(store.rglob("*"))
         if path.is_file()
-    }  # fmt: skip
+    }
 
 
 def args_of(command: str, run: str) -> tuple[How, str, list[str]]:
@@ -178,9 +180,16 @@ def test_every_golden_run_is_a_log_or_said_to_be_none(store: Path) -> None:
     codes = {run: call("logdump", "verify", run, cwd=store).code for run in LOGS}
     wrong = {run: code for run, code in codes.items() if code}
     assert wrong == {
-        "damaged_early": 2, "damaged_frame": 2, "damaged_header": 2, "damaged_payload": 2,
-        "damaged_snapshot": 8, "foreign": 2, "missing_segment": 4, "torn": 1, "unsupported": 32,
-    }  # fmt: skip
+        "damaged_early": 2,
+        "damaged_frame": 2,
+        "damaged_header": 2,
+        "damaged_payload": 2,
+        "damaged_snapshot": 8,
+        "foreign": 2,
+        "missing_segment": 4,
+        "torn": 1,
+        "unsupported": 32,
+    }
 
 
 def test_a_difference_is_shown() -> None:

@@ -10,16 +10,19 @@ import select
 import shutil
 import subprocess
 import sys
+import termios
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from logdump._commands import COMMANDS
+from logdump.all_commands import COMMANDS
 
-from recovery import CheckpointStore, OpenCall, RecoverableAgent, Run, status, tool
+from recovery import CheckpointStore, RecoverableAgent, Run, tool
+from recovery.inspect.status import status
+from recovery.reports import OpenCall
 from tests.cli.harness import RUNS, call
-from tests.unit.lives import Died
+from tests.support.lives import Died
 
 
 def test_the_script_is_one_of_the_shell_and_knows_the_commands() -> None:
@@ -75,9 +78,12 @@ def in_doubt(root: Path, *names: str) -> list[OpenCall]:
 def offered(shell: str, store: Path) -> str:
     line = f"recovery resolve --store {store} run "
     variables = {
-        "_RECOVERY_COMPLETE": f"complete_{shell}", "COMP_WORDS": line, "COMP_CWORD": "5",
-        "_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }  # fmt: skip
+        "_RECOVERY_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": line,
+        "COMP_CWORD": "5",
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
     done = subprocess.run(
         [RECOVERY], env=os.environ | variables, capture_output=True, text=True, check=True
     )
@@ -93,22 +99,48 @@ def test_a_shell_is_offered_no_name_that_it_would_execute(shell: str, tmp_path: 
     assert f"{next(one.lsn for one in calls if one.tool == HOSTILE)}" in out
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-def test_what_bash_completes_is_not_executed(tmp_path: Path) -> None:
+# What each is started with, the file that it reads, and what makes that know the completion.
+SHELLS = {
+    "bash": (["bash", "--noprofile", "--rcfile", "rc", "-i"], "rc", "{script}PS1='ready '\n"),
+    "zsh": (["zsh", "-i"], ".zshrc", "autoload -Uz compinit; compinit -u\n{script}PS1='ready '\n"),
+    "fish": (
+        ["fish", "-i"],
+        "fish/config.fish",
+        "{script}\nfunction fish_prompt; echo -n 'ready '; end\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        pytest.param(one, marks=pytest.mark.skipif(not shutil.which(one), reason=f"no {one} here"))
+        for one in SHELLS
+    ],
+)
+def test_what_a_shell_completes_is_not_executed(shell: str, tmp_path: Path) -> None:
     """A real one: the script of the command, then TAB and Enter."""
     (hostile,) = in_doubt(tmp_path / "store", HOSTILE)
-    show = [str(RECOVERY), "--show-completion", "bash"]
-    rc = subprocess.run(show, capture_output=True, text=True, check=True).stdout
-    (tmp_path / "rc").write_text(f"PATH={RECOVERY.parent}:$PATH\n{rc}PS1='ready '\n")
+    started, file, text = SHELLS[shell]
+    show = [str(RECOVERY), "--show-completion", shell]
+    named = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # not ours
+    done = subprocess.run(show, capture_output=True, text=True, check=True, env=named)
+    script = done.stdout
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text.replace("{script}", script))
     pid, terminal = pty.fork()
     if not pid:
+        path = f"{RECOVERY.parent}:{os.environ['PATH']}"
+        given = {"PATH": path, "HOME": str(tmp_path), "TERM": "dumb", "LANG": "C.UTF-8"}
         os.chdir(tmp_path)
-        os.execvp("bash", ["bash", "--noprofile", "--rcfile", "rc", "-i"])
+        given |= {"ZDOTDIR": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+        os.execvpe(started[0], started, given)
+    termios.tcsetwinsize(terminal, (24, 200))
     seen = b""
     for wanted, typed in (
         (b"ready ", b"recovery resolve --store store run \t"),
         (b"run %d" % hostile.lsn, b" --outcome 1\necho en''ded\nexit\n"),
-        (b"ended\r\n", b""),
+        (b"ended", b""),
     ):
         with suppress(OSError):
             while wanted not in seen and select.select([terminal], [], [], 30)[0]:
@@ -116,6 +148,10 @@ def test_what_bash_completes_is_not_executed(tmp_path: Path) -> None:
         assert wanted in seen, seen
         seen = seen.partition(wanted)[2]
         os.write(terminal, typed)
+    with suppress(OSError):  # it writes until it ends
+        while os.read(terminal, 4096):
+            pass
     os.close(terminal)
     os.waitpid(pid, 0)
     assert not list(tmp_path.rglob("PWNED*"))
+    assert status(CheckpointStore(tmp_path / "store"), "run").calls == ()  # it was resolved

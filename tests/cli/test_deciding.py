@@ -19,25 +19,17 @@ from unittest.mock import Mock
 import pytest
 
 from eventlog import EventLog
-from recovery import (
-    CheckpointStore,
-    OpenCall,
-    RecoverableAgent,
-    RecoveryError,
-    RunStatus,
-    SyncRun,
-    register,
-    runs,
-    status,
-    tool,
-)
-from recovery._coded import BY_NAME, BY_TYPE
-from recovery._events import CallResolved, Event, decode
-from recovery._posted import posted
-from recovery._values import unpack
-from recovery.cli._calls import meant
-from recovery.cli._next import Commands
-from recovery.cli._who import who_or_login
+from recovery import CheckpointStore, RecoverableAgent, RecoveryError, SyncRun, register, tool
+from recovery.cli.call_argument import meant
+from recovery.cli.next_steps import Commands
+from recovery.cli.who import who_or_login
+from recovery.inspect.inbox_view import posted
+from recovery.inspect.status import runs, status
+from recovery.journal.encoding import decode
+from recovery.journal.events import CallResolved, Event
+from recovery.reports import OpenCall, RunStatus
+from recovery.values.codec import BY_NAME, BY_TYPE
+from recovery.values.pack import unpack
 from tests.cli.harness import RUNS, Done, Processes, call, raw
 from tests.data import make_runs
 
@@ -76,8 +68,18 @@ def state(store: Path, run: str) -> str:
 
 @pytest.mark.parametrize("name", ["58", "send_mail#58", KEY, KEY[:4], "call_6"])
 def test_a_call_goes_by_many_names(store: Path, name: str) -> None:
-    done = recovery(store, "resolve", "parked", name, "--outcome", '"250"', "--who", "bob",
-                    "--why", "asked them")  # fmt: skip
+    done = recovery(
+        store,
+        "resolve",
+        "parked",
+        name,
+        "--outcome",
+        '"250"',
+        "--who",
+        "bob",
+        "--why",
+        "asked them",
+    )
     assert done.out.splitlines()[0] == 'send_mail#58 of run parked: in doubt -> outcome "250"'
     (found,) = [one for one in recorded(store, "parked") if isinstance(one, CallResolved)]
     assert found == CallResolved(58, "outcome", "250", "bob", "asked them")
@@ -137,7 +139,7 @@ def test_a_value_comes_from_a_file_and_who_is_the_login(store: Path) -> None:
 
 
 def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recovery.cli._who.getuser", Mock(side_effect=KeyError("uid not found")))
+    monkeypatch.setattr("recovery.cli.who.getuser", Mock(side_effect=KeyError("uid not found")))
     assert who_or_login(None) == f"user {os.getuid()}"
     assert who_or_login("") == ""  # which was said
 
@@ -170,8 +172,12 @@ def test_only_what_was_not_taken_lies_in_the_inbox(store: Path) -> None:
 
 def test_an_inbox_of_nonsense_is_passed_over(store: Path) -> None:
     backend = CheckpointStore(store).backend
-    for kind, body in (("signal", {"x": 1}), ("decision", {"of": 3}), ("no_such", {}),
-                       ("signal", {"name": [1], "value": "\x1b[2J", "who": b"x"})):  # fmt: skip
+    for kind, body in (
+        ("signal", {"x": 1}),
+        ("decision", {"of": 3}),
+        ("no_such", {}),
+        ("signal", {"name": [1], "value": "\x1b[2J", "who": b"x"}),
+    ):
         backend.post("waiting", kind, body)
     with EventLog.open(store / "waiting" / "inbox") as inbox:
         inbox.append("signal", b"\xc1")
@@ -227,10 +233,17 @@ def test_what_a_live_run_waits_for_is_among_what_to_do_next(store: Path) -> None
 
 @pytest.mark.parametrize(
     "words",
-    ["resolve parked 58 --retry", "approve waiting 38 -y", "signal sleeping answer",
-     "accept parked -y", "cancel waiting --yes", "fork finished new --at 4", "show parked",
-     "checkpoints finished"],
-)  # fmt: skip
+    [
+        "resolve parked 58 --retry",
+        "approve waiting 38 -y",
+        "signal sleeping answer",
+        "accept parked -y",
+        "cancel waiting --yes",
+        "fork finished new --at 4",
+        "show parked",
+        "checkpoints finished",
+    ],
+)
 def test_a_closed_pipe_ends_it_silently(processes: Processes, words: str) -> None:
     done = processes.in_closed_pipe("recovery", *words.split(), "--store", ".")
     assert (done.code, done.err) == (141, "")
@@ -270,9 +283,11 @@ def test_a_store_is_a_path_a_url_or_at_home(store: Path) -> None:
     home.mkdir()
     (home / ".eventlog").symlink_to(store)
     for words, env in (
-        (["--store", f"file://{store}"], {}), (["--store", f"file://localhost{store}"], {}),
-        ([], {"EVENTLOG_HOME": str(store)}), ([], {"EVENTLOG_HOME": "", "HOME": str(home)}),
-    ):  # fmt: skip
+        (["--store", f"file://{store}"], {}),
+        (["--store", f"file://localhost{store}"], {}),
+        ([], {"EVENTLOG_HOME": str(store)}),
+        ([], {"EVENTLOG_HOME": "", "HOME": str(home)}),
+    ):
         assert call("recovery", "runs", *words, cwd=store.parent, env=env).out == named
     for url, says in (("file://runs", "use file:///PATH"), ("postgres://db", "are not known")):
         done = call("recovery", "runs", "--store", url, cwd=store)
@@ -292,13 +307,15 @@ def test_runs_are_printed_as_they_are_read_and_in_the_order_asked_for(
             yield one
 
     with monkeypatch.context() as patched:
-        patched.setattr("recovery.cli._runs.all_runs", watched)
+        patched.setattr("recovery.cli.commands.runs.all_runs", watched)
         found = [json.loads(line) for line in recovery(store, "runs", "--json").out.splitlines()]
     assert printed == list(range(len(found)))
     why = {one["run_id"]: one["why"] for one in found if one["state"] == "unreadable"}
     assert "the key" in why["encrypted"]
-    for order, wanted in (("last", lambda one: -one["last"]),
-                          ("age", lambda one: one["started"] or math.inf)):  # fmt: skip
+    for order, wanted in (
+        ("last", lambda one: -one["last"]),
+        ("age", lambda one: one["started"] or math.inf),
+    ):
         lines = recovery(store, "runs", "--sort", order, "--json").out.splitlines()
         assert [json.loads(line) for line in lines] == sorted(found, key=wanted)
 
@@ -342,8 +359,10 @@ def test_a_fork_on_a_full_disk_is_made_whole_by_the_same_command(
     assert "No space left on device. Run new is not whole" in done.err
     assert recovery(store, *command).code == 0
     assert recovery(store, *command[:2], "other", *command[3:]).code == 0
-    alike = [[(type(one), getattr(one, "value", 0)) for one in recorded(store, run)]
-             for run in ("new", "other")]  # fmt: skip
+    alike = [
+        [(type(one), getattr(one, "value", 0)) for one in recorded(store, run)]
+        for run in ("new", "other")
+    ]
     assert alike[0] == alike[1]
 
 
@@ -403,9 +422,15 @@ def test_names_are_quoted_for_the_shell() -> None:
 )
 def test_runs_and_calls_are_completed(store: Path, words: str, found: list[str]) -> None:
     count = len(words.split()) - 1
-    done = call("recovery", cwd=store, env={
-        "_RECOVERY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(count),
-    })  # fmt: skip
+    done = call(
+        "recovery",
+        cwd=store,
+        env={
+            "_RECOVERY_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(count),
+        },
+    )
     assert (done.out.split(), done.err) == (found, "")
 
 
@@ -435,8 +460,9 @@ def test_values_of_types_that_are_not_here_are_shown_by_their_fields(tmp_path: P
         "from dataclasses import dataclass\nfrom recovery import register\n"
         "@register\n@dataclass(frozen=True)\nclass Money:\n    cents: int\n"
     )
-    forked = recovery(tmp_path, "fork", "run", "new", "--at", "0", "--state", "{}", "--import",
-                      "money")  # fmt: skip
+    forked = recovery(
+        tmp_path, "fork", "run", "new", "--at", "0", "--state", "{}", "--import", "money"
+    )
     sys.modules.pop("money", None)  # where the command ran in this process
     kind = BY_NAME.pop("Money").kind
     assert kind is not None

@@ -44,11 +44,16 @@ def test_why_runs_cannot_be_read_is_for_show_to_say(
 
     monkeypatch.setattr(os, "open", refused)
     told = call(*DOCTOR, "--json", cwd=store).out
-    (todo,) = [one["todo"] for one in json.loads(told)["checks"]
-              if one["level"] == "warning" and "unreadable" in one["text"]]  # fmt: skip
+    (todo,) = [
+        one["todo"]
+        for one in json.loads(told)["checks"]
+        if one["level"] == "warning" and "unreadable" in one["text"]
+    ]
     assert todo == "recovery runs --state unreadable; then recovery show RUN: why"
-    assert "finished" in call("recovery", "runs", "--state", "unreadable", "--store", ".",
-                              cwd=store).out  # fmt: skip
+    assert (
+        "finished"
+        in call("recovery", "runs", "--state", "unreadable", "--store", ".", cwd=store).out
+    )
     for run, why in (("finished", "finished: Permission denied"), ("encrypted", "the key")):
         shown = call("recovery", "show", run, "--store", ".", cwd=store)
         assert why in " ".join((shown.out + shown.err).split()), shown

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from eventlog._frame import encode_frame
-from eventlog._record import Packed, encode_payload
+from eventlog.format.frame import encode_frame
+from eventlog.format.record import Packed, encode_payload
 from tests.cli import fuzz
 from tests.cli.fuzz import check, make, reading, run_case
 from tests.cli.harness import HERE, RUNS, Done, call, environment
@@ -30,8 +30,11 @@ def fuzzed(seed: str, count: int, folder: Path) -> None:
     path = ":".join(str(Path(part).absolute()) for part in sys.path if part)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, seed, str(count), str(folder)],
-        capture_output=True, text=True, check=False, env=environment(PYTHONPATH=path),
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(PYTHONPATH=path),
+    )
     under_way = (folder / "case").read_text() if (folder / "case").exists() else "none"
     assert done.returncode == 0, f"{done.stdout}{done.stderr}\nthe last case: {under_way}"
 
@@ -147,7 +150,10 @@ def test_a_hang_and_much_memory_end_the_process(tmp_path: Path) -> None:
         )
         path = ":".join(str(Path(part).absolute()) for part in sys.path if part)
         done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=False,
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            check=False,
             env=environment(PYTHONPATH=path),
-        )  # fmt: skip
+        )
         assert done.returncode != 0 and sign in done.stdout, done

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from recovery import CheckpointStore, RecoverableAgent, Run, RunFailedError, tool
+from recovery import CheckpointStore, RecoverableAgent, Run, tool
+from recovery.errors import RunFailedError
 from tests.cli.harness import call
 from tests.cli.odd_fields import FORGED, HUGE, ODD, Case, cases, commands, make, wrong
 from tests.conftest import Figures

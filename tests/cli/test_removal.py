@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recovery.cli._gc import seconds_of
+from recovery.cli.commands.gc import seconds_of
 from recovery.stores.file import FileStore
 from tests.cli.harness import RUNS, Processes, call
 
@@ -138,9 +138,16 @@ def test_ages_have_units(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("--older-than", "x"), ("--older-than", "5"), ("--older-than", "-5d"), ("--keep", "-1"),
-     ("--older-than", "1e9d"), ("--keep", "many"), ("--keep", "1", "--state", "running")],
-)  # fmt: skip
+    [
+        ("--older-than", "x"),
+        ("--older-than", "5"),
+        ("--older-than", "-5d"),
+        ("--keep", "-1"),
+        ("--older-than", "1e9d"),
+        ("--keep", "many"),
+        ("--keep", "1", "--state", "running"),
+    ],
+)
 def test_gc_refuses_what_makes_no_sense(words: tuple[str, ...], store: Path) -> None:
     done = call(*GC, *words, "--yes", cwd=store)
     assert done.code == 2 and done.out == "" and "Traceback" not in done.err

@@ -25,8 +25,11 @@ def logdump(store: Path, *args: str, **env: str) -> Done:
 
 
 def files(path: Path) -> dict[str, bytes]:
-    return {str(one.relative_to(path)): one.read_bytes() for one in path.rglob("*")
-            if one.is_file() and one.name != "LOCK"}  # fmt: skip
+    return {
+        str(one.relative_to(path)): one.read_bytes()
+        for one in path.rglob("*")
+        if one.is_file() and one.name != "LOCK"
+    }
 
 
 def test_without_apply_nothing_is_changed(store: Path) -> None:
@@ -126,8 +129,11 @@ def test_an_encrypted_log_is_repaired_with_its_key_alone(store: Path) -> None:
 def test_json_has_all_of_it(store: Path) -> None:
     done = json.loads(logdump(store, "repair", "damaged_payload", "--json").out)
     assert (done["type"], done["needed"], done["applied"], done["undo"]) == (
-        "repair", True, False, "",
-    )  # fmt: skip
+        "repair",
+        True,
+        False,
+        "",
+    )
     assert done["lost"] == [[52, 52]] and done["findings"][0]["calls"] == ["tickets#49"]
     done = json.loads(logdump(store, "repair", "damaged_payload", "--json", "--apply").out)
     assert done["applied"] and done["undo"].startswith("mv ")

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
-from eventlog import FencedError
 from eventlog.encryption import Encryption
-from recovery import CheckpointStore, SyncRun, status, tool
+from eventlog.errors import FencedError
+from recovery import CheckpointStore, SyncRun, tool
 from recovery import RecoverableAgent as Agent
+from recovery.inspect.status import status
 from recovery.stores.file import FileStore
 from tests.cli.harness import Done, call, environment, raw
 
@@ -28,7 +29,7 @@ NUMBERS = itertools.count()
 PATIENCE_S = 60
 
 AGENTS = """
-from eventlog import FencedError
+from eventlog.errors import FencedError
 from recovery import CheckpointStore, RecoverableAgent, PermanentError, Retry, tool
 from pathlib import Path
 import json, os, time
@@ -149,8 +150,9 @@ class Place:
             Agent(begun, self.store).run_with_recovery_sync(task, "run")
 
     def resume(self, agent: str, *args: str, run: str = "run") -> Done:
-        return call("recovery", "resume", run, "--agent", f"{self.module}:{agent}", *args,
-                    cwd=self.path)  # fmt: skip
+        return call(
+            "recovery", "resume", run, "--agent", f"{self.module}:{agent}", *args, cwd=self.path
+        )
 
     def recovery(self, *args: str) -> Done:
         return call("recovery", *args, "--store", "runs", cwd=self.path)
@@ -198,10 +200,23 @@ def test_the_code_of_the_agent_sees_no_key_and_the_standard_library_as_it_is(pla
         Agent(begun, store).run_with_recovery_sync("otters", "run")
     (place.path / "json.py").write_text("raise SystemExit('not this one')")
     done = subprocess.run(
-        [sys.executable, "-m", "recovery.cli", "resume", "run", "--store", "runs", "--agent",
-         f"{place.module}:key"], cwd=place.path, capture_output=True, text=True, check=False,
+        [
+            sys.executable,
+            "-m",
+            "recovery.cli",
+            "resume",
+            "run",
+            "--store",
+            "runs",
+            "--agent",
+            f"{place.module}:key",
+        ],
+        cwd=place.path,
+        capture_output=True,
+        text=True,
+        check=False,
         env=environment(EVENTLOG_KEY="00" * 32, PYTHONSAFEPATH="1"),
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stdout) == (0, '[null, "json"]\n'), done
 
 
@@ -226,8 +241,9 @@ def test_what_is_not_there_is_said_in_a_line(place: Place) -> None:
     place.begin()
     done = place.resume("agnt")
     assert (done.code, done.err) == (
-        1, f"recovery: there is no agnt in module {place.module}: is it agent?\n"
-    )  # fmt: skip
+        1,
+        f"recovery: there is no agnt in module {place.module}: is it agent?\n",
+    )
     done = call("recovery", "resume", "run", "--agent", "no_such.thing:x", cwd=place.path)
     assert done.code == 1 and "there is no module no_such" in done.err
     assert place.resume("NOTHING").err.startswith(f"recovery: {place.module}:NOTHING is neither")
@@ -332,7 +348,7 @@ def test_a_divergence_shows_the_choices_and_can_be_accepted(place: Place) -> Non
     with pytest.raises(KeyboardInterrupt):
         Agent(_sends_and_dies, place.store).resume_sync("run")
     done = place.resume("other", "--store", "runs")
-    assert done.code == 1 and "diverged" in done.err and "recovery.accept(" not in done.err
+    assert done.code == 1 and "diverged" in done.err and ".accept(" not in done.err
     for verb in ("resume", "accept", "fork", "cancel"):
         assert f" recovery {verb} run" in done.err
     assert place.recovery("accept", "run", "--yes", "--why", "meant").code == 0
@@ -371,11 +387,23 @@ def started(place: Place, agent: str) -> subprocess.Popen[str]:
     """A process that has the run, and is at work."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tools")])
     process = subprocess.Popen(
-        [sys.executable, "-m", "recovery.cli", "resume", "run", "--agent",
-         f"{place.module}:{agent}", "--store", "runs"],
-        cwd=place.path, env=environment(PYTHONPATH=path), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "recovery.cli",
+            "resume",
+            "run",
+            "--agent",
+            f"{place.module}:{agent}",
+            "--store",
+            "runs",
+        ],
+        cwd=place.path,
+        env=environment(PYTHONPATH=path),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     until(lambda: (place.path / "at_work").exists() or process.poll() is not None)
     return process
 

@@ -62,8 +62,14 @@ def test_the_story_is_true(tmp_path: Path) -> None:
     (shop,) = SHOP
     (tmp_path / "shop.py").write_text(shop)
     path = f"{ROOT}{os.pathsep}{ROOT / 'tools'}"
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": path,
-           "COLUMNS": "80", "LANG": "C.UTF-8", "LOGNAME": "ann"}  # fmt: skip
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PYTHONPATH": path,
+        "COLUMNS": "80",
+        "LANG": "C.UTF-8",
+        "LOGNAME": "ann",
+    }
     commands = list(told())
     assert len(commands) >= 7
     for command, output in commands:
@@ -89,7 +95,7 @@ def test_what_differs_is_noticed() -> None:
 
 @pytest.mark.parametrize("name", re.findall(r"^## `?(\w+)", DOC, re.M))
 def test_each_section_is_about_a_command_that_is_there(name: str) -> None:
-    from recovery.cli._app import app
+    from recovery.cli.app import app
 
     names = {command.name for command in app.registered_commands}
     assert name in {*names, "A"}
@@ -103,16 +109,18 @@ def test_what_status_says_as_json_is_what_show_says() -> None:
         status = json.loads(done.out)
         segments = list((RUNS / run).glob("*.seg"))
         assert (status.pop("segments"), status.pop("on_disk")) == (
-            len(segments), sum(path.stat().st_size for path in segments)
-        )  # fmt: skip
+            len(segments),
+            sum(path.stat().st_size for path in segments),
+        )
         assert shown | status == shown and done.code == 2 * bool(shown["damage"])
         assert set(shown) - set(status) == {"said", "resumed", "recent", "children"}
 
 
 def test_the_fields_of_show_are_those_of_the_documentation(tmp_path: Path) -> None:
     shutil.copytree(RUNS / "parked", tmp_path / "parked")
-    found = json.loads(call("recovery", "show", "parked", "--store", ".", "--json",
-                            cwd=tmp_path).out)  # fmt: skip
+    found = json.loads(
+        call("recovery", "show", "parked", "--store", ".", "--json", cwd=tmp_path).out
+    )
     section = DOC[DOC.index("## show") : DOC.index("## checkpoints")]
     rows = re.findall(r"^\| (`.*?) \|", section, re.M)
     names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]

@@ -22,14 +22,25 @@ def run(command: str, redirections: str, **more: str) -> subprocess.CompletedPro
     env = environment(PYTHONPATH=path, EVENTLOG_HOME=str(RUNS), **more)
     return subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m {MODULES[tool]} {words} {redirections}"],
-        cwd=RUNS, env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=RUNS,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
-@pytest.mark.parametrize(("command", "code"), [
-    ("logdump finished", 0), ("logdump verify damaged_payload", 2), ("logdump --help", 0),
-    ("recovery show finished", 0), ("recovery runs", 0), ("recovery show nowhere", 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("logdump finished", 0),
+        ("logdump verify damaged_payload", 2),
+        ("logdump --help", 0),
+        ("recovery show finished", 0),
+        ("recovery runs", 0),
+        ("recovery show nowhere", 1),
+    ],
+)
 def test_a_command_with_closed_streams_does_what_it_would(command: str, code: int) -> None:
     """Its exit code says what it found; nothing goes anywhere else."""
     for closed in (">&-", ">&- 2>&-", ">&- 2>&- <&-"):
@@ -41,7 +52,7 @@ def test_a_command_with_closed_streams_does_what_it_would(command: str, code: in
 def test_no_file_that_is_opened_becomes_a_standard_stream() -> None:
     """Else what a library prints would go into it."""
     script = (
-        "import os\nfrom recovery.cli._streams import open_closed\nopen_closed()\n"
+        "import os\nfrom recovery.cli.streams import open_closed\nopen_closed()\n"
         "fd = os.open('/', os.O_RDONLY)\nassert fd > 2, fd\n"
         "print('out'); import sys; print('err', file=sys.stderr); assert sys.stdin.read() == ''\n"
     )
@@ -49,8 +60,12 @@ def test_no_file_that_is_opened_becomes_a_standard_stream() -> None:
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
         done = subprocess.run(
             ["sh", "-c", f'exec {sys.executable} -c "$0" {closed}', script],
-            env=environment(PYTHONPATH=path), input="", capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env=environment(PYTHONPATH=path),
+            input="",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, (closed, done)
 
 
@@ -61,11 +76,17 @@ def test_who_asks_without_standard_input_is_told_so() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize(("command", "code", "unbuffered"), [
-    ("logdump dump finished", 74, ""), ("logdump finished", 74, ""),
-    ("logdump export finished", 74, "1"), ("recovery runs", 1, ""), ("recovery --help", 1, ""),
-    ("recovery show finished --json", 1, "1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("command", "code", "unbuffered"),
+    [
+        ("logdump dump finished", 74, ""),
+        ("logdump finished", 74, ""),
+        ("logdump export finished", 74, "1"),
+        ("recovery runs", 1, ""),
+        ("recovery --help", 1, ""),
+        ("recovery show finished --json", 1, "1"),
+    ],
+)
 def test_output_that_cannot_be_written_is_not_blamed_on_the_log(
     command: str, code: int, unbuffered: str
 ) -> None:
@@ -81,7 +102,7 @@ def test_ctrl_c_while_a_command_is_being_loaded_ends_it_quietly(tool: str) -> No
         "import sys, signal\n"
         "class Meets:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name in ('logdump.__main__', 'recovery.cli._app'):\n"
+        "        if name in ('logdump.__main__', 'recovery.cli.app'):\n"
         "            signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Meets())\n"
         f"from {ENTRIES[tool]} import main\n"
@@ -89,7 +110,10 @@ def test_ctrl_c_while_a_command_is_being_loaded_ends_it_quietly(tool: str) -> No
     )
     path = os.pathsep.join(str(Path(part).absolute()) for part in sys.path if part)
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment(PYTHONPATH=path), capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", script],
+        env=environment(PYTHONPATH=path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

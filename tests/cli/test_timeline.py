@@ -84,13 +84,14 @@ def test_what_is_there_stays_until_a_page_is_whole(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as full:
-        full.setattr("logdump._timeline.page", page)
+        full.setattr("logdump.timeline.timeline.page", page)
         done = call("logdump", "timeline", "finished", "-o", str(link), cwd=store)
     assert (done.code, done.err) == (74, f"logdump: {link}: No space left on device\n")
     assert (out.read_text(), sorted(tmp_path.iterdir())) == (
-        "before", sorted([link, out, pipe, store])
-    )  # fmt: skip
-    monkeypatch.setattr("logdump._timeline.page", lambda model: iter(["new"]))
+        "before",
+        sorted([link, out, pipe, store]),
+    )
+    monkeypatch.setattr("logdump.timeline.timeline.page", lambda model: iter(["new"]))
     with os.fdopen(os.open(pipe, os.O_RDWR)) as reader:  # no file that another takes the place of
         for target in (link, pipe):
             assert call("logdump", "timeline", "finished", "-o", str(target), cwd=store).code == 0
@@ -168,8 +169,9 @@ def opened(browser: Page, written: Path) -> Iterator[Opened]:
     yield of
     assert browser.complaints == []
     assert {url.partition("#")[0] for url in browser.requests} <= {
-        "about:blank", *(path.as_uri() for path in written.glob("*.html"))
-    }  # fmt: skip
+        "about:blank",
+        *(path.as_uri() for path in written.glob("*.html")),
+    }
 
 
 def panel(browser: Page) -> str:
@@ -177,8 +179,9 @@ def panel(browser: Page) -> str:
 
 
 @needs_chromium
-@pytest.mark.parametrize("name", ["day", "long", "hostile", "damaged_payload", "missing_segment",
-                                  "foreign"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["day", "long", "hostile", "damaged_payload", "missing_segment", "foreign"]
+)
 @pytest.mark.parametrize("size", [(1280, 800), (390, 844)])
 def test_it_fits_into_the_window(name: str, size: tuple[int, int], opened: Opened) -> None:
     shown = opened(name, width=size[0], height=size[1])
@@ -206,10 +209,13 @@ def test_nothing_in_a_run_is_executed(opened: Opened) -> None:
 @needs_chromium
 def test_the_policy_stops_what_gets_in_all_the_same(opened: Opened) -> None:
     shown = opened("day")
-    shown.run("document.body.insertAdjacentHTML('beforeend', "
-              "'<img src=x:y onerror=\"window.owned=1\">')")  # fmt: skip
-    shown.run("document.body.append(Object.assign(document.createElement('script'), "
-              "{textContent: 'window.owned = 2'}))")  # fmt: skip
+    shown.run(
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x:y onerror=\"window.owned=1\">')"
+    )
+    shown.run(
+        "document.body.append(Object.assign(document.createElement('script'), "
+        "{textContent: 'window.owned = 2'}))"
+    )
     shown.settle()
     assert shown.run("window.owned ?? null") is None
     assert any("Content Security Policy" in text for text in shown.complaints)

@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import logdump._verify
+import logdump.verify.verify
 import pytest
 
 from eventlog import EventLog
-from recovery import signal
+from recovery.control.send import signal
 from recovery.stores.file import FileStore
 from tests.cli.harness import GOLDEN, HERE, RUNS, Done, call
 from tests.data.make_runs import KEY, KEY_ID
@@ -61,8 +61,11 @@ def test_a_sound_store_is_said_to_be_sound(store: Path) -> None:
     *rest, last = as_json(store.parent, "runs")
     assert last == {"type": "store", "runs": 2, "exit_code": 0}
     assert [one["log"] for one in rest if one["type"] == "totals"] == [
-        "runs/finished/inbox", "runs/finished", "runs/parked/inbox", "runs/parked",
-    ]  # fmt: skip
+        "runs/finished/inbox",
+        "runs/finished",
+        "runs/parked/inbox",
+        "runs/parked",
+    ]
 
 
 def test_in_a_store_what_cannot_be_read_does_not_stop_the_rest(store: Path) -> None:
@@ -89,14 +92,26 @@ def test_a_problem_says_where_it_is_and_what_it_means(store: Path) -> None:
     found, call_, totals = as_json(store, "damaged_early")[-3:]
     size = (store / "damaged_early" / "00000001.seg").stat().st_size
     assert found == {
-        "type": "damage", "bit": 2, "segment": 1, "offset": 3144, "size": 72, "first_lsn": 17,
-        "last_lsn": 17, "next_frame": 3216, "text": "record fails its CRC: LSN 17 lost",
-        "log": "damaged_early", "file": "damaged_early/00000001.seg",
-        "bytes_after": size - 3144 - 72, "consequence": lines[2].strip(), "calls": [],
-    }  # fmt: skip
+        "type": "damage",
+        "bit": 2,
+        "segment": 1,
+        "offset": 3144,
+        "size": 72,
+        "first_lsn": 17,
+        "last_lsn": 17,
+        "next_frame": 3216,
+        "text": "record fails its CRC: LSN 17 lost",
+        "log": "damaged_early",
+        "file": "damaged_early/00000001.seg",
+        "bytes_after": size - 3144 - 72,
+        "consequence": lines[2].strip(),
+        "calls": [],
+    }
     assert (call_["type"], call_["name"], call_["state"]) == (
-        "open_call", "send_mail#58", "in doubt"
-    )  # fmt: skip
+        "open_call",
+        "send_mail#58",
+        "in doubt",
+    )
     assert (totals["type"], totals["log"], totals["exit_code"]) == ("totals", "damaged_early", 2)
 
 
@@ -124,9 +139,10 @@ def test_calls_without_an_outcome_are_named_and_do_not_change_the_exit_code(stor
 def test_one_segment_alone(store: Path) -> None:
     done = verify(store, "finished/00000002.seg")
     assert (done.code, done.out) == (
-        0, "finished/00000002.seg: sound. 24 records, LSN 26-49, of which 2 snapshots; 1 segment "
+        0,
+        "finished/00000002.seg: sound. 24 records, LSN 26-49, of which 2 snapshots; 1 segment "
         "(exit code 0)\n",
-    )  # fmt: skip
+    )
     flip(store / "finished" / "00000001.seg", 300)
     assert verify(store, "finished/00000002.seg").out == done.out  # that is in another one
     assert verify(store, "finished/00000001.seg").code == 2
@@ -178,7 +194,7 @@ def test_more_problems_than_are_kept(store: Path, monkeypatch: pytest.MonkeyPatc
     for offset in (300, 800, 1200, 1700):
         flip(store / "finished" / "00000001.seg", offset)
     all_of_them = as_json(store, "finished")
-    monkeypatch.setattr(logdump._verify, "FINDINGS_MAX", 2)
+    monkeypatch.setattr(logdump.verify.verify, "FINDINGS_MAX", 2)
     few = as_json(store, "finished")
     assert len(few) == len(all_of_them) >= 5
     said = [bool(one["consequence"]) for one in few if one["type"] == "damage"]
@@ -191,8 +207,9 @@ def test_a_log_that_is_no_run_is_verified_as_ever(tmp_path: Path) -> None:
             log.append("k", n)
     done = verify(tmp_path, "log")
     assert (done.code, done.out) == (
-        0, "log: sound. 5 records, LSN 1-5, of which 0 snapshots; 1 segment (exit code 0)\n"
-    )  # fmt: skip
+        0,
+        "log: sound. 5 records, LSN 1-5, of which 0 snapshots; 1 segment (exit code 0)\n",
+    )
     flip(tmp_path / "log" / "00000001.seg", 130)
     (found, _) = as_json(tmp_path, "log")
     assert found["consequence"] == "" and found["next_frame"] is not None
@@ -203,6 +220,9 @@ def test_the_page_shows_what_is_printed() -> None:
     section = page.partition("## verify")[2].partition("\n## ")[0]
     shown = section.partition("```\n$ ")[2].partition("```")[0]
     assert f"$ {shown}" in (GOLDEN / "logdump-verify.txt").read_text()
-    for text in ("harmless: torn tail, 50 bytes never acknowledged", "harmless: no record is lost",
-                 "recovery begins with the checkpoint of step 2 (LSN 26) instead"):  # fmt: skip
+    for text in (
+        "harmless: torn tail, 50 bytes never acknowledged",
+        "harmless: no record is lost",
+        "recovery begins with the checkpoint of step 2 (LSN 26) instead",
+    ):
         assert text in section and text in (GOLDEN / "logdump-verify-json.txt").read_text()

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from eventlog import EventLog
-from eventlog._files import OSFiles
-from recovery._events import (
+from eventlog.files.posix import OSFiles
+from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
+from recovery.journal.encoding import encode
+from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
     CallDecided,
@@ -33,12 +35,11 @@ from recovery._events import (
     SignalTaken,
     StepStarted,
     ValueRecorded,
-    encode,
 )
-from recovery._keys import call_scope
-from recovery._messages import Messages
-from recovery._snapshots import Checkpointed, SnapshotWriter
-from recovery._values import Ref, digest, pack, pack_list
+from recovery.journal.keys import call_scope
+from recovery.journal.messages import Messages
+from recovery.values.pack import pack, pack_list
+from recovery.values.types import Ref, digest
 
 BEGAN_NS = 1_793_000_000_000_000_000  # 2026-10-26 04:53:20 UTC
 
@@ -83,10 +84,19 @@ class Script:
         packed = pack([[], kwargs], "args")
         self._occurrence += 1
         scope = call_scope(inside) if inside else str(self._step)
-        return self.note(CallIntended(
-            scope, tool, options.pop("call_id", ""), digest(packed), self._occurrence, after,
-            options.pop("packed", packed), len(packed), **options,
-        ))  # fmt: skip
+        return self.note(
+            CallIntended(
+                scope,
+                tool,
+                options.pop("call_id", ""),
+                digest(packed),
+                self._occurrence,
+                after,
+                options.pop("packed", packed),
+                len(packed),
+                **options,
+            )
+        )
 
     def returned(self, call: int, value: Any, usage: Any = None) -> int:
         return self.note(CallReturned(call, pack(value, "value"), usage))
@@ -110,8 +120,9 @@ class Script:
         return self.note(MessagesChanged(start, stop, packed))
 
     def checkpoint(self) -> int:
-        made = Checkpointed(self.run_id, self._step, self.now_ns / 1e9,
-                            recoveries=self.recoveries, prologue=(1,))  # fmt: skip
+        made = CheckpointMeta(
+            self.run_id, self._step, self.now_ns / 1e9, recoveries=self.recoveries, prologue=(1,)
+        )
         return self._snapshots.write(made, {}, Messages())
 
     def die(self) -> None:
@@ -265,8 +276,14 @@ def long(path: Path, records: int = 10_000) -> None:
             if rng.random() < 0.03:
                 run.failed(call, "connection reset by peer", "builtins.ConnectionError")
             else:
-                run.returned(call, {"ticket": ticket, "text": "The app does not start. " * 8,
-                                    "score": round(rng.random(), 3)})  # fmt: skip
+                run.returned(
+                    call,
+                    {
+                        "ticket": ticket,
+                        "text": "The app does not start. " * 8,
+                        "score": round(rng.random(), 3),
+                    },
+                )
         run.say({"role": "tool", "content": f"{ticket}: found " + "what was asked for, " * 6})
         run.did(
             "send_reply",
@@ -291,10 +308,15 @@ def long(path: Path, records: int = 10_000) -> None:
 
 
 HOSTILE = (
-    '</script><img src=x onerror="document.title=\'owned\'"><!--<script>', "<svg/onload=alert(1)>",
-    "\u2028alert(1)\u2029", "${alert(1)}{{7*7}}", "\x1b]0;owned\x07\u202egnp.exe", "&lt;b&gt;'\"`",
-    "javascript:alert(1)", "</title></style></noscript><script>document.title='owned'</script>",
-)  # fmt: skip
+    "</script><img src=x onerror=\"document.title='owned'\"><!--<script>",
+    "<svg/onload=alert(1)>",
+    "\u2028alert(1)\u2029",
+    "${alert(1)}{{7*7}}",
+    "\x1b]0;owned\x07\u202egnp.exe",
+    "&lt;b&gt;'\"`",
+    "javascript:alert(1)",
+    "</title></style></noscript><script>document.title='owned'</script>",
+)
 
 
 def hostile(path: Path) -> None:

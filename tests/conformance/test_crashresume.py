@@ -56,9 +56,12 @@ async def agent(run):
 agent = RecoverableAgent(agent, CheckpointStore(sys.argv[1]), checkpoint_every_n=2)
 asyncio.run(agent.run_with_recovery("charge", sys.argv[2]))
 """
-PLAIN = AGENT.replace("async def", "def").replace("async for", "for").replace("await ", "").replace(
-    "asyncio.run(agent.run_with_recovery(", "(agent.run_with_recovery_sync("
-)  # fmt: skip
+PLAIN = (
+    AGENT.replace("async def", "def")
+    .replace("async for", "for")
+    .replace("await ", "")
+    .replace("asyncio.run(agent.run_with_recovery(", "(agent.run_with_recovery_sync(")
+)
 
 
 class Subject:
@@ -70,8 +73,11 @@ class Subject:
         self._inputs = 0
         self._process = subprocess.Popen(
             [sys.executable, "-c", program, home, context.run_id],
-            env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self._wanted = self._until_it_asks_for_input()
 
     def step(self, item: str) -> None:
@@ -148,16 +154,32 @@ def test_an_agent_with_this_library_conforms(conform_process: Conform, program: 
 @pytest.mark.parametrize(
     ("good", "bad", "kind"),
     [
-        pytest.param("@tool(reconcile=look)", "@tool(after_crash='retry')", "effect_replayed",
-                     id="says that a charge is safe to repeat"),
-        pytest.param("CheckpointStore(sys.argv[1])", "CheckpointStore()", "effect_replayed",
-                     id="keeps its runs in memory"),
-        pytest.param("await run.call(charge, ", "ask('effect', ", "effect_replayed",
-                     id="makes the effect outside of a call"),
-        pytest.param('*run.state.get("done", []), item', "*seen, (seen.append(item), item)[1]",
-                     "resume_diverged", id="keeps in a variable what a checkpoint is to restore"),
+        pytest.param(
+            "@tool(reconcile=look)",
+            "@tool(after_crash='retry')",
+            "effect_replayed",
+            id="says that a charge is safe to repeat",
+        ),
+        pytest.param(
+            "CheckpointStore(sys.argv[1])",
+            "CheckpointStore()",
+            "effect_replayed",
+            id="keeps its runs in memory",
+        ),
+        pytest.param(
+            "await run.call(charge, ",
+            "ask('effect', ",
+            "effect_replayed",
+            id="makes the effect outside of a call",
+        ),
+        pytest.param(
+            '*run.state.get("done", []), item',
+            "*seen, (seen.append(item), item)[1]",
+            "resume_diverged",
+            id="keeps in a variable what a checkpoint is to restore",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_agent_that_is_wrong_does_not(
     conform_process: Conform, good: str, bad: str, kind: str
 ) -> None:

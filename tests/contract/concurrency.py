@@ -31,15 +31,10 @@ from pathlib import Path
 from typing import Any
 
 from eventlog import EventLog
-from recovery import (
-    CheckpointStore,
-    DivergenceError,
-    InDoubtError,
-    RecoverableAgent,
-    Resolution,
-    resolve,
-)
-from recovery._tool import is_async
+from recovery import CheckpointStore, InDoubtError, RecoverableAgent, Resolution
+from recovery.control.resolve import resolve
+from recovery.declare.spec import is_async
+from recovery.errors import DivergenceError
 from tests.contract.shapes import groups, outside, queues, races
 
 __all__ = ["groups", "queues", "races"]  # they fill the list of shapes
@@ -272,12 +267,30 @@ def sweep(name: str, loop: str, kills: int, seed: int) -> Tally:
 
 def table(tallies: list[Tally]) -> str:
     """What the kills came to, by shape."""
-    heads = ("shape", "loop", "kills", "wrong coroutine", "twice", "false stops", "hangs", "other",
-             "told")  # fmt: skip
+    heads = (
+        "shape",
+        "loop",
+        "kills",
+        "wrong coroutine",
+        "twice",
+        "false stops",
+        "hangs",
+        "other",
+        "told",
+    )
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for one in tallies:
-        cells = (one.shape.replace("_", " "), one.loop, one.kills, one.wrong, one.twice, one.stops,
-                 one.hangs, one.others, "yes" if one.told else "")  # fmt: skip
+        cells = (
+            one.shape.replace("_", " "),
+            one.loop,
+            one.kills,
+            one.wrong,
+            one.twice,
+            one.stops,
+            one.hangs,
+            one.others,
+            "yes" if one.told else "",
+        )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     bad = [one for one in tallies if not one.sound]
     kills = sum(one.kills for one in tallies)
@@ -295,8 +308,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
     options = parser.parse_args()
     print(f"seed {options.seed}")
-    work = [(name, loop) for name in options.shapes or SHAPES for loop in options.loop or LOOPS
-            if loop == "asyncio" or is_async(SHAPES[name].agent)]  # fmt: skip
+    work = [
+        (name, loop)
+        for name in options.shapes or SHAPES
+        for loop in options.loop or LOOPS
+        if loop == "asyncio" or is_async(SHAPES[name].agent)
+    ]
     tallies = []
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:
         begun = [pool.submit(sweep, *one, options.kills, options.seed) for one in work]

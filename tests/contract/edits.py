@@ -23,21 +23,14 @@ from typing import Any
 from unittest import mock
 
 from eventlog import EventLog
-from recovery import (
-    CheckpointManager,
-    CheckpointStore,
-    DivergenceError,
-    InDoubtError,
-    RecoverableAgent,
-    Resolution,
-    accept,
-    resolve,
-    status,
-)
+from recovery import CheckpointManager, CheckpointStore, InDoubtError, RecoverableAgent, Resolution
+from recovery.control.resolve import accept, resolve
+from recovery.errors import DivergenceError
 from recovery.graph import GraphExecutor
+from recovery.inspect.status import status
 from recovery.stores.memory import MemoryStore
 from tests.contract.edited_agents import EDITS, Edit, source_of
-from tests.unit.lives import RUN, Died
+from tests.support.lives import RUN, Died
 
 PAGE = Path(__file__).parents[2] / "docs" / "divergence.md"
 BEGIN, END = "<!-- the table of edits -->", "<!-- the end of the table -->"
@@ -222,8 +215,9 @@ def undisturbed(source: str) -> tuple[set[str], int]:
 def points(source: str) -> list[int]:
     """Records at which a run dies, spread over it."""
     undisturbed(source)
-    return [2 + round((Fate.records - 2) * (2 * number + 1) / (2 * POINTS))
-            for number in range(POINTS)]  # fmt: skip
+    return [
+        2 + round((Fate.records - 2) * (2 * number + 1) / (2 * POINTS)) for number in range(POINTS)
+    ]
 
 
 def sweep(edits: Iterable[Edit] = EDITS, points_each: int = POINTS) -> list[Tally]:
@@ -247,14 +241,25 @@ def table(tallies: Iterable[Tally]) -> str:
     rows: dict[str, list[Tally]] = {}
     for tally in tallies:
         rows.setdefault(tally.edit.kind, []).append(tally)
-    heads = ("what is edited", "edits", "resumed", "stopped", "share", "effects twice",
-             "after `accept`: twice, announced", "unannounced", "effects lost")  # fmt: skip
+    heads = (
+        "what is edited",
+        "edits",
+        "resumed",
+        "stopped",
+        "share",
+        "effects twice",
+        "after `accept`: twice, announced",
+        "unannounced",
+        "effects lost",
+    )
     lines = [f"| {' | '.join(heads)} |", "|---" + "|--:" * (len(heads) - 1) + "|"]
     every = [one for group in rows.values() for one in group]
     for kind, group in [*rows.items(), ("all", every)]:
         resumes, stops = (sum(getattr(one, name) for one in group) for name in ("resumes", "stops"))
-        counts = (sum(getattr(one, name) for one in group)
-                  for name in ("twice", "accepted_twice", "unsaid", "lost"))  # fmt: skip
+        counts = (
+            sum(getattr(one, name) for one in group)
+            for name in ("twice", "accepted_twice", "unsaid", "lost")
+        )
         cells = (kind, len(group), resumes, stops, f"{stops / resumes:.0%}", *counts)
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)

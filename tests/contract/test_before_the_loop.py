@@ -16,20 +16,13 @@ from typing import Any
 import pytest
 
 from eventlog import EventLog
-from recovery import (
-    CheckpointStore,
-    DivergenceError,
-    InDoubtError,
-    RecoverableAgent,
-    Resolution,
-    current_call,
-    tool,
-)
-from recovery._events import HistoryDropped, MessagesChanged
+from recovery import CheckpointStore, InDoubtError, RecoverableAgent, Resolution, current_call, tool
+from recovery.errors import DivergenceError
+from recovery.journal.events import HistoryDropped, MessagesChanged
 from recovery.stores.file import FileStore
 from recovery.testing import crash_everywhere
-from tests.scale import scaled
-from tests.unit.lives import RUN, Died, die_in, disk_store, recorded, run
+from tests.support.lives import RUN, Died, die_in, disk_store, recorded, run
+from tests.support.scale import scaled
 
 SYSTEM = {"role": "system", "content": "You sort mail."}
 
@@ -241,11 +234,23 @@ def charges_in_plain_code(run: Any, charge: Any) -> Any:
 
 
 IDIOMS = [
-    skips_what_is_done, skips_customers, goes_on_from_a_total, sets_a_default, sets_and_reads,
-    assigns_the_state, notes_that_it_started, takes_what_is_new, asks_whether_there_are_messages,
-    appends_without_asking, copies_the_messages, plans_first, sets_up_behind_a_flag,
-    sets_up_side_by_side, returns_when_it_was_done, charges_in_plain_code,
-]  # fmt: skip
+    skips_what_is_done,
+    skips_customers,
+    goes_on_from_a_total,
+    sets_a_default,
+    sets_and_reads,
+    assigns_the_state,
+    notes_that_it_started,
+    takes_what_is_new,
+    asks_whether_there_are_messages,
+    appends_without_asking,
+    copies_the_messages,
+    plans_first,
+    sets_up_behind_a_flag,
+    sets_up_side_by_side,
+    returns_when_it_was_done,
+    charges_in_plain_code,
+]
 
 
 @pytest.mark.parametrize(
@@ -343,6 +348,40 @@ def test_calls_before_the_loop_are_served_missed_by_nobody_or_new() -> None:
     assert found["result"][0] == ["did set up", "did greet", "did something new"]
     assert lives.made == ["set up", "plan for 0 messages", "greet", 1, 2, 3, "something new", 4]
     assert found["report"].recovery_count == 2
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_new_call_leaves_the_order_of_what_is_recorded_as_it_was(is_new: bool) -> None:
+    """Two tasks note that they are done, in the order in which the first life was."""
+
+    async def agent(run: Any, do: Any) -> Any:
+        seen: list[str] = []
+
+        async def fetch(what: str) -> None:
+            await asyncio.sleep(0.01 if what == "quick" else 0)  # also when the call is served
+            await run.call(do, what)
+            seen.append(what)
+
+        if is_new and run.recovery_count:
+            await run.call(do, "new", call_id="new")
+        async for step in run.steps():
+            if step == 2:
+                await asyncio.gather(fetch("slow"), fetch("quick"))
+                await run.call(do, f"had {seen}")
+                if not run.recovery_count:
+                    raise Died
+                return seen
+
+    made: list[str] = []
+
+    @tool(after_crash="retry")
+    async def do(what: str) -> None:
+        made.append(what)
+        await asyncio.sleep(0.1 if what == "slow" else 0)
+
+    store = die_in(partial(agent, do=do), disk_store(), checkpoint_every_n=1)
+    assert run(partial(agent, do=do), store, checkpoint_every_n=1)["result"] == ["quick", "slow"]
+    assert made == ["slow", "quick", "had ['quick', 'slow']", *["new"] * is_new]
 
 
 def test_what_a_resumed_run_did_before_its_loop_is_history_of_that_state_alone() -> None:

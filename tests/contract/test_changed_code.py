@@ -14,20 +14,23 @@ from eventlog import EventLog
 from recovery import (
     CheckpointManager,
     CheckpointStore,
-    DivergenceError,
+    InDoubtError,
     RecoverableAgent,
+    Resolution,
     Run,
-    accept,
     tool,
 )
-from recovery._code import digest_of
-from recovery._events import HistoryDropped
-from recovery._races import races_of
+from recovery.agent_code.code_digest import digest_of
+from recovery.agent_code.races import races_of
+from recovery.control.resolve import accept, resolve
+from recovery.errors import DivergenceError
 from recovery.graph import Graph, GraphExecutor
+from recovery.inspect.status import status
+from recovery.journal.events import HistoryDropped
 from recovery.stores.memory import MemoryStore
 from tests.contract import edits
 from tests.contract.edited_agents import EDITS
-from tests.unit.lives import RUN, executed, recorded, run, send
+from tests.support.lives import RUN, Died, die_in, disk_store, executed, recorded, run, send
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -121,6 +124,74 @@ def test_drift_is_noted_once_however_often_it_is_come_to() -> None:
         with pytest.raises(DiesError):
             run(_dying(reworded), store, max_recoveries=0)
     assert len(recorded(store, HistoryDropped)) == 2
+
+
+@tool
+async def pay(what: str) -> str:
+    executed[f"pay {what}"] += 1
+    return f"paid {what}"
+
+
+async def first_question(run: Run) -> None:
+    await run.call(look, "one")
+
+
+async def reworded_and_longer(run: Run) -> str:
+    found = await run.call(look, "two")
+    return f"{await run.call(look, 'three')}, {await run.call(pay, found)}"
+
+
+async def inserted_and_longer(run: Run) -> str:
+    found = await run.call(look, "zero")
+    return f"{await run.call(look, 'one')}, {await run.call(pay, found)}"
+
+
+@pytest.mark.parametrize("edited", [reworded_and_longer, inserted_and_longer])
+def test_what_edited_code_was_served_it_is_served_in_each_later_life(
+    edited: Callable[[Run], Any],
+) -> None:
+    """Also where it has made more calls of that tool since, one of the recorded identity too."""
+    store = died(first_question)
+    for _ in range(2):
+        with pytest.raises(DiesError):
+            run(_dying(edited), store, max_recoveries=0)
+    before = dict(executed)
+    found = run(edited, store)
+    assert found["result"].endswith(", paid saw one")
+    assert executed == before and executed["pay saw one"] == 1
+    assert len(recorded(store, HistoryDropped)) == 1
+
+
+def test_a_dropped_side_effect_that_is_made_again_is_in_doubt_again() -> None:
+    """Whoever drops a call by `accept` drops what it was then; not what is made of it later."""
+    dies = {"first"}
+
+    @tool
+    async def charge(what: str) -> str:
+        executed[what] += 1
+        if what in dies:
+            raise Died
+        return f"charged {what}"
+
+    async def agent(run: Run) -> str:
+        return await run.call(charge, "first")
+
+    async def edited(run: Run) -> str:
+        return f"{await run.call(charge, 'more')}, {await run.call(charge, 'first')}"
+
+    store = die_in(agent, disk_store())
+    (call,) = status(store, RUN).in_doubt
+    resolve(store, RUN, call.lsn, Resolution.retry())
+    with pytest.raises(DivergenceError):
+        run(edited, store)
+    accept(store, RUN)
+    store = die_in(edited, store)
+    assert [one.lsn for one in status(store, RUN).in_doubt] == [call.lsn]
+    with pytest.raises(InDoubtError):
+        run(edited, store)
+    resolve(store, RUN, call.lsn, Resolution.outcome("known"))
+    assert run(edited, store)["result"] == "charged more, known"
+    assert executed == {"first": 2, "more": 1}
 
 
 def _dying(agent: Callable[[Run], Any]) -> Callable[[Run], Any]:
@@ -228,6 +299,10 @@ def graph_of(*edges: str) -> Graph:
     return graph
 
 
+# Records: the visit of the first node has begun; it has ended, and the next one has not begun.
+IN_A, BEHIND_A = 4, 6
+
+
 def crashed_graph(graph: Graph, at: int) -> CheckpointManager:
     manager = CheckpointManager(CheckpointStore(MemoryStore()))
     append, count = EventLog.append, 0
@@ -245,19 +320,19 @@ def crashed_graph(graph: Graph, at: int) -> CheckpointManager:
 
 
 @pytest.mark.parametrize(
-    ("edges", "path", "not_made"),
+    ("edges", "path", "not_made", "at"),
     [
-        (("ax", "xb", "bc"), "axbc", []),  # a node inserted
-        (("ax", "xc"), "axc", []),  # renamed
-        (("ac",), "ac", []),  # removed
-        (("az", "zc", "bc"), "azc", []),  # an edge led elsewhere
+        (("ax", "xb", "bc"), "axbc", [], BEHIND_A),  # a node inserted
+        (("ax", "xc"), "axc", [], BEHIND_A),  # renamed
+        (("ac",), "ac", [], BEHIND_A),  # removed
+        (("az", "zc", "bc"), "azc", [], BEHIND_A),  # an edge led elsewhere
+        (("xb", "bc"), "xbc", [], IN_A),  # it begins with another node
     ],
 )
 def test_a_graph_goes_on_by_its_edges_of_now(
-    edges: tuple[str, ...], path: str, not_made: list[str]
+    edges: tuple[str, ...], path: str, not_made: list[str], at: int
 ) -> None:
-    # Behind the visit of a, before that of b.
-    manager = crashed_graph(graph_of("ab", "bc"), 6)
+    manager = crashed_graph(graph_of("ab", "bc"), at)
     result = asyncio.run(GraphExecutor(checkpoint_manager=manager).resume(graph_of(*edges), RUN))
     assert result.success
     assert "".join(result.path) == path
@@ -272,6 +347,33 @@ def test_a_branch_that_is_not_made_is_said() -> None:
     result = asyncio.run(GraphExecutor(checkpoint_manager=manager).resume(other, RUN))
     assert (result.path, result.branches_not_made) == (["a"], ["b"])
     assert any("node a led to node b" in one for one in result.report.drift)
+
+
+def test_a_failed_node_leads_where_the_graph_of_now_goes_on_from_failures() -> None:
+    def graph(handler: str, dies: bool = False) -> Graph:
+        async def fails(context: Any) -> None:
+            raise ValueError("no")
+
+        async def handles(context: Any) -> dict[str, Any]:
+            if dies:
+                raise KeyboardInterrupt
+            return {"handled by": context.node_id}
+
+        made = Graph("g")
+        made.node("a", fails)
+        made.node("b", handles)
+        made.node(handler, handles)
+        made.edge("a", "b")
+        made.edge("a", handler, "on_failure")
+        return made
+
+    manager = CheckpointManager(CheckpointStore(MemoryStore()))
+    executor = GraphExecutor(checkpoint_manager=manager)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(executor.execute(graph("old", dies=True), "goal", {}, RUN))
+    result = asyncio.run(executor.resume(graph("new"), RUN))
+    assert result.output == {"handled by": "new"}
+    assert (result.path, result.branches_not_made) == (["a", "new"], [])
 
 
 # -- the agent's source

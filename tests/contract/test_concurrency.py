@@ -8,6 +8,7 @@ import importlib.util
 import logging
 import random
 import re
+import threading
 import time
 import uuid
 from collections import Counter
@@ -21,23 +22,18 @@ from typing import Any
 
 import pytest
 
-from recovery import (
-    Budget,
-    BudgetError,
-    CheckpointStore,
-    NotAwaitedError,
-    RecoverableAgent,
-    Run,
-    SyncRun,
-    signal,
-    tool,
-)
-from recovery._races import races_of, warn_of_races
-from recovery.testing._life import Kill
-from recovery.testing._time import Clock, virtual_time
-from recovery.testing._trial import Plan, Trial, World
+from recovery import Budget, CheckpointStore, RecoverableAgent, Run, SyncRun, tool
+from recovery.agent.replay_order import STRICT_WAIT_S
+from recovery.agent_code.races import races_of, warn_of_races
+from recovery.control.send import signal
+from recovery.engine.effects import Wait
+from recovery.engine.task_state import Blocking
+from recovery.errors import BudgetError, NotAwaitedError
+from recovery.testing.processes.trial import Plan, Trial, World
+from recovery.testing.simulated.simulated_life import Kill
+from recovery.testing.simulated.virtual_time import Clock, virtual_time
 from tests.contract.concurrency import SHAPES, sweep
-from tests.unit.lives import executed, run, run_sync, send
+from tests.support.lives import executed, run, run_sync, send
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -170,7 +166,7 @@ def test_run_wait_says_what_it_takes(given: Any, error: str) -> None:
 def test_a_recovery_that_waits_for_a_sleep_of_the_agent_says_so(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recovery._turns.SLEEPING_S", 0.02)
+    monkeypatch.setattr("recovery.agent.replay_order.SLEEPING_S", 0.02)
 
     async def agent(run: Run) -> None:
         await run.call(send, "before")
@@ -180,8 +176,11 @@ def test_a_recovery_that_waits_for_a_sleep_of_the_agent_says_so(
     with caplog.at_level(logging.WARNING, "recovery"):
         run(dies_once(agent), CheckpointStore())
     (said,) = [one.getMessage() for one in caplog.records if "asyncio.sleep" in one.message][:1]
-    line = next(number for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
-                if text.endswith("# the sleep"))  # fmt: skip
+    line = next(
+        number
+        for number, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if text.endswith("# the sleep")
+    )
     assert f"{__file__}:{line}." in said
     assert "run.sleep" in said
 
@@ -243,9 +242,14 @@ async def without_a_gate(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("agent", "named"),
-    [(in_a_list, True), (by_map, True), (by_a_name, True), (as_tasks, False),
-     (without_a_gate, False)],
-)  # fmt: skip
+    [
+        (in_a_list, True),
+        (by_map, True),
+        (by_a_name, True),
+        (as_tasks, False),
+        (without_a_gate, False),
+    ],
+)
 def test_coroutines_that_are_started_in_any_order_are_named(agent: Any, named: bool) -> None:
     lines = Path(__file__).read_text().splitlines()
     found = races_of(agent)
@@ -292,9 +296,15 @@ def in_an_executor(given: Any, how: str) -> Callable[[Run], Any]:
 
 @pytest.mark.parametrize(
     ("how", "recorded"),
-    [("map", False), ("executor", False), ("__wrapped__", False), ("run.call", True),
-     ("copy_context", True), ("to_thread", True)],
-)  # fmt: skip
+    [
+        ("map", False),
+        ("executor", False),
+        ("__wrapped__", False),
+        ("run.call", True),
+        ("copy_context", True),
+        ("to_thread", True),
+    ],
+)
 def test_a_tool_in_a_thread_without_the_run_is_named(
     how: str, recorded: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -319,9 +329,14 @@ def test_a_tool_in_a_thread_without_the_run_is_named(
 
 @pytest.mark.parametrize(
     ("value", "named"),
-    [({"ann", "bob"}, True), (frozenset({("a", 1), ("b", 2)}), True), ({"ann"}, False),
-     ({1, 2, 3}, False), (["ann", "bob"], False)],
-)  # fmt: skip
+    [
+        ({"ann", "bob"}, True),
+        (frozenset({("a", 1), ("b", 2)}), True),
+        ({"ann"}, False),
+        ({1, 2, 3}, False),
+        (["ann", "bob"], False),
+    ],
+)
 def test_a_set_that_a_tool_returns_is_named_once(
     value: Any, named: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -335,6 +350,71 @@ def test_a_set_that_a_tool_returns_is_named_once(
     said = [one.getMessage() for one in caplog.records if "returned a set" in one.getMessage()]
     assert len(said) == named
     assert all("sorted(" in one for one in said)
+
+
+def test_outcomes_are_handed_to_threads_in_the_order_in_which_they_are_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread of the first outcome is slow to take it; the second one waits."""
+    perform, lives = SyncRun._perform_sync, []
+
+    def slow(run: SyncRun, effect: Any) -> Any:
+        if isinstance(effect, Wait) and effect.turn and threading.current_thread().name == "first":
+            time.sleep(0.3)
+        return perform(run, effect)
+
+    monkeypatch.setattr(SyncRun, "_perform_sync", slow)
+
+    def agent(run: SyncRun) -> list[str]:
+        lives.append(run)
+        order: list[str] = []
+
+        def works(name: str, pause: float) -> None:
+            time.sleep(pause * (len(lives) == 1))
+            run.call(look, name)
+            order.append(name)
+
+        threads = [
+            threading.Thread(target=works, args=args, name=args[0])
+            for args in (("first", 0), ("second", 0.1))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        run.call(send, str(order))
+        if len(lives) == 1:
+            raise DiesError
+        return order
+
+    assert run_sync(agent, CheckpointStore())["result"] == ["first", "second"]
+    assert len(executed) == 1
+
+
+def test_a_thread_that_waits_for_its_turn_does_not_stand_for_a_task_that_sleeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(STRICT_WAIT_S, Blocking.SHARED, 0.02)  # how long it waits if nothing moves
+    lives = []
+
+    async def agent(run: Run) -> str:
+        lives.append(run)
+
+        async def sleeper() -> None:
+            await asyncio.sleep(0.3)
+            await run.call(send, "late")
+
+        task = asyncio.create_task(sleeper())
+        if len(lives) == 1:
+            await task
+            raise DiesError
+        loop, context = asyncio.get_running_loop(), copy_context()
+        found = await loop.run_in_executor(None, context.run, send, "from a thread")
+        await task
+        return str(found)
+
+    assert run(agent, CheckpointStore())["result"] == "sent from a thread"
+    assert executed == {"late": 1, "from a thread": 1}
 
 
 # -- what nobody awaits
@@ -541,9 +621,12 @@ class Crowd:
 
 
 def at_one_time(choose: random.Random, deaths: int) -> None:
-    given = (choose.choice(["sleep", "timeout", "signal", "both"]),
-             choose.choice([1.0, 1.999, 2.0, 2.0, 2.0, 2.001]),
-             choose.randrange(8), choose.choice([0.0, 1.0, 5000.0]))  # fmt: skip
+    given = (
+        choose.choice(["sleep", "timeout", "signal", "both"]),
+        choose.choice([1.0, 1.999, 2.0, 2.0, 2.0, 2.001]),
+        choose.randrange(8),
+        choose.choice([0.0, 1.0, 5000.0]),
+    )
     calls, kill = len(Crowd(*given).lived().lives[0].calls), None
     try:
         for _ in range(deaths):
@@ -557,7 +640,7 @@ def at_one_time(choose: random.Random, deaths: int) -> None:
 @pytest.mark.parametrize(
     "given",
     [("signal", 2.0, 3, 0.0), ("signal", 1.999, 6, 5000.0), ("signal", 2.001, 5, 5000.0)],
-)  # fmt: skip
+)
 def test_a_wait_that_is_over_when_another_task_makes_a_call(given: Any) -> None:
     for number in range(20, len(Crowd(*given).lived().lives[0].calls), 2):
         Crowd(*given).lived(Kill("disk", number))
@@ -587,7 +670,7 @@ def test_a_race_is_named_however_the_agent_is_given(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for agent in (Racer().runs, partial(Racer().runs, count=3), Racer()):
-        monkeypatch.setattr("recovery._races._told", set())
+        monkeypatch.setattr("recovery.agent_code.races._told", set())
         caplog.clear()
         warn_of_races(agent)
         assert "asyncio.wait gives sets" in caplog.text, agent

@@ -9,22 +9,13 @@ from typing import Any
 
 import pytest
 
-from recovery import (
-    ApprovalDeniedError,
-    CheckpointStore,
-    RecoverableAgent,
-    RecoveryError,
-    WaitingError,
-    approve,
-    deny,
-    pending,
-    signal,
-    status,
-    tool,
-)
-from recovery._message import DECISION
-from recovery._tool import Call
-from recovery.testing._time import Clock, Loop, virtual_time
+from recovery import ApprovalDeniedError, CheckpointStore, RecoverableAgent, RecoveryError, tool
+from recovery.control.send import approve, deny, pending, signal
+from recovery.errors import WaitingError
+from recovery.inspect.status import status
+from recovery.journal.call import Call
+from recovery.journal.envelope import DECISION
+from recovery.testing.simulated.virtual_time import Clock, Loop, virtual_time
 
 RUN = "run"
 DAY = 86_400.0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -24,26 +24,21 @@ from recovery import (
     RecoverableAgent,
     Resolution,
     Retry,
-    RunFailedError,
     ToolError,
     current_call,
-    resolve,
-    status,
     tool,
 )
-from recovery._events import (
-    CallAbandoned,
-    CallFailed,
-    CallResolved,
-    CallReturned,
-)
-from recovery._run import Run, SyncRun
-from recovery._tool import current_scope
+from recovery.agent.run import Run, SyncRun
+from recovery.control.resolve import resolve
+from recovery.declare.scope import current_scope
+from recovery.errors import RunFailedError
+from recovery.inspect.status import status
+from recovery.journal.events import CallAbandoned, CallFailed, CallResolved, CallReturned
 from recovery.stores.file import FileStore
 from recovery.testing import crash_everywhere
-from recovery.testing._forgotten import forgotten
-from tests.scale import example_settings, scaled
-from tests.unit.lives import recorded as events_of
+from recovery.testing.simulated.forgotten_doubts import forgotten
+from tests.support.lives import recorded as events_of
+from tests.support.scale import example_settings, scaled
 
 sent: Counter[str] = Counter()  # what took place outside, by idempotency key
 
@@ -266,8 +261,7 @@ def test_a_call_in_a_thread_gets_to_its_end_before_the_one_around_it(
 def test_one_that_never_ends_is_in_doubt_and_what_it_does_later_does_not_count(
     store: CheckpointStore, agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recovery._attempts.LANDING_S", 0.05)
-    monkeypatch.setattr("recovery._inside.LANDING_S", 0.05)
+    monkeypatch.setattr("recovery.calls.attempt_end.LANDING_S", 0.05)
     assert life(store, agent) == {"pay"}
     (call,) = (call for call in status(store, "run").in_doubt if call.tool == "pay")
     resolve(store, "run", call.lsn, Resolution.outcome("found"))
@@ -280,8 +274,10 @@ def test_a_reconcile_hook_is_asked_before_the_call_around_it_has_its_end() -> No
     assert life(store, agent_of(looks)) == "gave up"
     assert sent.total() == 2
     assert [type(event) for event in events_of(store) if getattr(event, "call", 0)] == [
-        CallAbandoned, CallResolved, CallFailed,
-    ] * 2  # fmt: skip
+        CallAbandoned,
+        CallResolved,
+        CallFailed,
+    ] * 2
 
 
 @pytest.mark.parametrize("outer", ["outcome", "fail"])
@@ -371,7 +367,7 @@ class Tree:
                 _took_place()
             scope = current_scope.get()
             assert scope is not None
-            alive.extend(forgotten(scope.run.store.backend))
+            alive.extend(forgotten(cast(Any, scope.run).store.backend))
             await self._call(tools)
             if self.takes_s:
                 await asyncio.sleep(self.takes_s)
@@ -400,10 +396,18 @@ class Tree:
 
 
 alive: list[Any] = []  # what was forgotten while its process was alive
-policies = st.sampled_from([(), (("after_crash", "retry"),), (("after_crash", "report"),),
-                            (("reconcile", True),)])  # fmt: skip
-limits = st.sampled_from([(), (), (("timeout_s", 0.1),), (("retry", Retry(2, 0.1)),),
-                          (("timeout_s", 0.1), ("on_timeout", "fail"))])  # fmt: skip
+policies = st.sampled_from(
+    [(), (("after_crash", "retry"),), (("after_crash", "report"),), (("reconcile", True),)]
+)
+limits = st.sampled_from(
+    [
+        (),
+        (),
+        (("timeout_s", 0.1),),
+        (("retry", Retry(2, 0.1)),),
+        (("timeout_s", 0.1), ("on_timeout", "fail")),
+    ]
+)
 options = st.builds(lambda a, b: (*a, *b), policies, limits)
 leaves_of = st.builds(Tree, options, st.sampled_from([0.0, 0.05, 0.2, 1.0]), st.booleans())
 
@@ -424,10 +428,14 @@ def looks_outside(call: Call) -> Resolution:
 
 
 # Its second attempt fails at once, by what is recorded, while what it began runs out of time.
-FAILS_BEFORE_WHAT_IS_INSIDE = Tree((), how="gather", inside=(
-    Tree((("timeout_s", 0.1), ("on_timeout", "fail")), 0.2),
-    Tree((("timeout_s", 0.1),), inside=(Tree((("after_crash", "retry"),), 0.2),)),
-))  # fmt: skip
+FAILS_BEFORE_WHAT_IS_INSIDE = Tree(
+    (),
+    how="gather",
+    inside=(
+        Tree((("timeout_s", 0.1), ("on_timeout", "fail")), 0.2),
+        Tree((("timeout_s", 0.1),), inside=(Tree((("after_crash", "retry"),), 0.2),)),
+    ),
+)
 
 # A group whose task fails at its end leaves a cancellation on the task around it, and a time-out
 # there takes its own for another's.
@@ -455,15 +463,22 @@ def test_of_any_tree_of_tools_no_side_effect_is_forgotten(roots: list[Tree], see
     made = RecoverableAgent(agent, CheckpointStore(), 1)
     try:
         report = crash_everywhere(
-            made, setup=reset, effects=lambda: (max(sent.values(), default=0) > 1, bool(alive)),
-            resolve=looks_outside, points=scaled(12, 60), seed=seed,
-        )  # fmt: skip
+            made,
+            setup=reset,
+            effects=lambda: (max(sent.values(), default=0) > 1, bool(alive)),
+            resolve=looks_outside,
+            points=scaled(12, 60),
+            seed=seed,
+        )
     except asyncio.CancelledError:
         assert LEAVES_CANCELLATIONS
         return
     # What such an agent does differs by that, too.
     if LEAVES_CANCELLATIONS and any("CancelledError" in one.what for one in report.failures):
         return
-    wrong = [one for one in report.failures
-             if one.kind in ("forgotten", "raised", "stuck") or "effects=" in one.what]  # fmt: skip
+    wrong = [
+        one
+        for one in report.failures
+        if one.kind in ("forgotten", "raised", "stuck") or "effects=" in one.what
+    ]
     assert not wrong, str(report)

@@ -18,16 +18,17 @@ from recovery import (
     Resolution,
     Retry,
     current_call,
-    resolve,
-    status,
     tool,
 )
-from recovery._events import AttemptFailed, CallFailed, CallIntended, RunParked
-from recovery._rules import Rules
+from recovery.control.resolve import resolve
+from recovery.engine.core import RunCore
 from recovery.graph import FlexibleGraphExecutor, Graph, GraphExecutor, NodeContext, PlanStep
+from recovery.inspect.status import status
+from recovery.journal.contract_version import Rules
+from recovery.journal.events import AttemptFailed, CallFailed, CallIntended, RunParked
 from recovery.testing import crash_everywhere
-from tests.scale import scaled
-from tests.unit.lives import RUN, recorded
+from tests.support.lives import RUN, recorded
+from tests.support.scale import scaled
 
 sent: Counter[str] = Counter()  # by idempotency key
 raised: Counter[str] = Counter()
@@ -144,8 +145,10 @@ def test_a_failure_after_tools_returned_repeats_none_of_them(
             assert result.error.endswith(str(number))
     assert result.total_retries == 2
     assert list(sent.values()) == [1] * charges
-    calls = Counter((one.scope, one.tool, one.call_id, one.digest)
-                    for one in recorded(manager.store, CallIntended))  # fmt: skip
+    calls = Counter(
+        (one.scope, one.tool, one.call_id, one.digest)
+        for one in recorded(manager.store, CallIntended)
+    )
     assert set(calls.values()) == {1}
 
 
@@ -157,7 +160,7 @@ def test_a_death_before_it_stands_still_does_not_try_again(tmp_path: Any) -> Non
     class DiedError(BaseException):
         pass
 
-    emit = recovery._core.RunCore.emit
+    emit = RunCore.emit
 
     def dies(self: Any, event: Any) -> int:
         if isinstance(event, RunParked):
@@ -165,7 +168,7 @@ def test_a_death_before_it_stands_still_does_not_try_again(tmp_path: Any) -> Non
         return int(emit(self, event))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recovery._core.RunCore.emit", dies)
+        patch.setattr(RunCore, "emit", dies)
         with pytest.raises(DiedError):
             live(manager, of_node)
     assert len(recorded(store, CallFailed)) == 1
@@ -240,10 +243,13 @@ def test_a_crash_anywhere_repeats_none_of_them(name: str) -> None:
 
     def agent() -> Any:
         raised["judge"] = 2  # which works, here: a run that stands still is not resumed by itself
-        executor = (flexible(CheckpointManager(CheckpointStore())).executor if made is None
-                    else GraphExecutor())  # fmt: skip
+        executor = (
+            flexible(CheckpointManager(CheckpointStore())).executor
+            if made is None
+            else GraphExecutor()
+        )
         graph = flexible(CheckpointManager(CheckpointStore())).graph if made is None else made()
-        return executor.agent(recovery.graph._walk.Walk(graph))
+        return executor.agent(recovery.graph.walk.Walk(graph))
 
     report = crash_everywhere(
         agent,
@@ -270,7 +276,9 @@ class BlockedError(PermanentError):
 def test_a_node_that_failed_for_good_is_tried_again_only_if_somebody_says_so(
     rules: int, kind: type[PermanentError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recovery._beginning.Rules", Rules if rules == 2 else lambda version: None)
+    monkeypatch.setattr(
+        "recovery.agent.begin_run.Rules", Rules if rules == 2 else lambda version: None
+    )
     manager, graph, entered = CheckpointManager(CheckpointStore()), Graph("order"), Counter[str]()
 
     async def pay(context: NodeContext) -> str:

@@ -17,28 +17,25 @@ from typing import Any, cast
 
 import pytest
 
-import recovery._agent_errors
-import recovery._beginning
+import recovery.agent.agent_errors
+import recovery.agent.begin_run
 from recovery import (
-    AmbiguousCallError,
     ApprovalDeniedError,
     Call,
     CheckpointStore,
-    DivergenceError,
     Run,
     SyncRun,
-    approve,
     current_call,
-    deny,
-    pending,
     register,
     tool,
 )
-from recovery._events import CallIntended, CallReturned
+from recovery.control.send import approve, deny, pending
+from recovery.errors import AmbiguousCallError, DivergenceError
 from recovery.graph import Graph, GraphExecutor, NodeContext
+from recovery.journal.events import CallIntended, CallReturned
 from recovery.testing import crash_everywhere
-from tests.scale import scaled
-from tests.unit.lives import RUN, Died, die_in, disk_store, forget, recorded, run, run_sync
+from tests.support.lives import RUN, Died, die_in, disk_store, forget, recorded, run, run_sync
+from tests.support.scale import scaled
 
 done: list[Any] = []  # what took place outside
 
@@ -46,7 +43,7 @@ done: list[Any] = []  # what took place outside
 @pytest.fixture(autouse=True)
 def _fresh_world(monkeypatch: pytest.MonkeyPatch) -> None:
     done.clear()
-    monkeypatch.setattr(recovery._agent_errors, "BACKOFF_S", 0.0)
+    monkeypatch.setattr(recovery.agent.agent_errors, "BACKOFF_S", 0.0)
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -277,10 +274,12 @@ REFUSED: dict[str, tuple[Callable[[Any, str], Any], tuple[str, ...]]] = {
     "methods that are no tools": (lambda run, url: run.call(Api(url).untold, "/"), ("self",)),
     "callable objects": (lambda run, url: run.call(Api(url), "/"), ("self",)),
     "tools of methods": (lambda run, url: run.call(tool(Api(url).untold), "/"), ("self",)),
-    "objects in partials": (lambda run, url: run.call(partial(with_object, Api(url))),
-                            ("args[0]",)),
+    "objects in partials": (
+        lambda run, url: run.call(partial(with_object, Api(url))),
+        ("args[0]",),
+    ),
     "children": (lambda run, url: run.child(child_of(url), "task"), ("url",)),
-}  # fmt: skip
+}
 
 
 async def with_object(api: Api) -> str:
@@ -356,8 +355,9 @@ FINE: dict[str, Callable[[Any], list[Any]]] = {
     "recursive closures": lambda run: [run.call(recursive()) for _ in range(3)],
     "methods of one object": lambda run: both_ways(run, Api("x")),
     "methods of two objects with other arguments": lambda run: [
-        run.call(Api(url).get, url) for url in URLS],
-}  # fmt: skip
+        run.call(Api(url).get, url) for url in URLS
+    ],
+}
 
 
 def both_ways(run: Run, api: Api) -> list[Any]:
@@ -435,7 +435,7 @@ def approved_then(store: CheckpointStore, first: Any, then: Any, kind: str) -> A
 
         return run(agent, store, park_after_s=0.0)
 
-    with pytest.raises(recovery.WaitingError):
+    with pytest.raises(recovery.errors.WaitingError):
         go(first)
     (call,) = pending(store, RUN)
     asked.append((call.tool, call.args, call.kwargs))
@@ -506,7 +506,7 @@ def cached_pay(cents: int, to: str) -> str:
 def test_a_function_that_a_decorator_has_made_an_object_is_a_function(
     store: CheckpointStore,
 ) -> None:
-    with pytest.raises(recovery.WaitingError):
+    with pytest.raises(recovery.errors.WaitingError):
         run_sync(lambda run: run.call(asking()(cached_pay), 10, "ann"), store, park_after_s=0.0)
     assert [call.args for call in pending(store, RUN)] == [(10, "ann")]
 
@@ -599,20 +599,25 @@ NO_CHANGE: dict[str, tuple[Callable[[Run], Any], Callable[[Run], Any]]] = {
     "renamed parameter": (call(made("a, b"), 1, 2), call(made("x, y"), 1, 2)),
     "redacted": (call(made("a, b"), 1, "secret"), call(made("a, b", redact=["b"]), 1, "secret")),
     "redacted and keyword-only": (
-        call(made("a, b"), 1, "secret"), call(made("a, *, b", redact=["b"]), 1, b="secret")),
+        call(made("a, b"), 1, "secret"),
+        call(made("a, *, b", redact=["b"]), 1, b="secret"),
+    ),
     "identity": (call(made("a, b"), 1, 2), call(made("a, b", identity=["a"]), 1, 3)),
     "messages as a list": (
         lambda run: run.call(made("a, b=1"), run.messages),
-        lambda run: run.call(made("a, b=1"), list(run.messages), 1)),
+        lambda run: run.call(made("a, b=1"), list(run.messages), 1),
+    ),
     "messages by name": (
         lambda run: run.call(made("a"), list(run.messages)),
-        lambda run: run.call(made("a"), a=[*run.messages])),
+        lambda run: run.call(made("a"), a=[*run.messages]),
+    ),
     "partial": (call(made("a, b"), 1, 2), call(partial(made("a, b"), b=2), 1)),
     "no partial": (call(partial(made("a, b"), 1), 2), call(made("a, b"), a=1, b=2)),
     "second of two": (
         lambda run: asyncio.gather(run.call(made("a, b"), 1, 2), run.call(made("a, b"), 1, 2)),
-        lambda run: asyncio.gather(*(run.call(made("a, *, b"), 1, b=2) for _ in "ab"))),
-}  # fmt: skip
+        lambda run: asyncio.gather(*(run.call(made("a, *, b"), 1, b=2) for _ in "ab")),
+    ),
+}
 
 
 @pytest.mark.parametrize("edit", NO_CHANGE)
@@ -635,9 +640,10 @@ CHANGE: dict[str, tuple[Callable[[Run], Any], Callable[[Run], Any]]] = {
     ),
     "messages": (
         lambda run: run.call(made("a"), run.messages),
-        lambda run: run.call(made("a"), list(run.messages)[1:])),
+        lambda run: run.call(made("a"), list(run.messages)[1:]),
+    ),
     "keyword-only, and the value": (call(made("a, b"), 1, 2), call(made("a, *, b"), 1, b=3)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("edit", CHANGE)
@@ -667,8 +673,12 @@ class Request:
 
 @pytest.fixture
 def requests_recorded() -> Iterator[None]:
-    register(Request, name="test identity request", encode=lambda one: [one.url, one.at],
-             decode=lambda given: Request(*given))  # fmt: skip
+    register(
+        Request,
+        name="test identity request",
+        encode=lambda one: [one.url, one.at],
+        decode=lambda given: Request(*given),
+    )
     yield
     forget()
 
@@ -786,13 +796,20 @@ def test_tools_in_a_class_are_tools(way: str, store: CheckpointStore) -> None:
 
     found = run(agent, store)["result"]
     assert found == [
-        "said method method", "said Kinds class_inside", "said Kinds class_outside",
-        "said static static_inside", "said static static_outside", "said later later",
-        "said method half", ["said chunks x"],
-    ]  # fmt: skip
+        "said method method",
+        "said Kinds class_inside",
+        "said Kinds class_outside",
+        "said static static_inside",
+        "said static static_outside",
+        "said later later",
+        "said method half",
+        ["said chunks x"],
+    ]
     assert len(done) == 8
     assert [one.args for one in recorded(store, CallIntended)][:2] == [
-        [["method"], {}], [["class_inside"], {}]]  # fmt: skip
+        [["method"], {}],
+        [["class_inside"], {}],
+    ]
     assert (kinds.method("x"), Kinds.method.__doc__) == ("said method x", "The docstring.")
     assert inspect.iscoroutinefunction(kinds.later)
 
@@ -851,7 +868,7 @@ def test_partials_and_methods_are_undone_with_their_arguments(store: CheckpointS
 def test_runs_of_the_first_rules_keep_the_identities_they_had(
     first: Callable[[Run], Any], shown: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery._beginning, "Rules", lambda version: None)
+    monkeypatch.setattr(recovery.agent.begin_run, "Rules", lambda version: None)
     store = disk_store()
 
     async def agent(run: Run) -> Any:

@@ -12,8 +12,8 @@ from unittest import mock
 
 import pytest
 
-import recovery._in_place
-import recovery._told_once
+import recovery.agent_code.warn_once
+import recovery.engine.changed_in_place
 from recovery import CheckpointStore, RecoverableAgent, tool
 
 Agent = Callable[[Any], Any]
@@ -21,9 +21,9 @@ Agent = Callable[[Any], Any]
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(recovery._told_once, "_said", set())
-    monkeypatch.setattr(recovery._in_place, "_looks", Counter())
-    monkeypatch.setattr("recovery._agent_errors.BACKOFF_S", 0.0)
+    monkeypatch.setattr(recovery.agent_code.warn_once, "_said", set())
+    monkeypatch.setattr(recovery.engine.changed_in_place, "_looks", Counter())
+    monkeypatch.setattr("recovery.agent.agent_errors.BACKOFF_S", 0.0)
     yield
 
 
@@ -81,11 +81,13 @@ def shares(run: Any) -> None:
 
 @pytest.mark.parametrize(
     "agent, task, expected",
-    [(fills, "", "tool add in .*test_in_place.py.* has changed its argument 'cart' in place"),
-     (strips, "", "tool strip in .* has changed its argument 'headers' in place"),
-     (changes_its_task, [1, 2, 3], "run.task was changed in place.*run.state.setdefault"),
-     (shares, "", r"run.state\['current'\] and run.state\['orders'\]\[0\] are one object")],
-)  # fmt: skip
+    [
+        (fills, "", "tool add in .*test_in_place.py.* has changed its argument 'cart' in place"),
+        (strips, "", "tool strip in .* has changed its argument 'headers' in place"),
+        (changes_its_task, [1, 2, 3], "run.task was changed in place.*run.state.setdefault"),
+        (shares, "", r"run.state\['current'\] and run.state\['orders'\]\[0\] are one object"),
+    ],
+)
 def test_it_is_said_once(
     agent: Agent, task: Any, expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,8 +185,8 @@ def test_what_is_large_is_looked_at_seldom_and_what_changes_in_it_is_said(
     spoiled_in: int | None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = ["page" * 10] * 1000
-    looked = mock.Mock(wraps=recovery._in_place._packed)
-    monkeypatch.setattr(recovery._in_place, "_packed", looked)
+    looked = mock.Mock(wraps=recovery.engine.changed_in_place._packed)
+    monkeypatch.setattr(recovery.engine.changed_in_place, "_packed", looked)
 
     def agent(run: Any) -> None:
         run.state["pages"] = pages

@@ -11,21 +11,14 @@ from typing import Any
 
 import pytest
 
-from eventlog import EventLog, LogError, UnsupportedFormatError
-from recovery import (
-    CheckpointStore,
-    RecoverableAgent,
-    RecoveryError,
-    WaitingError,
-    accept,
-    approve,
-    cancel,
-    deny,
-    pending,
-    signal,
-    status,
-    tool,
-)
+from eventlog import EventLog, LogError
+from eventlog.errors import UnsupportedFormatError
+from recovery import CheckpointStore, RecoverableAgent, RecoveryError, tool
+from recovery.control.cancel import cancel
+from recovery.control.resolve import accept
+from recovery.control.send import approve, deny, pending, signal
+from recovery.errors import WaitingError
+from recovery.inspect.status import status
 from tests.cli.harness import call
 
 RUN, SEGMENT = "run", "00000001.seg"

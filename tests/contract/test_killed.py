@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-import recovery
 from recovery import CheckpointStore
 from recovery.testing import crash_everywhere
 from tests.contract.killed import outside, process, programs
-from tests.scale import scaled
+from tests.support.scale import scaled
 
 PLAIN = process.plain()
 CASES = [pytest.param(programs, name, id=name) for name in programs.ALL]
@@ -54,11 +53,15 @@ def test_an_agent_that_crashes_in_memory_ends_like_one_that_does_not(
 
     def sends(store: CheckpointStore, run_id: str) -> None:
         for number, (what, value) in enumerate(signals):
-            recovery.signal(store, run_id, what, value, key=f"{number}")
+            store.run(run_id).signal(what, value, key=f"{number}")
 
     report = crash_everywhere(
-        lambda: one.agent(CheckpointStore()), "task", setup=outside.nothing,
-        effects=lambda: sorted(outside.counted().elements()), resolve=outside.truth,
-        answer=sends if signals else None, points=scaled(6, 400),
-    )  # fmt: skip
+        lambda: one.agent(CheckpointStore()),
+        "task",
+        setup=outside.nothing,
+        effects=lambda: sorted(outside.counted().elements()),
+        resolve=outside.truth,
+        answer=sends if signals else None,
+        points=scaled(6, 400),
+    )
     assert report.ok, str(report)

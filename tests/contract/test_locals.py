@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 
 from recovery import CheckpointStore, RecoverableAgent, tool
-from recovery._agent_source import locals_lost_by
-from recovery._locals import lost_locals
+from recovery.agent_code.agent_source import locals_lost_by
+from recovery.agent_code.lost_locals import lost_locals
 from recovery.stores.memory import MemoryStore
 from recovery.testing import crash_everywhere
 
@@ -36,111 +36,218 @@ ROOT = Path(__file__).parents[2]
 LOST = {
     "a list as in every SDK's example": (
         "messages = [{'role': 'user', 'content': run.task}]",
-        "messages.append(await run.call(ask, messages))", "", "messages"),
+        "messages.append(await run.call(ask, messages))",
+        "",
+        "messages",
+    ),
     "a counter": ("turns = 0", "turns += 1\nif turns > 9: return turns", "", "turns"),
     "a total that is returned behind the loop": (
-        "total = 0", "total += await run.call(price)\nif step == 3: break", "return total",
-        "total"),
+        "total = 0",
+        "total += await run.call(price)\nif step == 3: break",
+        "return total",
+        "total",
+    ),
     "a best one so far": (
         "best, score = None, 0",
-        "found = await run.call(ask)\nif found > score:\n    best, score = found, found", "",
-        "score"),
+        "found = await run.call(ask)\nif found > score:\n    best, score = found, found",
+        "",
+        "score",
+    ),
     "a value that is made of itself": (
-        "text = ''", "text = text + await run.call(ask)", "", "text"),
+        "text = ''",
+        "text = text + await run.call(ask)",
+        "",
+        "text",
+    ),
     "a dict by assignment of items": (
-        "seen = {}", "if step not in seen:\n    seen[step] = await run.call(ask)", "", "seen"),
+        "seen = {}",
+        "if step not in seen:\n    seen[step] = await run.call(ask)",
+        "",
+        "seen",
+    ),
     "a set that is given": ("done: set[str] = set()", "done.add(step)\nreport(done)", "", "done"),
     "a work list that is used up": (
-        "queue = deque(['a', 'b'])", "if not queue: return\nitem = queue.popleft()", "", "queue"),
+        "queue = deque(['a', 'b'])",
+        "if not queue: return\nitem = queue.popleft()",
+        "",
+        "queue",
+    ),
     "an item that is deleted": (
-        "open_ = dict.fromkeys('ab') or {}", "del open_['a']\nawait run.call(ask, open_)", "",
-        "open_"),
+        "open_ = dict.fromkeys('ab') or {}",
+        "del open_['a']\nawait run.call(ask, open_)",
+        "",
+        "open_",
+    ),
     "a counter that is saved, and not taken from there": (
-        "n = 0", "n += 1\nrun.state['n'] = n", "", "n"),
+        "n = 0",
+        "n += 1\nrun.state['n'] = n",
+        "",
+        "n",
+    ),
     "a total that is taken from the state, and never saved": (
-        "total = run.state.get('total', 0)", "total += step\nawait run.call(ask, total)", "",
-        "total"),
+        "total = run.state.get('total', 0)",
+        "total += step\nawait run.call(ask, total)",
+        "",
+        "total",
+    ),
     "what a helper changes by nonlocal": (
         "count = 0\nasync def work():\n    nonlocal count\n    count += 1",
-        "await work()\nprint(count)", "", "count"),
+        "await work()\nprint(count)",
+        "",
+        "count",
+    ),
     "what a helper appends": (
-        "log = []\ndef note(text):\n    log.append(text)", "note(step)\nawait run.call(ask, log)",
-        "", "log"),
+        "log = []\ndef note(text):\n    log.append(text)",
+        "note(step)\nawait run.call(ask, log)",
+        "",
+        "log",
+    ),
     "what a tool appends": (
         "sent = []\n@tool\nasync def send(x):\n    sent.append(x)",
-        "await run.call(send, 1)\nif step == 2: return sent", "", "sent"),
+        "await run.call(send, 1)\nif step == 2: return sent",
+        "",
+        "sent",
+    ),
     "a list in another one's place": (
-        "history = []\nalias = history", "alias.append(1)\nprint(alias)", "", "alias"),
+        "history = []\nalias = history",
+        "alias.append(1)\nprint(alias)",
+        "",
+        "alias",
+    ),
     "an attribute that is made here": (
-        "self.notes = []", "self.notes.append(step)\nprint(self.notes)", "", "self.notes"),
+        "self.notes = []",
+        "self.notes.append(step)\nprint(self.notes)",
+        "",
+        "self.notes",
+    ),
     "a flag": ("first = True", "if first:\n    await run.call(greet)\nfirst = False", "", "first"),
     "a plan that is made when it is needed": (
-        "plan = None", "if plan is None:\n    plan = await run.call(ask)\nprint(plan)", "", "plan"),
+        "plan = None",
+        "if plan is None:\n    plan = await run.call(ask)\nprint(plan)",
+        "",
+        "plan",
+    ),
     "a list with a loop inside": (
-        "found = []", "for x in range(3):\n    found.append(x)\nif len(found) > 5: return found",
-        "", "found"),
+        "found = []",
+        "for x in range(3):\n    found.append(x)\nif len(found) > 5: return found",
+        "",
+        "found",
+    ),
     "what only one way of two sets": (
-        "reply = None", "if step > 1:\n    reply = await run.call(ask)\nprint(reply)", "", "reply"),
-    "the loop's iterator has a name": (
-        "n = 0\nsteps = run.steps()", "n += 1\nprint(n)", "", "n"),
+        "reply = None",
+        "if step > 1:\n    reply = await run.call(ask)\nprint(reply)",
+        "",
+        "reply",
+    ),
+    "the loop's iterator has a name": ("n = 0\nsteps = run.steps()", "n += 1\nprint(n)", "", "n"),
     "the steps are taken one by one": (
-        "n = 0\nit = aiter(run.steps())", "",
-        "while True:\n    step = await anext(it)\n    n += 1\n    if n > 3: return n", "n"),
+        "n = 0\nit = aiter(run.steps())",
+        "",
+        "while True:\n    step = await anext(it)\n    n += 1\n    if n > 3: return n",
+        "n",
+    ),
     "what is gone through beside the steps": (
-        "", "", "for item, step in zip(run.task, run.steps()): await run.call(ask, item)",
-        "zip(run.task, run.steps())"),
+        "",
+        "",
+        "for item, step in zip(run.task, run.steps()): await run.call(ask, item)",
+        "zip(run.task, run.steps())",
+    ),
     "the steps, counted": (
-        "", "", "for i, step in enumerate(run.steps()): await run.call(ask, i)",
-        "enumerate(run.steps())"),
-}  # fmt: skip
+        "",
+        "",
+        "for i, step in enumerate(run.steps()): await run.call(ask, i)",
+        "enumerate(run.steps())",
+    ),
+}
 KEPT = {
     "what is in the state is changed in place": (
-        "done = run.state.setdefault('done', [])", "done.append(step)\nprint(done)", ""),
+        "done = run.state.setdefault('done', [])",
+        "done.append(step)\nprint(done)",
+        "",
+    ),
     "a value in the state": ("state = run.state", "state['n'] = 1\nprint(state)", ""),
     "taken from the state and saved": (
-        "total = run.state.get('total', 0)", "total += step\nrun.state['total'] = total", ""),
+        "total = run.state.get('total', 0)",
+        "total += step\nrun.state['total'] = total",
+        "",
+    ),
     "a set of what is done, saved as a list": (
         "done = set(run.state.get('done', []))",
-        "if step in done: continue\ndone.add(step)\nrun.state['done'] = sorted(done)", ""),
-    "saved by a helper": (
-        "n = run.state.get('n', 0)", "n += 1\nsave(run, n)", ""),
+        "if step in done: continue\ndone.add(step)\nrun.state['done'] = sorted(done)",
+        "",
+    ),
+    "saved by a helper": ("n = run.state.get('n', 0)", "n += 1\nsave(run, n)", ""),
     "what is left, by what the state says": (
         "done = run.state.setdefault('done', [])\nleft = [x for x in 'abc' if x not in done]",
-        "if not left: return\ndone.append(left.pop(0))", ""),
+        "if not left: return\ndone.append(left.pop(0))",
+        "",
+    ),
     "a copy of the messages that goes along": (
         "history = list(run.messages)",
         "reply = await run.call(ask, history)\nhistory.append(reply)\nrun.messages.append(reply)",
-        ""),
+        "",
+    ),
     "a value of each turn": (
-        "reply = None", "reply = await run.call(ask)\nif reply: break", "return reply"),
+        "reply = None",
+        "reply = await run.call(ask)\nif reply: break",
+        "return reply",
+    ),
     "a value of each turn, by two ways": (
-        "x = 0", "if step > 1:\n    x = 1\nelse:\n    x = 2\nprint(x)", ""),
+        "x = 0",
+        "if step > 1:\n    x = 1\nelse:\n    x = 2\nprint(x)",
+        "",
+    ),
     "a value of each turn, by a loop without an end": (
-        "x = None", "while True:\n    x = await run.call(ask)\n    if x: break\nprint(x)", ""),
+        "x = None",
+        "while True:\n    x = await run.call(ask)\n    if x: break\nprint(x)",
+        "",
+    ),
     "a list of each turn": ("found = []", "found = []\nfound.append(step)\nprint(found)", ""),
     "a list that is cleared in each turn": (
-        "found = []", "found.clear()\nfound.append(step)\nprint(found)", ""),
+        "found = []",
+        "found.clear()\nfound.append(step)\nprint(found)",
+        "",
+    ),
     "a count that nobody looks at": ("n = 0\nlog = []", "n += 1\nlog.append(step)", ""),
     "a client and its methods": (
         "client = Client()\nqueue = asyncio.Queue()",
-        "client.add(step)\nclient.update(x=1)\nawait queue.put(step)\nprint(client)", ""),
+        "client.add(step)\nclient.update(x=1)\nawait queue.put(step)\nprint(client)",
+        "",
+    ),
     "a connection that is made again": (
-        "db = connect()", "if db.closed:\n    db = connect()\nawait run.call(ask, db)", ""),
+        "db = connect()",
+        "if db.closed:\n    db = connect()\nawait run.call(ask, db)",
+        "",
+    ),
     "a connection that is made when it is needed": (
-        "db = None", "if db is None:\n    db = await connect()\nawait db.get(1)", ""),
+        "db = None",
+        "if db is None:\n    db = await connect()\nawait db.get(1)",
+        "",
+    ),
     "what does not change": ("tools = [ask]\nn0 = len(run.messages)", "print(tools, n0)", ""),
     "a loop inside has its own": (
-        "i = 0", "for i in range(3):\n    print(i)\n[i for i in range(3)]", ""),
+        "i = 0",
+        "for i in range(3):\n    print(i)\n[i for i in range(3)]",
+        "",
+    ),
     "a helper's own": (
-        "x = []\ndef work():\n    x = []\n    x.append(1)\n    return x", "print(work())", ""),
+        "x = []\ndef work():\n    x = []\n    x.append(1)\n    return x",
+        "print(work())",
+        "",
+    ),
     "what the run itself gives": ("", "text = ''\ntext += 'x'\nprint(text)", ""),
     "what is left, beside the steps": (
-        "", "", "left = [x for x in run.task if x not in run.state]\n"
-        "for x, step in zip(left, run.steps()): run.state[x] = await run.call(ask, x)"),
+        "",
+        "",
+        "left = [x for x in run.task if x not in run.state]\n"
+        "for x, step in zip(left, run.steps()): run.state[x] = await run.call(ask, x)",
+    ),
     "an exception's name": (
-        "error = None", "try:\n    x = await run.call(ask)\nexcept Exception as e:\n    print(e)",
-        ""),
-}  # fmt: skip
+        "error = None",
+        "try:\n    x = await run.call(ask)\nexcept Exception as e:\n    print(e)",
+        "",
+    ),
+}
 
 
 def program(before: str, inside: str, after: str, plain: bool = False) -> str:
@@ -185,8 +292,10 @@ def test_no_example_and_no_page_is_warned_of() -> None:
     texts = {path: path.read_text() for path in sorted((ROOT / "examples").glob("*.py"))}
     blocks = re.compile(r"```python\n(.*?)```", re.S)
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        texts |= {page.with_suffix(f".{i}"): block
-                  for i, block in enumerate(blocks.findall(page.read_text()))}  # fmt: skip
+        texts |= {
+            page.with_suffix(f".{i}"): block
+            for i, block in enumerate(blocks.findall(page.read_text()))
+        }
     found = []
     for path, text in texts.items():
         try:
@@ -247,12 +356,28 @@ class Chat:
 @pytest.mark.parametrize(
     "agent",
     [
-        chat, passes_on, logged(chat), functools.wraps(chat)(logged(chat)), functools.partial(chat),
-        Chat().run, Chat(), logged(Chat().run), functools.partial(helped, "x"),
+        chat,
+        passes_on,
+        logged(chat),
+        functools.wraps(chat)(logged(chat)),
+        functools.partial(chat),
+        Chat().run,
+        Chat(),
+        logged(Chat().run),
+        functools.partial(helped, "x"),
     ],
-    ids=["plain", "passes the run on", "decorated", "wraps", "partial", "method", "object",
-         "decorated method", "partial with more"],
-)  # fmt: skip
+    ids=[
+        "plain",
+        "passes the run on",
+        "decorated",
+        "wraps",
+        "partial",
+        "method",
+        "object",
+        "decorated method",
+        "partial with more",
+    ],
+)
 def test_the_function_with_the_loop_is_found(agent: Any) -> None:
     lost = locals_lost_by(agent)
     assert lost is not None
@@ -447,10 +572,21 @@ def fill(some: list[int]) -> None:
 
 
 SEEN = [
-    an_iterator, a_generator, an_endless_count, a_chain, a_heap, a_queue, a_random_generator,
-    a_file, an_attribute, a_list_in_an_object, a_list_inside_a_list, a_list_that_a_helper_fills,
-    what_a_helper_is_given, Shop,
-]  # fmt: skip
+    an_iterator,
+    a_generator,
+    an_endless_count,
+    a_chain,
+    a_heap,
+    a_queue,
+    a_random_generator,
+    a_file,
+    an_attribute,
+    a_list_in_an_object,
+    a_list_inside_a_list,
+    a_list_that_a_helper_fills,
+    what_a_helper_is_given,
+    Shop,
+]
 
 
 def life(make: Callable[[], Any], *steps: int, every: int = 1) -> list[Any]:
@@ -477,8 +613,11 @@ def test_what_is_changed_in_place_is_named_at_the_first_checkpoint(
         assert life(make, 3) != whole  # it is lost indeed
     said = [one.getMessage() for one in caplog.records if " loses " in one.message]
     assert len(said) == 1, said
-    name = {"an_attribute": "orders.count", "a_list_in_an_object": "orders.items",
-            "Shop": "self.orders"}.get(agent.__name__, "orders")  # fmt: skip
+    name = {
+        "an_attribute": "orders.count",
+        "a_list_in_an_object": "orders.items",
+        "Shop": "self.orders",
+    }.get(agent.__name__, "orders")
     assert f"local variable {name!r} (made before the loop of line" in said[0]
     line = int(said[0].partition("of line ")[2].partition(",")[0])
     assert "for step in run.steps()" in Path(__file__).read_text().splitlines()[line - 1]

@@ -1,4 +1,4 @@
-# ruff: noqa: E501, SIM115, PTH123, PLW0108 - a table, one mistake a line
+# ruff: noqa: SIM115, PTH123, PLW0108 - a table, one mistake a line
 """Mistakes that strangers make, and what each of them is told, where it is made.
 
 None is silent, and none is told in the words of the implementation. Each line has the parts of the
@@ -176,7 +176,7 @@ def parked(store: Store) -> int:
 
     with pytest.raises(KeyboardInterrupt):
         run(store, dies)
-    return int(recovery.status(store, "run").in_doubt[0].lsn)
+    return int(store.run("run").status().in_doubt[0].lsn)
 
 
 @tool
@@ -192,25 +192,43 @@ def done(store: Store) -> Store:
 # What is done, and what of the message is needed.
 TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     # -- the agent function
-    "agent without parameters": (lambda s: RecoverableAgent(no_parameters, s),
-        ("def agent(run)", "no_parameters", "none")),
-    "agent with two parameters": (lambda s: RecoverableAgent(two_parameters, s),
-        ("def agent(run)", "two_parameters", "(run, client)", "functools.partial")),
+    "agent without parameters": (
+        lambda s: RecoverableAgent(no_parameters, s),
+        ("def agent(run)", "no_parameters", "none"),
+    ),
+    "agent with two parameters": (
+        lambda s: RecoverableAgent(two_parameters, s),
+        ("def agent(run)", "two_parameters", "(run, client)", "functools.partial"),
+    ),
     "lambda without parameters": (lambda s: RecoverableAgent(lambda: 1, s), ("def agent(run)",)),
     "agent is text": (lambda s: RecoverableAgent("agent", s), ("agent_fn", "'agent'")),
-    "agent was called": (lambda s: RecoverableAgent(asynchronous(None), s),
-        ("write asynchronous, not asynchronous(...)",)),
-    "plain agent that returns a coroutine": (lambda s: run(s, lambda run: asynchronous(run)),
-        ("async def", "await")),
+    "agent was called": (
+        lambda s: RecoverableAgent(asynchronous(None), s),
+        ("write asynchronous, not asynchronous(...)",),
+    ),
+    "plain agent that returns a coroutine": (
+        lambda s: run(s, lambda run: asynchronous(run)),
+        ("async def", "await"),
+    ),
     "for over async steps": (lambda s: run(s, wrongly_for), ("async for step in run.steps()",)),
     "async for over plain steps": (
         lambda s: run(s, lambda run: asyncio.run(async_for_over_plain(run))),
-        ("for step in run.steps()", "plain function")),
+        ("for step in run.steps()", "plain function"),
+    ),
     "steps twice": (lambda s: run(s, twice), ("run.steps()", "one loop")),
     "call not awaited": (lambda s: run(s, not_awaited), ("await", "search", "test_mistakes.py")),
-    "agent with @tool": (lambda s: RecoverableAgent(pay, s), ("remove @tool", "agent function pay")),
-    "agent with yield": (lambda s: RecoverableAgent(yielding, s), ("yielding has a `yield`", "`return`")),
-    "async agent with yield": (lambda s: RecoverableAgent(yielding_async, s), ("yielding_async has a `yield`",)),
+    "agent with @tool": (
+        lambda s: RecoverableAgent(pay, s),
+        ("remove @tool", "agent function pay"),
+    ),
+    "agent with yield": (
+        lambda s: RecoverableAgent(yielding, s),
+        ("yielding has a `yield`", "`return`"),
+    ),
+    "async agent with yield": (
+        lambda s: RecoverableAgent(yielding_async, s),
+        ("yielding_async has a `yield`",),
+    ),
     # -- run ids
     "run id is a number": (lambda s: run(s, plain, 7), ("run_id", "str", "7")),
     "run id is None": (lambda s: run(s, plain, None), ("run_id", "str", "None")),
@@ -222,21 +240,51 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     # -- options of an agent
     "store is a dict": (lambda s: RecoverableAgent(plain, {"a": 1}), ("RunStore", "path", "{'a'")),
     "store is a number": (lambda s: CheckpointStore(3), ("storage_backend", "path", "3")),
-    "checkpoint_every_n is 0": (agent_of(checkpoint_every_n=0), ("checkpoint_every_n", "1 or more", "0")),
-    "checkpoint_every_n is negative": (agent_of(checkpoint_every_n=-1), ("checkpoint_every_n", "-1")),
-    "checkpoint_every_n is text": (agent_of(checkpoint_every_n="3"), ("checkpoint_every_n", "'3' (text)")),
-    "checkpoint_every_n is True": (agent_of(checkpoint_every_n=True), ("checkpoint_every_n", "True")),
-    "checkpoint_every_n is a float": (agent_of(checkpoint_every_n=2.5), ("checkpoint_every_n", "2.5")),
-    "checkpoint_every": (agent_of(checkpoint_every=3), ("checkpoint_every=", "Did you mean checkpoint_every_n=?")),
+    "checkpoint_every_n is 0": (
+        agent_of(checkpoint_every_n=0),
+        ("checkpoint_every_n", "1 or more", "0"),
+    ),
+    "checkpoint_every_n is negative": (
+        agent_of(checkpoint_every_n=-1),
+        ("checkpoint_every_n", "-1"),
+    ),
+    "checkpoint_every_n is text": (
+        agent_of(checkpoint_every_n="3"),
+        ("checkpoint_every_n", "'3' (text)"),
+    ),
+    "checkpoint_every_n is True": (
+        agent_of(checkpoint_every_n=True),
+        ("checkpoint_every_n", "True"),
+    ),
+    "checkpoint_every_n is a float": (
+        agent_of(checkpoint_every_n=2.5),
+        ("checkpoint_every_n", "2.5"),
+    ),
+    "checkpoint_every": (
+        agent_of(checkpoint_every=3),
+        ("checkpoint_every=", "Did you mean checkpoint_every_n=?"),
+    ),
     "max_recovery": (agent_of(max_recovery=3), ("Did you mean max_recoveries=?",)),
-    "an option like no other": (agent_of(colour="red"), ("RecoverableAgent has no option colour=", "max_recoveries")),
+    "an option like no other": (
+        agent_of(colour="red"),
+        ("RecoverableAgent has no option colour=", "max_recoveries"),
+    ),
     "max_recoveries is text": (agent_of(max_recoveries="3"), ("max_recoveries", "whole number")),
     "max_recoveries is negative": (agent_of(max_recoveries=-1), ("max_recoveries", "0 or more")),
     "max_children is 0": (agent_of(max_children=0), ("max_children", "1 or more")),
-    "checkpoint_every_bytes with a unit": (agent_of(checkpoint_every_bytes="4MB"), ("checkpoint_every_bytes", "'4MB'")),
+    "checkpoint_every_bytes with a unit": (
+        agent_of(checkpoint_every_bytes="4MB"),
+        ("checkpoint_every_bytes", "'4MB'"),
+    ),
     "park_after_s is text": (agent_of(park_after_s="5"), ("park_after_s", "seconds", "'5'")),
-    "after_crash misspelt": (agent_of(after_crash="rety"), ("after_crash", 'Did you mean "retry"?')),
-    "after_crash of a tool misspelt": (agent_of(after_crash={"pay": "parc"}), ('Did you mean "park"?',)),
+    "after_crash misspelt": (
+        agent_of(after_crash="rety"),
+        ("after_crash", 'Did you mean "retry"?'),
+    ),
+    "after_crash of a tool misspelt": (
+        agent_of(after_crash={"pay": "parc"}),
+        ('Did you mean "park"?',),
+    ),
     "stop_on is one signal": (agent_of(stop_on=signals.SIGTERM), ("stop_on", "[signal.SIGTERM]")),
     "stop_on is text": (agent_of(stop_on="SIGTERM"), ("stop_on", "[signal.SIGTERM]")),
     "on_event is async": (agent_of(on_event=fetch), ("on_event", "plain function")),
@@ -247,7 +295,10 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     "budget by position": (lambda s: Budget(3), ("Budget(steps=100)",)),
     "budget as text": (lambda s: Budget(steps="3"), ("Budget(steps=)", "'3' (text)")),
     "budget below 0": (lambda s: Budget(cost=-1), ("Budget(cost=)", "0 or more")),
-    "on_exceeded misspelt": (lambda s: Budget(steps=1, on_exceeded="stop"), ("on_exceeded", '"park"', '"fail"')),
+    "on_exceeded misspelt": (
+        lambda s: Budget(steps=1, on_exceeded="stop"),
+        ("on_exceeded", '"park"', '"fail"'),
+    ),
     "retry max_attempts": (lambda s: Retry(max_attempts=3), ("Retry", "Did you mean attempts=?")),
     "retry delay": (lambda s: Retry(delay=3), ("Did you mean delay_s=?",)),
     "retry attempts as text": (lambda s: Retry("3"), ("Retry(attempts=)", "'3' (text)")),
@@ -256,15 +307,27 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     "retry delay as text": (lambda s: Retry(delay_s="1"), ("Retry(delay_s=)", "'1' (text)")),
     "retry jitter": (lambda s: Retry(jitter=2), ("Retry(jitter=)", "up to 1")),
     "retry on text": (lambda s: Retry(on="OSError"), ("Retry(on=)", "[OSError]")),
-    "retry on a function of nothing": (lambda s: Retry(on=lambda: True), ("Retry(on=)", "(error)", "none")),
-    "retry delay of one": (lambda s: Retry(delay_s=lambda error: 1), ("Retry(delay_s=)", "(error, failed_attempt)", "are: error")),
+    "retry on a function of nothing": (
+        lambda s: Retry(on=lambda: True),
+        ("Retry(on=)", "(error)", "none"),
+    ),
+    "retry delay of one": (
+        lambda s: Retry(delay_s=lambda error: 1),
+        ("Retry(delay_s=)", "(error, failed_attempt)", "are: error"),
+    ),
     "retry on an instance": (lambda s: Retry(on=[OSError("x")]), ("Retry(on=)", "[OSError]")),
     # -- tools
     "tool on a number": (lambda s: tool(3), ("@tool is for functions", "3")),
     "tool on text": (lambda s: tool("send"), ("@tool(name=...)", "'send'")),
     "tool on a class": (lambda s: tool(Path), ("@tool is for functions", "class Path", "methods")),
-    "tool on a property": (lambda s: tool(property(search)), ("@tool is for functions", "property")),
-    "tool timeout": (tool_of(timeout=5), ("@tool has no option timeout=", "Did you mean timeout_s=?")),
+    "tool on a property": (
+        lambda s: tool(property(search)),
+        ("@tool is for functions", "property"),
+    ),
+    "tool timeout": (
+        tool_of(timeout=5),
+        ("@tool has no option timeout=", "Did you mean timeout_s=?"),
+    ),
     "tool retries": (tool_of(retries=5), ("Did you mean retry=?",)),
     "tool on_crash": (tool_of(on_crash="retry"), ("Did you mean after_crash=?",)),
     "tool misspelt": (tool_of(aftercrash="retry"), ("Did you mean after_crash=?",)),
@@ -280,82 +343,237 @@ TOLD: dict[str, tuple[Callable[[Store], Any], tuple[str, ...]]] = {
     "tool usage is a number": (tool_of(usage=3), ("usage", "function")),
     "tool combine alone": (tool_of(combine=sum), ("combine=", "split=")),
     "tool redact is text": (tool_of(redact="query"), ("redact=['query']",)),
-    "tool redact misspelt": (tool_of(redact=["qeury"]), ("redact='qeury'", "Did you mean 'query'?")),
+    "tool redact misspelt": (
+        tool_of(redact=["qeury"]),
+        ("redact='qeury'", "Did you mean 'query'?"),
+    ),
     "tool needs_approval is text": (tool_of(needs_approval="yes"), ("needs_approval", "'yes'")),
-    "tool needs_approval is async": (tool_of(needs_approval=fetch), ("needs_approval", "plain function")),
-    "tool reconcile of nothing": (tool_of(reconcile=lambda: Resolution.retry()), ("reconcile= of search", "(call)", "none")),
-    "tool undo of one": (tool_of(undo=lambda result: None), ("undo= of search", "(call, outcome)", "are: result")),
-    "tool needs_approval of nothing": (tool_of(needs_approval=lambda: True), ("needs_approval= of search", "(call)")),
-    "tool identity of one": (tool_of(identity=lambda query: query), ("identity= of search", "(query, limit)", "are: query")),
-    "tool usage of two": (tool_of(usage=lambda call, result: None), ("usage= of search", "(result)")),
+    "tool needs_approval is async": (
+        tool_of(needs_approval=fetch),
+        ("needs_approval", "plain function"),
+    ),
+    "tool reconcile of nothing": (
+        tool_of(reconcile=lambda: Resolution.retry()),
+        ("reconcile= of search", "(call)", "none"),
+    ),
+    "tool undo of one": (
+        tool_of(undo=lambda result: None),
+        ("undo= of search", "(call, outcome)", "are: result"),
+    ),
+    "tool needs_approval of nothing": (
+        tool_of(needs_approval=lambda: True),
+        ("needs_approval= of search", "(call)"),
+    ),
+    "tool identity of one": (
+        tool_of(identity=lambda query: query),
+        ("identity= of search", "(query, limit)", "are: query"),
+    ),
+    "tool usage of two": (
+        tool_of(usage=lambda call, result: None),
+        ("usage= of search", "(result)"),
+    ),
     "tool name is a number": (tool_of(name=3), ("name is text", "3")),
-    "tool reconcile and after_crash": (tool_of(reconcile=search, after_crash="park"), ("reconcile=", "after_crash=")),
+    "tool reconcile and after_crash": (
+        tool_of(reconcile=search, after_crash="park"),
+        ("reconcile=", "after_crash="),
+    ),
     # -- what a run is asked for
-    "call of a result": (within(lambda r: r.call(search("a"))), ("run.call(f, 1), not run.call(f(1))", "'a 3'")),
+    "call of a result": (
+        within(lambda r: r.call(search("a"))),
+        ("run.call(f, 1), not run.call(f(1))", "'a 3'"),
+    ),
     "call of a coroutine": (within_async(lambda r: r.call(fetch("a"))), ("run.call(fetch, ...)",)),
     "call of a plain value": (within(lambda r: r.call(3)), ("run.call(f, 1)",)),
     "call of a name": (within(lambda r: r.call("search", "a")), ("run.call(f, 1)", "'search'")),
     "call of a generator": (within(lambda r: r.call(x for x in "a")), ("run.stream(",)),
     "call id is a number": (within(lambda r: r.call(search, call_id=3)), ("call_id", "text", "3")),
-    "argument that is a file": (within(lambda r: r.call(search, open(__file__))), ("search(args[0])", "TextIOWrapper")),
+    "argument that is a file": (
+        within(lambda r: r.call(search, open(__file__))),
+        ("search(args[0])", "TextIOWrapper"),
+    ),
     "child that is text": (within(lambda r: r.child("agent", "task")), ("agent_fn", "'agent'")),
-    "child without parameters": (within(lambda r: r.child(no_parameters, "task")), ("def agent(run)",)),
-    "child option misspelt": (within(lambda r: r.child(plain, "task", max_recovery=1)), ("Did you mean max_recoveries=?",)),
+    "child without parameters": (
+        within(lambda r: r.child(no_parameters, "task")),
+        ("def agent(run)",),
+    ),
+    "child option misspelt": (
+        within(lambda r: r.child(plain, "task", max_recovery=1)),
+        ("Did you mean max_recoveries=?",),
+    ),
     "sleep as text": (within(lambda r: r.sleep("5")), ("run.sleep", "'5' (text)")),
     "sleep below 0": (within(lambda r: r.sleep(-1)), ("run.sleep", "0 or more")),
     "sleep None": (within(lambda r: r.sleep(None)), ("run.sleep", "None")),
     "wait for a number": (within(lambda r: r.wait_for(3)), ("signal", "3")),
     "wait for nothing": (within(lambda r: r.wait_for("")), ("signal", "''")),
-    "wait with a timeout as text": (within(lambda r: r.wait_for("paid", timeout="5")), ("timeout", "'5' (text)")),
+    "wait with a timeout as text": (
+        within(lambda r: r.wait_for("paid", timeout="5")),
+        ("timeout", "'5' (text)"),
+    ),
     "stream of a function": (within(lambda r: list(r.stream(search))), ("search", "generator")),
-    "messages is a dict": (within(lambda r: setattr(r, "messages", {"role": "user"})), ("run.messages", "list")),
-    "messages is text": (within(lambda r: setattr(r, "messages", "hello")), ("run.messages", "list")),
+    "messages is a dict": (
+        within(lambda r: setattr(r, "messages", {"role": "user"})),
+        ("run.messages", "list"),
+    ),
+    "messages is text": (
+        within(lambda r: setattr(r, "messages", "hello")),
+        ("run.messages", "list"),
+    ),
     "state is a list": (within(lambda r: setattr(r, "state", ["a"])), ("run.state", "dict")),
-    "a file in the state": (within(lambda r: r.state.update(log=open(__file__))), ("state.log", "TextIOWrapper", *OF_THE_PROCESS)),
-    "a lock in the state": (within(lambda r: r.state.setdefault("lock", threading.Lock())), ("state.lock", "lock", *OF_THE_PROCESS)),
-    "a socket in the state": (within(lambda r: setattr(r, "state", {"at": socket.socket()})), ("state.at", "socket", *OF_THE_PROCESS)),
-    "a client in the state": (within(lambda r: r.state.update(client=Client())), ("state.client", "Client", "such as a client", "functools.partial")),
-    "message that is a file": (within(lambda r: r.messages.append(open(__file__))), ("message", "TextIOWrapper", *OF_THE_PROCESS)),
-    "a number as a key of the state": (within(lambda r: r.state.update({1: "a"})), ("state[1]", "state['1']", "dict")),
-    "a coroutine in the state": (within_async(lambda r: assign(r, fetch("a"))), ("state.found", "`await fetch(...)`")),
-    "a call in the state": (within_async(lambda r: assign(r, r.call(fetch, "a"))), ("state.found", "`await run.call(fetch, ...)`")),
-    "a call among the messages": (within_async(lambda r: r.messages.append(r.call(fetch, "a"))), ("messages[0]", "`await run.call(fetch, ...)`")),
-    "a call as an argument": (within_async(lambda r: r.call(fetch, r.call(fetch, "a"))), ("fetch(args[0])", "`await run.call(fetch, ...)`")),
-    "a coroutine in what a tool returns": (within(lambda r: r.call(lists_coroutines)), ("[0]", "`await fetch(...)`")),
-    "a coroutine in what the agent returns": (lambda s: run(s, lambda run: [fetch("a")]), ("result[0]", "`await fetch(...)`")),
+    "a file in the state": (
+        within(lambda r: r.state.update(log=open(__file__))),
+        ("state.log", "TextIOWrapper", *OF_THE_PROCESS),
+    ),
+    "a lock in the state": (
+        within(lambda r: r.state.setdefault("lock", threading.Lock())),
+        ("state.lock", "lock", *OF_THE_PROCESS),
+    ),
+    "a socket in the state": (
+        within(lambda r: setattr(r, "state", {"at": socket.socket()})),
+        ("state.at", "socket", *OF_THE_PROCESS),
+    ),
+    "a client in the state": (
+        within(lambda r: r.state.update(client=Client())),
+        ("state.client", "Client", "such as a client", "functools.partial"),
+    ),
+    "message that is a file": (
+        within(lambda r: r.messages.append(open(__file__))),
+        ("message", "TextIOWrapper", *OF_THE_PROCESS),
+    ),
+    "a number as a key of the state": (
+        within(lambda r: r.state.update({1: "a"})),
+        ("state[1]", "state['1']", "dict"),
+    ),
+    "a coroutine in the state": (
+        within_async(lambda r: assign(r, fetch("a"))),
+        ("state.found", "`await fetch(...)`"),
+    ),
+    "a call in the state": (
+        within_async(lambda r: assign(r, r.call(fetch, "a"))),
+        ("state.found", "`await run.call(fetch, ...)`"),
+    ),
+    "a call among the messages": (
+        within_async(lambda r: r.messages.append(r.call(fetch, "a"))),
+        ("messages[0]", "`await run.call(fetch, ...)`"),
+    ),
+    "a call as an argument": (
+        within_async(lambda r: r.call(fetch, r.call(fetch, "a"))),
+        ("fetch(args[0])", "`await run.call(fetch, ...)`"),
+    ),
+    "a coroutine in what a tool returns": (
+        within(lambda r: r.call(lists_coroutines)),
+        ("[0]", "`await fetch(...)`"),
+    ),
+    "a coroutine in what the agent returns": (
+        lambda s: run(s, lambda run: [fetch("a")]),
+        ("result[0]", "`await fetch(...)`"),
+    ),
     "a call after the end": (after_its_end, ("run", "over")),
     # -- from outside
-    "resolve with text": (lambda s: recovery.resolve(s, "run", parked(s), "retry"), ("Resolution.retry()", "'retry'")),
-    "resolve with a class method": (lambda s: recovery.resolve(s, "run", parked(s), Resolution.retry), ("Resolution.retry()",)),
-    "resolve a call as text": (lambda s: recovery.resolve(s, "run", str(parked(s)), Resolution.retry()), ("LSN", "an int", "'3'")),
-    "approve a call as text": (lambda s: recovery.approve(done(s), "run", "5"), ("call", "'5'", "LSN")),
-    "signals in a list": (lambda s: recovery.signal(done(s), "run", ["paid", "late"]), ("signal", "['paid', 'late']")),
-    "signal to no run": (lambda s: recovery.signal(s, "none", "paid"), ("no run 'none'",)),
-    "signal to a run that has ended": (lambda s: recovery.signal(done(s), "run", "paid"), ("has ended", "not sent")),
-    "cancel of no run": (lambda s: recovery.cancel(s, "none"), ("no run 'none'",)),
-    "status of a run id that is a number": (lambda s: recovery.status(s, 3), ("run_id", "3")),
-    "status in no store": (lambda s: recovery.status(None, "run"), ("store", "None")),
-    "status in a number": (lambda s: recovery.status(3, "run"), ("path", "3")),
-    "fork at a step as text": (lambda s: recovery.fork(done(s), "run", "new", at_step="1"), ("at_step", "'1' (text)")),
-    "fork at a step below 0": (lambda s: recovery.fork(done(s), "run", "new", at_step=-1), ("at_step", "0 or more")),
-    "fork onto itself": (lambda s: recovery.fork(done(s), "run", "run"), ("run_id of its own",)),
-    "fork with a misspelt change": (lambda s: recovery.fork(done(s), "run", "new", at_step=0, sate={}), ("Did you mean state=?",)),
-    "undo with one tool": (lambda s: recovery.undo(done(s), "run", tools=pay), ("tools=[pay]",)),
-    "undo with names": (lambda s: recovery.undo(done(s), "run", tools=["pay"]), ("function", "'pay'")),
-    "events until misspelt": (lambda s: recovery.events(done(s), "run", until="end"), ("until", 'Did you mean "ended"?')),
-    "resume of no run": (lambda s: RecoverableAgent(plain, s).resume_sync("none"), ("no run 'none'",)),
+    "resolve with text": (
+        lambda s: s.run("run").resolve(parked(s), "retry"),
+        ("Resolution.retry()", "'retry'"),
+    ),
+    "resolve with a class method": (
+        lambda s: s.run("run").resolve(parked(s), Resolution.retry),
+        ("Resolution.retry()",),
+    ),
+    "resolve a call as text": (
+        lambda s: s.run("run").resolve(str(parked(s)), Resolution.retry()),
+        ("LSN", "an int", "'3'"),
+    ),
+    "approve a call as text": (lambda s: done(s).run("run").approve("5"), ("call", "'5'", "LSN")),
+    "signals in a list": (
+        lambda s: done(s).run("run").signal(["paid", "late"]),
+        ("signal", "['paid', 'late']"),
+    ),
+    "signal to no run": (lambda s: s.run("none").signal("paid"), ("no run 'none'",)),
+    "signal to a run that has ended": (
+        lambda s: done(s).run("run").signal("paid"),
+        ("has ended", "not sent"),
+    ),
+    "cancel of no run": (lambda s: s.run("none").cancel(), ("no run 'none'",)),
+    "status of a run id that is a number": (lambda s: s.run(3).status(), ("run_id", "3")),
+    "handle in no store": (lambda s: recovery.RunHandle(None, "run"), ("store", "None")),
+    "handle in a number": (lambda s: recovery.RunHandle(3, "run"), ("path", "3")),
+    "handle of a task": (
+        lambda s: RecoverableAgent(plain, s).run("write to Ann"),
+        ("run_id", "'write to Ann'"),
+    ),
+    "comparison with a run of another store": (
+        lambda s: done(s).run("run").compare(CheckpointStore().run("run")),
+        ("another", "store"),
+    ),
+    "runs of a state misspelt": (
+        lambda s: s.runs(state="interupted"),
+        ("state", 'Did you mean "interrupted"?'),
+    ),
+    "fork at a step as text": (
+        lambda s: done(s).run("run").fork("new", at_step="1"),
+        ("at_step", "'1' (text)"),
+    ),
+    "fork at a step below 0": (
+        lambda s: done(s).run("run").fork("new", at_step=-1),
+        ("at_step", "0 or more"),
+    ),
+    "fork onto itself": (lambda s: done(s).run("run").fork("run"), ("run_id of its own",)),
+    "fork with a misspelt change": (
+        lambda s: done(s).run("run").fork("new", at_step=0, sate={}),
+        ("Did you mean state=?",),
+    ),
+    "undo with one tool": (lambda s: done(s).run("run").undo(tools=pay), ("tools=[pay]",)),
+    "undo with names": (lambda s: done(s).run("run").undo(tools=["pay"]), ("function", "'pay'")),
+    "events until misspelt": (
+        lambda s: done(s).run("run").events(until="end"),
+        ("until", 'Did you mean "ended"?'),
+    ),
+    "resume of no run": (
+        lambda s: RecoverableAgent(plain, s).resume_sync("none"),
+        ("no run 'none'",),
+    ),
     # -- stores
-    "store is a file": (lambda s: RecoverableAgent(plain, __file__), ("test_mistakes.py is a file", "path of a directory"),),
-    "retention misspelt": (lambda s: CheckpointStore(retention="prune"), ("retention", 'Did you mean "prune_old"?')),
+    "store is a file": (
+        lambda s: RecoverableAgent(plain, __file__),
+        ("test_mistakes.py is a file", "path of a directory"),
+    ),
+    "retention misspelt": (
+        lambda s: CheckpointStore(retention="prune"),
+        ("retention", 'Did you mean "prune_old"?'),
+    ),
     "keep is 0": (lambda s: CheckpointStore(retention="prune_old", keep=0), ("keep", "1 or more")),
-    "keep is text": (lambda s: CheckpointStore(retention="prune_old", keep="3"), ("keep", "'3' (text)")),
-    "keep without retention": (lambda s: CheckpointStore(keep=3), ("keep", 'retention="prune_old"')),
-    "durability misspelt": (lambda s: FileStore("x", "powr"), ("durability", 'Did you mean "power"?')),
-    "durability of a log": (lambda s: EventLog.open("x", "fsync"), ("durability", '"power"', "'fsync'")),
-    "segment size with a unit": (lambda s: EventLog.open("x", segment_size="8MB"), ("segment_size", "bytes", "'8MB'")),
-    "config misspelt": (lambda s: CheckpointConfig(every_n=3), ("CheckpointConfig", "Did you mean every_n_nodes=?")),
-    "config as text": (lambda s: CheckpointConfig(every_n_nodes="3"), ("every_n_nodes", "'3' (text)")),
-}  # fmt: skip
+    "keep is text": (
+        lambda s: CheckpointStore(retention="prune_old", keep="3"),
+        ("keep", "'3' (text)"),
+    ),
+    "keep without retention": (
+        lambda s: CheckpointStore(keep=3),
+        ("keep", 'retention="prune_old"'),
+    ),
+    "durability misspelt": (
+        lambda s: CheckpointStore("x", durability="powr"),
+        ("durability", 'Did you mean "power"?'),
+    ),
+    "durability of another's store": (
+        lambda s: CheckpointStore(FileStore("x"), durability="none"),
+        ("durability=", "RunStore"),
+    ),
+    "durability in memory": (lambda s: CheckpointStore(durability="none"), ("durability=", "path")),
+    "durability of a log": (
+        lambda s: EventLog.open("x", "fsync"),
+        ("durability", '"power"', "'fsync'"),
+    ),
+    "segment size with a unit": (
+        lambda s: EventLog.open("x", segment_size="8MB"),
+        ("segment_size", "bytes", "'8MB'"),
+    ),
+    "config misspelt": (
+        lambda s: CheckpointConfig(every_n=3),
+        ("CheckpointConfig", "Did you mean every_n_nodes=?"),
+    ),
+    "config as text": (
+        lambda s: CheckpointConfig(every_n_nodes="3"),
+        ("every_n_nodes", "'3' (text)"),
+    ),
+}
 
 
 def told(make: Callable[[Store], Any], store: Store) -> str:
@@ -394,19 +612,18 @@ def test_a_path_stands_for_the_store_at_it(tmp_path: Path) -> None:
     assert made.run_with_recovery_sync("task", "run")["result"] == "done"
     assert RecoverableAgent(plain, tmp_path).run_with_recovery_sync("task", "run")
     for where in (tmp_path, str(tmp_path), FileStore(tmp_path), CheckpointStore(tmp_path)):
-        assert recovery.status(where, "run").state == "finished"
-        assert [one.run_id for one in recovery.runs(where)] == ["run"]
+        assert recovery.RunHandle(where, "run").status().state == "finished"
         with pytest.raises(recovery.RecoveryError, match="has ended"):
-            recovery.cancel(where, "run")
-    recovery.fork(tmp_path, "run", "fork", at_step=0)
-    recovery.undo(str(tmp_path), "fork", tools=[])
-    assert recovery.compare(tmp_path, "run", "fork")
+            recovery.RunHandle(where, "run").cancel()
+    fork = recovery.RunHandle(tmp_path, "run").fork("fork", at_step=0)
+    recovery.RunHandle(str(tmp_path), "fork").undo(tools=[])
+    assert recovery.RunHandle(tmp_path, "run").compare(fork)
 
 
 def test_a_run_store_stands_for_a_checkpoint_store() -> None:
     memory = MemoryStore()
     RecoverableAgent(plain, memory).run_with_recovery_sync("task", "run")
-    assert recovery.status(memory, "run").state == "finished"
+    assert recovery.RunHandle(memory, "run").status().state == "finished"
 
 
 def test_a_number_of_attempts_stands_for_a_retry(store: Store) -> None:

@@ -25,17 +25,16 @@ from recovery import (
     ModelData,
     RecoverableAgent,
     Resolution,
-    RunFailedError,
     ToolError,
-    UnrecordedResultError,
     register,
-    resolve,
-    status,
     tool,
 )
+from recovery.control.resolve import resolve
+from recovery.errors import RunFailedError, UnrecordedResultError
 from recovery.graph import Graph, GraphExecutor
+from recovery.inspect.status import status
 from recovery.testing import crash_everywhere
-from tests.unit.lives import forget
+from tests.support.lives import forget
 
 RUN = "run"
 made: Counter[str] = Counter()
@@ -293,9 +292,13 @@ def test_of_what_the_agent_returns(store: CheckpointStore) -> None:
 
 def script(store: Path, effects: Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(SCRIPT), str(store)], capture_output=True, text=True, check=False,
-        timeout=60, env=os.environ | {"EFFECTS": str(effects)} | env,
-    )  # fmt: skip
+        [sys.executable, str(SCRIPT), str(store)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | {"EFFECTS": str(effects)} | env,
+    )
 
 
 @pytest.mark.parametrize("die_in", ["1", "2", "4"])
@@ -311,11 +314,25 @@ def test_types_of_a_script_are_carried_over_a_sigkill(die_in: str, tmp_path: Pat
 def test_a_script_and_the_module_of_it_are_one(tmp_path: Path) -> None:
     assert script(tmp_path / "runs", tmp_path / "effects", DIE_IN="2").returncode == -9
     done = subprocess.run(
-        [sys.executable, "-m", "recovery.cli", "resume", RUN, "--agent", "outcomes:agent", "--json",
-         "--store", str(tmp_path / "runs")],
-        capture_output=True, text=True, check=False, timeout=60, cwd=SCRIPT.parent,
+        [
+            sys.executable,
+            "-m",
+            "recovery.cli",
+            "resume",
+            RUN,
+            "--agent",
+            "outcomes:agent",
+            "--json",
+            "--store",
+            str(tmp_path / "runs"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=SCRIPT.parent,
         env=os.environ | {"EFFECTS": str(tmp_path / "effects")},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["run_id"] == RUN
     assert (tmp_path / "effects").read_text().count("order") == 4
@@ -326,9 +343,13 @@ def sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed package, of which no code here names a type."""
     usage = create_model("Usage", __module__="some_sdk", tokens=(int, ...))
     reply = create_model(
-        "Reply", __module__="some_sdk", __config__={"extra": "allow"},
-        text=(str, ...), usage=(usage, ...), items=(list[int], ...),
-    )  # fmt: skip
+        "Reply",
+        __module__="some_sdk",
+        __config__={"extra": "allow"},
+        text=(str, ...),
+        usage=(usage, ...),
+        items=(list[int], ...),
+    )
     package: Any = ModuleType("some_sdk")
     package.create = lambda: reply(text="hi", usage=usage(tokens=3), items=[1], more=None)
     monkeypatch.setitem(sys.modules, "some_sdk", package)
@@ -648,8 +669,14 @@ def test_the_command_line_says_and_does_it(tmp_path: Path) -> None:
     )
 
     def shell(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, *args], cwd=tmp_path, capture_output=True,
-                              text=True, check=False, timeout=60)  # fmt: skip
+        return subprocess.run(
+            [sys.executable, *args],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
 
     shell("-c", "import shop; shop.agent.run_with_recovery_sync('t', 'r')")
     shown = shell("-m", "recovery.cli", "show", "r", "--store", "runs").stdout
@@ -695,7 +722,8 @@ async def theatre(run: Any) -> Any:
 
 def test_at_every_crash_point() -> None:
     report = crash_everywhere(
-        lambda: RecoverableAgent(theatre, CheckpointStore(), checkpoint_every_n=2), "task",
+        lambda: RecoverableAgent(theatre, CheckpointStore(), checkpoint_every_n=2),
+        "task",
         points=60,
-    )  # fmt: skip
+    )
     assert report.ok, report

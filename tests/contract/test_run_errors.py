@@ -14,22 +14,15 @@ from typing import Any
 
 import pytest
 
-from recovery import (
-    CheckpointStore,
-    RecoverableAgent,
-    RecoveryError,
-    Run,
-    RunError,
-    RunEvent,
-    RunFailedError,
-    events,
-    fork,
-    signal,
-    status,
-    tool,
-)
+from recovery import CheckpointStore, RecoverableAgent, RecoveryError, Run, tool
+from recovery.control.send import signal
+from recovery.errors import RunFailedError
+from recovery.inspect.follow import events
+from recovery.inspect.status import status
+from recovery.ops.fork import fork
+from recovery.reports import RunError, RunEvent
 from recovery.testing import crash_everywhere
-from tests.unit.lives import RUN, Died, after_death, disk_store
+from tests.support.lives import RUN, Died, after_death, disk_store
 
 done: Counter[Any] = Counter()
 
@@ -43,7 +36,7 @@ def work(step: int) -> int:
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     done.clear()
-    monkeypatch.setattr("recovery._agent_errors.BACKOFF_S", 0.0)
+    monkeypatch.setattr("recovery.agent.agent_errors.BACKOFF_S", 0.0)
     yield
 
 
@@ -310,8 +303,9 @@ def test_the_commands_show_it(redact: bool, tmp_path: Path) -> None:
     hide = ["--redact", "*"] if redact else []
 
     def shell(*args: str) -> str:
-        found = subprocess.run([sys.executable, "-m", *args], capture_output=True, text=True,
-                               check=False, timeout=60)  # fmt: skip
+        found = subprocess.run(
+            [sys.executable, "-m", *args], capture_output=True, text=True, check=False, timeout=60
+        )
         assert found.returncode == 0, found.stderr
         return " ".join(found.stdout.split())
 
@@ -357,7 +351,7 @@ def test_a_process_that_dies_before_the_record_loses_only_that(store: Checkpoint
 def test_what_a_failed_agent_left_waiting_has_no_outcome(
     how: str, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recovery._agent.LANDING_S", 0.05)
+    monkeypatch.setattr("recovery.agent.recoverable.LANDING_S", 0.05)
     failed: list[asyncio.Future[Any]] = []
     has_failed = asyncio.Event()
 

@@ -22,13 +22,18 @@ from typing import Any
 
 import pytest
 
+from eventlog import EventLog
 from eventlog.testing import SimulatedDisk
-from recovery import CheckpointStore, RecoverableAgent, RecoveryError, children, signal, tool
-from recovery._events import SignalTaken, decode
+from recovery import CheckpointStore, RecoverableAgent, RecoveryError, Run, tool
+from recovery.control.relatives import children
+from recovery.control.send import signal
+from recovery.journal.encoding import decode
+from recovery.journal.events import SignalTaken
 from recovery.testing import crash_everywhere
-from recovery.testing._life import RUN_ID, Kill, Store
-from recovery.testing._time import Clock, virtual_time
-from recovery.testing._trial import Plan, Trial, World
+from recovery.testing.processes.trial import Plan, Trial, World
+from recovery.testing.simulated.simulated_life import RUN_ID, Kill, Store
+from recovery.testing.simulated.virtual_time import Clock, virtual_time
+from tests.support.lives import RUN, Died, disk_store, run
 
 NAMES = ("a", "b", "c")
 Op = tuple[Any, ...]
@@ -60,8 +65,9 @@ class EnoughError(Exception):
 
 async def _two_tasks(run: Any, one: str, other: str) -> list[Any]:
     waits = [asyncio.create_task(run.wait_for(name)) for name in (one, other)]
-    done, left = await asyncio.wait([*waits, asyncio.create_task(run.sleep(20))],
-                                    return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+    done, left = await asyncio.wait(
+        [*waits, asyncio.create_task(run.sleep(20))], return_when=asyncio.FIRST_COMPLETED
+    )
     for task in left:
         task.cancel()
     return [task.result() for task in waits if task in done]
@@ -136,9 +142,14 @@ async def _plain(run: Any, name: str, seconds: float) -> list[Any]:
 
 
 SHAPES: dict[str, Callable[..., Awaitable[list[Any]]]] = {
-    "two tasks": _two_tasks, "reminder": _reminder, "timeout": _timeout_around,
-    "group": _group_left, "three": _one_of_three, "hedged": _hedged, "plain": _plain,
-}  # fmt: skip
+    "two tasks": _two_tasks,
+    "reminder": _reminder,
+    "timeout": _timeout_around,
+    "group": _group_left,
+    "three": _one_of_three,
+    "hedged": _hedged,
+    "plain": _plain,
+}
 
 
 def agent_of(program: list[Op]) -> Callable[[Any], Any]:
@@ -168,8 +179,10 @@ def random_program(choose: random.Random) -> list[Op]:
 
 def random_letters(choose: random.Random) -> list[tuple[float, str, int]]:
     # Many at the same time, and many when something else happens.
-    times = [choose.choice([0, 0, 2, 5, 12, 12.01, 15, 20, choose.uniform(0, 90)])
-             for _ in range(choose.randrange(1, 12))]  # fmt: skip
+    times = [
+        choose.choice([0, 0, 2, 5, 12, 12.01, 15, 20, choose.uniform(0, 90)])
+        for _ in range(choose.randrange(1, 12))
+    ]
     return [(at, choose.choice(NAMES), number) for number, at in enumerate(times)]
 
 
@@ -427,6 +440,42 @@ def test_an_agent_that_is_always_at_work_gets_its_signal() -> None:
     assert asyncio.run(both()) < 2000
 
 
+def test_a_worker_that_is_cancelled_by_a_signal_makes_no_further_call() -> None:
+    """It is about to make one just when the wait is over, which goes first."""
+    made: Counter[str] = Counter()
+
+    @tool
+    async def work(what: str) -> None:
+        made[what] += 1
+
+    async def agent(run: Any) -> str:
+        async def worker() -> None:
+            for n in range(40):
+                await run.call(work, f"{n}")
+
+        workers = [asyncio.create_task(worker()) for _ in range(4)]
+        await run.wait_for("stop")
+        for one in workers:
+            one.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        at_the_end = made.total()
+        await asyncio.sleep(0.01)
+        return (
+            f"{made.total() - at_the_end} made later by {sum(not w.cancelled() for w in workers)}"
+        )
+
+    async def both() -> Any:
+        store = CheckpointStore()
+        running = asyncio.create_task(RecoverableAgent(agent, store).run_with_recovery("t", "run"))
+        while not made:  # noqa: ASYNC110 - until it is at work
+            await asyncio.sleep(0)
+        await asyncio.to_thread(signal, store, "run", "stop")
+        return (await running)["result"]
+
+    assert asyncio.run(both()) == "0 made later by 0"
+    assert max(made.values()) <= 4 and made.total() < 160
+
+
 # -- the same in two child runs at once, and in processes that are killed
 
 
@@ -447,8 +496,10 @@ def test_each_signal_of_children_is_seen_once_or_is_unread(rng: random.Random) -
                         people.act(store, child.run_id)
 
         async def parent(run: Any, programs: Any = programs) -> list[Any]:
-            made = (run.child(agent_of(program), "task", name=str(number))
-                    for number, program in enumerate(programs))  # fmt: skip
+            made = (
+                run.child(agent_of(program), "task", name=str(number))
+                for number, program in enumerate(programs)
+            )
             return list(await asyncio.gather(*made))
 
         clock = Clock()
@@ -505,3 +556,23 @@ def test_each_signal_to_processes_that_are_killed_is_seen_once_or_is_unread(
     assert sorted(seen) == sorted(taken(store.backend, "run"))
     assert len(set(seen)) == len(seen)
     assert set(seen) <= set(acknowledged)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_signal_to_a_run_that_has_only_begun_outlives_a_power_loss(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EventLog, "commit_behind", lambda log: None)  # no flush by luck
+    disk, found = SimulatedDisk(), list[SimulatedDisk]()
+    store = disk_store(disk)
+
+    async def agent(run: Run) -> Any:
+        if not found:
+            signal(store, RUN, "go", "yes")
+            found.append(disk.after_power_loss(seed))
+            raise Died
+        return await run.wait_for("go", timeout=0.01)
+
+    with pytest.raises(Died):
+        run(agent, store)
+    assert run(agent, disk_store(found[0]))["result"] == "yes"

@@ -24,7 +24,7 @@ import numpy
 import pytest
 
 from recovery import Checkpoint, CheckpointStore, RecoverableAgent, RecoveryError, SyncRun
-from recovery._checkpoint_fields import seconds_of
+from recovery.history.checkpoint import seconds_of
 from recovery.stores.memory import MemoryStore
 
 NOW = "2026-11-22T17:20:26.000001+00:00"
@@ -124,7 +124,7 @@ def test_how_often_checkpoints_are_taken_can_be_set_and_is_checked() -> None:
     made = RecoverableAgent(agent, store)
     made.checkpoint_every_n = 2
     made.run_with_recovery_sync("task", "run")
-    assert [one.step for one in store.checkpoints("run")] == [2]
+    assert [one.step for one in store.run("run").checkpoints()] == [2]
     with pytest.raises(ValueError, match="checkpoint_every_n"):
         made.checkpoint_every_n = 0
 
@@ -154,36 +154,136 @@ for _ in range(5000):
 # Each is refused or loaded again: which of them, the table does not say but the test's last lines.
 ODD: dict[str, tuple[Any, ...]] = {
     "checkpoint_id": (
-        "", "ż", "a/b", "x" * 100_000, "\ud800", "\0", b"id", None, 3, True, Text("a"), Name.A,
-        UUID(int=1)),
-    "run_id": (
-        "", "a/b", "..", "ż", "\ud800", "x" * 129, b"run", None, 3, Text("run"), Name.A),
+        "",
+        "ż",
+        "a/b",
+        "x" * 100_000,
+        "\ud800",
+        "\0",
+        b"id",
+        None,
+        3,
+        True,
+        Text("a"),
+        Name.A,
+        UUID(int=1),
+    ),
+    "run_id": ("", "a/b", "..", "ż", "\ud800", "x" * 129, b"run", None, 3, Text("run"), Name.A),
     "step_number": (
-        0, -1, 2**40, 2**63 - 1, 2**63, 2**200, True, False, 3.0, float("nan"), "3", None,
+        0,
+        -1,
+        2**40,
+        2**63 - 1,
+        2**63,
+        2**200,
+        True,
+        False,
+        3.0,
+        float("nan"),
+        "3",
+        None,
         Level.LOW,
-        numpy.int64(3), Decimal(3)),
+        numpy.int64(3),
+        Decimal(3),
+    ),
     "timestamp": (
-        NOW, "2026-11-22 17:20", "2026-11-22", "yesterday", "", "\ud800", "9999-12-31T23:59:59",
-        "0001-01-01T00:00:00", 0, -1, 1.5, 2**63 - 1, 2**63, 10**400, 1e308, float("nan"),
-        float("inf"), True, None, b"now", Decimal("1.5"), numpy.float64(1.5), date(2026, 1, 1),
-        datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC), timedelta(1), Text(NOW)),
+        NOW,
+        "2026-11-22 17:20",
+        "2026-11-22",
+        "yesterday",
+        "",
+        "\ud800",
+        "9999-12-31T23:59:59",
+        "0001-01-01T00:00:00",
+        0,
+        -1,
+        1.5,
+        2**63 - 1,
+        2**63,
+        10**400,
+        1e308,
+        float("nan"),
+        float("inf"),
+        True,
+        None,
+        b"now",
+        Decimal("1.5"),
+        numpy.float64(1.5),
+        date(2026, 1, 1),
+        datetime(2026, 1, 1),
+        datetime(2026, 1, 1, tzinfo=UTC),
+        timedelta(1),
+        Text(NOW),
+    ),
     "state": (
-        {}, None, [], "state", 3, {1: 2}, {None: 1}, {("a",): 1}, {"a": float("nan")},
-        {"a": 2**200}, {"a": -(2**63) - 1}, {"a": "\ud800"}, {"\ud800": 1}, {"a": cycle},
-        {"a": deep}, {"a": object()}, {"a": (1, 2)}, {"a": {1, 2}}, {"a": b"\xff"},
-        {"a": bytearray(b"a")}, {"a": datetime(2026, 1, 1)},
+        {},
+        None,
+        [],
+        "state",
+        3,
+        {1: 2},
+        {None: 1},
+        {("a",): 1},
+        {"a": float("nan")},
+        {"a": 2**200},
+        {"a": -(2**63) - 1},
+        {"a": "\ud800"},
+        {"\ud800": 1},
+        {"a": cycle},
+        {"a": deep},
+        {"a": object()},
+        {"a": (1, 2)},
+        {"a": {1, 2}},
+        {"a": b"\xff"},
+        {"a": bytearray(b"a")},
+        {"a": datetime(2026, 1, 1)},
         {"a": datetime(2026, 1, 1, tzinfo=UTC)},
-        {"a": Plain.A}, {"a": Level.LOW}, {"a": {2: 3}}, {"a": {(1, 2): 3}}, {"a": numpy.int64(3)},
-        {"a": numpy.arange(3)}, {"": 1}, {Text("a"): 1}, {"a": lambda: 1}, {"a": sys.stdout},
-        UserDict(a=1), defaultdict(list, a=[1]), {"a": Decimal("NaN")}, {"a": -0.0}),
+        {"a": Plain.A},
+        {"a": Level.LOW},
+        {"a": {2: 3}},
+        {"a": {(1, 2): 3}},
+        {"a": numpy.int64(3)},
+        {"a": numpy.arange(3)},
+        {"": 1},
+        {Text("a"): 1},
+        {"a": lambda: 1},
+        {"a": sys.stdout},
+        UserDict(a=1),
+        defaultdict(list, a=[1]),
+        {"a": Decimal("NaN")},
+        {"a": -0.0},
+    ),
     "messages": (
-        [], None, (), ("a",), "text", {"role": "user"}, [None], [float("nan")], ["\ud800"],
-        [object()], [(1, 2)], iter([1]), [cycle], [{"content": b"\0"}], numpy.arange(3)),
+        [],
+        None,
+        (),
+        ("a",),
+        "text",
+        {"role": "user"},
+        [None],
+        [float("nan")],
+        ["\ud800"],
+        [object()],
+        [(1, 2)],
+        iter([1]),
+        [cycle],
+        [{"content": b"\0"}],
+        numpy.arange(3),
+    ),
     "tool_results": (
-        [], None, (1, 2), {"a": 1}, "text", [float("nan")], ["\ud800"], [object()], iter([1])),
+        [],
+        None,
+        (1, 2),
+        {"a": 1},
+        "text",
+        [float("nan")],
+        ["\ud800"],
+        [object()],
+        iter([1]),
+    ),
     "is_valid": (True, False, None, 1, 0, "yes"),
     "checksum": ("", "0" * 32, "ż", "\ud800", b"0" * 32, 3),
-}  # fmt: skip
+}
 
 LOADED_AT_LEAST = 40  # of what is odd, so that refusing everything would be no way out
 
@@ -285,7 +385,7 @@ def test_text_is_shown_by_commands_as_the_time_that_it_says(
     assert seconds_of(text) == pytest.approx(seconds) or text.startswith("0001")
     with CheckpointStore() as store:
         store.save(given("timestamp", text))
-        assert [one.timestamp for one in store.checkpoints("run")] == [seconds_of(text)]
+        assert [one.timestamp for one in store.run("run").checkpoints()] == [seconds_of(text)]
 
 
 def test_a_checkpoint_without_id_and_checksum_gets_them() -> None:

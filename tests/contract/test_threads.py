@@ -22,11 +22,13 @@ from typing import Any
 import pytest
 
 from eventlog import Damage, EventLog, LogReader
-from eventlog._files import Files, OSFiles
-from eventlog._listing import NAMES_AT_ONCE
-from eventlog._memory import MemoryDirectory, MemoryFiles, OpenMemoryFile
 from eventlog.encryption import Encryption
-from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, status, tool
+from eventlog.files.api import Files
+from eventlog.files.memory import MemoryDirectory, MemoryFiles, OpenMemoryFile
+from eventlog.files.posix import OSFiles
+from eventlog.read.segments import NAMES_AT_ONCE
+from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, tool
+from recovery.inspect.status import status
 from recovery.stores.protocol import LogStore
 from tests.conftest import Figures
 

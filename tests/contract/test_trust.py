@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
@@ -29,29 +31,25 @@ from eventlog.encryption import Encryption
 from recovery import (
     Call,
     CheckpointStore,
-    ChildParkedError,
+    InDoubtError,
     RecoverableAgent,
     RecoveryError,
     Resolution,
-    RunCancelledError,
-    RunFailedError,
-    WaitingError,
-    approve,
-    cancel,
-    children,
-    deny,
-    fork,
-    pending,
-    resolve,
-    signal,
-    status,
     tool,
 )
-from recovery._values import pack
-from recovery.approvers import Approvers, Statement, content_of, signing_key
+from recovery.approvers import Approvers, signing_key
+from recovery.control.cancel import cancel
+from recovery.control.relatives import children
+from recovery.control.resolve import resolve
+from recovery.control.send import approve, deny, pending, signal
+from recovery.errors import ChildParkedError, RunCancelledError, RunFailedError, WaitingError
+from recovery.inspect.status import status
+from recovery.journal.signed_statement import Statement, content_of
+from recovery.ops.fork import fork
 from recovery.stores.file import FileStore
+from recovery.values.pack import pack
 from tests.cli.harness import Processes, call
-from tests.unit.lives import Died
+from tests.support.lives import Died
 
 RUN = "run"
 KEY = bytes(range(32))
@@ -249,7 +247,7 @@ def test_messages_that_name_no_run_count_where_old_libraries_sent_them(
 
     store = clear(tmp_path)
     parked(store, "new")
-    monkeypatch.setattr("recovery._beginning.Rules", lambda version: None)
+    monkeypatch.setattr("recovery.agent.begin_run.Rules", lambda version: None)
     parked(store, "old")
     fork(store, "old", "forked")
     assert [sent("old"), sent("new"), sent("forked")] == [[False], [True], [True]]
@@ -321,6 +319,11 @@ def ssh(key: Ed25519PrivateKey) -> str:
 def pem(key: Ed25519PrivateKey) -> str:
     form = PublicFormat.SubjectPublicKeyInfo
     return key.public_key().public_bytes(Encoding.PEM, form).decode()
+
+
+def key_file(path: Path, key: Ed25519PrivateKey) -> None:
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    path.chmod(0o600)
 
 
 PEOPLE: dict[str, str | bytes] = {"ann": public(ANN), "bob": ssh(BOB)}
@@ -476,7 +479,8 @@ def test_what_else_has_to_be_signed_is_for_the_store_to_say(tmp_path: Path, also
     parked(store)
     approve(store, RUN, pending(store, RUN)[0], who="ann", sign=ANN.sign)
     parked(store)
-    signal(store, RUN, "go", "unsigned", who="ann")
+    body = {"name": "go", "value": "unsigned", "who": "ann", "uid": status(store, RUN).uid}
+    store.backend.post(RUN, "signal", body)
     if also:
         signal(store, RUN, "go", "signed", who="ann", key="k", sign=ANN.sign)
         signal(store, RUN, "go", "signed", who="ann", key="k", sign=ANN.sign)  # again: sent once
@@ -484,13 +488,216 @@ def test_what_else_has_to_be_signed_is_for_the_store_to_say(tmp_path: Path, also
     parked(store)
     refused = [one.refused for one in status(store, RUN).unread]
     assert [bool(one) for one in refused] == [True, True] * bool(also)
-    with store.backend.claim(RUN):
-        cancel(store, RUN, who="ann")
+    store.backend.post(RUN, "cancel", {"who": "ann", "why": "", "uid": status(store, RUN).uid})
     if also:
         parked(store)
     else:
         with pytest.raises(RunCancelledError):
             go(store)
+
+
+# -- who may say what became of a call
+
+
+charged: list[int] = []
+
+
+@tool
+def charge(cents: int) -> str:
+    charged.append(cents)
+    if len(charged) == 1:
+        raise Died
+    return f"charged {cents}"
+
+
+async def charging(run: Any) -> Any:
+    return await run.call(charge, 7)
+
+
+def resolving(root: Path) -> CheckpointStore:
+    """A store with a call in doubt, about which somebody who signs has to say what became of it."""
+    store = CheckpointStore(root, approvers=Approvers(PEOPLE, ("resolve",)))
+    charged.clear()
+    with pytest.raises(Died):
+        go(store, agent=charging)
+    return store
+
+
+def last_lsn(root: Path) -> int:
+    with EventLog.read(root / RUN) as log:
+        return log.tail().next_lsn - 1
+
+
+def of_nobody_we_know(root: Path) -> None:
+    said = Resolution.retry()
+    resolve(CheckpointStore(root), RUN, call_in_doubt(root), said, who="ann", sign=MALLORY.sign)
+
+
+def of_another(root: Path) -> None:
+    resolve(
+        CheckpointStore(root),
+        RUN,
+        call_in_doubt(root),
+        Resolution.retry(),
+        who="ann",
+        sign=BOB.sign,
+    )
+
+
+def of_an_older_library(root: Path) -> None:
+    body = {"call": call_in_doubt(root), "how": "retry", "value": None, "who": "ann", "why": ""}
+    with EventLog.open(root / RUN) as log:
+        log.append("resolved", body)
+
+
+def call_in_doubt(root: Path) -> int:
+    return status(CheckpointStore(root), RUN).calls[0].lsn
+
+
+def said_of_another_run(root: Path) -> None:
+    """By the same person about the same call of another run, in good faith."""
+    store = CheckpointStore(root / "other", approvers=Approvers(PEOPLE, ("resolve",)))
+    charged.clear()
+    with pytest.raises(Died):
+        go(store, agent=charging)
+    (one,) = status(store, RUN).calls
+    resolve(store, RUN, one.idempotency_key, Resolution.retry(), who="ann", sign=ANN.sign)
+    with EventLog.read(root / "other" / RUN) as theirs, EventLog.open(root / RUN) as log:
+        *_, record = theirs.records()
+        log.append(record.kind, record.body, time_ns=record.time_ns)
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [of_nobody_we_know, of_another, of_an_older_library, said_of_another_run],
+    ids=lambda f: f.__name__,
+)
+def test_what_is_said_of_a_call_in_doubt_counts_with_a_valid_signature_alone(
+    tmp_path: Path, forge: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = resolving(tmp_path)
+    forge(tmp_path)
+    charged[:] = [7]
+    with pytest.raises(InDoubtError):
+        go(store, agent=charging)
+    assert charged == [7] and "does not count" in caplog.text
+    assert [one.state for one in status(store, RUN).calls] == ["in doubt"]
+    (one,) = status(store, RUN).calls
+    resolve(store, RUN, one.idempotency_key, Resolution.retry(), who="ann", sign=ANN.sign)
+    assert go(store, agent=charging) == "charged 7" and charged == [7, 7]
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_signed_resolution_counts_in_its_place_and_as_it_is(tmp_path: Path, again: bool) -> None:
+    """A yes to a retry is no yes to the next one, nor is a no."""
+    store = resolving(tmp_path)
+    said = Resolution.retry() if again else Resolution.fail("the bank says no")
+    resolve(store, RUN, call_in_doubt(tmp_path), said, who="ann", sign=ANN.sign)
+    with EventLog.read(tmp_path / RUN) as log:
+        *_, signed = log.records()
+    if again:
+        charged.clear()
+        with pytest.raises(Died):  # it is made again, and dies again
+            go(store, agent=charging)
+    with EventLog.open(tmp_path / RUN) as log:
+        how = {} if again else {"how": "retry"}
+        log.append(signed.kind, {**signed.body, **how}, time_ns=signed.time_ns)
+    with pytest.raises((InDoubtError, RunFailedError)):
+        go(store, agent=charging)
+    assert charged == [7]
+
+
+def test_who_resolves_is_told_that_it_has_to_be_signed(tmp_path: Path) -> None:
+    store = resolving(tmp_path)
+    before = last_lsn(tmp_path)
+    (one,) = status(store, RUN).calls
+    for known in (store, CheckpointStore(tmp_path)):  # which knows of no approvers
+        with pytest.raises(RecoveryError, match=r"a resolve counts .* only when it is signed"):
+            resolve(known, RUN, one.idempotency_key, Resolution.retry(), who="ann")
+    with pytest.raises(RecoveryError, match="no such signature of 'ann'"):
+        resolve(store, RUN, one.lsn, Resolution.retry(), who="ann", sign=MALLORY.sign)
+    assert last_lsn(tmp_path) == before
+    key_file(tmp_path / "ann.pem", ANN)
+    shown = call("recovery", "show", RUN, "--store", ".", "--json", cwd=tmp_path).out
+    (line,) = [line for line in json.loads(shown)["next"] if "--retry" in line]
+    assert "--sign KEYFILE" in line
+    words = line.replace("KEYFILE", "ann.pem").split()
+    assert call(*words[: words.index("--sign")], cwd=tmp_path).code == 1
+    done = call(*words, "--who", "ann", cwd=tmp_path)
+    assert done.code == 0, done.err
+    with pytest.raises(RecoveryError, match=r"no approvers= to know it by. Nothing was executed"):
+        go(clear(tmp_path), agent=charging)
+    assert charged == [7]
+    assert go(store, agent=charging) == "charged 7"
+
+
+def test_a_failed_call_is_made_again_by_whoever_signs_it(tmp_path: Path) -> None:
+    @tool
+    def fails(cents: int) -> str:
+        charged.append(cents)
+        raise ConnectionError("away")
+
+    async def failing(run: Any) -> Any:
+        return await run.call(fails, 7)
+
+    store = CheckpointStore(tmp_path, approvers=Approvers(PEOPLE, ("resolve",)))
+    charged.clear()
+    runner = RecoverableAgent(failing, store, max_recoveries=0)
+    with pytest.raises(RunFailedError):
+        runner.run_with_recovery_sync("task", RUN)
+    with pytest.raises(RecoveryError, match="only when it is signed"):
+        runner.retry_sync(RUN, who="ann")
+    assert charged == [7]
+    with pytest.raises(RunFailedError):
+        runner.retry_sync(RUN, who="ann", sign=ANN.sign)
+    assert charged == [7, 7]
+
+
+def test_what_a_tool_says_of_its_own_call_is_not_for_people_to_sign(tmp_path: Path) -> None:
+    settled: list[str] = []
+
+    def asked(of: Call) -> Resolution:
+        settled.append(of.tool)
+        return Resolution.outcome("found")
+
+    @tool(reconcile=asked)
+    def dies() -> None:
+        raise Died
+
+    async def agent(run: Any) -> Any:
+        got = await run.call(dies)
+        if len(settled) == 1 and not charged:
+            charged.append(1)
+            raise Died
+        return got
+
+    store = CheckpointStore(tmp_path, approvers=Approvers(PEOPLE, ("resolve",)))
+    charged.clear()
+    for _ in range(2):
+        with pytest.raises(Died):
+            go(store, agent=agent)
+    assert go(store, agent=agent) == "found" and settled == ["dies"]
+
+
+@pytest.mark.parametrize("kind", ["signal", "cancel"])
+def test_what_has_to_be_signed_is_refused_and_does_not_count_where_nobody_knows_it(
+    tmp_path: Path, kind: str
+) -> None:
+    store = CheckpointStore(tmp_path, approvers=Approvers(PEOPLE, ("signal", "cancel")))
+    parked(store)
+    send: Any = cancel if kind == "cancel" else signal
+    for known in (store, CheckpointStore(tmp_path)):
+        with pytest.raises(RecoveryError, match=f"a {kind} counts .* only when it is signed"):
+            send(known, RUN, *["go"] * (kind == "signal"), who="ann")
+    assert status(store, RUN).unread == () and status(store, RUN).state == "waiting"
+    body: dict[str, Any] = {"who": "ann", "why": "", "uid": status(store, RUN).uid}
+    body |= {"name": "go", "value": 1} if kind == "signal" else {}
+    store.backend.post(RUN, kind, body)
+    assert status(store, RUN).unread[0].refused == "it is not signed, and approvers= asks for that"
+    with store.backend.claim(RUN):
+        send(store, RUN, *["go"] * (kind == "signal"), who="ann", sign=ANN.sign)
+    refused = [one.refused for one in status(CheckpointStore(tmp_path), RUN).unread]
+    assert all(refused) and "no approvers= to know it by" in refused[1]
 
 
 def always(signature: bytes) -> Callable[[bytes], bytes]:
@@ -550,9 +757,9 @@ def test_keys_come_in_files_as_people_have_them(tmp_path: Path) -> None:
         path = tmp_path / str(i)
         path.write_bytes(ANN.private_bytes(form, shape, NoEncryption()))
         path.chmod(0o644)
-        with pytest.raises(ValueError, match="others may read this private key"):
+        with pytest.raises(ValueError, match="every user can read or change it"):
             signing_key(path)
-        path.chmod(0o600)
+        path.chmod(0o640)
         said = Statement("u", "cancel", "", "", "ann", "", 1, "")
         signature = signing_key(path)(said.to_bytes())
         forms: list[str | bytes] = [public(ANN), ssh(ANN), pem(ANN)]
@@ -671,9 +878,7 @@ def test_a_yes_is_signed_on_the_command_line(tmp_path: Path) -> None:
     parked(store)
     (asked,) = pending(store, RUN)
     for name, key in (("ann", ANN), ("eve", MALLORY)):
-        form = Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()
-        (tmp_path / name).write_bytes(key.private_bytes(*form))
-        (tmp_path / name).chmod(0o600)
+        key_file(tmp_path / name, key)
     shown = call("recovery", "show", RUN, "--store", ".", "--json", cwd=tmp_path).out
     (line,) = [line for line in json.loads(shown)["next"] if "approve" in line]
     assert line == f"recovery approve {RUN} {asked.idempotency_key[:16]} --sign KEYFILE --store ."
@@ -685,6 +890,60 @@ def test_a_yes_is_signed_on_the_command_line(tmp_path: Path) -> None:
         assert done.code == 0, done.err
         parked(store)
     assert paid == [900]
+
+
+def test_the_password_of_a_private_key_is_asked_for_and_not_shown(tmp_path: Path) -> None:
+    store = guarded(tmp_path)
+    parked(store)
+    (asked,) = pending(store, RUN)
+    form = Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"open sesame")
+    (tmp_path / "ann").write_bytes(ANN.private_bytes(*form))
+    (tmp_path / "ann").chmod(0o600)
+    words = ["approve", RUN, asked.idempotency_key, "--store", ".", "--yes", "--who", "ann"]
+    with Processes(tmp_path) as processes:
+        for typed in (b"sesame", b"open sesame"):
+            assert status(store, RUN).unread == ()
+            done = processes.on_terminal("recovery", *words, "--sign", "ann", keys=typed + b"\n")
+            assert "Password of ann: " in done.shown and "sesame" not in done.shown
+            right = typed == b"open sesame"
+            assert done.code == (0 if right else 2) and ("another password" in done.shown) != right
+    parked(store)
+    assert paid == [900]
+
+
+# As `ssh-keygen -t ed25519` makes it, with the password "open sesame".
+LOCKED = """\
+-----BEGIN OPENSSH PRIVATE KEY-----
+b3BlbnNzaC1rZXktdjEAAAAACmFlczI1Ni1jdHIAAAAGYmNyeXB0AAAAGAAAABCeSpSGs6
+hlAH2iH5PY1KJYAAAAEAAAAAEAAAAzAAAAC3NzaC1lZDI1NTE5AAAAIA9KQOvQzEuco0tN
+QlYZ4736jJ7/Myi/zGMKCZRUaUZNAAAAkC5wZg07m5sq6DSPByzH7Bp4tst+rUb4fk5p6c
+BAdL7pbK9gIpCUIeDAONerb81V/WZCslqjRU6z6OEy5OCALubffyU38QX9v13ZRdkM8b9j
+zMWWILH5EQ8xTgWKR6ZK7g/rICFQzzVoj1Zdglo2v/2f6n/2vCTc7+4fd+p7WWPMtgCviI
+MKvirmDl6RI9G3RA==
+-----END OPENSSH PRIVATE KEY-----
+"""
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_openssh_key_with_a_password_works_or_says_what_it_needs(
+    tmp_path: Path, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "id_ed25519"
+    path.write_text(LOCKED)
+    path.chmod(0o600)
+    if there:
+        pytest.importorskip("bcrypt")
+        with pytest.raises(ValueError, match="another password"):
+            signing_key(path, b"sesame")
+        assert len(signing_key(path, b"open sesame")(b"said")) == 64
+    else:
+
+        def without(*_: object) -> Any:
+            raise UnsupportedAlgorithm("Need bcrypt module")
+
+        monkeypatch.setattr("cryptography.hazmat.primitives.serialization.ssh._bcrypt_kdf", without)
+        with pytest.raises(ImportError, match="pip install bcrypt"):
+            signing_key(path, b"open sesame")
 
 
 # -- decisions by another user of the machine

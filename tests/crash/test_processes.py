@@ -19,20 +19,17 @@ from zlib import crc32
 
 import pytest
 
-from eventlog import (
-    Damage,
-    DamagedError,
-    EventLog,
-    FencedError,
-    LogError,
-    LogLockedError,
-    LogReader,
-    UnsupportedFormatError,
-    WriterFailedError,
-)
-from eventlog._files import OSFiles
-from eventlog._frame import HEADER_SIZE, SegmentHeader, decode_segment_header
-from eventlog._segment import read_mark
+from eventlog import Damage, DamagedError, EventLog, LogError, LogLockedError, LogReader
+from eventlog.errors import FencedError, UnsupportedFormatError, WriterFailedError
+from eventlog.files.posix import OSFiles
+from eventlog.format.frame import HEADER_SIZE, SegmentHeader, decode_segment_header
+from eventlog.read.segment_files import read_mark
+
+HEAD = """
+import gc, os, sys, time, signal
+from eventlog import *
+from eventlog.errors import *
+"""
 
 ROOT = Path(__file__).parents[2]
 Start = Callable[..., subprocess.Popen[str]]
@@ -44,9 +41,8 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def start(code: str, *args: object) -> subprocess.Popen[str]:
-        head = "import gc, os, sys, time, signal\nfrom eventlog import *\n"
         process = subprocess.Popen(
-            [sys.executable, "-u", "-c", head + textwrap.dedent(code), *map(str, args)],
+            [sys.executable, "-u", "-c", HEAD + textwrap.dedent(code), *map(str, args)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -417,13 +413,12 @@ BUSY = """
 
 def hammer(path: Path, seconds: float) -> None:
     EventLog.open(path).close()
-    head = "import gc, os, sys, time, signal\nfrom eventlog import *\n"
     deadline = time.monotonic() + seconds
     damaged: list[object] = []
     passes = 0
     while time.monotonic() < deadline:
         writer = subprocess.Popen(
-            [sys.executable, "-u", "-c", head + textwrap.dedent(BUSY), str(path)],
+            [sys.executable, "-u", "-c", HEAD + textwrap.dedent(BUSY), str(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from eventlog import EventLog, Record
-from eventlog._files import Directory, File
+from eventlog.files.api import Directory, File
 from eventlog.testing import SimulatedDisk
 from tests.conftest import Figures
 from tests.integration.kernels import FORK, KILLED, Ended, needed, no_strace, python, run, traced

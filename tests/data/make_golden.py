@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eventlog import EventLog
-from eventlog._frame import VERSION
 from eventlog.encryption import Encryption
+from eventlog.format.frame import VERSION
 from eventlog.testing import Crash, SimulatedDisk
 
 DATA = Path(__file__).parent
@@ -21,9 +21,16 @@ DATA = Path(__file__).parent
 KEYS = {"2026-05": bytes(range(32)), "2026-11": bytes(range(32, 64))}
 
 BODIES: list[object] = [
-    None, True, -1, 1 << 63, 1.5, "gr\u00fc\u00df", b"\x00\xff", [1, [2, []]],
+    None,
+    True,
+    -1,
+    1 << 63,
+    1.5,
+    "gr\u00fc\u00df",
+    b"\x00\xff",
+    [1, [2, []]],
     {"call": 7, "value": "...", "nested": {"a": [None]}, 3: b"k"},
-]  # fmt: skip
+]
 
 
 def closed(disk: SimulatedDisk) -> None:
@@ -104,8 +111,14 @@ def begun_in_clear(disk: SimulatedDisk) -> None:
 
 
 LOGS: list[Callable[[SimulatedDisk], None]] = [
-    closed, rolled, torn, recovered, taken_over, encrypted, begun_in_clear,
-]  # fmt: skip
+    closed,
+    rolled,
+    torn,
+    recovered,
+    taken_over,
+    encrypted,
+    begun_in_clear,
+]
 
 
 def make(log: Callable[[SimulatedDisk], None]) -> dict[str, bytes]:

@@ -23,29 +23,21 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import eventlog._log
+import eventlog.write.log
 from eventlog import EventLog
-from eventlog._frame import HEADER_SIZE, SEGMENT_MAGIC
 from eventlog.dump import dump
 from eventlog.encryption import Encryption
+from eventlog.format.frame import HEADER_SIZE, SEGMENT_MAGIC
 from eventlog.testing import Crash, SimulatedDisk
-from recovery import (
-    CheckpointStore,
-    InDoubtError,
-    ParkedError,
-    RecoverableAgent,
-    Resolution,
-    RunFailedError,
-    _agent_errors,
-    approve,
-    cancel,
-    fork,
-    pending,
-    resolve,
-    signal,
-)
+from recovery import CheckpointStore, InDoubtError, ParkedError, RecoverableAgent, Resolution
+from recovery.agent import agent_errors, begin_run
+from recovery.control.cancel import cancel
+from recovery.control.resolve import resolve
+from recovery.control.send import approve, pending, signal
+from recovery.errors import RunFailedError
+from recovery.ops.fork import fork
 from recovery.stores.protocol import LogStore
-from recovery.testing._time import Clock, Loop
+from recovery.testing.simulated.virtual_time import Clock, Loop
 from tests.data import trip
 
 DATA = Path(__file__).parent
@@ -84,9 +76,11 @@ class _Store(LogStore):
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         return EventLog.open(
-            self._path(run_id), segment_size=SEGMENT_SIZE, files=self._files,
+            self._path(run_id),
+            segment_size=SEGMENT_SIZE,
+            files=self._files,
             encryption=self.encryption,
-        )  # fmt: skip
+        )
 
     def _now_ns(self) -> int:
         return self._files.time_ns()
@@ -189,11 +183,12 @@ def _fixed(maker: Maker) -> Iterator[None]:
             ),
             mock.patch.object(asyncio.events, "new_event_loop", lambda: _Loop(clock)),
             mock.patch.object(os, "urandom", chance.randbytes),
+            mock.patch.object(begin_run, "_new_uid", lambda *known: chance.randbytes(16).hex()),
             mock.patch.object(random, "random", chance.random),
             mock.patch.object(traceback, "format_exception", text),
-            mock.patch.object(_agent_errors, "place_of", lambda _: "trip.py:7 in plan_badly"),
+            mock.patch.object(agent_errors, "place_of", lambda _: "trip.py:7 in plan_badly"),
             mock.patch.object(
-                eventlog._log, "committer", SimpleNamespace(request=lambda log: None)
+                eventlog.write.log, "committer", SimpleNamespace(request=lambda log: None)
             ),
         ):
             yield
@@ -323,17 +318,21 @@ def damaged_frame(maker: Maker) -> Stored:
 def damaged_payload(maker: Maker) -> Stored:
     """The outcome of the tickets is wrong, which no checkpoint covers: its call is in doubt."""
     return _damaged(
-        maker, "damaged_payload",
-        lambda item: item["kind"] == "outcome" and item["size"] > 300, HEADER_SIZE,
-    )  # fmt: skip
+        maker,
+        "damaged_payload",
+        lambda item: item["kind"] == "outcome" and item["size"] > 300,
+        HEADER_SIZE,
+    )
 
 
 def damaged_early(maker: Maker) -> Stored:
     """The beginning of the second step is wrong, which the newest checkpoint does without."""
     return _damaged(
-        maker, "damaged_early",
-        lambda item: item["kind"] == "step" and item["body"]["step"] == 2, HEADER_SIZE,
-    )  # fmt: skip
+        maker,
+        "damaged_early",
+        lambda item: item["kind"] == "step" and item["body"]["step"] == 2,
+        HEADER_SIZE,
+    )
 
 
 def damaged_snapshot(maker: Maker) -> Stored:
@@ -361,9 +360,13 @@ def unsupported(maker: Maker) -> Stored:
 
 
 def _damaged(
-    maker: Maker, run_id: str, wanted: Callable[[dict[str, Any]], bool], at: int, *,
+    maker: Maker,
+    run_id: str,
+    wanted: Callable[[dict[str, Any]], bool],
+    at: int,
+    *,
     whole: bool = False,
-) -> Stored:  # fmt: skip
+) -> Stored:
     """A run that died inside send_mail, and a bit of the last frame that is wanted: at ``at`` in
     it, or in the ``whole`` segment."""
     _booked(maker, run_id, "send_mail")
@@ -376,10 +379,28 @@ def _damaged(
 
 
 RUNS_MADE: list[Callable[[Maker], Stored]] = [
-    finished, crashed_in_doubt, parked, resolved, waiting, sleeping, failed, cancelled, forked,
-    parent, torn, encrypted, damaged_header, damaged_frame, damaged_payload, damaged_early,
-    damaged_snapshot, missing_segment, foreign, unsupported, crash_loop,
-]  # fmt: skip
+    finished,
+    crashed_in_doubt,
+    parked,
+    resolved,
+    waiting,
+    sleeping,
+    failed,
+    cancelled,
+    forked,
+    parent,
+    torn,
+    encrypted,
+    damaged_header,
+    damaged_frame,
+    damaged_payload,
+    damaged_early,
+    damaged_snapshot,
+    missing_segment,
+    foreign,
+    unsupported,
+    crash_loop,
+]
 
 
 def make(run: Callable[[Maker], Stored]) -> Stored:

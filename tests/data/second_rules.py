@@ -10,7 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from recovery import ApprovalDeniedError, Retry, Run, deny, pending, signal, tool
+from recovery import ApprovalDeniedError, Retry, Run, tool
+from recovery.control.send import deny, pending, signal
 from tests.data import trip
 from tests.data.make_runs import Maker, Stored, _fixed, write
 

@@ -85,11 +85,15 @@ async def ask_model(messages: list[Any]) -> dict[str, Any]:
     world.enter("ask_model")
     size = 180 + 95 * len(messages)
     return {
-        "role": "assistant", "content": text,
+        "role": "assistant",
+        "content": text,
         "tool_calls": [{"id": of, "name": name, "args": args} for of, name, args in calls],
-        "usage": {"prompt_tokens": size, "completion_tokens": 20 + len(text),
-                  "cost": round(size * 3e-6 + len(text) * 15e-6, 6)},
-    }  # fmt: skip
+        "usage": {
+            "prompt_tokens": size,
+            "completion_tokens": 20 + len(text),
+            "cost": round(size * 3e-6 + len(text) * 15e-6, 6),
+        },
+    }
 
 
 @tool(after_crash="retry")
@@ -171,10 +175,16 @@ async def book_trip(run: Run) -> dict[str, Any]:
             return {"trip": run.state["plan"], "id": run.uuid()}
         secret = {"charge": {"card": CARD}}  # which no model is told
         results = await asyncio.gather(
-            *(run.call(TOOLS[asked["name"]], call_id=asked["id"], **asked["args"],
-                       **secret.get(asked["name"], {}))
-              for asked in reply["tool_calls"])
-        )  # fmt: skip
+            *(
+                run.call(
+                    TOOLS[asked["name"]],
+                    call_id=asked["id"],
+                    **asked["args"],
+                    **secret.get(asked["name"], {}),
+                )
+                for asked in reply["tool_calls"]
+            )
+        )
         for asked, result in zip(reply["tool_calls"], results, strict=True):
             run.messages.append({"role": "tool", "tool_call_id": asked["id"], "content": result})
         run.state["plan"] = [*run.state["plan"], f"{step}: {reply['content']}"]

@@ -95,10 +95,16 @@ def _fuzz(target: str, seconds: int, work: Path) -> Turn | str:
     for folder in (inputs, crashes, CORPUS / target):
         folder.mkdir(parents=True, exist_ok=True)
     said = _atheris(
-        target, crashes, f"-max_total_time={seconds}", f"-max_len={SIZE_MAX}",
-        f"-timeout={TIMEOUT_S}", f"-rss_limit_mb={MEMORY_MIB}", f"-artifact_prefix={crashes}/",
-        str(inputs), str(CORPUS / target),
-    )  # fmt: skip
+        target,
+        crashes,
+        f"-max_total_time={seconds}",
+        f"-max_len={SIZE_MAX}",
+        f"-timeout={TIMEOUT_S}",
+        f"-rss_limit_mb={MEMORY_MIB}",
+        f"-artifact_prefix={crashes}/",
+        str(inputs),
+        str(CORPUS / target),
+    )
     done = _DONE.search(said)
     if done is None:
         (crashes / f"ended-{int(time.time())}.txt").write_text(said[-20000:])
@@ -113,8 +119,9 @@ def _merge(target: str, work: Path) -> int:
     corpus.mkdir(parents=True, exist_ok=True)
     inputs = work / "inputs" / target
     if inputs.exists():
-        _atheris(target, work / "merge", "-merge=1", f"-max_len={SIZE_MAX}", str(corpus),
-                 str(inputs))  # fmt: skip
+        _atheris(
+            target, work / "merge", "-merge=1", f"-max_len={SIZE_MAX}", str(corpus), str(inputs)
+        )
     kept = sorted(corpus.iterdir(), key=lambda path: path.stat().st_size)
     for i, path in enumerate(kept):
         if i >= FILES_MAX or _breaks(target, path.read_bytes()):  # then it is a finding

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from zlib import crc32
 
-from eventlog._frame import (
+from eventlog.format.frame import (
     FOOTER,
     FRAME_SIZE,
     HEADER_SIZE,
@@ -21,8 +21,13 @@ from eventlog._frame import (
 )
 
 LEAVE_PAYLOAD, LEAVE_HEADER, LEAVE_MARKER, LEAVE_LSN, LEAVE_KIND, LEAVE_PADDING = (
-    1, 2, 4, 8, 16, 32,
-)  # fmt: skip
+    1,
+    2,
+    4,
+    8,
+    16,
+    32,
+)
 
 
 def salt_of(four: bytes) -> bytes:

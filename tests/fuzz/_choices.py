@@ -62,13 +62,36 @@ class Choices:
 
 
 _EDGES = (
-    -1, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, -(1 << 63),
-    0.0, -0.0, 1.5, float("inf"), float("nan"),
-)  # fmt: skip
+    -1,
+    1 << 31,
+    1 << 32,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+    -(1 << 63),
+    0.0,
+    -0.0,
+    1.5,
+    float("inf"),
+    float("nan"),
+)
 _WORDS = (
-    "", "$bytes", "$map", "value", "new", "call", "kind", "messages", "state", "keep", "bases",
-    "index", "step", "version", "\x00\x1b[2J\u202e",
-)  # fmt: skip
+    "",
+    "$bytes",
+    "$map",
+    "value",
+    "new",
+    "call",
+    "kind",
+    "messages",
+    "state",
+    "keep",
+    "bases",
+    "index",
+    "step",
+    "version",
+    "\x00\x1b[2J\u202e",
+)
 
 _SCALARS: tuple[Callable[[Choices], Any], ...] = (
     lambda choices: choices.number(0, 127),

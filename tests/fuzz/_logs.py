@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from eventlog import EventLog, Packed
-from eventlog._frame import HEADER_SIZE
-from eventlog._log import Durability
-from eventlog._record import pack
+from eventlog.format.frame import HEADER_SIZE
+from eventlog.format.record import pack
 from eventlog.testing import SimulatedDisk
+from eventlog.write.log import Durability
 from tests.fuzz._bytes import repaired
 from tests.fuzz._choices import Choices
 
@@ -16,9 +16,18 @@ PATH = "log"
 DURABILITIES: tuple[Durability, ...] = ("power", "process", "none")
 SEGMENT_SIZES = (8 << 20, 200, 900, 3000)
 NAMES = (
-    "00000001.seg", "00000002.seg", "00000003.seg", "MARK", "LOCK", "99999999.seg",
-    "4294967295.seg", "9999999999.seg", "00000002.seg.9c41d2a7.new", "00000000.seg", "notes",
-)  # fmt: skip
+    "00000001.seg",
+    "00000002.seg",
+    "00000003.seg",
+    "MARK",
+    "LOCK",
+    "99999999.seg",
+    "4294967295.seg",
+    "9999999999.seg",
+    "00000002.seg.9c41d2a7.new",
+    "00000000.seg",
+    "notes",
+)
 
 
 @dataclass

@@ -9,9 +9,10 @@ from typing import Any
 import msgpack
 
 from eventlog import RefusedValueError
-from recovery import UnreadableValueError, register
-from recovery._coded import BY_NAME
-from recovery._values import pack, unpack, unpack_frozen
+from recovery import register
+from recovery.errors import UnreadableValueError
+from recovery.values.codec import BY_NAME
+from recovery.values.pack import pack, unpack, unpack_frozen
 from tests.fuzz._choices import Choices
 
 NAME = "tests.fuzz.Thing"
@@ -47,8 +48,10 @@ def _part(choices: Choices, depth: int) -> Any:
         case 0:
             return [_part(choices, depth + 1) for _ in range(choices.number(0, 3))]
         case 1:
-            return {_key(choices, depth + 1): _part(choices, depth + 1)
-                    for _ in range(choices.number(0, 3))}  # fmt: skip
+            return {
+                _key(choices, depth + 1): _part(choices, depth + 1)
+                for _ in range(choices.number(0, 3))
+            }
     return _extension(choices, depth)
 
 

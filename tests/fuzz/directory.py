@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from eventlog import Damage, EventLog, LogError, Record, UnsupportedFormatError
+from eventlog import Damage, EventLog, LogError, Record
+from eventlog.errors import UnsupportedFormatError
 from tests.fuzz._choices import Choices
 from tests.fuzz._logs import PATH, Log, drawn
 

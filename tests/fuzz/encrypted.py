@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from eventlog import Damage, EncryptedLogError, EventLog, NotEncryptedError, WrongKeyError
-from eventlog._encrypted import decode_envelope
-from eventlog._errors import UnsupportedFormatError
-from eventlog._frame import ENCRYPTED, RECORDS, SNAPSHOT, SegmentHeader, encode_frame
-from eventlog._segment import segment_name
+from eventlog import Damage, EventLog
 from eventlog.dump import verify
 from eventlog.encryption import Encryption
+from eventlog.errors import (
+    EncryptedLogError,
+    NotEncryptedError,
+    UnsupportedFormatError,
+    WrongKeyError,
+)
+from eventlog.format.envelope import decode_envelope
+from eventlog.format.frame import ENCRYPTED, RECORDS, SNAPSHOT, SegmentHeader, encode_frame
+from eventlog.format.names import segment_name
 from eventlog.testing import SimulatedDisk
 from tests.fuzz._choices import Choices
 

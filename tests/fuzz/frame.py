@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from eventlog import UnsupportedFormatError
-from eventlog._frame import (
+from eventlog.errors import UnsupportedFormatError
+from eventlog.format.footer import read_footer
+from eventlog.format.frame import (
     FRAME_SIZE,
     HEADER_SIZE,
     decode_segment_header,
@@ -13,8 +14,7 @@ from eventlog._frame import (
     frames_ahead,
     payload_of,
 )
-from eventlog._scan import start_of
-from eventlog._segment import read_footer
+from eventlog.format.torn_or_damaged import start_of
 from tests.fuzz._bytes import repaired, salt_of
 
 

@@ -8,10 +8,11 @@ from contextlib import redirect_stderr, redirect_stdout
 from unittest import mock
 
 import logdump.__main__ as command
-from logdump._exit import IO_ERROR, NO_INPUT, USAGE
+from logdump.exit_codes import IO_ERROR, NO_INPUT, USAGE
 
-from eventlog import EventLog, LogReader, UnsupportedFormatError
-from eventlog import _examine as library
+from eventlog import EventLog, LogReader
+from eventlog.errors import UnsupportedFormatError
+from eventlog.read import verify as library
 from tests.fuzz._choices import Choices
 from tests.fuzz._logs import Log, drawn
 

@@ -10,9 +10,9 @@ import msgpack
 import xxhash
 
 from eventlog import Record, RefusedValueError
-from eventlog._frame import FRAME_SIZE, RECORDS, SNAPSHOT, Frame
-from eventlog._record import Packed, decode_payload, encode_payload, pack
 from eventlog.dump import from_json, to_json
+from eventlog.format.frame import FRAME_SIZE, RECORDS, SNAPSHOT, Frame
+from eventlog.format.record import Packed, decode_payload, encode_payload, pack
 from tests.fuzz._choices import Choices
 
 

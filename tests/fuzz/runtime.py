@@ -7,20 +7,17 @@ from typing import Any
 import msgpack
 
 from eventlog import Record, Snapshot
-from recovery._errors import UnreadableValueError
-from recovery._events import _TYPES, decode, encode
-from recovery._messages import Messages
-from recovery._snapshots import (
-    BrokenCheckpointError,
-    Checkpointed,
-    Restored,
-    SnapshotWriter,
-    restore,
-)
-from recovery._values import Ref, pack, unpack, unpack_frozen
+from recovery.errors import UnreadableValueError
+from recovery.history.snapshot import BrokenCheckpointError, Restored, restore
+from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
+from recovery.journal.encoding import decode, encode
+from recovery.journal.events import TYPES
+from recovery.journal.messages import Messages
+from recovery.values.pack import pack, unpack, unpack_frozen
+from recovery.values.types import Ref
 from tests.fuzz._choices import Choices
 
-KINDS = (*sorted(_TYPES), "stranger")
+KINDS = (*sorted(TYPES), "stranger")
 
 
 def value(data: bytes) -> None:
@@ -44,7 +41,7 @@ def event(data: bytes) -> None:
         found = decode(Record(7, kind, 0, packed))
     except (ValueError, UnreadableValueError):
         return
-    assert (found is None) == (kind not in _TYPES)
+    assert (found is None) == (kind not in TYPES)
     if found is not None:
         kind, again = encode(found)
         assert encode(decode(Record(7, kind, 0, again)) or found) == (kind, again)
@@ -52,7 +49,7 @@ def event(data: bytes) -> None:
 
 def _fields(choices: Choices, kind: str) -> dict[Any, Any]:
     """Fields of that event, most of them of the type that they should have."""
-    wanted = _TYPES[kind].__dataclass_fields__ if kind in _TYPES else {"a": None, "b": None}
+    wanted = TYPES[kind].__dataclass_fields__ if kind in TYPES else {"a": None, "b": None}
     found: dict[Any, Any] = {}
     for name in wanted:
         match choices.number(0, 4):
@@ -112,7 +109,7 @@ def _save(choices: Choices, log: Log, saved: dict[int, tuple[Any, Any]]) -> None
             del messages[choices.number(0, len(messages) - 1)]
         state[choices.pick("abc")] = choices.number(0, 9)
         results = [step] if choices.flag() else None
-        lsn = writer.write(Checkpointed("run", step, 0.0, tool_results=results), state, messages)
+        lsn = writer.write(CheckpointMeta("run", step, 0.0, tool_results=results), state, messages)
         saved[lsn] = dict(state), [dict(message) for message in messages]
 
 
@@ -154,7 +151,7 @@ def _as_read(ref: object) -> msgpack.ExtType:
 
 def _restored(log: Log, record: Snapshot, saved: tuple[Any, Any] | None, forged: bool) -> None:
     try:
-        restored = restore(log, record)
+        restored = restore(log.fetch, record)
     except UnreadableValueError:
         return
     except BrokenCheckpointError as exc:
@@ -172,7 +169,7 @@ def _goes_on(log: Log, restored: Restored) -> None:
     beside = Log()
     beside.records = dict(log.records)
     writer = SnapshotWriter(beside, restored)
-    last = beside.records[writer.write(Checkpointed("run", 99, 0.0), state, messages)]
+    last = beside.records[writer.write(CheckpointMeta("run", 99, 0.0), state, messages)]
     assert isinstance(last, Snapshot)
-    again = restore(beside, last)
+    again = restore(beside.fetch, last)
     assert (again.state, again.messages) == (restored.state, restored.messages)

@@ -6,9 +6,12 @@ import struct
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from eventlog import Damage, UnsupportedFormatError, _frame
-from eventlog._frame import FRAME_SIZE, HEADER_SIZE, Buffer, Frame
-from eventlog._scan import End, Mark, Segment
+from eventlog import Damage
+from eventlog.errors import UnsupportedFormatError
+from eventlog.format import frame as frame_module
+from eventlog.format.durable_mark import DurableMark
+from eventlog.format.frame import FRAME_SIZE, HEADER_SIZE, Buffer, Frame
+from eventlog.format.torn_or_damaged import End, Segment
 from tests.fuzz._bytes import repaired, salt_of
 
 _SETTINGS = struct.Struct("<BHHH")
@@ -25,7 +28,7 @@ class Cost:
         return _crc32(data, seed)
 
 
-_crc32: Callable[[Buffer, int], int] = vars(_frame)["crc32"]
+_crc32: Callable[[Buffer, int], int] = vars(frame_module)["crc32"]
 
 
 def segment(data: bytes) -> None:
@@ -37,9 +40,9 @@ def segment(data: bytes) -> None:
     if flags & 1:
         buf = repaired(buf, leave_header=True)
     first = int.from_bytes(buf[32:40], "little") if flags & 8 else 1
-    mark = Mark(first + durable, newest) if flags & 2 else Mark()
+    mark = DurableMark(first + durable, newest) if flags & 2 else DurableMark()
     cost = Cost()
-    with mock.patch.object(_frame, "crc32", cost.crc32):
+    with mock.patch.object(frame_module, "crc32", cost.crc32):
         walked = Segment(1, buf, salt_of(buf[56:60]), mark, first + limit if flags & 4 else None)
         _walk(walked, first)
     # Frames do not overlap, so each payload once; headers where they are expected, in the search

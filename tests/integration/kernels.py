@@ -27,6 +27,7 @@ ENVIRONMENT = os.environ | {
 HEAD = """
 import errno, os, signal, sys, threading, time
 from eventlog import *
+from eventlog.errors import *
 def say(*words):  # one write, at once
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 """
@@ -177,8 +178,11 @@ class Mount:
         script = f'where="$1" image="$2"\n{how} || exit 1\necho mounted; exec cat'
         self.holder = subprocess.Popen(
             [*unshare, "sh", "-c", script, "sh", str(self.inside), str(image)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         assert self.holder.stdout is not None
         self.failed = ""
         if self.holder.stdout.readline() != "mounted\n":

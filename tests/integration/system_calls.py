@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eventlog._frame import FOOTER, HEADER_SIZE, decode_segment_header, frame_at, payload_of
+from eventlog.format.frame import FOOTER, HEADER_SIZE, decode_segment_header, frame_at, payload_of
 
 # All calls that change files, names, descriptors or processes; "?" where not every machine has it.
 WATCHED = (
@@ -99,8 +99,15 @@ def recorded(path: Path) -> Iterator[Call]:
         if resumed is None and whole["name"] in _TOLD_TWICE:
             yield _begins(number, whole)
         result = -1 if whole["result"] == "?" else int(whole["result"], 0)
-        yield Call(number, int(whole["pid"]), whole["name"], tuple(whole["args"].split(", ")),
-                   result, whole["error"] or "", bool(whole["injected"]))  # fmt: skip
+        yield Call(
+            number,
+            int(whole["pid"]),
+            whole["name"],
+            tuple(whole["args"].split(", ")),
+            result,
+            whole["error"] or "",
+            bool(whole["injected"]),
+        )
 
 
 def _begins(number: int, found: re.Match[str]) -> Call:

@@ -25,8 +25,10 @@ from bench.subjects.paced import Paced, Watch
 
 # Of those that take seconds, one is with the quick tests; `make crash` has the others.
 SLOW = {"append", "checkpoint", "graphs", "import", "memory", "resume", "scan", "unsynced"}
-NAMES = [pytest.param(name, marks=[pytest.mark.crash] if name in SLOW else [])
-         for name in bench.BENCHMARKS]  # fmt: skip
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.crash] if name in SLOW else [])
+    for name in bench.BENCHMARKS
+]
 
 
 @pytest.fixture(autouse=True)
@@ -45,8 +47,10 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume, "STEPS", resume.STEPS[:2])
     monkeypatch.setattr(graphs, "SIZES", graphs.SIZES[:2])
     monkeypatch.setattr(graphs, "RESUME_ROUNDS", 3)
-    small = [(name, min(size, 10_000), min(messages, 100), says, 1)
-             for name, size, messages, says, _ in checkpoint.CASES]  # fmt: skip
+    small = [
+        (name, min(size, 10_000), min(messages, 100), says, 1)
+        for name, size, messages, says, _ in checkpoint.CASES
+    ]
     monkeypatch.setattr(checkpoint, "CASES", small)
 
 
@@ -133,8 +137,15 @@ def test_runs_at_once_begin_with_their_steps_together() -> None:
     ends[1] += [10.5, 11.0, 16.5]
     summary = watch.summary()
     del summary["begun"]
-    assert summary == {"seconds": 6.5, "steps": 4, "p50": 1.0, "p99": 5.5, "longest": 5.5,
-                     "fastest_run": 2.0, "slowest_run": 6.0}  # fmt: skip
+    assert summary == {
+        "seconds": 6.5,
+        "steps": 4,
+        "p50": 1.0,
+        "p99": 5.5,
+        "longest": 5.5,
+        "fastest_run": 2.0,
+        "slowest_run": 6.0,
+    }
 
 
 def test_found_names_what_was_not_measured() -> None:

@@ -24,11 +24,11 @@ pytest.importorskip("typer", reason="the command needs pip install 'agent-eventl
 pytest.importorskip("h11", reason="the command needs pip install 'agent-eventlog[cli]'")
 
 from recovery.cli import main
-from recovery.testing._crashtest import Kill, Limits, Runner, module_agent, planned_kills
-from recovery.testing._processes import TOKEN, Life, new_token
-from recovery.testing._proxy import Proxy, Service
-from recovery.testing._verdict import Outcome, judge, volatile
-from recovery.testing._watch import Effect, Listener, Moment, Watch
+from recovery.testing.processes.counting_proxy import Proxy, Service
+from recovery.testing.processes.crashtest import Kill, Limits, Runner, module_agent, planned_kills
+from recovery.testing.processes.process_tree import TOKEN, Life, new_token
+from recovery.testing.processes.verdict import Outcome, judge, volatile
+from recovery.testing.processes.watch import Effect, Listener, Moment, Watch
 
 PAGE = (Path(__file__).parents[2] / "docs/crashtest.md").read_text()
 ENVIRONMENT = os.environ | {
@@ -106,9 +106,13 @@ def crashtest(
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "recovery.cli", "crashtest", "--seed", "7", *args],
-        cwd=folder, env=environment or ENVIRONMENT, capture_output=True, text=True, timeout=300,
+        cwd=folder,
+        env=environment or ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=300,
         check=False,
-    )  # fmt: skip
+    )
 
 
 def report_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -119,8 +123,11 @@ def report_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 
 
 def kinds(report: dict[str, Any], *, allowed: bool = False) -> set[str]:
-    return {found["kind"] for found in report["findings"]
-            if found["allowed"] is allowed and found["kind"] != "in doubt"}  # fmt: skip
+    return {
+        found["kind"]
+        for found in report["findings"]
+        if found["allowed"] is allowed and found["kind"] != "in doubt"
+    }
 
 
 def processes_in(folder: Path) -> list[int]:
@@ -161,8 +168,12 @@ def test_a_naive_agent_runs_its_tools_twice(work: Path, temporary: Path) -> None
     ann, bob = (f'send(to="{to}") took place twice; without a crash once' for to in ("ann", "bob"))
     after = "after send had done its work, before it returned (call {})".format
     # Not before the first call: nothing had been done then.
-    assert at == {(ann, after(1)), (ann, after(2)), (bob, after(2)),
-                  (ann, "before send did anything (call 2)")}  # fmt: skip
+    assert at == {
+        (ann, after(1)),
+        (ann, after(2)),
+        (bob, after(2)),
+        (ann, "before send did anything (call 2)"),
+    }
     assert report["reference"] == 'returned ["sent to ann", "sent to bob"]'
     assert report["effects"] == {"send": 2}
     assert list(temporary.iterdir()) == []
@@ -195,9 +206,11 @@ def test_one_that_always_believes_that_it_happened_loses_what_did_not(work: Path
     report = report_of(crashtest(work, *args, "recoverable:agent"))
     lost = [found for found in report["findings"] if found["kind"] == "lost"]
     assert [(found["point"], found["what"]) for found in lost] == [
-        ("before send did anything (call 1)",
-         'send(to="1") took place not at all; without a crash once'),
-    ]  # fmt: skip
+        (
+            "before send did anything (call 1)",
+            'send(to="1") took place not at all; without a crash once',
+        ),
+    ]
 
 
 def test_a_call_in_doubt_is_a_fault_if_strict(work: Path) -> None:
@@ -390,14 +403,17 @@ def outcome(*effects: Effect, **more: Any) -> Outcome:
         ([("send", "", False)], {}, set()),
         ([("send", "", False), ("send", "", True)], {}, {("in doubt", False)}),
         ([("send", "", True), ("send", "", True)], {}, {("ran twice", False)}),
-        ([("send", "", True), ("send", "", True)], {"parked": "a:x"},
-         {("ran twice", False), ("in doubt", False)}),
+        (
+            [("send", "", True), ("send", "", True)],
+            {"parked": "a:x"},
+            {("ran twice", False), ("in doubt", False)},
+        ),
         ([("send", "k", True), ("send", "k", True)], {}, {("ran twice", True)}),
         ([("send", "k", True), ("send", "l", True)], {}, {("ran twice", False)}),
         ([("send", "", True), ("pay", "", True)], {}, {("differs", False)}),
         ([("send", "", True)] + [("search", "", True)] * 3, {}, {("ran twice", True)}),
     ],
-)  # fmt: skip
+)
 def test_verdicts(
     effects: list[tuple[str, str, bool]], more: dict[str, Any], found: set[tuple[str, bool]]
 ) -> None:
@@ -416,8 +432,9 @@ def test_what_differs_from_run_to_run_is_not_compared() -> None:
     assert list(judge(runs[0], runs[2], ignored, frozenset())) == []
     other = outcome(Effect("a:send", {"to": "bob", "id": "1"}, done=True))
     assert {found.kind for found in judge(runs[0], other, ignored, frozenset())} == {
-        "differs", "lost",
-    }  # fmt: skip
+        "differs",
+        "lost",
+    }
 
 
 def test_a_result_that_differs_is_a_finding() -> None:
@@ -502,8 +519,14 @@ def test_interrupted_it_leaves_no_process_and_no_traceback(
 ) -> None:
     (work / "slow.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
     command = [sys.executable, "-m", "recovery.cli", "crashtest", "--", sys.executable, "slow.py"]
-    test = subprocess.Popen(command, cwd=work, env=ENVIRONMENT, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)  # fmt: skip
+    test = subprocess.Popen(
+        command,
+        cwd=work,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     while not processes_in(temporary):
         assert test.poll() is None
         time.sleep(0.01)
@@ -516,10 +539,27 @@ def test_interrupted_it_leaves_no_process_and_no_traceback(
 
 
 def test_a_closed_pipe_is_no_error(work: Path) -> None:
-    command = [sys.executable, "-m", "recovery.cli", "crashtest", "--points", "0", "--kills", "0",
-               "--", "echo", "done"]  # fmt: skip
-    test = subprocess.Popen(command, cwd=work, env=ENVIRONMENT, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "recovery.cli",
+        "crashtest",
+        "--points",
+        "0",
+        "--kills",
+        "0",
+        "--",
+        "echo",
+        "done",
+    ]
+    test = subprocess.Popen(
+        command,
+        cwd=work,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert test.stdout is not None and test.stderr is not None
     test.stdout.close()
     err = test.stderr.read()
@@ -599,8 +639,13 @@ def test_the_example_of_the_page_is_what_happens(tmp_path: Path) -> None:
     assert command.startswith("$ recovery crashtest ")
     done = subprocess.run(
         [sys.executable, "-m", "recovery.cli", *shlex.split(command)[2:]],
-        cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     shown = f"{done.stdout}$ echo $?\n{done.returncode}\n"
     # How many calls reach the disk is a matter of the Python that runs it.
     for pattern, instead in ((r"\(of \d+\)", "(of N)"), ("What to do: .*", "What to do: ...")):

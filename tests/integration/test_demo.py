@@ -85,8 +85,9 @@ def test_ten_kills_and_every_side_effect_once(demo: tuple[Path, str]) -> None:
     assert len(re.findall(r"^life .* killed ", out, re.MULTILINE)) == 10
     assert "Everything exactly once, with 10 kills in 11 lives." in out
 
-    parsed = [email.message_from_bytes(p.read_bytes(), policy=email.policy.default)
-              for p in mails(work)]  # fmt: skip
+    parsed = [
+        email.message_from_bytes(p.read_bytes(), policy=email.policy.default) for p in mails(work)
+    ]
     assert [mail["Subject"] for mail in parsed] == ["Progress", "Done"]
     assert len({mail["Message-ID"] for mail in parsed}) == 2
 
@@ -114,8 +115,13 @@ def test_it_says_how_to_look_and_the_commands_work(demo: tuple[Path, str], docum
     assert len(commands) == 4
     assert all(str(work) in command for command in commands)
     for command in (commands[1], commands[3]):
-        done = subprocess.run(["/bin/sh", "-c", command], env=environment(), check=False,
-                              capture_output=True, timeout=60)  # fmt: skip
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            env=environment(),
+            check=False,
+            capture_output=True,
+            timeout=60,
+        )
         assert done.returncode == 0, done
 
 

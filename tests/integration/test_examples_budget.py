@@ -26,8 +26,10 @@ def test_it_survives_a_crash_anywhere(rng: random.Random) -> None:
     ponder = runpy.run_path(str(EXAMPLE))["ponder"]
     report = crash_everywhere(
         lambda: RecoverableAgent(ponder, CheckpointStore(), budget=Budget(tokens=1000)),
-        "otters", points=25, seed=rng.randrange(1 << 20),
-    )  # fmt: skip
+        "otters",
+        points=25,
+        seed=rng.randrange(1 << 20),
+    )
     assert report.ok, str(report)
     assert report.reference == repr("Hm. Why? And then?")
     assert report.effects == {"think": 20}

@@ -44,8 +44,11 @@ def test_it_survives_being_killed_anywhere(calls: Any, points: Any, rng: random.
         calls.bank.clear()
 
     report = crash_everywhere(
-        lambda: RecoverableAgent(calls.agent, CheckpointStore()), task="Lisbon", setup=reset,
+        lambda: RecoverableAgent(calls.agent, CheckpointStore()),
+        task="Lisbon",
+        setup=reset,
         effects=lambda: list(calls.bank.values()),
-        points=points, seed=rng.randrange(1 << 20),
-    )  # fmt: skip
+        points=points,
+        seed=rng.randrange(1 << 20),
+    )
     assert report.ok, str(report)

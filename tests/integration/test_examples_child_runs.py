@@ -48,8 +48,9 @@ def test_it_survives_being_killed_anywhere(
     report = crash_everywhere(
         lambda: RecoverableAgent(child_runs.researcher, CheckpointStore()),
         task=child_runs.QUESTIONS,
-        points=points, seed=rng.randrange(1 << 20),
-    )  # fmt: skip
+        points=points,
+        seed=rng.randrange(1 << 20),
+    )
     assert report.ok, str(report)
     assert report.effects == {"search": 5, "ask_model": 2}
 

@@ -18,8 +18,10 @@ def test_the_three_choices(tmp_path: Path) -> None:
     for choice in ("accept", "fork", "abort"):
         assert any(line.startswith(f"  {choice}  ") for line in lines), out
     assert lines[-5:-1] == [
-        "sent to ann", "sent to bob", "sent to carl",
+        "sent to ann",
+        "sent to bob",
+        "sent to carl",
         "all in all: ['Hello to ann', 'Hello to bob', 'Good morning to bob', "
         "'Good morning to carl']",
-    ]  # fmt: skip
+    ]
     assert lines[-1] == "sent to ann sent to bob"  # the fork executes nothing anew

@@ -12,8 +12,11 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "edits.py"
 def test_a_mistaken_edit_is_told_and_a_harmless_one_finishes_the_run(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), str(tmp_path)],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     assert done.stdout.splitlines() == [
         "refunding 1000 cents for order-1",
         "refunding 2500 cents for order-2",

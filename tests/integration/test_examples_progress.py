@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from recovery import CheckpointStore, events
+from recovery import CheckpointStore
+from recovery.inspect.follow import events
 from recovery.stores.file import FileStore
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "progress.py"
@@ -35,15 +36,19 @@ def start() -> Iterator[Callable[[str, Path], subprocess.Popen[str]]]:
 
 
 def begun(kind: str, home: Path) -> subprocess.Popen[str]:
-    code = "import runpy, sys; sys.argv = sys.argv[1:]; import asyncio; " \
-           "sleep = asyncio.sleep; asyncio.sleep = lambda s, *a: sleep(s / 20, *a); " \
-           "runpy.run_path(sys.argv[0], run_name='__main__')"  # fmt: skip
+    code = (
+        "import runpy, sys; sys.argv = sys.argv[1:]; import asyncio; "
+        "sleep = asyncio.sleep; asyncio.sleep = lambda s, *a: sleep(s / 20, *a); "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
     path = os.pathsep.join(part for part in sys.path if part)
     return subprocess.Popen(
         [sys.executable, "-c", code, str(EXAMPLE), kind],
         env=os.environ | {"EVENTLOG_HOME": str(home), "PYTHONPATH": path},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize("kind", ["tqdm", "rich"])

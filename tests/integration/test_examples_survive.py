@@ -13,8 +13,12 @@ import pytest
 from recovery.testing import CrashReport, crash_everywhere
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = {"a.md": "# A\n\nOtters swim.\n", "b.md": "Otters sleep.\n", "c.md": "Otters eat.\n",
-             "d.md": "Otters play.\n"}  # fmt: skip
+DOCUMENTS = {
+    "a.md": "# A\n\nOtters swim.\n",
+    "b.md": "Otters sleep.\n",
+    "c.md": "Otters eat.\n",
+    "d.md": "Otters play.\n",
+}
 
 
 class MailServer:
@@ -81,12 +85,19 @@ def test_the_example_survives_a_crash_anywhere(example: Any, rng: random.Random)
     report = sweep_example(example, points=40, seed=rng.randrange(1 << 20))
     assert report.ok, str(report)
     assert not [found for found in report.findings if found.kind == "in doubt"], str(report)
-    assert report.effects == {"ask_model": 9, "list_documents": 1, "read_document": 4,
-                              "write_section": 4, "send_mail": 2}  # fmt: skip
-    assert report.reference == repr({
-        "answer": "4 of 4 documents are in the report.",
-        "calls": {"list_documents": 1, "read_document": 4, "write_section": 4, "send_mail": 2},
-    })  # fmt: skip
+    assert report.effects == {
+        "ask_model": 9,
+        "list_documents": 1,
+        "read_document": 4,
+        "write_section": 4,
+        "send_mail": 2,
+    }
+    assert report.reference == repr(
+        {
+            "answer": "4 of 4 documents are in the report.",
+            "calls": {"list_documents": 1, "read_document": 4, "write_section": 4, "send_mail": 2},
+        }
+    )
 
 
 @pytest.mark.crash
@@ -102,8 +113,13 @@ def test_the_example_without_its_reconcile_function_is_found_out(
 ) -> None:
     monkeypatch.setattr(MailServer, "verify", lambda self, message_id: (550, b""))
     points = [f"after send_mail#{n} took effect, before that was recorded" for n in (1, 2)]
-    monkeypatch.setattr(MailServer, "send_message", lambda self, mail: self.mailbox.update(
-        {f"{mail['Message-ID']} {len(self.mailbox)}": mail["Subject"]}))  # fmt: skip
+    monkeypatch.setattr(
+        MailServer,
+        "send_message",
+        lambda self, mail: self.mailbox.update(
+            {f"{mail['Message-ID']} {len(self.mailbox)}": mail["Subject"]}
+        ),
+    )
     report = sweep_example(example, points=points)
     assert {(found.kind, found.tool) for found in report.failures} == {("ran twice", "send_mail")}
     assert "its reconcile function said that it had not happened" in str(report)

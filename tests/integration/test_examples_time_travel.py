@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from recovery import CheckpointStore, RecoverableAgent, fork
+from recovery import CheckpointStore, RecoverableAgent
+from recovery.ops.fork import fork
 from recovery.testing import crash_everywhere
 
 ROOT = Path(__file__).parents[2]

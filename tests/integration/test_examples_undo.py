@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from recovery import CheckpointStore, RecoverableAgent, Resolution, SyncRun, UndoError, tool
+from recovery import CheckpointStore, RecoverableAgent, Resolution, SyncRun, tool
+from recovery.errors import UndoError
 from recovery.testing import CrashReport, crash_everywhere
 
 ROOT = Path(__file__).parents[2]
@@ -27,10 +28,11 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def run_twice(name: str, directory: Path) -> list[list[str]]:
     command = [sys.executable, str(ROOT / "examples" / name), str(directory)]
     return [
-        subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-        .stdout.splitlines()
+        subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=60
+        ).stdout.splitlines()
         for _ in range(2)
-    ]  # fmt: skip
+    ]
 
 
 def test_the_trip_runs_and_its_result_stays(tmp_path: Path) -> None:
@@ -54,10 +56,11 @@ def sweep(example: Any, **options: Any) -> CrashReport:
 
         return crash_everywhere(
             lambda: RecoverableAgent(example.trip, CheckpointStore(), checkpoint_every_n=1),
-            ["flight", "hotel", "boat"], setup=reset,
+            ["flight", "hotel", "boat"],
+            setup=reset,
             effects=lambda: [*example.bookings.values(), *example.cancellations.values()],
             **options,
-        )  # fmt: skip
+        )
     example.show = lambda text: None
     return crash_everywhere(example.assistant, "why?", **options)
 
@@ -138,15 +141,22 @@ def fail_twice() -> None:
     broken[:] = ["a1", "c3"]
 
 
-@pytest.mark.parametrize(("points", "power"), [
-    (8, False), pytest.param("all", True, marks=pytest.mark.crash),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("points", "power"),
+    [
+        (8, False),
+        pytest.param("all", True, marks=pytest.mark.crash),
+    ],
+)
 @pytest.mark.parametrize("every", [1, 2, 100])
 def test_every_compensation_is_made_once_wherever_it_crashes(every, points, power, rng) -> None:
     report = crash_everywhere(
         lambda: RecoverableAgent(builder, CheckpointStore(), checkpoint_every_n=every),
-        setup=fail_twice, points=points, power_loss=power, seed=rng.randrange(1 << 20),
-    )  # fmt: skip
+        setup=fail_twice,
+        points=points,
+        power_loss=power,
+        seed=rng.randrange(1 << 20),
+    )
     assert report.ok, str(report)
     made = {name: count for name, count in report.effects.items() if name.startswith("undo")}
     assert made == {"undo make": 4, "undo make_async": 3, "undo make_two": 4}
@@ -169,9 +179,11 @@ def write_plainly(count: int) -> Iterator[str]:
         yield f"{number} "
 
 
-@tool(reconcile=lambda call: Resolution.unknown(),
-      combine=lambda chunks: {"sum": sum(chunk["n"] for chunk in chunks)},
-      split=lambda value: [{"n": value["sum"]}])  # fmt: skip
+@tool(
+    reconcile=lambda call: Resolution.unknown(),
+    combine=lambda chunks: {"sum": sum(chunk["n"] for chunk in chunks)},
+    split=lambda value: [{"n": value["sum"]}],
+)
 def count(up_to: int) -> Iterator[dict[str, int]]:
     for number in range(up_to):
         yield {"n": number}
@@ -204,13 +216,19 @@ def plain_reader(run: SyncRun) -> Any:
     return [total, text, "".join(write_plainly(2))]
 
 
-@pytest.mark.parametrize(("points", "power"), [
-    (15, False), pytest.param("all", True, marks=pytest.mark.crash),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("points", "power"),
+    [
+        (15, False),
+        pytest.param("all", True, marks=pytest.mark.crash),
+    ],
+)
 @pytest.mark.parametrize("agent", [reader, plain_reader])
 def test_every_stream_is_read_once_wherever_it_crashes(agent, points, power, rng) -> None:
     report = crash_everywhere(
         lambda: RecoverableAgent(agent, CheckpointStore(), checkpoint_every_n=1),
-        points=points, power_loss=power, seed=rng.randrange(1 << 20),
-    )  # fmt: skip
+        points=points,
+        power_loss=power,
+        seed=rng.randrange(1 << 20),
+    )
     assert report.ok, str(report)

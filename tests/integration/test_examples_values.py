@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from recovery import CheckpointStore, RecoverableAgent, _coded
+from recovery import CheckpointStore, RecoverableAgent
 from recovery.testing import crash_everywhere
+from recovery.values import codec
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +26,7 @@ def values(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield values
     del sys.modules["values"]
     for kind in (values.Cabin, values.Trip, values.Money):
-        del _coded.BY_NAME[_coded.BY_TYPE.pop(kind).name]
+        del codec.BY_NAME[codec.BY_TYPE.pop(kind).name]
 
 
 def test_it_runs_and_its_result_stays(tmp_path: Path) -> None:
@@ -41,8 +42,11 @@ def test_it_runs_and_its_result_stays(tmp_path: Path) -> None:
 def test_it_survives_being_killed_anywhere(values: Any, points: Any, rng: random.Random) -> None:
     """The result, and what was booked, are the same wherever the process dies."""
     report = crash_everywhere(
-        lambda: RecoverableAgent(values.agent, CheckpointStore(), 1), task="Lisbon",
-        setup=values.booked.clear, effects=lambda: list(values.booked),
-        points=points, seed=rng.randrange(1 << 20),
-    )  # fmt: skip
+        lambda: RecoverableAgent(values.agent, CheckpointStore(), 1),
+        task="Lisbon",
+        setup=values.booked.clear,
+        effects=lambda: list(values.booked),
+        points=points,
+        seed=rng.randrange(1 << 20),
+    )
     assert report.ok, str(report)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from recovery import CheckpointStore, RecoverableAgent, approve, deny, pending, signal
+from recovery import CheckpointStore, RecoverableAgent
+from recovery.control.send import approve, deny, pending, signal
 from recovery.testing import crash_everywhere
 
 ROOT = Path(__file__).parents[2]
@@ -58,8 +59,10 @@ def test_the_paying_agent_pays_what_was_approved(tmp_path: Path) -> None:
     run("approvals.py", tmp_path, "no", key, "who is that?")
     for _ in range(2):
         assert run("approvals.py", tmp_path).splitlines() == [
-            "paid 10 to alice", "paid 40 to bob", "did not pay mallory: who is that?",
-        ]  # fmt: skip
+            "paid 10 to alice",
+            "paid 40 to bob",
+            "did not pay mallory: who is that?",
+        ]
 
 
 def test_the_waiting_agent_survives_being_killed_at_every_point(examples: Any) -> None:
@@ -70,9 +73,13 @@ def test_the_waiting_agent_survives_being_killed_at_every_point(examples: Any) -
         signal(store, run_id, "answer", "yes", key="answer")
 
     report = crash_everywhere(
-        lambda: RecoverableAgent(waiting.agent, CheckpointStore()), setup=waiting.mails.clear,
-        effects=lambda: list(waiting.mails), answer=answer, points=25, power_loss=True,
-    )  # fmt: skip
+        lambda: RecoverableAgent(waiting.agent, CheckpointStore()),
+        setup=waiting.mails.clear,
+        effects=lambda: list(waiting.mails),
+        answer=answer,
+        points=25,
+        power_loss=True,
+    )
     assert report.ok, str(report)
     assert report.points > 20
 
@@ -85,8 +92,12 @@ def test_the_paying_agent_survives_being_killed_at_every_point(examples: Any) ->
             (approve if call.args[0] < 1000 else deny)(store, run_id, call)
 
     report = crash_everywhere(
-        lambda: RecoverableAgent(approvals.agent, CheckpointStore()), setup=approvals.paid.clear,
-        effects=lambda: list(approvals.paid), answer=answer, points=25, power_loss=True,
-    )  # fmt: skip
+        lambda: RecoverableAgent(approvals.agent, CheckpointStore()),
+        setup=approvals.paid.clear,
+        effects=lambda: list(approvals.paid),
+        answer=answer,
+        points=25,
+        power_loss=True,
+    )
     assert report.ok, str(report)
     assert report.points > 20

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from recovery import CheckpointStore, children
+from recovery import CheckpointStore
+from recovery.control.relatives import children
 
 LIMIT = 64
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -386,12 +386,18 @@ def test_with_the_key_all_is_shown(encrypted: Path, tmp_path: Path) -> None:
         assert done.returncode == 0 and b"sound. 4 records" in done.stdout
 
 
-def test_a_key_file_that_others_can_read_is_warned_about(encrypted: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o602])
+def test_a_key_file_that_every_user_can_read_is_refused(
+    encrypted: Path, tmp_path: Path, mode: int
+) -> None:
     keys = key_file(tmp_path, f"2026-11 {KEY.hex()}\n")
-    assert run("verify", "--key-file", str(keys), encrypted).stderr == b""
-    keys.chmod(0o640)
+    keys.chmod(mode)
     done = run("verify", "--key-file", str(keys), encrypted)
-    assert done.returncode == 0 and b"can be read by others (mode 640)" in done.stderr
+    if mode & 0o007:
+        assert done.returncode == 77 and b"every user can read or change it" in done.stderr
+        assert KEY.hex().encode() not in done.stdout + done.stderr
+    else:
+        assert done.returncode == 0 and done.stderr == b""
 
 
 def test_with_a_key_logs_in_clear_are_shown_as_well(log: Path) -> None:

@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 
 from eventlog import EventLog, LogReader, Packed
-from eventlog._segment import read_segment
 from eventlog.dump import dump
 from eventlog.encryption import Encryption
-from recovery._events import (
+from eventlog.read.segment_files import read_segment
+from recovery.journal.encoding import encode
+from recovery.journal.events import (
     CallFailed,
     CallIntended,
     CallReturned,
@@ -30,7 +31,6 @@ from recovery._events import (
     RunFinished,
     RunStarted,
     StepStarted,
-    encode,
 )
 from tests.cli.harness import NOW, RUNS, SGR, call, columns
 from tests.data.make_runs import KEY, KEY_ID
@@ -105,8 +105,12 @@ def test_an_outcome_has_the_step_tool_and_duration_of_its_call(store: Path) -> N
     shown = records(store, "finished")
     outcome = shown[9 + 2]
     assert {key: outcome[key] for key in ("kind", "step", "tool", "call", "attempt")} == {
-        "kind": "outcome", "step": 1, "tool": "search", "call": 9, "attempt": 1,
-    }  # fmt: skip
+        "kind": "outcome",
+        "step": 1,
+        "tool": "search",
+        "call": 9,
+        "attempt": 1,
+    }
     took = outcome["time_ns"] - shown[9]["time_ns"]
     assert outcome["duration_s"] == took / 1e9
     assert shown[24]["attempt"] == 2  # after one that failed
@@ -122,7 +126,7 @@ def test_the_middle_of_a_log_says_the_same_as_all_of_it(store: Path, first: int)
 
 
 def test_a_step_that_is_not_known_is_not_made_up(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("logdump._rows.WARM_UP", 5)
+    monkeypatch.setattr("logdump.rows.WARM_UP", 5)
     with Written(tmp_path / "run", segment_size=4096) as run:
         run.put(RunStarted("run", None, "u"))
         run.put(StepStarted(7))
@@ -145,8 +149,16 @@ def test_the_log_of_no_run_has_no_columns_of_runs(tmp_path: Path) -> None:
     assert done.out.splitlines()[2].endswith('"hello?"')
     item = records(tmp_path, "log")[2]
     assert set(item) == {
-        "type", "segment", "offset", "lsn", "kind", "time", "time_ns", "size", "body"
-    }  # fmt: skip
+        "type",
+        "segment",
+        "offset",
+        "lsn",
+        "kind",
+        "time",
+        "time_ns",
+        "size",
+        "body",
+    }
 
 
 def test_records_that_say_nonsense_of_a_run_are_shown(tmp_path: Path) -> None:
@@ -296,7 +308,7 @@ def test_of_an_encrypted_log_it_is_said_that_nothing_was_looked_into(tmp_path: P
 
 
 def test_tail_is_the_last_of_those_that_are_wanted(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("logdump._dump._STRETCH", 7)
+    monkeypatch.setattr("logdump.commands.dump._STRETCH", 7)
     write_run(tmp_path / "run", 40, segment_size=1500)
     assert len(list((tmp_path / "run").glob("*.seg"))) > 10
     whole = records(tmp_path, "run")
@@ -358,7 +370,7 @@ def test_a_few_records_cost_little_however_long_the_log(
 def test_memory_does_not_grow_with_the_log(
     large: Path, args: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recovery._run_event.RECENT_SIZE_MAX", 1 << 20)
+    monkeypatch.setattr("recovery.values.backrefs.RECENT_SIZE_MAX", 1 << 20)
 
     class Nothing:
         """An output that keeps nothing."""
@@ -549,8 +561,10 @@ class Following:
     def __init__(self, path: Path, *args: str) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "logdump", "dump", "-f", str(path), *args],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+        )
         self._seen = b""
 
     def __enter__(self) -> Following:

@@ -56,8 +56,13 @@ def test_there_and_back_is_the_same(log: Path, tmp_path: Path) -> None:
 
 def test_from_a_pipe(log: Path, tmp_path: Path) -> None:
     lines = run("export", log).stdout
-    done = subprocess.run([*COMMAND, "import", "-", tmp_path / "new"], input=lines, env=ENVIRONMENT,
-                          capture_output=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*COMMAND, "import", "-", tmp_path / "new"],
+        input=lines,
+        env=ENVIRONMENT,
+        capture_output=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, b"")
     assert run("export", tmp_path / "new").stdout == lines
 
@@ -90,8 +95,9 @@ def test_encrypted_logs_need_their_key_and_new_ones_may_have_one(tmp_path: Path)
     assert refused.returncode == 77 and b"encrypted" in refused.stderr
     done = run("export", "--key-file", keys, log)
     assert (done.returncode, done.stderr) == (
-        0, b"logdump: the log is encrypted, and this export is in clear\n"
-    )  # fmt: skip
+        0,
+        b"logdump: the log is encrypted, and this export is in clear\n",
+    )
     (tmp_path / "run.jsonl").write_bytes(done.stdout)
     options = ("import", "--key-file", keys, tmp_path / "run.jsonl", tmp_path / "new")
     refused = run(*options, "--key-id", "2026-12")

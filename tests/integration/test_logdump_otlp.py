@@ -19,15 +19,25 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from eventlog import EventLog, Packed, Record
 from eventlog.repair import repair
-from recovery._events import AttemptFailed, CallAbandoned, HistoryDropped
+from recovery.journal.events import AttemptFailed, CallAbandoned, HistoryDropped
 from tests.cli.harness import RUNS, call
 from tests.cli.timelines import Script
 
 Span = dict[str, Any]
 SOUND = (
-    "cancelled", "crashed_in_doubt", "failed", "finished", "forked", "origin", "parent", "parked",
-    "resolved", "sleeping", "torn", "waiting",
-)  # fmt: skip
+    "cancelled",
+    "crashed_in_doubt",
+    "failed",
+    "finished",
+    "forked",
+    "origin",
+    "parent",
+    "parked",
+    "resolved",
+    "sleeping",
+    "torn",
+    "waiting",
+)
 ENDED = ("returned", "failed", "resolved")
 
 
@@ -155,9 +165,7 @@ def test_a_crash_a_retry_and_a_yes_are_events(store: Path) -> None:
     assert events["execute_tool weather"] == ["exception", "retry"]
     assert events["execute_tool tickets"] == ["process ended", "retry"]
     assert events["execute_tool charge"] == ["approved"]
-    assert events["invoke_agent"] == [
-        "run parked", "run resumed", "process ended", "run resumed"
-    ]  # fmt: skip
+    assert events["invoke_agent"] == ["run parked", "run resumed", "process ended", "run resumed"]
     failed = about(spans["execute_tool weather"]["events"][0])
     assert failed["exception.type"] == "ConnectionError" and failed["exception.message"]
     assert about(spans["execute_tool weather"])["agent_eventlog.attempts"] == 2
@@ -187,20 +195,32 @@ def test_each_call_says_how_it_stands_in_the_words_of_the_documentation(tmp_path
     run = Script(tmp_path / "run", "task")
     run.step()
     known = {
-        "sent": "in doubt", "wait_for": "waiting", "asking": "asks", "flaky": "to be made again",
-        "queued": "not begun", "of_old_code": "dropped",
-    }  # fmt: skip
-    calls = {name: run.call(name, after="wait" if name == "wait_for" else "park",
-                            asks_until=9e9 if name == "asking" else None)
-             for name in known}  # fmt: skip
+        "sent": "in doubt",
+        "wait_for": "waiting",
+        "asking": "asks",
+        "flaky": "to be made again",
+        "queued": "not begun",
+        "of_old_code": "dropped",
+    }
+    calls = {
+        name: run.call(
+            name,
+            after="wait" if name == "wait_for" else "park",
+            asks_until=9e9 if name == "asking" else None,
+        )
+        for name in known
+    }
     run.note(AttemptFailed(calls["flaky"], 1, "builtins.OSError", "no", 9e9))
     run.note(CallAbandoned(calls["queued"], 1, "cancelled"))
     run.note(HistoryDropped([calls["of_old_code"]]))
 
     def found() -> dict[str, str]:
         spans = told(tmp_path, "run")
-        return {str(about(span).get("gen_ai.tool.name", span["name"])): state(span)
-                for span in spans if state(span)}  # fmt: skip
+        return {
+            str(about(span).get("gen_ai.tool.name", span["name"])): state(span)
+            for span in spans
+            if state(span)
+        }
 
     assert found() == known | {"sent": "under way"}  # its process is alive
     run.die()
@@ -225,9 +245,10 @@ def test_a_child_is_inside_the_call_that_started_it(store: Path) -> None:
 def test_a_child_of_a_child_is_in_the_trace_of_the_first(store: Path, tmp_path: Path) -> None:
     first, second, third = "19a47e1e70bcc9515adfa480fc2f8bf3", "b" * 32, "c" * 32
     for name, uid, link in (
-        ("first", first, None), ("second", second, ("first", first)),
+        ("first", first, None),
+        ("second", second, ("first", first)),
         ("third", third, ("second", second)),
-    ):  # fmt: skip
+    ):
         parent = {"run_id": link[0], "uid": link[1], "lsn": 3} if link else None
         with EventLog.open(tmp_path / name) as log:
             log.append("run_started", {"run_id": name, "task": 1, "uid": uid, "parent": parent})
@@ -280,9 +301,12 @@ def test_values_are_told_when_they_are_asked_for(store: Path, run: str) -> None:
     bare = told(store, run)
     keys = {key for span in bare for key in about(span)}
     contents = {
-        "gen_ai.tool.call.arguments", "gen_ai.tool.call.result", "agent_eventlog.arguments",
-        "agent_eventlog.result", "agent_eventlog.task",
-    }  # fmt: skip
+        "gen_ai.tool.call.arguments",
+        "gen_ai.tool.call.result",
+        "agent_eventlog.arguments",
+        "agent_eventlog.result",
+        "agent_eventlog.task",
+    }
     assert not keys & contents
     assert "Vienna" not in json.dumps(bare)
     full = told(store, run, "--content")
@@ -320,8 +344,14 @@ def test_a_tool_is_a_model_when_somebody_says_so(store: Path) -> None:
 def test_a_model_is_named_where_the_call_or_the_reply_names_it(tmp_path: Path) -> None:
     with EventLog.open(tmp_path / "run") as log:
         log.append("run_started", {"run_id": "run", "task": 1, "uid": "a" * 32})
-        call = {"scope": "0", "tool": "ask", "call_id": "", "digest": b"", "occurrence": 1,
-                "after_crash": "retry"}  # fmt: skip
+        call = {
+            "scope": "0",
+            "tool": "ask",
+            "call_id": "",
+            "digest": b"",
+            "occurrence": 1,
+            "after_crash": "retry",
+        }
         log.append("call", {**call, "args": [[], {"model": "m-1", "n": 1}]})
         log.append("outcome", {"call": 2, "value": {"model": "m-1-0613"}, "usage": [1, 2, 0.5]})
     (chat, run) = told(tmp_path, "run")
@@ -359,14 +389,30 @@ def test_lines_are_no_longer_than_a_collector_reads(tmp_path: Path) -> None:
     with EventLog.open(tmp_path / "run", "none") as log:
         log.append("run_started", {"run_id": "run", "task": 1, "uid": "a" * 32})
         for i in range(40):
-            lsn = log.append("call", {"scope": "0", "tool": "t", "call_id": "", "digest": b"",
-                                      "occurrence": i, "after_crash": "retry",
-                                      "args": [["\U0001f600" * 30_000], {}]})  # fmt: skip
+            lsn = log.append(
+                "call",
+                {
+                    "scope": "0",
+                    "tool": "t",
+                    "call_id": "",
+                    "digest": b"",
+                    "occurrence": i,
+                    "after_crash": "retry",
+                    "args": [["\U0001f600" * 30_000], {}],
+                },
+            )
             if i % 2:
                 log.append("outcome", {"call": lsn, "value": "\u4eac" * 60_000})
             else:
-                log.append("failure", {"call": lsn, "type": "E", "message": "\0" * 50_000,
-                                       "traceback": "\0" * 50_000})  # fmt: skip
+                log.append(
+                    "failure",
+                    {
+                        "call": lsn,
+                        "type": "E",
+                        "message": "\0" * 50_000,
+                        "traceback": "\0" * 50_000,
+                    },
+                )
     found = lines(tmp_path, "run", "--content")
     assert max(map(len, found)) < 1 << 20 and len(found) > 5
     for line in found:
@@ -378,8 +424,17 @@ def long_run(store: Path, steps: int) -> str:
         log.append("run_started", {"run_id": "run", "task": 1, "uid": "a" * 32})
         for step in range(1, steps + 1):
             log.append("step", {"step": step})
-            lsn = log.append("call", {"scope": str(step), "tool": "t", "call_id": "", "digest": b"",
-                                      "occurrence": 1, "after_crash": "retry"})  # fmt: skip
+            lsn = log.append(
+                "call",
+                {
+                    "scope": str(step),
+                    "tool": "t",
+                    "call_id": "",
+                    "digest": b"",
+                    "occurrence": 1,
+                    "after_crash": "retry",
+                },
+            )
             log.append("outcome", {"call": lsn, "value": "x" * 500})
     return str(steps)
 

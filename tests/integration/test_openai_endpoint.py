@@ -33,17 +33,28 @@ def completion(turn: int) -> dict[str, Any]:
     """What the model says in a turn, as the API gives it."""
     message: dict[str, Any] = {"role": "assistant", "content": ANSWER}
     if turn < len(SCRIPT):
-        message = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [
-            {"id": f"call_{turn}_{i}", "type": "function",
-             "function": {"name": name, "arguments": json.dumps(arguments)}}
-            for i, (name, arguments) in enumerate(SCRIPT[turn])
-        ]}  # fmt: skip
+        message = {
+            "role": "assistant",
+            "content": None,
+            "refusal": None,
+            "tool_calls": [
+                {
+                    "id": f"call_{turn}_{i}",
+                    "type": "function",
+                    "function": {"name": name, "arguments": json.dumps(arguments)},
+                }
+                for i, (name, arguments) in enumerate(SCRIPT[turn])
+            ],
+        }
     reason = "tool_calls" if turn < len(SCRIPT) else "stop"
     return {
-        "id": f"chatcmpl-{turn}", "object": "chat.completion", "created": 1, "model": "scripted",
+        "id": f"chatcmpl-{turn}",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "scripted",
         "choices": [{"index": 0, "message": message, "finish_reason": reason}],
         "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-    }  # fmt: skip
+    }
 
 
 class Endpoint(ThreadingHTTPServer):

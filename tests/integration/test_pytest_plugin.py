@@ -56,8 +56,9 @@ def run_pytest(project: Path, test: str, *args: str) -> tuple[int, str]:
     path = os.pathsep.join(part for part in sys.path if part)
     # Without all the plugins that happen to be installed here, which take longer than the tests.
     environment = os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run([*command, *args], cwd=project, env=environment, capture_output=True,
-                          text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*command, *args], cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -132,7 +133,7 @@ def test_the_plugin_imports_little(project: Path) -> None:
 import sys
 def test_nothing():
     assert "recovery.testing.pytest_plugin" in sys.modules
-    assert "recovery.testing._crash" not in sys.modules
+    assert "recovery.testing.simulated.crash" not in sys.modules
     assert "eventlog.testing" not in sys.modules
 """
     code, out = run_pytest(project, test)
@@ -150,9 +151,12 @@ def test_pytest_finds_the_plugin_of_the_installed_library(project: Path, tmp_pat
     path = os.pathsep.join([str(site), *(part for part in sys.path if part not in checkout)])
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider"],
-        cwd=project, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True,
+        cwd=project,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "crash tests: 1 agent, " in done.stdout
 

@@ -14,16 +14,9 @@ from typing import Any
 import pytest
 
 from eventlog import EventLog
-from recovery import CheckpointStore, Resolution, resolve
-from tests.integration.kernels import (
-    KINDS,
-    Ended,
-    mounted,
-    needed,
-    no_prlimit,
-    python,
-    run,
-)
+from recovery import CheckpointStore, Resolution
+from recovery.control.resolve import resolve
+from tests.integration.kernels import KINDS, Ended, mounted, needed, no_prlimit, python, run
 
 PAGE = 4096
 SEGMENT_SIZE = 6000

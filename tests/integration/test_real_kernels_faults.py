@@ -50,9 +50,14 @@ say("END")
 )
 
 VERBS = ["fdatasync", "fsync", "pwrite64", "ftruncate", "linkat", "unlinkat", "mkdirat", "openat"]
-ERRORS = {"pwrite64": ["ENOSPC", "EIO", "EDQUOT"], "openat": ["EMFILE", "EIO"],
-          "linkat": ["ENOSPC", "EDQUOT"], "mkdirat": ["ENOSPC"], "ftruncate": ["EIO", "ENOSPC"],
-          "fdatasync": ["EIO", "ENOSPC"]}  # fmt: skip
+ERRORS = {
+    "pwrite64": ["ENOSPC", "EIO", "EDQUOT"],
+    "openat": ["EMFILE", "EIO"],
+    "linkat": ["ENOSPC", "EDQUOT"],
+    "mkdirat": ["ENOSPC"],
+    "ftruncate": ["EIO", "ENOSPC"],
+    "fdatasync": ["EIO", "ENOSPC"],
+}
 
 
 def body(n: int) -> dict[str, object]:
@@ -69,9 +74,12 @@ def inject(tmp_path: Path, verb: str, what: str, when: str) -> tuple[Ended, int]
     log, record = root / "log", tmp_path / "calls"
     whole = verb != "openat"  # of these the start of Python makes many: count those in the log
     command = traced(
-        python(SUBJECT, log), calls=WATCHED if whole else verb, record=record,
-        inject=f"{verb}:{what}:when={when}" if what else "", path=None if whole else log,
-    )  # fmt: skip
+        python(SUBJECT, log),
+        calls=WATCHED if whole else verb,
+        record=record,
+        inject=f"{verb}:{what}:when={when}" if what else "",
+        path=None if whole else log,
+    )
     ended = run(command)
     assert "IT WENT ON" not in ended.lines, ended
     # strace itself says that a path to look at is not there yet.

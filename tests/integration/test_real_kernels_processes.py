@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 
-from eventlog import EventLog, FencedError
-from eventlog._files import OSDirectory
-from recovery import CheckpointStore, Resolution, resolve
+from eventlog import EventLog
+from eventlog.errors import FencedError
+from eventlog.files.posix import OSDirectory
+from recovery import CheckpointStore, Resolution
+from recovery.control.resolve import resolve
 from tests.integration.kernels import ENVIRONMENT, needed, no_faketime, python, run
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -33,10 +35,13 @@ def start() -> Iterator[Start]:
     def start(code: str, *args: object) -> subprocess.Popen[str]:
         started.append(
             subprocess.Popen(
-                python(code, *args), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                env=ENVIRONMENT, text=True,
+                python(code, *args),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=ENVIRONMENT,
+                text=True,
             )
-        )  # fmt: skip
+        )
         return started[-1]
 
     yield start
@@ -438,9 +443,12 @@ def test_a_takeover_between_machines_whose_clocks_are_apart(
     """The epoch decides, whatever the clocks say."""
     path = tmp_path / "log"
     old = subprocess.Popen(
-        at(years[0], python(CLOCK, path, "stopped")), env=ENVIRONMENT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        at(years[0], python(CLOCK, path, "stopped")),
+        env=ENVIRONMENT,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
         for _ in range(6):
             said = line(old)

@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 
-from recovery import CheckpointStore, Resolution, resolve
+from recovery import CheckpointStore, Resolution
+from recovery.control.resolve import resolve
 
 KILLS = 30
 STEPS = 90
@@ -133,8 +134,11 @@ class World:
 def start(home: Path, world: World) -> subprocess.Popen[str]:
     agent = subprocess.Popen(
         [sys.executable, "-c", AGENT, home, world.port, str(STEPS)],
-        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert agent.stdout is not None
     assert agent.stdout.readline() == "begin\n", agent.communicate()[1]
     return agent

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from recovery import CheckpointStore, children, parent
+from recovery import CheckpointStore
+from recovery.control.relatives import children, parent
 
 KILLS, CHILDREN, STEPS = 12, 20, 4
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -54,10 +55,20 @@ print(json.dumps(found["result"]))
 
 def start(tmp_path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", AGENT, tmp_path / "home", tmp_path / "effects", str(CHILDREN),
-         str(STEPS)],
-        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            AGENT,
+            tmp_path / "home",
+            tmp_path / "effects",
+            str(CHILDREN),
+            str(STEPS),
+        ],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def kill_after(agent: subprocess.Popen[str], effects: Path, count: int, moment: float) -> None:

@@ -25,7 +25,7 @@ PROCESS = """
 import asyncio, json, os, signal, sys
 from eventlog import EventLog
 from recovery import CheckpointManager
-from tests.unit import graphs
+from tests.support import graphs
 
 home, effects, subject, records = *sys.argv[1:4], int(sys.argv[4])
 world = graphs.World()
@@ -64,9 +64,12 @@ def process(tmp_path: Path, subject: str, records: int) -> Any:
     """What an execution, or a resumption, came to; None if it was killed."""
     args = [str(tmp_path / "home"), str(tmp_path / "effects"), subject, str(records)]
     done = subprocess.run(
-        [sys.executable, "-c", PROCESS, *args], env=ENVIRONMENT, capture_output=True, text=True,
+        [sys.executable, "-c", PROCESS, *args],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     if done.returncode == -signal.SIGKILL:
         return None
     assert done.returncode == 0, done.stderr

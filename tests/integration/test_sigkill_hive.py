@@ -27,9 +27,9 @@ from types import SimpleNamespace
 from eventlog import EventLog
 from recovery import RecoverableAgent, Resolution, current_call, tool
 from recovery.integrations import hive
-from tests.unit import hive_graphs, hive_loop
-from tests.unit.test_hive_graph import Node, fan_out
-from tests.unit.test_hive_loop import LLM
+from tests.support import hive_graphs, hive_loop
+from tests.unit.integrations.hive.test_hive_graph import Node, fan_out
+from tests.unit.integrations.hive.test_hive_loop import LLM
 
 home, subject, records = sys.argv[1], sys.argv[2], int(sys.argv[3])
 os.environ["HIVE_HOME"] = home
@@ -93,9 +93,12 @@ def process(home: Path, subject: str, records: int) -> Any:
     """What it came to, and the records that it appended; None if it was killed."""
     home.mkdir(exist_ok=True)
     done = subprocess.run(
-        [sys.executable, "-c", PROCESS, str(home), subject, str(records)], env=ENVIRONMENT,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", PROCESS, str(home), subject, str(records)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode == -signal.SIGKILL:
         return None
     assert done.returncode == 0, done.stderr

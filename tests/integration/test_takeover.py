@@ -18,7 +18,8 @@ import pytest
 
 from eventlog import EventLog, LogError, LogLockedError
 from recovery import CheckpointStore, RecoverableAgent, Run, tool
-from recovery._events import CallIntended, CallReturned, decode
+from recovery.journal.encoding import decode
+from recovery.journal.events import CallIntended, CallReturned
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
@@ -68,9 +69,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
         started.append(
             subprocess.Popen(
                 [sys.executable, "-c", AGENT, tmp_path / "home", tmp_path / "effects", role],
-                env=ENVIRONMENT, stdout=subprocess.PIPE, text=True,
+                env=ENVIRONMENT,
+                stdout=subprocess.PIPE,
+                text=True,
             )
-        )  # fmt: skip
+        )
         return started[-1]
 
     yield process

@@ -23,19 +23,11 @@ import pytest
 
 from eventlog import LogError
 from eventlog.testing import SimulatedDisk
-from recovery import (
-    CheckpointStore,
-    DamagedRunError,
-    DivergenceError,
-    RecoverableAgent,
-    Resolution,
-    Run,
-    SyncRun,
-    resolve,
-    tool,
-)
+from recovery import CheckpointStore, RecoverableAgent, Resolution, Run, SyncRun, tool
+from recovery.control.resolve import resolve
+from recovery.errors import DamagedRunError, DivergenceError
 from recovery.stores.protocol import LogStore
-from recovery.testing._time import Clock, Loop, bury, virtual_time
+from recovery.testing.simulated.virtual_time import Clock, Loop, bury, virtual_time
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 STEPS, KILLED_IN = 30, 20
@@ -119,11 +111,14 @@ def test_a_kill_behind_the_effect_of_a_step_does_not_repeat_it(tmp_path: Path) -
 def test_an_edited_source_file_resumes_the_run(tmp_path: Path) -> None:
     process = Process(tmp_path)
     process.killed()
-    edited = AGENT.replace("    for step in run.steps():\n", """\
+    edited = AGENT.replace(
+        "    for step in run.steps():\n",
+        """\
     # It says where it is, now.
     for step in run.steps():
         print(f"step {step}", file=sys.stderr)
-""").replace('"text": "x" * 100', '"text": "shorter"')  # fmt: skip
+""",
+    ).replace('"text": "x" * 100', '"text": "shorter"')
     assert edited != AGENT
     process.source.write_text(edited)
     ((_, _, lsn),) = process.resumed()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,23 +19,29 @@ from tests.model.shrink import shrunk
 from tests.model.table import table_lines, zeros
 
 
-def main() -> None:
+def main() -> int:
     given = arguments()
     hunt, found = Hunt(given.seed, frozenset(given.without), frozenset(given.often)), Counter[str]()
-    began = time.process_time()
+    began, number = time.process_time(), given.first
     print(f"the library is {Path(recovery.__file__).parent}")
-    for number in range(given.first, given.first + given.programs):
-        if time.process_time() - began > given.seconds or (given.stop and found):
-            break
-        for case, judged in hunt.cases(number, given.schedules):
-            if judged.findings:
-                found[judged.findings[0].rule] += 1
-                tell(given, number, case, judged)
+    try:
+        for number in range(given.first, given.first + given.programs):
+            if given.stop and found:
+                break
+            for case, judged in hunt.cases(number, given.schedules):
+                if judged.findings:
+                    found[judged.findings[0].rule] += 1
+                    tell(given, number, case, judged)
+                if time.process_time() - began > given.minutes * 60:
+                    raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        print(f"cut short in program {number}")
     spent = time.process_time() - began
     print(f"{dict(hunt.counts)} in {spent:.1f} s; found: {dict(found)}")
     if given.table:
         print("\n".join(table_lines(hunt.table)))
         print(f"never hit: {zeros(hunt.table)}")
+    return found.total()
 
 
 def tell(given: argparse.Namespace, number: int, case: Case, judged: Judged) -> None:
@@ -56,7 +64,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the number of the first program")
     parser.add_argument("--schedules", type=int, default=6, help="for each program")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=1e9, help="of the processor")
+    parser.add_argument("--minutes", type=float, default=1e9, help="of the processor, at most")
     parser.add_argument("--stop", action="store_true", help="at the first program that fails")
     parser.add_argument("--table", action="store_true", help="which fault hit what, how often")
     parser.add_argument("--without", nargs="*", choices=FEATURES, default=(), help="such programs")
@@ -70,4 +78,5 @@ def arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the table is shown then, too
+    sys.exit(main() > 0)

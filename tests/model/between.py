@@ -9,18 +9,13 @@ from typing import Any
 from eventlog import LogError
 from eventlog.repair import repair
 from eventlog.testing import SimulatedDisk
-from recovery import (
-    DamagedRunError,
-    DivergenceError,
-    ParkedError,
-    RecoveryError,
-    accept,
-    resolve,
-    status,
-)
-from recovery._checkpoint import CheckpointStore
-from recovery._events import CallResolved
-from recovery.testing._trial import doubts
+from recovery import ParkedError, RecoveryError
+from recovery.agent.checkpoint_store import CheckpointStore
+from recovery.control.resolve import accept, resolve
+from recovery.errors import DamagedRunError, DivergenceError
+from recovery.inspect.status import status
+from recovery.journal.events import CallIntended, CallResolved
+from recovery.testing.processes.trial import doubts
 from tests.model import schedule as s
 from tests.model.forks import forked
 from tests.model.harm import harm_behind_the_checkpoint, harm_newest_checkpoint
@@ -29,6 +24,10 @@ from tests.model.process import Process, Store
 from tests.model.world import RUN, Died
 
 ACCEPTS_MAX = 12
+ALTERED = (
+    "may have been made with other arguments",
+    "may have been made with another idempotency key",
+)
 
 
 def behind(lived: Lived, life: s.Life, disk: SimulatedDisk) -> SimulatedDisk:
@@ -84,6 +83,8 @@ def accepted(lived: Lived, error: BaseException | None) -> bool:
     """People have changed the code, and want it so; whether they could say that."""
     if lived.old is None or not isinstance(error, DivergenceError):
         return False
+    if error.lsn > lived.edited and not lived.counts["accepted"]:
+        lived.world.broken.append(f"edit: code that is the same since diverged: {error}")
     lived.counts["accepted"] += 1
     safe = {tool.name for tool in lived.program.tools if tool.after_crash == "retry"}
     new = [one for one in lived.world.done[lived.done :] if one.lsn > lived.last]
@@ -99,6 +100,19 @@ def accepted(lived: Lived, error: BaseException | None) -> bool:
     return lived.counts["accepted"] < ACCEPTS_MAX
 
 
+def keys_of(lived: Lived, run_id: str) -> set[str]:
+    """The idempotency keys of the calls that are recorded."""
+    uid = status(lived.store(), run_id).uid
+    events = [event for _, event in events_of(lived.disks[-1], run_id)]
+    return {one.idempotency_key(uid) for one in events if isinstance(one, CallIntended)}
+
+
+def is_resolved(lived: Lived, call: Any) -> bool:
+    """Whether the log says what became of the call."""
+    kept = [event for _, event in events_of(lived.disks[-1], call.run_id)]
+    return any(isinstance(one, CallResolved) and one.call == call.lsn for one in kept)
+
+
 def settled(lived: Lived, error: BaseException | None, life: s.Life) -> bool:
     """People say what became of the calls in doubt; whether anything could be said."""
     store, calls, said = lived.store(), doubts(error), list[Any]()
@@ -107,21 +121,25 @@ def settled(lived: Lived, error: BaseException | None, life: s.Life) -> bool:
         died = s.Life((s.Die(fault.at, fault.torn),))
         person = Process(lived.world, lived.disks[-1], died)
         store = CheckpointStore(Store(person.disk, person))
-    before = Counter[str](), set[str]()
+    before, unsure = (Counter[str](), set[str]()), list[Any]()
     try:
         for call in sorted(calls, key=lambda call: -call.lsn):  # inner ones first
             before = Counter(lived.world.settled), set(lived.world.given_up)
+            told = [line for line in lived.warned if str(call) in line]
+            if any(how in line for line in told for how in ALTERED):
+                lived.world.find(call, keys_of(lived, call.run_id))
             resolve(store, call.run_id, call.lsn, lived.world.resolution(call), who="ann")
             said.append(call)
     except RecoveryError as exc:
         lived.world.broken.append(f"doubt: a call named as in doubt is refused: {exc}")
     except Died:
-        lived.world.settled, lived.world.given_up = before  # nobody has said it
+        unsure = [call]
         lived.counts["deaths in settling"] += 1
     for fault in faults:
         lived.disks[-1] = lived.disks[-1].after_power_loss(fault.power)
+    if not all(is_resolved(lived, call) for call in unsure):
+        lived.world.settled, lived.world.given_up = before  # nobody has said it
     for call in said:
-        kept = [event for _, event in events_of(lived.disks[-1], call.run_id)]
-        if not any(isinstance(one, CallResolved) and one.call == call.lsn for one in kept):
+        if not is_resolved(lived, call):
             lived.world.broken.append(f"lost: what a person said of {call} is gone")
     return bool(calls) or isinstance(error, ParkedError)

@@ -20,64 +20,63 @@ from pathlib import Path
 
 from tests.model.corpus_files import read
 from tests.model.rules import judged
-from tests.mutants._mutant import Edit
-from tests.mutants._tree import ROOT, Tree
+from tests.support.broken_tree import ROOT, Edit, Tree
 
-SECONDS, SEED = 150, 1  # of the processor, for each
+SECONDS, SEED = 45, 1  # of the processor, for each
 BREAKS: dict[str, tuple[Edit, ...]] = {
     "what is open inside a call is forgotten": (
         Edit(
-            "recovery/_inside.py",
+            "recovery/calls/attempt_end.py",
             "    lsn = scope.calls[-1]\n    cut = isinstance(",
             "    return\n    lsn = scope.calls[-1]\n    cut = isinstance(",
         ),
         Edit(
-            "recovery/_replay.py",
+            "recovery/replay/matching.py",
             "            if call.is_open_effect\n            or not replay._covered(",
             "            if not replay._covered(",
         ),
     ),
     "a stop cuts what is inside a side effect": (
         Edit(
-            "recovery/_run.py",
+            "recovery/agent/run.py",
             "self.interruptible.items() if busy.isdisjoint(calls)}",
             "self.interruptible.items() if calls[-1] not in busy}",
         ),
     ),
     "a further attempt makes the calls of the last one again": (
         Edit(
-            "recovery/_inside.py",
+            "recovery/calls/attempt_end.py",
             "    if scope.used or run.replay.earlier.knows(lsn):\n",
             "    if False:\n",
         ),
     ),
     "the code before the loop sets the state anew": (
         Edit(
-            "recovery/_run_state.py",
+            "recovery/history/run_state.py",
             "        self._restored = frozenset(values)\n",
             "        self._restored = None\n",
         ),
     ),
     "nobody is told of locals that are lost": (
         Edit(
-            "recovery/_agent.py",
+            "recovery/agent/recoverable.py",
             "                warn_of_lost_locals(self.agent_fn)\n",
             "                pass\n",
         ),
     ),
     "captured variables are not compared": (
-        Edit("recovery/_call.py", "    if why is not None:\n", "    if False:\n"),
+        Edit("recovery/calls/call.py", "    if why is not None:\n", "    if False:\n"),
     ),
     "what a partial binds tells no calls apart": (
         Edit(
-            "recovery/_identity.py",
+            "recovery/calls/identity.py",
             "    if spec.owner or isinstance(spec.function, partial):\n",
             "    if spec.owner:\n",
         ),
     ),
     "a result that cannot be recorded is a failure": (
         Edit(
-            "recovery/_attempts.py",
+            "recovery/calls/attempts.py",
             "    except RefusedValueError as exc:\n"
             "        refuse_result(run, spec, call, exc, value)\n",
             "    except RefusedValueError:\n        raise\n",
@@ -85,56 +84,61 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
     ),
     "an error of the agent is not recorded": (
         Edit(
-            "recovery/_agent_errors.py",
+            "recovery/agent/agent_errors.py",
             "        record(log, history, event)\n        log.commit_behind()\n",
             "        return\n",
         ),
     ),
     "outcomes are served in any order": (
         Edit(
-            "recovery/_call.py",
-            "        yield Wait("
-            "lambda: run.ends(scope) or run.replay.is_next(outcome), turn=outcome)\n",
-            "        yield Wait(lambda: True, turn=0)\n",
+            "recovery/calls/call.py",
+            "lambda: run.ends(scope) or run.replay.is_next(outcome), turn=outcome",
+            "lambda: True, turn=0",
         ),
     ),
     "a signal is spent before the agent has it": (
         Edit(
-            "recovery/_waiting.py",
-            "        )  # fmt: skip\n    return Settled(run.emit(event), event)\n",
-            "        )  # fmt: skip\n    settled = Settled(run.emit(event), event)\n"
-            "    yield Nap(0.5)\n    return settled\n",
+            "recovery/calls/waiting.py",
+            "        )\n    return Settled(run.emit(event), event)\n",
+            "        )\n    settled = Settled(run.emit(event), event)\n"
+            "    yield Sleep(0.5)\n    return settled\n",
         ),
     ),
     "a yes that comes too late counts": (
-        Edit("recovery/_outside.py", "            if now <= call.asks_until]", "            ]"),
-        Edit("recovery/_outside.py", "    if time.time() > until:\n", "    if False:\n"),
         Edit(
-            "recovery/_outside.py",
+            "recovery/control/send.py",
+            "        if now <= call.asks_until\n",
+            "",
+        ),
+        Edit("recovery/control/send.py", "    if time.time() > until:\n", "    if False:\n"),
+        Edit(
+            "recovery/control/send.py",
             "    if _sent_at(store, run_id, lsn) > until:",
             "    if False:",
         ),
         Edit(
-            "recovery/_approval.py",
-            ".decision(call.idempotency_key, asking.heard, asking.until)",
-            ".decision(call.idempotency_key, asking.heard, math.inf)",
+            "recovery/calls/approval.py",
+            "made.is_after(self.heard) and made.time_ns / 1e9 <= self.until",
+            "made.is_after(self.heard)",
         ),
     ),
     "a fork gives calls in doubt keys of their own": (
-        Edit("recovery/_draft.py", 'body["key"] = event.idempotency_key(self._uid)', "pass"),
+        Edit(
+            "recovery/ops/record_copy.py", 'body["key"] = event.idempotency_key(self._uid)', "pass"
+        ),
     ),
     "a budget is exceeded by one call": (
-        Edit("recovery/_budget.py", "spent >= limit", "spent > limit"),
+        Edit("recovery/declare/budget.py", "spent >= limit", "spent > limit"),
     ),
     "recoveries are counted anew behind a checkpoint": (
-        Edit("recovery/_history.py", "(restored.recoveries if restored else 0)", "0"),
+        Edit("recovery/history/load.py", "(restored.recoveries if restored else 0)", "0"),
     ),
     "a checkpoint forgets the calls before the loop": (
-        Edit("recovery/_core.py", "prologue=tuple(self._prologue),", "prologue=(),"),
+        Edit("recovery/engine/execution.py", "prologue=tuple(self._prologue),", "prologue=(),"),
     ),
     "a call of plain code begins before it is durably known": (
         Edit(
-            "recovery/_drivers.py",
+            "recovery/agent/drivers.py",
             "            case Commit():\n                return self.commit()\n",
             "            case Commit():\n                return None\n",
         ),
@@ -143,6 +147,8 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
 
 
 OFTEN = {  # what a break is about, where few programs have it
+    "a stop cuts what is inside a side effect": "calls in a side effect",
+    "a yes that comes too late counts": "approval",
     "nobody is told of locals that are lost": "locals",
     "captured variables are not compared": "nameless",
     "what a partial binds tells no calls apart": "methods",
@@ -174,16 +180,36 @@ def hunt(name: str, tree: Tree, seconds: float) -> str:
 
 def broken(tree: Tree, first: int, seconds: float, often: str) -> tuple[int | None, float]:
     """The next program that fails in the broken tree, and the time that it took."""
-    command = [sys.executable, "-m", "tests.model", "--programs", "5000", "--seed", str(SEED),
-               "--first", str(first), "--seconds", str(seconds), "--stop",
-               "--save", str(tree.root / "found"),
-               *(("--often", often) if often else ())]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "tests.model",
+        "--programs",
+        "5000",
+        "--seed",
+        str(SEED),
+        "--first",
+        str(first),
+        "--minutes",
+        str(seconds / 60),
+        "--stop",
+        "--save",
+        str(tree.root / "found"),
+        *(("--often", often) if often else ()),
+    ]
     environment = os.environ | {
         "PYTHONPATH": f"{tree.root}{os.pathsep}{tree.root / 'tools'}",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    done = subprocess.run(command, check=False, cwd=tree.root, env=environment, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    done = subprocess.run(
+        command,
+        check=False,
+        cwd=tree.root,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert str(tree.root / "recovery") in done.stdout, done.stdout
     spent = re.search(r" in ([0-9.]+) s; found", done.stdout)
     assert spent, done.stdout

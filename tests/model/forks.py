@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 from eventlog.testing import SimulatedDisk
-from recovery import fork
-from recovery._events import CallIntended, StepStarted
-from recovery._keys import outer_call
+from recovery.journal.events import CallIntended, StepStarted
+from recovery.journal.keys import outer_call
+from recovery.ops.fork import fork
 from tests.model import language as l
 from tests.model.lived import events_of
 from tests.model.process import Store

@@ -93,18 +93,16 @@ class Generator:
         prologue: list[l.Term] = []
         for _ in range(self.rng.choice((0, 1, 1, 2, 2, 3))):
             prologue += self.before(before)
-        kept = [one for one in prologue if isinstance(one, l.Let) and isinstance(one.value, l.Get)]
+        kept = [one for one in prologue if isinstance(one, l.Let)]
         blocks, names = [], before.names
         for _ in range(steps):
             here = Where("step", list(before.names), every, agents=agents, waits=waits)
             block = self.block(here, self.rng.choice((1, 1, 2)))
             for let in kept:
-                assert isinstance(let.value, l.Get)
                 if self.chance(0.7):
-                    block += [
-                        l.Let(let.name, self.value(here), True),
-                        l.Put(let.value.key, l.Var(let.name)),
-                    ]
+                    block.append(l.Let(let.name, self.value(here), True))
+                    if isinstance(let.value, l.Get):
+                        block.append(l.Put(let.value.key, l.Var(let.name)))
             for put in l.walk(tuple(prologue)):
                 if isinstance(put, l.Put) and put.key in "ab" and self.chance(0.4):
                     block.append(l.Put(put.key, self.value(here)))
@@ -131,7 +129,8 @@ class Generator:
             case 2:
                 name = self.name()
                 where.names.append(name)
-                return [l.Let(name, l.Get(self.rng.choice("ab")))]
+                made = l.Lit("n") if self.chance(0.5) else l.Get(self.rng.choice("ab"))
+                return [l.Let(name, made)]
             case 3:
                 inner = where.inside()
                 call = self.call(inner)

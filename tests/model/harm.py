@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from eventlog._frame import FOOTER, HEADER_SIZE, SNAPSHOT, Frame, decode_segment_header
-from eventlog._scan import Mark, Segment
+from eventlog.format.durable_mark import DurableMark
+from eventlog.format.frame import FOOTER, HEADER_SIZE, SNAPSHOT, Frame, decode_segment_header
+from eventlog.format.torn_or_damaged import Segment
 from eventlog.testing import SimulatedDisk
 
 
@@ -22,7 +23,7 @@ def frames(disk: SimulatedDisk, run_id: str = "run") -> list[tuple[str, Frame]]:
     for name, buf in sorted(segments(disk, run_id).items()):
         header = decode_segment_header(buf)
         assert header is not None
-        walk = Segment(header.number, buf, header.salt, Mark(), None)
+        walk = Segment(header.number, buf, header.salt, DurableMark(), None)
         for item in walk.walk(HEADER_SIZE, header.first_lsn):
             if isinstance(item, tuple) and item[0].kind != FOOTER:
                 found.append((name, item[0]))

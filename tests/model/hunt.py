@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from tests.model import language as l
@@ -12,12 +12,13 @@ from tests.model import schedule as s
 from tests.model.carried import lost
 from tests.model.forks import can_be_forked
 from tests.model.generate import NEVER, Generator
-from tests.model.process import Process
+from tests.model.process import Process, features
 from tests.model.rules import Judged, judged
-from tests.model.table import EFFECTS, impossible
+from tests.model.table import EFFECTS, IN_PROGRAMS, impossible, least
 
 REFUSABLE = {"methods", "nameless", "sets", "unrecordable"}
-OFTEN_WANTED = (*sorted(REFUSABLE), "locals")  # locals that a resumed run loses
+# Locals that a resumed run loses; and what the table knows of programs.
+OFTEN_WANTED = (*sorted(REFUSABLE), "locals", *IN_PROGRAMS)
 PLAIN = 0.7  # of all programs have nothing of that
 ERRORS = ("EIO", "ENOSPC", "SHORT")
 OFTEN = {
@@ -30,6 +31,7 @@ OFTEN = {
     "a second process": 2,
     "damage": 1,
 }
+DRAWS_MAX = 100  # of programs, until one has what is wanted
 RARE = 5  # so many times as often, where there is a pair that was never hit
 
 
@@ -68,8 +70,9 @@ class Hunt:
         plain = REFUSABLE - self.often if rng.random() < PLAIN or self.often else set()
         generator = Generator(rng, self.without | plain)
         program = generator.program()
-        for _ in range(20 if "locals" in self.often else 0):
-            if lost(program) == "changed":
+        wanted = self.wanted(number)
+        for _ in range(DRAWS_MAX):
+            if wanted(program):
                 break
             program = generator.program()
         match self.more(number).randrange(8) if program.agents else 8:
@@ -84,6 +87,19 @@ class Hunt:
         if how == "computed" or (how and rng.random() < 0.4 and "locals" not in self.often):
             program = replace(program, every=NEVER)
         return program, rng
+
+    def wanted(self, number: int) -> Callable[[l.Program], bool]:
+        """Which programs are drawn: some have what was hit least so far."""
+        if "locals" in self.often:
+            return lambda program: lost(program) == "changed"
+        if self.often & {*IN_PROGRAMS}:
+            return lambda program: self.often & {*IN_PROGRAMS} <= features(program)
+        if number % 2 == 0 or not self.table:
+            return lambda program: True
+        hit = {feature: least(self.table, feature) for feature in IN_PROGRAMS}
+        rarest = [feature for feature in IN_PROGRAMS if hit[feature] == min(hit.values())]
+        chosen = self.more(-number).choice(rarest)
+        return lambda program: chosen in features(program)
 
     def more(self, number: int) -> random.Random:
         """What is drawn beside: programs and schedules stay as they are without it."""
@@ -111,6 +127,8 @@ class Hunt:
             )
             lives = tuple(self.and_more(more, life, program) for life in lives)
             lives = once_harmed(lives) if program.keep else lives
+            if rng.random() < 0.25:
+                lives = (*lives, s.Life((s.Jump(rng.choice((5, 100, 5000))),)))
             case = Case(program, s.Schedule(lives, signals, flush))
             found = self.live(case)
             yield case, found
@@ -207,8 +225,10 @@ class Hunt:
 
     def least(self, fault: str, flights: list[frozenset[str]]) -> int:
         features = {feature for flight in flights for feature in flight}
-        return min((self.table[feature, fault] for feature in features
-                    if not impossible(feature, fault)), default=1000)  # fmt: skip
+        return min(
+            (self.table[feature, fault] for feature in features if not impossible(feature, fault)),
+            default=1000,
+        )
 
     def moment(self, rng: random.Random, like: Process, fault: str) -> float:
         """A time at which this fault hits what it has hit least."""

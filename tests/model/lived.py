@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eventlog.testing import SimulatedDisk
-from recovery import (
-    DivergenceError,
-    ParkedError,
-    RecoveryReport,
-    RunFailedError,
-)
-from recovery._checkpoint import CheckpointStore
-from recovery._events import CallIntended, CallRetried, decode
-from recovery.testing._time import StuckError
+from recovery import ParkedError
+from recovery.agent.checkpoint_store import CheckpointStore
+from recovery.errors import DivergenceError, RunFailedError
+from recovery.journal.encoding import decode
+from recovery.journal.events import CallIntended, CallRetried
+from recovery.reports import RecoveryReport
+from recovery.testing.simulated.virtual_time import StuckError
 from tests.model import language as l
 from tests.model import schedule as s
 from tests.model.process import Process, Store
@@ -49,6 +47,7 @@ class Lived:
     was_forked: bool = False  # behind the newest life
     counts: Counter[str] = field(default_factory=Counter)  # of what people do
     old: Counter[str] | None = None  # what other code has done outside, before it was edited
+    edited: int = 0  # LSN, when that was
     last: int = 0  # LSN, when the newest life began
     done: int = 0  # outside, until then
     limit: int | None = None  # of its calls, in the newest life

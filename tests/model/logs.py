@@ -12,8 +12,10 @@ from typing import Any
 
 from eventlog import LogReader, Snapshot
 from recovery import OutcomeUnknown
-from recovery import events as run_events
-from recovery._events import (
+from recovery.history.snapshot import BrokenCheckpointError, is_left_over, restore
+from recovery.inspect.follow import events as run_events
+from recovery.journal.encoding import decode
+from recovery.journal.events import (
     AttemptFailed,
     CallFailed,
     CallIntended,
@@ -21,14 +23,13 @@ from recovery._events import (
     CallRetried,
     CallReturned,
     DivergenceAccepted,
+    HistoryDropped,
     RunResumed,
     RunStarted,
     StepStarted,
-    decode,
 )
-from recovery._keys import outer_call
-from recovery._parts import is_portion
-from recovery._snapshots import BrokenCheckpointError, is_left_over, restore
+from recovery.journal.keys import CallKey, outer_call
+from recovery.values.backrefs import is_portion
 from tests.model.lived import Lived
 from tests.model.world import RUN
 
@@ -84,15 +85,24 @@ def contradictions(found: Events) -> Iterator[str]:
     """What no sound record says."""
     events = [event for _, event in found]
     calls = {lsn: event for lsn, event in found if isinstance(event, CallIntended)}
-    intents = Counter((c.scope, c.tool, c.call_id, c.digest, c.occurrence) for c in calls.values())
-    yield from (f"intended twice: {one}" for one, count in intents.items() if count > 1)
+    known = {lsn: event.identity for lsn, event in calls.items()}
+    for event in events:  # what is served to changed code is known as what that has made of it
+        if isinstance(event, HistoryDropped) and event.call:
+            scope, tool, *_ = known[event.call]
+            now = event.call_id or "", event.digest or b"", event.occurrence or 0
+            known[event.call] = CallKey(scope, tool, *now)
+    intents = Counter(known.values())
+    yield from (f"intended twice: {tuple(one)}" for one, count in intents.items() if count > 1)
     # Behind an accepted divergence a step begins anew.
     same_code = not any(isinstance(event, DivergenceAccepted) for event in events)
     steps = Counter(e.step for e in events if isinstance(e, StepStarted) and same_code)
     yield from (f"step {step} begins twice" for step, count in steps.items() if count > 1)
     resumed = [event.recovery for event in events if isinstance(event, RunResumed)]
-    first = resumed[0] if resumed and any(
-        isinstance(event, RunStarted) and event.forked_from for event in events) else 1  # fmt: skip
+    first = (
+        resumed[0]
+        if resumed and any(isinstance(event, RunStarted) and event.forked_from for event in events)
+        else 1
+    )
     if resumed != list(range(first, first + len(resumed))):
         yield f"recoveries are counted as {resumed}"
     ends = Counter(event.call for event in events if isinstance(event, CallReturned | CallFailed))
@@ -147,7 +157,7 @@ def broken_checkpoints(reader: LogReader, held: Held) -> Iterator[str]:
             e.step for lsn, e in held.events if isinstance(e, StepStarted) and lsn < record.lsn
         ]
         try:
-            restored = restore(reader, record)
+            restored = restore(reader.fetch, record)
         except BrokenCheckpointError as exc:
             yield f"the checkpoint at LSN {record.lsn}: {exc}"
             continue

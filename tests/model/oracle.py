@@ -125,6 +125,8 @@ class _Oracle:
         # What comes of tasks: a value or error, when they end, and what they do outside.
         self.tasks: dict[str, tuple[Any, float, Counter[str]]] = {}
         self.undoable: list[str] = []
+        self.beside_undoable: dict[str, list[str]] = {}  # what tasks under way make of that
+        self.left: list[tuple[l.Block, _Frame]] = []  # what goes on beside, and nobody awaits
         self.home = _Frame({}, None, {}, [])  # the run that is under way
 
     @contextmanager
@@ -146,7 +148,9 @@ class _Oracle:
         return frozen(
             [
                 *(self.held, self.must, self.entered, self.vague, self.spent, self.undoable),
+                self.beside_undoable,
                 *(self.odd, times, self.unsure, self.beside, self.soft, tasks),
+                [[id(block), frame] for block, frame in self.left],
             ]
         )
 
@@ -183,9 +187,10 @@ class _Oracle:
     def agent(self, agent: l.Agent, frame: _Frame) -> list[str]:
         undoable, self.undoable = self.undoable, []
         home, self.home = self.home, frame
-        tasks, self.tasks = self.tasks, {}
+        tasks, self.tasks, left, self.left = self.tasks, {}, self.left, []
+        beside, self.beside_undoable = self.beside_undoable, {}
         try:
-            with self.holding(undoable):
+            with self.holding(undoable, beside, [[id(block), one] for block, one in left]):
                 for block in (agent.prologue, *agent.steps):
                     self.block(block, frame)
             return [v.text(self.value(one, frame)) for one in agent.result]
@@ -195,7 +200,8 @@ class _Oracle:
                 self.may += done
             raise
         finally:
-            self.undoable, self.home, self.tasks = undoable, home, tasks
+            self.undoable, self.home, self.tasks, self.left = undoable, home, tasks, left
+            self.beside_undoable = beside
 
     def graph(self, frame: _Frame) -> None:
         self.home = frame
@@ -299,11 +305,7 @@ class _Oracle:
             case l.Start(task, branch):
                 self.start(task, branch, frame)
             case l.Join(var, task):
-                self.beside -= 1
-                found, ended, _ = self.tasks.pop(task)
-                self.pass_time(max(0.0, ended - self.now))
-                if isinstance(found, RaisedError):
-                    raise found
+                found = self.joined(task)
                 env[var] = "joined" if one.over else found
                 self.check_all_done()
             case l.Timeout(var):
@@ -363,9 +365,15 @@ class _Oracle:
                 key = f"child {number} {v.text(task)}"
                 env[var] = self.once(frame, key, lambda _: self.child(number, task))
             case l.Wait(var, name, timeout):
+                self.which_wait(frame, f"wait {name}")
                 env[var] = self.once(frame, f"wait {name}", lambda _: self.wait(name, timeout))
             case l.Undo(var):
+                for task, made in self.beside_undoable.items():  # how far they are is not known
+                    done = self.pick(range(len(made), -1, -1))
+                    self.undoable = made[len(made) - done :] + self.undoable
+                    self.beside_undoable[task] = made[: len(made) - done]
                 for label in self.undoable:
+                    self.pass_time(1)
                     self.effect(f"undo {label}", frame.tool)
                 self.undoable = []
                 env[var] = "undone"
@@ -381,12 +389,14 @@ class _Oracle:
                     frame.state.setdefault(key, found)
                 else:
                     frame.state.setdefault(key, []).append(v.text(found))
+                self.goes_on_beside()
             case l.Say(value, edit):
                 message = {"role": "user", "content": v.text(self.value(value, frame))}
                 if not edit:
                     frame.messages.append(message)
                 elif frame.messages:
                     frame.messages[-1] = message
+                self.goes_on_beside()
             case l.Let(name, value, grow):
                 found = self.value(value, frame)
                 env[name] = v.mix(env[name], found) if grow else found
@@ -476,14 +486,19 @@ class _Oracle:
         finally:
             self.unsure -= 1
             self.deadlines = deadlines
+        self.perhaps_over(spent, undoable)
+
+    def perhaps_over(self, spent: set[str], undoable: list[str]) -> None:
+        """What was spent and made since then may have been cut short before it was."""
         for label in self.undoable[: len(self.undoable) - len(undoable)]:
             self.may[f"undo {label}"] += 1
+        self.undoable = undoable
         # Some of the waits may have been over before they were cut short, the first ones first.
+        new, self.spent = self.spent - spent, set(spent)
         for name in "pq":
-            mine = {one for one in self.spent - spent if one[0] == name}
-            taken = sorted(mine & (self.facts.taken or set()), key=lambda one: int(one[2:]))
-            spent |= set(self.pick([taken[:count] for count in range(len(taken) + 1)]))
-        self.spent, self.undoable = spent, undoable
+            mine = {one for one in new if one[0] == name} & (self.facts.taken or set())
+            taken = sorted(mine, key=lambda one: int(one[2:]))
+            self.spent |= set(self.pick([taken[:count] for count in range(len(taken) + 1)]))
 
     # -- together
 
@@ -491,16 +506,20 @@ class _Oracle:
         began, ended, found = self.now, [self.now], list[Any]()
         late: Late | None = None
         raised: list[RaisedError] = []
-        before, spent = Counter(self.must), set(self.spent)
-        self.beside += len(par.branches) - 1
+        before, spent, undoable = Counter(self.must), set(self.spent), list(self.undoable)
+        known = before, spent, undoable
+        wide = [_width(branch) for branch in par.branches]
         soft = par.kind != "careful" and self.may_raise(par)
         self.soft += soft
         for number, branch in enumerate(par.branches):
             self.now = began
             inner = frame.branch()
             past = [one - began for one in ended] if self.deadlines else []
+            kinds = [one.kind for one in raised]
+            others = sum(wide) - wide[number]
+            self.beside += others
             try:
-                with self.holding(number, found, [one.kind for one in raised], late, before, past):
+                with self.holding(number, found, kinds, late, *known, past):
                     self.pass_time(branch.pause)
                     self.block(branch.body, inner)
                     found.append(self.value(branch.value, inner))
@@ -509,8 +528,8 @@ class _Oracle:
             except RaisedError as exc:
                 raised.append(exc)
                 found.append(exc.kind)
+            self.beside -= others
             ended.append(self.now)
-        self.beside -= len(par.branches) - 1
         self.soft -= soft
         self.now = max(ended)
         if late is not None:
@@ -519,28 +538,62 @@ class _Oracle:
             # How far the others came is not known.
             self.may += self.must - before
             self.must = before
-            self.spent = spent | (self.spent & (self.facts.taken or set()))
+            self.perhaps_over(spent, undoable)
+            if par.kind != "group":
+                self.left += [(one.body, frame.branch()) for one in par.branches if self.reads(one)]
             raise RaisedError("ExceptionGroup") if par.kind == "group" else self.pick(raised)
         self.check_all_done()
         if par.kind in ("completed", "wait", "recorded"):
             return list(self.pick(list(permutations(found))))
         return found
 
+    def reads(self, term: Any) -> bool:
+        """Whether it reads the state or the messages."""
+        tools = [
+            self.program.tools[one.tool].body for one in l.walk(term) if isinstance(one, l.Call)
+        ]
+        found = any(isinstance(one, l.Get | l.Last) for one in l.walk(term))
+        return found or any(map(self.reads, tools))
+
+    def goes_on_beside(self) -> None:
+        """The state is another one: tasks that a gather has left may come upon it."""
+        left, self.left = self.left, []
+        for body, frame in left:
+            known = Counter(self.entered), Counter(self.vague), Counter(self.odd), set(self.spent)
+            self.perhaps_done(body, frame.branch())
+            self.entered, self.vague, self.odd, self.spent = known
+        self.left = left
+
     def start(self, task: str, branch: l.Branch, frame: _Frame) -> None:
         """A task goes on beside what comes next; here it is done at once."""
         began, before, inner = self.now, Counter(self.must), frame.branch()
+        undoable, self.undoable = self.undoable, []
         self.beside += 1
         self.soft += 1  # it may yet turn out to have been cut short
         try:
-            with self.holding(task, before, began):
+            with self.holding(task, before, began, undoable):
                 self.pass_time(branch.pause)
                 self.block(branch.body, inner)
                 found: Any = self.value(branch.value, inner)
         except RaisedError as exc:
             found = exc
+        except Late:
+            self.undoable += undoable
+            raise
         self.soft -= 1
+        self.beside_undoable[task], self.undoable = self.undoable, undoable
         self.tasks[task] = found, self.now, self.must - before
         self.now = began
+
+    def joined(self, task: str) -> Any:
+        """What came of a task, at its end."""
+        self.beside -= 1
+        found, ended, _ = self.tasks.pop(task)
+        self.undoable = self.beside_undoable.pop(task) + self.undoable
+        self.pass_time(max(0.0, ended - self.now))
+        if isinstance(found, RaisedError):
+            raise found
+        return found
 
     def may_raise(self, term: Any) -> bool:
         """Whether anything in it may raise, as far as can be seen."""
@@ -613,6 +666,7 @@ class _Oracle:
         inner = self.body_of(tool, arg)
         found = v.text(self.value(tool.result, inner))
         count = min(stop_after or tool.chunks, tool.chunks)
+        self.pass_time(count)
         return "".join(f"{found}{number}" for number in range(count))
 
     def call(self, call: l.Call, frame: _Frame) -> Any:
@@ -634,6 +688,15 @@ class _Oracle:
             made = make(memo)
         held.append(made)
         return made
+
+    def which_wait(self, frame: _Frame, key: str) -> None:
+        """Waits of one name beside each other are told apart by which comes first, and that may
+        be another one in a further attempt: any of what came back before may come next."""
+        held = (frame.memo or {}).get(key, [])
+        nth = frame.used[key]
+        if self.beside > 1 and nth < len(held) - 1:
+            chosen = self.pick(range(nth, len(held)))
+            held[nth], held[chosen] = held[chosen], held[nth]
 
     def child(self, number: int, task: Any) -> list[str]:
         try:
@@ -714,3 +777,9 @@ class _Oracle:
 
     def result(self, tool: l.Tool, frame: _Frame) -> Any:
         return v.shaped(tool.shape, self.value(tool.result, frame))
+
+
+def _width(term: l.Term) -> int:
+    """How many coroutines are at work in it at most."""
+    inside = [len(one.branches) for one in l.walk(term) if isinstance(one, l.Par | l.Race)]
+    return 1 + sum(inside) - len(inside)

@@ -145,6 +145,7 @@ class _Module:
         if tool.undo:
             yield ""
             yield f"async def undo_{tool.name}(call, result):"
+            yield "    await asyncio.sleep(1)"
             yield f'    return outside.do("undo {tool.name}", result)'
         body = _Body(self, tool=tool)
         returns = {"parcel": " -> Parcel", "point": " -> Point"}.get(tool.shape, "")
@@ -177,6 +178,7 @@ class _Module:
     def result(self, tool: l.Tool, body: _Body) -> Iterator[str]:
         if tool.chunks:
             yield f"for number in range({tool.chunks}):"
+            yield "    await asyncio.sleep(1)"
             yield f"    yield text({body.value(tool.result)}) + str(number)"
         else:
             yield f'return shaped("{tool.shape}", {body.value(tool.result)})'

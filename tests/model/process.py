@@ -10,15 +10,52 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from eventlog import EventLog, LogLockedError
-from eventlog._files import Files
-from eventlog._log import SEGMENT_SIZE
+from eventlog.files.api import Files
 from eventlog.testing import SimulatedDisk
+from eventlog.write.log import SEGMENT_SIZE
 from recovery.stores.protocol import LogStore
 from tests.model import language as l
 from tests.model import schedule as s
 from tests.model.world import RUN, Died, World
 
 DEATHS_MAX = 200  # so often a dead process may try to go on
+
+
+def tags(tool: l.Tool | None, name: str) -> set[str]:
+    """The features that a call under way is one of; without a tool, by what is recorded of it."""
+    if tool is None:
+        for part in ("wait_for", "sleep", "undo", "child", "agent"):
+            if part in name:
+                return {"child" if part == "agent" else part}
+        return {"node"}
+    inner = any(isinstance(one, l.Call | l.Child | l.Wait) for one in l.walk(tool.body))
+    found = {f"tool: {tool.after_crash}"} | ({"nested calls"} if inner else set())
+    if inner and tool.after_crash != "retry":
+        found.add("calls in a side effect")
+    for option in ("approval", "undo", "timeout", "sync", "chunks"):
+        if getattr(tool, option):
+            found.add({"undo": "can be undone", "chunks": "stream"}.get(option, option))
+    return found | ({"retry"} if tool.retry > 1 else set())
+
+
+def features(program: l.Program) -> set[str]:
+    """What of a program may be under way."""
+    found = {"node"} if program.nodes else set()
+    for one in l.walk(program):
+        match one:
+            case l.Call(tool=number) | l.Stream(tool=number):
+                found |= tags(program.tools[number], "")
+            case l.Child():
+                found.add("child")
+            case l.Undo():
+                found.add("undo")
+            case l.Wait():
+                found.add("wait_for")
+            case l.Sleep(own=False):
+                found.add("sleep")
+            case l.Par() | l.Race() | l.Start():
+                found.add("several calls")
+    return found if "can be undone" in found else found - {"undo"}
 
 
 class Process:
@@ -102,25 +139,9 @@ class Process:
         self.step, self.begun = max(self.step, event.step), True
         self.recovering |= event.kind == "run_resumed"
         if event.kind == "call":
-            self.open[event.call] = self.tags(event.tool)
+            self.open[event.call] = tags(self.world.tool(event.tool), event.tool)
         elif event.kind in ("outcome", "failure", "signal", "abandoned", "resolved"):
             self.open.pop(event.call, None)
-
-    def tags(self, name: str) -> set[str]:
-        tool = self.world.tool(name)
-        if tool is None:
-            for part in ("wait_for", "sleep", "undo", "child", "agent"):
-                if part in name:
-                    return {"child" if part == "agent" else part}
-            return {"node"}
-        inner = any(isinstance(one, l.Call | l.Child | l.Wait) for one in l.walk(tool.body))
-        found = {f"tool: {tool.after_crash}"} | ({"nested calls"} if inner else set())
-        if inner and tool.after_crash != "retry":
-            found.add("calls in a side effect")
-        for name in ("approval", "undo", "timeout", "sync", "chunks"):
-            if getattr(tool, name):
-                found.add({"undo": "can be undone", "chunks": "stream"}.get(name, name))
-        return found | ({"retry"} if tool.retry > 1 else set())
 
     def changing(self) -> s.Break | s.Die | None:
         """The fault of the changing call that is about to be made."""
@@ -144,12 +165,12 @@ class Process:
                     self.die("die at disk call")
                 case s.Break(error=error):
                     self.hits("disk error")
-                    if error == "SHORT":
-                        self.disk.shorten_at(0, 7)
-                        return call(*args, **kwargs)
                     directory = name == "sync" and hasattr(call.__self__, "entries")  # type: ignore[attr-defined]
                     verb = "sync directory" if directory else VERBS.get(name, name)
-                    self.disk.fail_at(verb, 0, getattr(errno, error))
+                    if error == "SHORT":
+                        self.disk.shorten_at(0, 7)
+                    else:
+                        self.disk.fail_at(verb, 0, getattr(errno, error))
         made = name in ("open", "make_directory", "open_directory")
         result = call(*args, **kwargs)
         return _Proxy(result, self) if made else result

@@ -10,16 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from recovery import (
+from recovery import OutcomeUnknown, RecoveryError
+from recovery.errors import (
     AmbiguousCallError,
     ChildParkedError,
     DamagedRunError,
     DivergenceError,
-    OutcomeUnknown,
     UnrecordedResultError,
-    status,
 )
-from recovery._events import (
+from recovery.inspect.status import status
+from recovery.journal.encoding import decode
+from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
     CallDecided,
@@ -29,7 +30,6 @@ from recovery._events import (
     CallRetried,
     CallReturned,
     SignalTaken,
-    decode,
 )
 from tests.model import language as l
 from tests.model import values as v
@@ -39,7 +39,7 @@ from tests.model.lived import Lived, made
 from tests.model.logs import Held, held_by, misreported, wrong
 from tests.model.oracle import Ending, Facts, endings
 from tests.model.runner import LOSES, TASK, TOLD, Runner
-from tests.model.schedule import Life, Power, Schedule, Stop
+from tests.model.schedule import Jump, Power, Schedule, Stop
 from tests.model.search import Impossible, Search
 from tests.model.world import LAMBDA, RUN, STUMBLED
 
@@ -107,8 +107,12 @@ def _hurried() -> Iterator[None]:
 
 def refused(program: l.Program, error: BaseException | None) -> str:
     """Why the library may refuse to execute this program to its end; "" if it may not."""
+    undone = "cannot be undone: no tool with undo= is known" in str(error)
     for one in l.walk(program):
         match one, error:
+            case l.Call(tool=number), RecoveryError() if undone:
+                if one.how in AMBIGUOUS and program.tools[number].undo:
+                    return "an undo of a tool that is made inside a function"
             case l.Call(), AmbiguousCallError() if one.how in AMBIGUOUS and not one.call_id:
                 return f"a {one.how} that its arguments do not tell from another"
             case l.Child(how="partial"), AmbiguousCallError():
@@ -138,6 +142,13 @@ def by_luck(program: l.Program, late: Collection[str]) -> str:
             case l.Timeout(var) if var in late:
                 return "a time-out of asyncio"
     return ""
+
+
+def loses_a_local(lived: Lived) -> str:
+    """The local variable that a resumed run does not have, if the library has warned of it."""
+    warned = any(LOSES in line for line in lived.warned) and lived.program.every != NEVER
+    changed = warned and lost(lived.program) == "changed"
+    return "a local variable that is changed in the loop" if changed else ""
 
 
 def open_side_effects(store: Any, run_id: str, program: l.Program) -> dict[int, CallIntended]:
@@ -213,13 +224,14 @@ class _Judge:
 
     def stopped(self, lived: Lived, store: Any) -> None:
         """A stop cuts no side effect short; that of a program which cuts nothing short itself."""
-        (life, *_) = (*lived.schedule.lives, Life())
-        alone = len(lived.ends) == 1 and all(isinstance(one, Stop) for one in life.faults)
-        if alone and life.faults and lived.end.how == "parked":
+        faults = lived.processes[-1].life.faults
+        stops = any(isinstance(one, Stop) for one in faults)
+        alone = all(isinstance(one, Stop | Jump) for one in faults) and not lived.counts["repairs"]
+        if alone and stops and lived.end.how == "parked":
             tools = lived.program.tools
             effects = {tool.name for tool in tools if tool.after_crash != "retry"}
             for call in status(store, RUN).in_doubt:
-                if call.tool in effects - may_be_cut(lived.program):
+                if call.lsn > lived.last and call.tool in effects - may_be_cut(lived.program):
                     self.add("stop", lived, f"a stop has cut short {call.tool}")
 
     def add(self, rule: str, lived: Lived, what: str) -> None:
@@ -240,6 +252,7 @@ class _Judge:
             found.excused = "an edit that is never accepted"
         elif isinstance(error, DivergenceError):
             found.excused = by_luck(lived.program, lived.world.late) if told else ""
+            found.excused = found.excused or loses_a_local(lived)
         else:
             found.excused = refused(lived.program, error)
         if found.excused:
@@ -257,11 +270,10 @@ class _Judge:
             for tool in lived.program.tools
             if tool.after_crash != "retry" and tool.retry == 1
         }
-        labels = Counter(one.label for one in lived.world.done if one.tool in once)
-        most = Counter(one.label for one in _first_life(lived))
-        for label, count in labels.items():
-            if count > max(1, most[label]):
-                self.add("again", lived, f"{label} was done {count} times")
+        done = Counter((one.label, one.key) for one in lived.world.done if one.tool in once)
+        for (label, key), count in done.items():
+            if key and count > 1:
+                self.add("again", lived, f"{label} was done {count} times in one call")
 
     def compare(self, lived: Lived, found: Judged) -> None:
         told = Told.of(lived)
@@ -307,9 +319,8 @@ class _Judge:
         if search.cut:
             found.undecided = True
             return
-        loses = any(LOSES in line for line in lived.warned)
-        if loses and lived.program.every != NEVER and lost(lived.program) == "changed":
-            found.excused = "a local variable that is changed in the loop"
+        found.excused = loses_a_local(lived)
+        if found.excused:
             return
         self.add(nearest[1], lived, f"{nearest[2]} ({search.tried + 1} endings were tried)")
 
@@ -359,11 +370,13 @@ def may_be_cut(program: l.Program) -> set[str]:
             case l.Tool(name, body, timeout=timeout, shape=shape) if timeout or shape == "strange":
                 found.add(name)
                 add(body)
+    effects = {tool.name for tool in program.tools if tool.after_crash != "retry"}
+    for _ in program.tools:  # what is around a call in doubt has no outcome either
+        for tool in program.tools:
+            calls = [one for one in l.walk(tool) if isinstance(one, l.Call | l.Stream)]
+            if {program.tools[one.tool].name for one in calls} & found & effects:
+                found.add(tool.name)
     return found
-
-
-def _first_life(lived: Lived) -> list[Any]:
-    return lived.world.done[: lived.processes[0].effects]
 
 
 def repeated_before_a_power_loss(lived: Lived) -> Iterator[str]:

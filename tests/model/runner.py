@@ -15,22 +15,19 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-import recovery._pruning
+import recovery.calls.invoking
+import recovery.history.retention
 from eventlog.testing import SimulatedDisk
-from recovery import (
-    Budget,
-    CheckpointConfig,
-    CheckpointManager,
-    RecoverableAgent,
-    RecoveryReport,
-    _agent_source,
-    _races,
-)
-from recovery._checkpoint import CheckpointStore
-from recovery._core import RunCore
-from recovery._tool import undoable_tools
+from recovery import Budget, CheckpointConfig, CheckpointManager, RecoverableAgent
+from recovery.agent.checkpoint_store import CheckpointStore
+from recovery.agent_code import agent_source as agent_source_module
+from recovery.agent_code import races as races_module
+from recovery.declare.tool import undoable_tools
+from recovery.engine.effects import TimedOutError
+from recovery.engine.execution import Execution
 from recovery.graph import FlexibleGraphExecutor, GraphExecutor
-from recovery.testing._time import Clock, Loop, StuckError, bury, virtual_time
+from recovery.reports import RecoveryReport
+from recovery.testing.simulated.virtual_time import Clock, Loop, StuckError, bury, virtual_time
 from tests.model import language as l
 from tests.model import schedule as s
 from tests.model import values as v
@@ -76,6 +73,7 @@ class Runner:
                 others = self.program.agents[1:]
                 self.write(replace(self.program, agents=(fault.agent, *others)))
                 self.lived.old = Counter(one.label for one in self.lived.world.done)
+                self.lived.edited = self.lived.last
 
     def run(self) -> Lived:
         """From nothing to the end."""
@@ -85,6 +83,7 @@ class Runner:
                 virtual_time(self.clock),
                 quiet(lived),
                 cut_at_once(),
+                mock.patch.object(recovery.calls.invoking, "_in_time", in_time),
                 late(lived.world),
                 told(self.source, lived),
             ):
@@ -150,8 +149,8 @@ class Runner:
 
     def life(self, life: s.Life, disk: SimulatedDisk) -> End:
         world = self.lived.world
-        self.edited(life)
         self.lived.last = max((lsn for lsn, _ in events_of(disk)), default=0)
+        self.edited(life)
         self.lived.done = len(world.done)
         process = Process(world, disk, life, len(self.lived.ends) * self.lived.faulty)
         self.lived.processes.append(process)
@@ -164,7 +163,7 @@ class Runner:
             store = CheckpointStore(logs, retention="prune_old", keep=kept)
         loop = Loop(self.clock)
         try:
-            with mock.patch.object(RunCore, "finish", self.finishing(RunCore.finish)):
+            with mock.patch.object(Execution, "finish", self.finishing(Execution.finish)):
                 if self.program.plain:
                     agent = self.recoverable(names, store, life, process)
                     value = agent.run_with_recovery_sync(TASK, RUN)["result"]
@@ -272,10 +271,23 @@ class _AtOnce:
 def cut_at_once() -> Iterator[None]:
     """Retention removes records when a checkpoint is taken, whether that pays or not."""
     with (
-        mock.patch.object(recovery._pruning, "flushers", _AtOnce()),
-        mock.patch.object(recovery._pruning, "GAIN", 0),
+        mock.patch.object(recovery.history.retention, "_cutters", _AtOnce()),
+        mock.patch.object(recovery.history.retention, "GAIN", 0),
     ):
         yield
+
+
+def in_time(effect: Any) -> Any:
+    """A call with a time-out from plain code: in the thread that has the time, and not in one of
+    its own, which would wait for real."""
+
+    async def called() -> Any:
+        call = asyncio.ensure_future(effect.function(*effect.args, **effect.kwargs))
+        if not (await asyncio.wait([call], timeout=effect.timeout_s))[0]:
+            raise TimedOutError(effect.function.__name__, effect.timeout_s)
+        return call.result()
+
+    return asyncio.run(called())
 
 
 _told: dict[str, list[str]] = {}  # what is said of the newest program, by its source
@@ -288,8 +300,8 @@ def told(source: str, lived: Lived) -> Iterator[None]:
         lived.warned += _told[source]
         yield
         return
-    _races._told.clear()
-    _agent_source._told.clear()
+    races_module._told.clear()
+    agent_source_module._told.clear()
     yield
     _told.clear()
     _told[source] = [line for line in lived.warned if TOLD in line or LOSES in line]

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from tests.model.breaks import BREAKS
 from tests.model.corpus_files import HERE, read
 from tests.model.hunt import Hunt
 from tests.model.printer import printed
 from tests.model.rules import judged
 from tests.model.table import table_lines, zeros
+from tests.support.broken_tree import ROOT
 
 CASES = sorted(HERE.glob("*.json"))
 
@@ -52,6 +54,12 @@ def test_what_many_programs_do_is_what_they_say(rng: random.Random, figures: Any
     print("\n".join(table_lines(made.table)))
     assert not zeros(made.table), "what was never hit"
     assert made.counts["undecided"] <= made.counts["runs"] // 50, "too many endings are possible"
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_break_fits_the_code(name: str) -> None:
+    for edit in BREAKS[name]:
+        assert (ROOT / edit.file).read_text().count(edit.old) == 1
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

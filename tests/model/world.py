@@ -12,19 +12,10 @@ from typing import Any
 
 from eventlog import LogError
 from eventlog.testing import Crash
-from recovery import (
-    Call,
-    RecoveryError,
-    Resolution,
-    approve,
-    current_call,
-    deny,
-    pending,
-    signal,
-    status,
-)
-from recovery._checkpoint import CheckpointStore
-from recovery._outside import _asking
+from recovery import Call, RecoveryError, Resolution, current_call
+from recovery.agent.checkpoint_store import CheckpointStore
+from recovery.control.send import _asking, approve, deny, pending, signal
+from recovery.inspect.status import status
 from tests.model import language as l
 from tests.model import values as v
 from tests.model.schedule import Schedule, Signal
@@ -65,6 +56,7 @@ class World:
     settled: Counter[str] = field(default_factory=Counter)
     given_up: set[str] = field(default_factory=set)
     asked_about: set[str] = field(default_factory=set)  # tools of whose calls somebody was asked
+    found: set[str] = field(default_factory=set)  # keys of calls that have another one now
     yes: dict[str, tuple[str, str]] = field(default_factory=dict)  # approved: tool and arguments
     sent: Counter[str] = field(default_factory=Counter)
     planned: set[int] = field(default_factory=set)
@@ -152,6 +144,17 @@ class World:
                 return Resolution.outcome(v.shaped(tool.shape, self.replies[key]))
             return self.give_up(names)
         return Resolution.retry() if self.settled[key] <= PATIENCE else self.give_up(names)
+
+    def find(self, call: Call, recorded: set[str]) -> None:
+        """A person looks for a call whose id may have been another one: what is done of such a
+        call, and not recorded, was done in it."""
+        shown = [*call.args, *call.kwargs.values()]
+        arg = v.text(shown[0]) if shown else ""
+        for one in self.done:
+            if (one.tool, one.arg) == (call.tool, arg) and one.key not in recorded | self.found:
+                self.found.add(one.key)
+                self.replies.setdefault(call.idempotency_key, self.replies[one.key])
+                return
 
     def names(self, call: Call) -> list[str]:
         """The tools of which this may be a call: of a lambda, what has done something in it."""

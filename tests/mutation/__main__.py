@@ -3,8 +3,9 @@
     python -m tests.mutation [FILES...] [--count N] [--seed S] [--threshold PERCENT] [--map FILE]
 
 ``--count``: how many changes of each file. For each of them the tests run that execute the changed
-statement, the fastest first, until one fails. Which do is found out first, in some minutes, and
-kept in ``--map`` for the next time.
+statement, until one fails: first those that noticed other changes of the function, then the
+fastest. Which tests these are is found out first, in some minutes, and kept in ``--map`` for the
+next time. What counts is CPU time: another load of the machine makes no other verdict.
 
 A change that makes the tests hang is no catch. Changes that alter nothing a user could see stand
 in `tests/mutation/equivalent.txt`, each with the reason, and do not count. The exit code is 1 when
@@ -24,18 +25,28 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.mutants._tree import ROOT, SEED, Tree
 from tests.mutation._mutator import Change, changes_of
+from tests.support.broken_tree import ROOT, SEED, Tree
 
 FILES = [
-    "recovery/_replay.py", "recovery/_call.py", "recovery/_attempts.py", "recovery/_core.py",
-    "recovery/_turns.py", "recovery/_children.py", "recovery/graph/_walk.py",
-]  # fmt: skip
+    "recovery/replay/matching.py",
+    "recovery/calls/call.py",
+    "recovery/calls/attempts.py",
+    "recovery/engine/core.py",
+    "recovery/engine/execution.py",
+    "recovery/agent/replay_order.py",
+    "recovery/calls/child_runs.py",
+    "recovery/graph/walk.py",
+]
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 SUITE = [
-    "unit/test_recovery*.py", "unit/test_graph*.py", "unit/test_hive*.py",
-    "unit/test_seeded_bugs.py", "contract/*.py", "model/test_programs.py",
-]  # fmt: skip
+    "unit/recovery/**/test_*.py",
+    "unit/integrations/**/test_*.py",
+    "docs/test_guarantees.py",
+    "contract/*.py",
+    "model/test_programs.py",
+    "property/test_repaired_runs.py",
+]
 LIMIT_S = 60.0
 
 
@@ -44,7 +55,9 @@ def main() -> int:
     parser.add_argument("files", nargs="*", metavar="FILES", default=FILES)
     parser.add_argument("--count", type=int, default=15)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for one change")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_S, help="seconds of CPU for one change"
+    )
     parser.add_argument("--threshold", type=float, default=0.0)
     parser.add_argument("--map", type=Path, help="the map of the tests, written if it is not there")
     parser.add_argument("--again", type=Path, help="only what a former output says was not caught")
@@ -57,8 +70,11 @@ def main() -> int:
         count = min(args.count, len(every))
         chosen += random.Random(f"{args.seed} {file}").sample(every, count)
     counted = [one for one in chosen if one.name not in known]
-    print(f"{len(chosen)} changes, {len(chosen) - len(counted)} of them known to alter nothing; "
-          f"seed {args.seed}", flush=True)  # fmt: skip
+    print(
+        f"{len(chosen)} changes, {len(chosen) - len(counted)} of them known to alter nothing; "
+        f"seed {args.seed}",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
         verdicts = _tried(counted, Path(scratch), args.map, args.limit)
     print(table(verdicts))
@@ -97,18 +113,33 @@ def _tried(
     tree = Tree(scratch / "tree")
     tree.copy(ROOT)
     plan, found = scratch / "plan.json", scratch / "found.json"
-    plan.write_text(json.dumps({
-        "changes": [one.row for one in changes],
-        "files": FILES,
-        "map_to": str((kept or scratch / "map.json").resolve()),
-        "found_to": str(found),
-        "limit_s": limit_s,
-    }))  # fmt: skip
+    plan.write_text(
+        json.dumps(
+            {
+                "changes": [one.row for one in changes],
+                "files": FILES,
+                "map_to": str((kept or scratch / "map.json").resolve()),
+                "found_to": str(found),
+                "limit_s": limit_s,
+            }
+        )
+    )
     command = [
-        sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider",
-        "-p", "tests.mutation._loop", f"--basetemp={scratch / 'tmp'}", f"--hypothesis-seed={SEED}",
-        "-m", "not crash and not slow", *(f"tests/{test}" for test in tree.files(SUITE)),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.mutation._loop",
+        f"--basetemp={scratch / 'tmp'}",
+        f"--hypothesis-seed={SEED}",
+        "-m",
+        "not crash and not slow",
+        *(f"tests/{test}" for test in tree.files(SUITE)),
+    ]
     paths = f"{tree.root}{os.pathsep}{tree.root / 'tools'}"
     more = {"PYTHONPATH": paths, "PYTHONHASHSEED": "0", "MUTATION_PLAN": str(plan)}
     subprocess.run(command, cwd=tree.root, env=os.environ | more, check=True)

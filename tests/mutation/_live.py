@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import gc
+import inspect
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -16,7 +17,6 @@ from types import CodeType, FunctionType
 from tests.mutation._mutator import places
 
 _MARK = "__mark__"
-_IN_CLASS = ("__module__", "__qualname__")
 
 
 def exchange(path: Path, source: str | ast.Module) -> None:
@@ -47,8 +47,8 @@ def _outermost(code: CodeType) -> list[CodeType]:
 def _functions(code: CodeType) -> Iterator[CodeType]:
     for part in code.co_consts:
         if isinstance(part, CodeType):
-            is_class = set(_IN_CLASS) <= {*part.co_names}
-            yield from _functions(part) if is_class else (part,)
+            is_function = part.co_flags & inspect.CO_OPTIMIZED
+            yield from (part,) if is_function else _functions(part)
 
 
 class Marks:

@@ -13,8 +13,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from eventlog import Damage, EventLog
-from eventlog._frame import HEADER_SIZE, RECORDS, encode_frame
-from eventlog._segment import read_footer, segment_number
+from eventlog.format.footer import read_footer
+from eventlog.format.frame import HEADER_SIZE, RECORDS, encode_frame
+from eventlog.format.names import segment_number
 from eventlog.testing import Crash, SimulatedDisk
 
 SEGMENT_SIZE = 900  # a handful of records

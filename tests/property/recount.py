@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from logdump.stats.account import Account
+
 from eventlog import Record, Snapshot
-from recovery._account import Account
-from recovery._events import (
+from recovery.journal.encoding import decode, skim
+from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
     CallDecided,
@@ -19,12 +21,10 @@ from recovery._events import (
     CallReturned,
     RunResumed,
     RunStarted,
-    decode,
-    skim,
 )
-from recovery._keys import outer_call
-from recovery._parts import is_portion
-from recovery._usage import usage_from
+from recovery.journal.keys import outer_call
+from recovery.journal.usage import usage_from
+from recovery.values.backrefs import is_portion
 
 ENDS = (CallReturned, CallFailed, AttemptFailed, CallAbandoned)
 Entries = list[tuple[int, int, Any]]
@@ -83,18 +83,23 @@ def check_calls(account: Account, entries: Entries) -> None:
         if is_end(event) and event.call in calls and is_last(event):
             last_ends.setdefault(event.call, lsn)
     again = [
-        (lsn, event.call) for lsn, _, event in entries
-        if isinstance(event, CallRetried) and event.call in calls
-        and lsn < last_ends.get(event.call, lsn + 1) and not late(event.call, lsn, calls, ends)
-    ]  # fmt: skip
+        (lsn, event.call)
+        for lsn, _, event in entries
+        if isinstance(event, CallRetried)
+        and event.call in calls
+        and lsn < last_ends.get(event.call, lsn + 1)
+        and not late(event.call, lsn, calls, ends)
+    ]
     tried, last_tried = Counter(call for _, call in again), {call: lsn for lsn, call in again}
     for name in {event.tool for event in calls.values()}:
         mine = {lsn: event for lsn, event in calls.items() if event.tool == name}
         # What comes after the outcome of the call that it was made inside is of no account.
-        ended = [(lsn, event) for lsn, _, event in entries
-                 if is_end(event) and event.call in mine]  # fmt: skip
-        counted = [event for lsn, event in ended if lsn <= last_ends.get(event.call, lsn)
-                   and not late(event.call, lsn, calls, ends)]  # fmt: skip
+        ended = [(lsn, event) for lsn, _, event in entries if is_end(event) and event.call in mine]
+        counted = [
+            event
+            for lsn, event in ended
+            if lsn <= last_ends.get(event.call, lsn) and not late(event.call, lsn, calls, ends)
+        ]
         still = [lsn for lsn in mine if lsn not in ends or last_tried.get(lsn, 0) > ends[lsn][0]]
         found = account.tools[name]
         assert found.calls == len(mine)
@@ -183,8 +188,11 @@ def durations(records: Sequence[Record]) -> dict[str, list[int]]:
 
 def counts(event: Any) -> bool:
     return not isinstance(event, CallResolved) and event.kind not in (
-        "accepted", "child_started", "run_undone", "run_cancelled",
-    )  # fmt: skip
+        "accepted",
+        "child_started",
+        "run_undone",
+        "run_cancelled",
+    )
 
 
 def mode_of(lsn: int, intent: CallIntended, entries: Entries) -> str:

@@ -18,7 +18,8 @@ from multiprocessing import get_context
 
 import pytest
 
-from eventlog import EventLog, LogError, WriterFailedError
+from eventlog import EventLog, LogError
+from eventlog.errors import WriterFailedError
 from eventlog.testing import Crash, SimulatedDisk
 from tests.conftest import Figures
 from tests.property.histories import (
@@ -209,17 +210,19 @@ def test_long_histories(number: int, rng: random.Random, figures: Figures) -> No
 
 def long_action(rng: random.Random) -> Action:
     size = rng.choice((0, 5, 50, 300))
-    return rng.choice([
-        ("append", size, rng.choice(sorted(PAYLOADS))),
-        ("append", size, "text"),
-        ("batch", [size] * rng.randrange(1, 4)),
-        ("snapshot", size),
-        ("commit",),
-        ("commit",),
-        ("truncate",),
-        ("reopen",),
-        ("die",),
-    ])  # fmt: skip
+    return rng.choice(
+        [
+            ("append", size, rng.choice(sorted(PAYLOADS))),
+            ("append", size, "text"),
+            ("batch", [size] * rng.randrange(1, 4)),
+            ("snapshot", size),
+            ("commit",),
+            ("commit",),
+            ("truncate",),
+            ("reopen",),
+            ("die",),
+        ]
+    )
 
 
 # -- a crash in recovery, and in the recovery of that

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from eventlog import Damage, EventLog, Snapshot
-from eventlog._frame import (
+from eventlog.format.durable_mark import DurableMark
+from eventlog.format.frame import (
     FOOTER,
     FRAME_SIZE,
     HEADER_SIZE,
@@ -28,21 +29,15 @@ from eventlog._frame import (
     decode_segment_header,
     frames_ahead,
 )
-from eventlog._scan import Mark, Segment
-from eventlog._segment import identify, read_mark, segment_number
+from eventlog.format.names import segment_number
+from eventlog.format.torn_or_damaged import Segment
+from eventlog.read.segment_files import identify, read_mark
 from eventlog.testing import SimulatedDisk
-from recovery import CheckpointStore, DamagedRunError, RecoverableAgent, tool
+from recovery import CheckpointStore, RecoverableAgent, tool
+from recovery.errors import DamagedRunError
 from recovery.stores.protocol import LogStore
 from tests.conftest import Figures
-from tests.property.histories import (
-    PROGRAM,
-    SEGMENT_SIZE,
-    SMALL,
-    Action,
-    History,
-    run,
-    segments,
-)
+from tests.property.histories import PROGRAM, SEGMENT_SIZE, SMALL, Action, History, run, segments
 
 Files = dict[str, bytes]
 
@@ -143,7 +138,7 @@ class Log:
             assert header is not None
             later = (decode_segment_header(self.files[after]) for after in names[i + 1 :])
             limit = min((found.first_lsn for found in later if found), default=None)
-            walk = Segment(header.number, self.files[name], header.salt, Mark(), limit)
+            walk = Segment(header.number, self.files[name], header.salt, DurableMark(), limit)
             for item in walk.walk(HEADER_SIZE, header.first_lsn):
                 assert not isinstance(item, Damage)
                 if isinstance(item, tuple) and item[0].kind != FOOTER:
@@ -298,8 +293,11 @@ def must_be_reported(log: Log, name: str, offset: int) -> bool:
     """Whether a byte belongs to a header or a frame that was acknowledged, or to its padding."""
     if offset < HEADER_SIZE:
         return True
-    ends = (frame.end for where, frame in log.frames.values()
-            if where == name and frame.lsn <= log.history.committed)  # fmt: skip
+    ends = (
+        frame.end
+        for where, frame in log.frames.values()
+        if where == name and frame.lsn <= log.history.committed
+    )
     return offset < max(ends, default=0)
 
 
@@ -485,8 +483,9 @@ def test_segments_under_wrong_names_are_not_read_and_not_passed_over_in_silence(
 def test_a_segment_of_another_run_with_more_owners_does_not_silence_the_mark() -> None:
     log = Log(closed(SMALL))
     foreign = SegmentHeader(99, bytes(16), 1, 1, 999, b"salt").encode()
-    seen = check_exactly(log, {**without(log.files, log.segment_names()[-1]),
-                               "00000099.seg": foreign})  # fmt: skip
+    seen = check_exactly(
+        log, {**without(log.files, log.segment_names()[-1]), "00000099.seg": foreign}
+    )
     assert seen.lost
 
 
@@ -623,8 +622,11 @@ def test_pairs_of_faults_lose_what_they_hit(rng: random.Random) -> None:
     faults = [files for _, files in single_faults(log, moments)]
     for _ in range(250):
         one, two = rng.sample(faults, 2)
-        both = {name: two[name] if two[name] != log.files[name] else one[name]
-                for name in log.files if name in one and name in two}  # fmt: skip
+        both = {
+            name: two[name] if two[name] != log.files[name] else one[name]
+            for name in log.files
+            if name in one and name in two
+        }
         # Before a segment that cannot be read, in one that lost its end, nothing tells records
         # from what an overruled writer wrote late.
         assert not check(log, both, doubted=True).silent
@@ -662,10 +664,14 @@ def damaged_somewhere(log: Log, rng: random.Random) -> Files:
     size = rng.choice((1, 1, 8, 48, 512, 4096, 1 << 16, 1 << 20))
     at -= at % size if size >= 512 else 0
     burst = content[at : at + size]
-    content[at : at + size] = rng.choice((
-        bytes(len(burst)), b"\xff" * len(burst), rng.randbytes(len(burst)),
-        bytes([burst[0] ^ 1 << rng.randrange(8)]) + burst[1:],
-    ))  # fmt: skip
+    content[at : at + size] = rng.choice(
+        (
+            bytes(len(burst)),
+            b"\xff" * len(burst),
+            rng.randbytes(len(burst)),
+            bytes([burst[0] ^ 1 << rng.randrange(8)]) + burst[1:],
+        )
+    )
     return {**log.files, name: bytes(content)}
 
 

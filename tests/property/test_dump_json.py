@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eventlog import EventLog, LogReader, Packed
-from eventlog._json import JSON_DEPTH_MAX, json_text, to_json
 from eventlog.dump import from_json
+from eventlog.format.json_values import JSON_DEPTH_MAX, json_text, to_json
 from eventlog.testing import SimulatedDisk
 from tests.cli.harness import call
 

@@ -17,10 +17,10 @@ from multiprocessing import get_context
 import pytest
 
 from eventlog import EventLog
-from eventlog._frame import FOOTER, HEADER_SIZE, frames_ahead, payload_of
-from eventlog._segment import segment_number
 from eventlog.dump import TORN, verify
 from eventlog.encryption import Encryption
+from eventlog.format.frame import FOOTER, HEADER_SIZE, frames_ahead, payload_of
+from eventlog.format.names import segment_number
 from eventlog.testing import Crash, SimulatedDisk
 from recovery import Run, tool
 from recovery.testing import crash_everywhere

@@ -27,25 +27,27 @@ from hypothesis.stateful import (
 
 from eventlog import (
     Damage,
-    EncryptedLogError,
     EventLog,
-    FencedError,
     LogError,
     LogLockedError,
-    NotEncryptedError,
     Packed,
     Record,
     RefusedValueError,
     Snapshot,
-    UnsupportedFormatError,
-    WriterFailedError,
-    _log,
 )
-from eventlog._log import Durability
-from eventlog._segment import segment_name
 from eventlog.dump import dump
 from eventlog.encryption import Encryption
+from eventlog.errors import (
+    EncryptedLogError,
+    FencedError,
+    NotEncryptedError,
+    UnsupportedFormatError,
+    WriterFailedError,
+)
+from eventlog.format.names import segment_name
 from eventlog.testing import Crash, SimulatedDisk
+from eventlog.write import log as log_module
+from eventlog.write.log import Durability
 from tests.property.encrypted import KEYS, encrypted
 from tests.property.histories import PAYLOADS, committed_bytes, segments
 
@@ -115,8 +117,10 @@ class LogMachine(RuleBasedStateMachine):
         self.patience = Patience()
         self.key: Encryption | None = None  # of whoever opens or reads the log from now on
         self.patches = ExitStack()
-        self.patches.enter_context(mock.patch("eventlog._reader.time.sleep", self.patience.sleep))
-        self.patches.enter_context(mock.patch.object(_log, "committer", SyncCommitter()))
+        self.patches.enter_context(
+            mock.patch("eventlog.read.reader.time.sleep", self.patience.sleep)
+        )
+        self.patches.enter_context(mock.patch.object(log_module, "committer", SyncCommitter()))
         self.patches.enter_context(encrypted(lambda: self.key))
 
     def teardown(self) -> None:
@@ -125,9 +129,11 @@ class LogMachine(RuleBasedStateMachine):
 
     # -- the writer
 
-    @initialize(durability=st.sampled_from(["power", "power", "process", "none"]),
-                size=st.sampled_from([300, 900, 900, 4000, 8 << 20]),
-                key_id=st.sampled_from([None, None, "old"]))  # fmt: skip
+    @initialize(
+        durability=st.sampled_from(["power", "power", "process", "none"]),
+        size=st.sampled_from([300, 900, 900, 4000, 8 << 20]),
+        key_id=st.sampled_from([None, None, "old"]),
+    )
     def first(self, durability: Durability, size: int, key_id: str | None) -> None:
         self.durability, self.segment_size = durability, size
         if key_id is not None:
@@ -146,8 +152,10 @@ class LogMachine(RuleBasedStateMachine):
         self._attempt(self._open)
 
     @precondition(closed)
-    @rule(durability=st.sampled_from(["power", "process", "none"]),
-          size=st.sampled_from([300, 900, 4000]))  # fmt: skip
+    @rule(
+        durability=st.sampled_from(["power", "process", "none"]),
+        size=st.sampled_from([300, 900, 4000]),
+    )
     def open_otherwise(self, durability: Durability, size: int) -> None:
         self.durability, self.segment_size = durability, size
         self._attempt(self._open)
@@ -168,8 +176,9 @@ class LogMachine(RuleBasedStateMachine):
         self.patience.left = 1000  # a dump looks twice at a torn tail
         assert key is not None
         for self.key in (None, bad):
-            with suppress(EncryptedLogError, NotEncryptedError, LogLockedError,
-                          UnsupportedFormatError):  # fmt: skip
+            with suppress(
+                EncryptedLogError, NotEncryptedError, LogLockedError, UnsupportedFormatError
+            ):
                 _read(self.disk, self.lost)
                 hidden = self.items and not key.accept_clear and self.oldest_perhaps == 1
                 assert not (hidden and self.healthy() and self.handed), "read without the key"
@@ -187,8 +196,13 @@ class LogMachine(RuleBasedStateMachine):
         self.key = key
 
     def _open(self, takeover: bool = False) -> None:
-        log = EventLog.open(PATH, self.durability, takeover=takeover, files=self.disk,
-                            segment_size=self.segment_size)  # fmt: skip
+        log = EventLog.open(
+            PATH,
+            self.durability,
+            takeover=takeover,
+            files=self.disk,
+            segment_size=self.segment_size,
+        )
         self.log, self.failed = log, False
         report = log.report
         reported = {lsn for d in report.damaged for lsn in range(d.first_lsn, d.last_lsn + 1)}
@@ -458,9 +472,13 @@ class LogMachine(RuleBasedStateMachine):
         self.disk.crash_at(call, torn)
         self.fate = fate
 
-    @rule(verb=st.sampled_from(["write", "sync", "sync", "truncate", "publish", "create",
-                                "remove", "sync directory"]),
-          nth=st.integers(0, 3), error=st.sampled_from([errno.EIO, errno.ENOSPC]))  # fmt: skip
+    @rule(
+        verb=st.sampled_from(
+            ["write", "sync", "sync", "truncate", "publish", "create", "remove", "sync directory"]
+        ),
+        nth=st.integers(0, 3),
+        error=st.sampled_from([errno.EIO, errno.ENOSPC]),
+    )
     def a_call_will_fail(self, verb: str, nth: int, error: int) -> None:
         self.disk.fail_at(verb, nth, error)
 

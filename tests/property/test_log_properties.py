@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventlog import EventLog, WriterFailedError
-from eventlog._frame import HEADER_SIZE
+from eventlog import EventLog
+from eventlog.errors import WriterFailedError
+from eventlog.format.frame import HEADER_SIZE
 from eventlog.testing import Crash, SimulatedDisk
 from tests.property.histories import (
     PROGRAM,
@@ -218,8 +219,8 @@ def test_a_short_write_before_a_full_disk_tears_nothing_that_was_acknowledged() 
 
 def test_the_durable_mark_moves_in_frames_and_in_the_mark_file() -> None:
     """pebble#6031: a mark that stays behind makes damage look like a torn tail."""
-    from eventlog._frame import frames_ahead
-    from eventlog._segment import read_mark
+    from eventlog.format.frame import frames_ahead
+    from eventlog.read.segment_files import read_mark
 
     disk = SimulatedDisk()
     with EventLog.open("log", files=disk) as log:

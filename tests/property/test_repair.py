@@ -17,12 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventlog import Damage, EventLog, LogError, LogLockedError, Record, UnsupportedFormatError
-from eventlog._frame import SNAPSHOT
+from eventlog import Damage, EventLog, LogError, LogLockedError, Record
 from eventlog.dump import NOT_A_LOG, TORN, verify
+from eventlog.errors import UnsupportedFormatError
+from eventlog.format.frame import SNAPSHOT
 from eventlog.repair import LOST, REPAIRED, RepairPlan, plan, repair
 from eventlog.testing import Crash, SimulatedDisk
-from eventlog.testing._disk import _OpenFile
+from eventlog.testing.disk import _OpenFile
 from tests.property.histories import PROGRAM, SMALL, Action, History, actions
 from tests.property.test_damage import (
     LOGS,
@@ -141,8 +142,11 @@ def test_a_fault_here_and_there_in_each_kind_of_log_is_repaired(
     kind: str, rng: random.Random
 ) -> None:
     log = Log(LOGS[kind]())
-    places = [(name, offset) for name in log.segment_names()
-              for offset in range(len(log.files[name].rstrip(b"\0")))]  # fmt: skip
+    places = [
+        (name, offset)
+        for name in log.segment_names()
+        for offset in range(len(log.files[name].rstrip(b"\0")))
+    ]
     for name, offset in rng.sample(places, 25):
         check_repaired(log.disk(flipped(log.files, name, offset, offset % 8)))
     for name in log.segment_names():
@@ -156,8 +160,11 @@ def test_pairs_of_faults_are_repaired(rng: random.Random) -> None:
     kinds = [files for _, files in single_faults(log, moments)]
     for _ in range(60):
         one, two = rng.sample(kinds, 2)
-        both = {name: two[name] if two[name] != log.files[name] else one[name]
-                for name in log.files if name in one and name in two}  # fmt: skip
+        both = {
+            name: two[name] if two[name] != log.files[name] else one[name]
+            for name in log.files
+            if name in one and name in two
+        }
         check_repaired(log.disk(both))
 
 
@@ -172,10 +179,14 @@ def test_a_flipped_bit_in_every_byte_is_repaired() -> None:
 
 damages = st.lists(
     st.tuples(
-        st.sampled_from(["flip", "zero", "cut", "remove"]), st.integers(0, 99), st.floats(0, 1),
+        st.sampled_from(["flip", "zero", "cut", "remove"]),
+        st.integers(0, 99),
+        st.floats(0, 1),
         st.sampled_from([1, 8, 48, 200]),
-    ), min_size=1, max_size=4,
-)  # fmt: skip
+    ),
+    min_size=1,
+    max_size=4,
+)
 
 
 def damage(disk: SimulatedDisk, what: list[tuple[str, int, float, int]]) -> None:
@@ -339,8 +350,13 @@ def check_crashed(
     assert list(after) == list(range(1, end + 1))
     assert {lsn: after[lsn] for lsn in before[0]} == before[0]
     lost = {lsn for lsn, record in after.items() if record.kind == LOST}
-    said = {lsn for record in after.values() if record.kind == REPAIRED
-            for first, to in record.body["lost"] for lsn in range(first, to + 1)}  # fmt: skip
+    said = {
+        lsn
+        for record in after.values()
+        if record.kind == REPAIRED
+        for first, to in record.body["lost"]
+        for lsn in range(first, to + 1)
+    }
     assert lost == said, "a placeholder that no repair speaks of"
 
 
@@ -356,8 +372,9 @@ def durable(disk: SimulatedDisk) -> SimulatedDisk:
 def two_faults(log: Log) -> Files:
     """A segment that is missing, and a record lost in one in which others are sound."""
     first, *others = log.segment_names()
-    frames = {name: [frame for where, frame in log.frames.values() if where == name]
-              for name in others}  # fmt: skip
+    frames = {
+        name: [frame for where, frame in log.frames.values() if where == name] for name in others
+    }
     name = max(others, key=lambda name: len(frames[name]))
     assert len(frames[name]) > 1
     return flipped(without(log.files, first), name, frames[name][0].payload_offset + 5, 1)

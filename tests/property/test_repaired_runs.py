@@ -19,16 +19,9 @@ import pytest
 
 from eventlog.repair import repair
 from eventlog.testing import SimulatedDisk
-from recovery import (
-    CheckpointStore,
-    DamagedRunError,
-    DivergenceError,
-    InDoubtError,
-    RecoverableAgent,
-    Resolution,
-    resolve,
-    tool,
-)
+from recovery import CheckpointStore, InDoubtError, RecoverableAgent, Resolution, tool
+from recovery.control.resolve import resolve
+from recovery.errors import DamagedRunError, DivergenceError
 from tests.property.test_damage import Files, Killed, Store, damaged_runs, without
 
 STEPS = 6
@@ -149,8 +142,9 @@ def expected_of(call: Any) -> int:
     return int(call.step)
 
 
-def check_repaired_run(files: Files, died: tuple[Counter[str], Any], is_async: bool, every: int,
-                       die_again: int = 0) -> str:  # fmt: skip
+def check_repaired_run(
+    files: Files, died: tuple[Counter[str], Any], is_async: bool, every: int, die_again: int = 0
+) -> str:
     """Repair, resume, answer, until the run ends; how it ended."""
     done, expected = died
     disk, world = SimulatedDisk(seed=99), World()
@@ -174,8 +168,11 @@ def check_repaired_run(files: Files, died: tuple[Counter[str], Any], is_async: b
             return "diverged"
         else:
             assert result == expected
-            often = {what: count for what, count in world.done.items()
-                     if count != (STEPS if what == "send always the same" else 1)}  # fmt: skip
+            often = {
+                what: count
+                for what, count in world.done.items()
+                if count != (STEPS if what == "send always the same" else 1)
+            }
             assert not often, f"not done once: {often}"
             return "finished"
     raise AssertionError("resolving does not help")

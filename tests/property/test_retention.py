@@ -16,21 +16,18 @@ from hypothesis import strategies as st
 
 from eventlog import EventLog, LogLockedError
 from eventlog.testing import Crash, SimulatedDisk
-from recovery import RecoveryError, _retention, gc, remove, runs, undo
-from recovery._events import (
-    Event,
-    RunCancelled,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    encode,
-)
-from recovery._family import ParentRun
-from recovery._lineage import ForkedFrom
-from recovery._removal import ENDED
-from recovery._status import RunStatus, State
+from recovery import RecoveryError
+from recovery.agent.undo_run import undo
+from recovery.inspect.status import RunStatus, State, runs
+from recovery.journal.encoding import encode
+from recovery.journal.events import Event, RunCancelled, RunFailed, RunFinished, RunStarted
+from recovery.journal.forked_from import ForkedFrom
+from recovery.journal.links import ParentRun
+from recovery.ops import gc as retention_module
+from recovery.ops.gc import gc
+from recovery.ops.remove import ENDED, remove
 from recovery.stores.protocol import LogStore
-from tests.unit.lives import Disk
+from tests.support.lives import Disk
 
 NOW_S = 2_000_000_000
 OVER: tuple[State, ...] = ("finished", "cancelled", "undone")
@@ -62,9 +59,16 @@ class Settings:
     states: tuple[State, ...]
 
     def gc(self, store: LogStore, dry_run: bool = False) -> list[Any]:
-        with mock.patch.object(_retention, "time", SimpleNamespace(time=lambda: float(NOW_S))):
-            return gc(store, older_than_s=self.older_than_s, keep=self.keep, states=self.states,
-                      dry_run=dry_run)  # fmt: skip
+        with mock.patch.object(
+            retention_module, "time", SimpleNamespace(time=lambda: float(NOW_S))
+        ):
+            return gc(
+                store,
+                older_than_s=self.older_than_s,
+                keep=self.keep,
+                states=self.states,
+                dry_run=dry_run,
+            )
 
 
 def name(number: int) -> str:
@@ -151,8 +155,9 @@ def contents(store: Disk) -> dict[str, dict[str, bytes]]:
     found: dict[str, dict[str, bytes]] = {}
     for path, entries in store.disk.directories.items():
         if path.startswith("home/"):
-            kept = {one: bytes(file.content) for one, file in entries.items()
-                    if one.endswith(".seg")}  # fmt: skip
+            kept = {
+                one: bytes(file.content) for one, file in entries.items() if one.endswith(".seg")
+            }
             found[path.removeprefix("home/")] = kept
     return found
 
@@ -165,8 +170,10 @@ def expected(found: dict[str, RunStatus], held: set[str], wanted: Settings) -> s
     """What is to go, said in another way than the code does: by what keeps a run."""
     if wanted.keep is None and wanted.older_than_s is None:
         return set()
-    ended = sorted((one for one in found.values() if one.state in wanted.states and not one.damage),
-                   key=lambda one: one.run_id)  # fmt: skip
+    ended = sorted(
+        (one for one in found.values() if one.state in wanted.states and not one.damage),
+        key=lambda one: one.run_id,
+    )
     ended.sort(key=lambda one: one.last, reverse=True)  # stable: ties by id
     going = set()
     for rank, one in enumerate(ended):
@@ -228,18 +235,23 @@ def test_only_what_may_go_is_gone_and_nothing_needed(
             except Crash:
                 disk = store.disk
                 seed = data.draw(st.none() | st.integers(0, 1000))
-                store = Disk(disk.after_process_death() if seed is None
-                             else disk.after_power_loss(seed))  # fmt: skip
+                store = Disk(
+                    disk.after_process_death() if seed is None else disk.after_power_loss(seed)
+                )
                 check_safe(store, found, may)
                 held = set()
                 wanted.gc(store)
                 going = expected(found, held, wanted)
-    left = {path: files for path, files in contents(store).items()
-            if path.partition("/")[0] not in going}  # fmt: skip
+    left = {
+        path: files
+        for path, files in contents(store).items()
+        if path.partition("/")[0] not in going
+    }
     assert {path: {n: b[:64] for n, b in files.items()} for path, files in left.items()} == {
         path: {n: b[:64] for n, b in files.items()}
-        for path, files in whole.items() if path.partition("/")[0] not in going
-    }  # fmt: skip
+        for path, files in whole.items()
+        if path.partition("/")[0] not in going
+    }
     assert set(store.run_ids()) == set(found) - going
     assert store.unswept() == []
     check_unchanged(store, found)
@@ -275,17 +287,23 @@ def test_the_examples_go_as_expected() -> None:
     assert Settings(None, None, ENDED).gc(store) == []
     gone = Settings(0, None, ENDED).gc(store)
     assert [(one.run_id, one.state, NOW_S - one.ended) for one in gone] == [
-        ("r2", "failed", 99), ("r0", "finished", 30), ("r1", "finished", 10)
-    ]  # fmt: skip
+        ("r2", "failed", 99),
+        ("r0", "finished", 30),
+        ("r1", "finished", 10),
+    ]
     assert all(one.size > 0 and one.records == 2 for one in gone)
 
 
 @pytest.mark.parametrize(
     ("settings", "what"),
-    [({"keep": -1}, "keep"), ({"older_than_s": -0.1}, "older_than_s"),
-     ({"older_than_s": float("nan")}, "older_than_s"), ({"states": ["running"]}, "states are of"),
-     ({"states": ("empty", "finished")}, "states are of")],
-)  # fmt: skip
+    [
+        ({"keep": -1}, "keep"),
+        ({"older_than_s": -0.1}, "older_than_s"),
+        ({"older_than_s": float("nan")}, "older_than_s"),
+        ({"states": ["running"]}, "states are of"),
+        ({"states": ("empty", "finished")}, "states are of"),
+    ],
+)
 def test_impossible_settings_are_refused(settings: dict[str, Any], what: str) -> None:
     store = Disk(SimulatedDisk())
     make(store, 0, Spec("finished"))

@@ -11,12 +11,14 @@ from typing import Any
 from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
-from logdump._otlp_json import line, request
-from logdump._otlp_values import Values
+from logdump.otlp.json_output import line, request
+from logdump.otlp.spans import Span, Spans, Telling, span_id, trace_id
+from logdump.otlp.values import Values
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from eventlog import Packed, Record
-from recovery._events import (
+from recovery.journal.encoding import encode, skim
+from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
     CallDecided,
@@ -34,17 +36,31 @@ from recovery._events import (
     RunResumed,
     RunUndone,
     StepStarted,
-    encode,
-    skim,
 )
-from recovery._readable import Redaction
-from recovery._spans import Span, Spans, Telling, span_id, trace_id
+from recovery.values.render import Redaction
 
 KINDS: list[type[Event]] = [
-    AttemptFailed, CallAbandoned, CallDecided, CallFailed, CallIntended, CallIntended, CallIntended,
-    CallResolved, CallRetried, CallReturned, CallReturned, HistoryDropped, RunCancelled, RunFailed,
-    RunFinished, RunParked, RunResumed, RunUndone, StepStarted, StepStarted,
-]  # fmt: skip
+    AttemptFailed,
+    CallAbandoned,
+    CallDecided,
+    CallFailed,
+    CallIntended,
+    CallIntended,
+    CallIntended,
+    CallResolved,
+    CallRetried,
+    CallReturned,
+    CallReturned,
+    HistoryDropped,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunParked,
+    RunResumed,
+    RunUndone,
+    StepStarted,
+    StepStarted,
+]
 calls = st.integers(1, 40)
 # By the name of a field: likely values, and what nobody has meant.
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -65,8 +81,15 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "args": st.sampled_from([None, [[1], {"model": "m"}], [[], {}], "x"]),
     "value": st.sampled_from([None, {"model": "m", "text": "\ud800"}, [1]]),
 }
-PLAIN: dict[str, Any] = {"int": 1, "str": "x", "bytes": b"d", "bool": True, "float": 1.0, "Any": 1,
-                         "list[int]": [1]}  # fmt: skip
+PLAIN: dict[str, Any] = {
+    "int": 1,
+    "str": "x",
+    "bytes": b"d",
+    "bool": True,
+    "float": 1.0,
+    "Any": 1,
+    "list[int]": [1],
+}
 
 
 @st.composite
@@ -88,9 +111,12 @@ class Options:
 def told(given_: list[tuple[int, Event]], until: int, alive: bool) -> list[Span]:
     run, values = Span(span_id("u", "run"), "", "run", "", 5), values_of()
     intents: dict[int, tuple[int, CallIntended]] = {}
-    spans = Spans("u", run, until, Telling(
-        lambda tool: tool == "ask", values.of_call, values.of_run, intents.get
-    ))  # fmt: skip
+    spans = Spans(
+        "u",
+        run,
+        until,
+        Telling(lambda tool: tool == "ask", values.of_call, values.of_run, intents.get),
+    )
     found: list[Span] = []
     for lsn, (time_ns, event) in enumerate(given_, 1):
         skimmed = skim(Record(lsn, event.kind, time_ns, Packed(encode(event)[1])))

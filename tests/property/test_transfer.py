@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventlog import EventLog, Packed, Record, Snapshot
-from eventlog._examine import Found, Totals, examine
-from eventlog._frame import SNAPSHOT
-from eventlog._record import encode_snapshot
 from eventlog.encryption import Encryption
+from eventlog.format.frame import SNAPSHOT
+from eventlog.format.record import encode_snapshot
+from eventlog.read.verify import Found, Totals, examine
 from eventlog.testing import SimulatedDisk
 from eventlog.transfer import BadExportError, export, import_
 from tests.property.histories import Action, programs, run
@@ -34,11 +34,18 @@ _ext = st.tuples(st.integers(-128, 127), st.binary(max_size=20)).map(
     lambda pair: b"\xc7" + bytes([len(pair[1]), pair[0] & 255]) + pair[1]
 )
 _atoms = st.one_of(
-    st.sampled_from([b"\xc0", b"\xc2", b"\xc3"]), _floats, _bits, _single, _integers, _wide, _text,
-    st.binary(max_size=12).map(msgpack.packb), _ext,
+    st.sampled_from([b"\xc0", b"\xc2", b"\xc3"]),
+    _floats,
+    _bits,
+    _single,
+    _integers,
+    _wide,
+    _text,
+    st.binary(max_size=12).map(msgpack.packb),
+    _ext,
     st.sampled_from(["$", "$bytes", "$msgpack", "type", "lsn"]).map(msgpack.packb),
     st.datetimes().map(lambda at: msgpack.packb(msgpack.Timestamp.from_unix(at.year * 1e7))),
-)  # fmt: skip
+)
 
 
 def _array(parts: list[bytes]) -> bytes:

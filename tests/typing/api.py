@@ -11,7 +11,6 @@ from eventlog import EventLog, LogReader, Record, Snapshot
 from eventlog.encryption import Encryption
 from recovery import (
     Budget,
-    BudgetError,
     Call,
     Checkpoint,
     CheckpointConfig,
@@ -19,23 +18,17 @@ from recovery import (
     CheckpointStore,
     InDoubtError,
     OutcomeUnknown,
-    Progress,
     RecoverableAgent,
-    RecoveryReport,
     Resolution,
-    RestoredCheckpoint,
     Run,
-    RunEvent,
-    RunFailedError,
     RunResult,
     SyncRun,
     Usage,
-    Validity,
     current_call,
-    events,
-    resolve,
     tool,
 )
+from recovery.control.resolve import resolve
+from recovery.errors import BudgetError, RunFailedError
 from recovery.graph import (
     END,
     ExecutionResult,
@@ -45,10 +38,11 @@ from recovery.graph import (
     NodeContext,
     NodeResult,
     PlanStep,
+    RestoredCheckpoint,
 )
-from recovery.stores.file import FileStore
-from recovery.stores.memory import MemoryStore
-from recovery.stores.protocol import RunStore
+from recovery.inspect.follow import events
+from recovery.reports import Progress, RecoveryReport, RunEvent, Validity
+from recovery.stores import FileStore, MemoryStore, RunStore
 from recovery.testing import CrashReport, Finding, crash_everywhere
 
 # -- tools keep their types
@@ -260,7 +254,7 @@ async def watch(store: CheckpointStore) -> None:
         await of.run_with_recovery("task", "run")
     except BudgetError as exc:
         print(exc.used, exc.reached)
-    async for event in of.events("run", after=5):
+    async for event in of.run("run").events(after=5):
         assert_type(event, RunEvent)
     for event in events(store, "run", until="now"):
         assert_type(event, RunEvent)
@@ -321,10 +315,18 @@ def test_my_agent_survives() -> None:
     assert_type(report, CrashReport)
     assert report.ok, str(report)
     report = crash_everywhere(
-        agent, "task", setup=list[str], effects=lambda: sent, watch=[print, send_email],
-        resolve=lambda call: Resolution.outcome(call.tool), points="all", seed=7,
-        power_loss=True, strict=True, timeout_s=2.5,
-    )  # fmt: skip
+        agent,
+        "task",
+        setup=list[str],
+        effects=lambda: sent,
+        watch=[print, send_email],
+        resolve=lambda call: Resolution.outcome(call.tool),
+        points="all",
+        seed=7,
+        power_loss=True,
+        strict=True,
+        timeout_s=2.5,
+    )
     assert_type(report.findings, tuple[Finding, ...])
     crash_everywhere(plain_agent, points=[report.findings[0].point])
 

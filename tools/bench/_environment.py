@@ -26,10 +26,11 @@ def environment(directory: Path) -> dict[str, str]:
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": f"{os.cpu_count()} x {_cpu()}",
         "load": f"{os.getloadavg()[0]:.1f} when it began",
-        "scheduling": "SCHED_FIFO where single steps are timed" if _may_real_time()
+        "scheduling": "SCHED_FIFO where single steps are timed"
+        if _may_real_time()
         else "default: waking up after a flush may take a tick of the kernel",
         "file system": mount_of(directory),
-    }  # fmt: skip
+    }
 
 
 def mount_of(directory: Path) -> str:
@@ -92,8 +93,9 @@ def _version(name: str) -> str:
 
 
 def _git(*args: str) -> str:
-    done = subprocess.run(["git", *args], capture_output=True, text=True, check=False,
-                          cwd=Path(__file__).parent)  # fmt: skip
+    done = subprocess.run(
+        ["git", *args], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    )
     return done.stdout.strip() or "unknown"
 
 

@@ -32,8 +32,10 @@ def python() -> str:
     stamp, wanted = PLACE / "packages", "\n".join(PACKAGES)
     found = str(PLACE / "bin" / "python")
     if not stamp.exists() or stamp.read_text() != wanted:
-        print(f"installing {len(PACKAGES)} packages to compare with into {PLACE.name}",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"installing {len(PACKAGES)} packages to compare with into {PLACE.name}",
+            file=sys.stderr,
+        )
         venv.create(PLACE, clear=True, with_pip=True)
         install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([found, *install, *PACKAGES], check=True)

@@ -63,9 +63,12 @@ class Worker:
         command = [*prefix, subject.python, str(PROGRAM), f"tools.bench.subjects.{subject.kind}"]
         self._process = subprocess.Popen(
             [*command, str(directory), json.dumps(dict(case))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             env=_environment(subject.root),
-        )  # fmt: skip
+        )
         try:
             self._answer()
         except BaseException:
@@ -153,11 +156,19 @@ def results(
     for name, (turns, size) in measured.items():
         flat = [value for turn in turns for value in turn]
         tail = p99(flat)
-        found.append(Result(
-            case, name, median(flat) * scale, None if tail is None else tail * scale,
-            statistics.fmean(flat) * scale, len(flat),
-            ratio(turns, measured[yardstick][0]), size, flushes(name),
-        ))  # fmt: skip
+        found.append(
+            Result(
+                case,
+                name,
+                median(flat) * scale,
+                None if tail is None else tail * scale,
+                statistics.fmean(flat) * scale,
+                len(flat),
+                ratio(turns, measured[yardstick][0]),
+                size,
+                flushes(name),
+            )
+        )
     return found
 
 

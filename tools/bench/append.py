@@ -20,8 +20,11 @@ YARDSTICK = "write + fdatasync"
 CHART = Chart("bars", log=False)
 
 OURS = "agent-eventlog"
-SIZES = (("200 B", 200, 1500, (0.85, 0.45)), ("2 KiB", 2 << 10, 1500, (0.70, 0.45)),
-         ("64 KiB", 64 << 10, 400, (0.80, 0.55)))  # fmt: skip
+SIZES = (
+    ("200 B", 200, 1500, (0.85, 0.45)),
+    ("2 KiB", 2 << 10, 1500, (0.70, 0.45)),
+    ("64 KiB", 64 << 10, 400, (0.80, 0.55)),
+)
 TURN = 20
 PEERS = (
     ("LMDB", "databases:Lmdb"),
@@ -50,9 +53,12 @@ def run(bench: Bench) -> list[Result]:
             measured = in_turns(subjects, bench.place(directory), case, turn=TURN, rounds=rounds)
             by_name = {one.name: one for one in subjects}
             made += results(
-                name + where, measured, YARDSTICK, 1000,
+                name + where,
+                measured,
+                YARDSTICK,
+                1000,
                 lambda one, by=by_name, case=case: flushes(by[one], bench.place(), case),  # type: ignore[misc]
-            )  # fmt: skip
+            )
     return made
 
 

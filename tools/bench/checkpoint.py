@@ -76,9 +76,10 @@ def aims(results: Sequence[Result]) -> list[Aim]:
         large = found(results, LARGE_CASE, subject).ratio
         assert large is not None
         made += [
-            Aim(f"{subject}: {LIMIT_CASE}, ms", LIMIT_MS,
-                found(results, LIMIT_CASE, subject).median),
+            Aim(
+                f"{subject}: {LIMIT_CASE}, ms", LIMIT_MS, found(results, LIMIT_CASE, subject).median
+            ),
             Aim(f"{subject}: {LARGE_CASE}, to writing all", LARGE_LIMIT, large),
             Aim(f"{subject}: {MANY}, to {FEW}", FLAT, many / few),
-        ]  # fmt: skip
+        ]
     return made

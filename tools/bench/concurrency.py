@@ -79,8 +79,16 @@ def _results(runs: int, took: Rounds) -> list[Result]:
         if YARDSTICK in rates:
             ratio = median([a / b for a, b in zip(rates[name], rates[YARDSTICK], strict=True)])
         count = sum(int(one["steps"]) for one in turns)
-        found.append(Result(f"{runs:,} runs" if runs > 1 else "1 run", name, median(rates[name]),
-                            count=count, ratio=ratio, note=note))  # fmt: skip
+        found.append(
+            Result(
+                f"{runs:,} runs" if runs > 1 else "1 run",
+                name,
+                median(rates[name]),
+                count=count,
+                ratio=ratio,
+                note=note,
+            )
+        )
     return found
 
 
@@ -96,8 +104,12 @@ def aims(results: Sequence[Result]) -> list[Aim]:
     """Against DBOS, with a hundred runs."""
     rates = {one.subject: one.median for one in results if one.case == "100 runs"}
     return [
-        Aim(f"100 runs, times as many steps a second as {other}", limit,
-            rates[OURS] / rates[other], at_least=True)
+        Aim(
+            f"100 runs, times as many steps a second as {other}",
+            limit,
+            rates[OURS] / rates[other],
+            at_least=True,
+        )
         for other, limit in TIMES_FASTER
         if other in rates
-    ]  # fmt: skip
+    ]

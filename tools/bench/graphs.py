@@ -30,8 +30,10 @@ YARDSTICK = "no checkpoints"
 CHART = Chart("bars")
 
 ALL, LOOP = "agent-eventlog", "a loop"
-KEEPING = [Subject("agent-eventlog, prune_old", "chains:PruneOld"),
-           Subject("agent-eventlog, latest_only", "chains:LatestOnly")]  # fmt: skip
+KEEPING = [
+    Subject("agent-eventlog, prune_old", "chains:PruneOld"),
+    Subject("agent-eventlog, latest_only", "chains:LatestOnly"),
+]
 WAITS_MS, SIZES = (0, 1, 10, 100), (10, 100, 300, 1_000)
 MOST_S = 20  # of one execution, where no sizes are asked for
 TURNS_S, ROUNDS = 15, (2, 15)  # so long for each subject, in so many executions
@@ -76,8 +78,9 @@ def _measured(bench: Bench, wait_ms: int, nodes: int) -> list[Result]:
         times = ratio(whole[one.subject], whole[YARDSTICK])
         stored = one.size if one.subject not in (YARDSTICK, LOOP) else None
         note = "" if one.subject == YARDSTICK else f"whole executions {number(times, 'x')}"
-        made.append(replace(one, size=stored, note=note,
-                            flushes=counted if one.subject == ALL else None))  # fmt: skip
+        made.append(
+            replace(one, size=stored, note=note, flushes=counted if one.subject == ALL else None)
+        )
     return made
 
 
@@ -96,5 +99,8 @@ def aims(results: Sequence[Result]) -> list[Aim]:
     extra = [one.median - found(results, one.case, YARDSTICK).median for one in (few, many)]
     what = f"{many.case} to {few.case}"
     assert few.size is not None and many.size is not None
-    return [*made, Aim(f"more ms a node, {what}", FLAT, extra[1] / extra[0]),
-            Aim(f"bytes a node, {what}", CONSTANT, many.size / few.size)]  # fmt: skip
+    return [
+        *made,
+        Aim(f"more ms a node, {what}", FLAT, extra[1] / extra[0]),
+        Aim(f"bytes a node, {what}", CONSTANT, many.size / few.size),
+    ]

@@ -31,8 +31,10 @@ CONSTANT = 1.05
 
 def run(bench: Bench) -> list[Result]:
     """Each subject by itself: what is measured is no time."""
-    ours = [Subject(OURS, "conversations:Conversation"),
-            Subject(WHOLE, "conversations:WholeMessages")]  # fmt: skip
+    ours = [
+        Subject(OURS, "conversations:Conversation"),
+        Subject(WHOLE, "conversations:WholeMessages"),
+    ]
     with Worker(ours[0], bench.place(), {}) as worker:
         news = worker.ask("news")
     made = [Result(f"{_scaled(bench, steps):,} steps", YARDSTICK, news, ratio=1) for steps in STEPS]

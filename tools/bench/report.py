@@ -51,33 +51,49 @@ def _section(name: str, figures: dict[str, Any]) -> str:
     module = BENCHMARKS[name]
     results = [Result(**one) for one in figures["results"]]
     aims = [Aim(**{key: one[key] for key in one if key != "met"}) for one in figures["aims"]]
-    return "\n".join([
-        f"## {module.TITLE}\n",
-        f"{module.ABOUT}\n",
-        f"![{module.TITLE}](benchmarks/{name}.svg)\n",
-        table(module.UNIT, module.YARDSTICK, results, "github") + "\n",
-        *(f"- {aim}" for aim in aims),
-        *([""] if aims else []),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"## {module.TITLE}\n",
+            f"{module.ABOUT}\n",
+            f"![{module.TITLE}](benchmarks/{name}.svg)\n",
+            table(module.UNIT, module.YARDSTICK, results, "github") + "\n",
+            *(f"- {aim}" for aim in aims),
+            *([""] if aims else []),
+        ]
+    )
 
 
 def _soak(figures: dict[str, Any]) -> str:
-    rows = [[what, number(before), number(after)]
-            for what, (before, after) in figures["grown"].items()]  # fmt: skip
+    rows = [
+        [what, number(before), number(after)] for what, (before, after) in figures["grown"].items()
+    ]
     totals = ", ".join(f"{what} {number(value)}" for what, value in figures["totals"].items())
-    grown = tabulate(rows, ["", "second quarter", "last quarter"], tablefmt="github",
-                     disable_numparse=True, colalign=["left", "right", "right"])  # fmt: skip
+    grown = tabulate(
+        rows,
+        ["", "second quarter", "last quarter"],
+        tablefmt="github",
+        disable_numparse=True,
+        colalign=["left", "right", "right"],
+    )
     wrong = [f"- WRONG: {what}" for what in figures["wrong"]]
-    return "\n".join([
-        f"## {figures['agents']} agents, {figures['minutes']:g} minutes\n",
-        f"{soak.__doc__}".partition("\n\n")[2],
-        f"In all: {totals}; seed {figures['seed']}.\n",
-        "![memory, times, descriptors and files](benchmarks/soak.svg)\n",
-        grown + "\n",
-        *(wrong or ["Nothing was wrong." if not figures["leaks"]
-                    else f"GROWN: {', '.join(figures['leaks'])}."]),
-        "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"## {figures['agents']} agents, {figures['minutes']:g} minutes\n",
+            f"{soak.__doc__}".partition("\n\n")[2],
+            f"In all: {totals}; seed {figures['seed']}.\n",
+            "![memory, times, descriptors and files](benchmarks/soak.svg)\n",
+            grown + "\n",
+            *(
+                wrong
+                or [
+                    "Nothing was wrong."
+                    if not figures["leaks"]
+                    else f"GROWN: {', '.join(figures['leaks'])}."
+                ]
+            ),
+            "",
+        ]
+    )
 
 
 def _where(figures: dict[str, Any]) -> str:
@@ -86,8 +102,10 @@ def _where(figures: dict[str, Any]) -> str:
     for name, one in figures.items():
         for fact in one["environment"].items():
             facts.setdefault(fact, []).append(name)
-    rows = [[what, value, "" if len(names) == len(figures) else ", ".join(names)]
-            for (what, value), names in sorted(facts.items())]  # fmt: skip
+    rows = [
+        [what, value, "" if len(names) == len(figures) else ", ".join(names)]
+        for (what, value), names in sorted(facts.items())
+    ]
     listed = tabulate(rows, ["", "", "for"], tablefmt="github", disable_numparse=True)
     return f"## What it was measured on\n\n{listed}\n"
 

@@ -85,10 +85,13 @@ def aims(results: Sequence[Result]) -> list[Aim]:
     """Flat, and little more than the imports."""
     ours = [one for one in results if one.subject == OURS]
     made = [
-        Aim(f"{one.case}, ms more than the imports", MORE_MS,
-            one.median - found(results, one.case, YARDSTICK).median)
+        Aim(
+            f"{one.case}, ms more than the imports",
+            MORE_MS,
+            one.median - found(results, one.case, YARDSTICK).median,
+        )
         for one in ours
-    ]  # fmt: skip
+    ]
     few, many = ours[1], ours[-1]
     assert few.ratio is not None and many.ratio is not None
     # By their ratios: the machine may have changed its speed between the two.

@@ -84,9 +84,10 @@ def aims(results: Sequence[Result]) -> list[Aim]:
         made.append(Aim("side effect, flushes that are waited for", FLUSHES, round(counted)))
     for name, _ in CASES:
         theirs = [
-            one.median for one in results
+            one.median
+            for one in results
             if one.case == name and one.subject in dict(PEERS) and "NORMAL" not in one.subject
-        ]  # fmt: skip
+        ]
         if theirs:
             best = min(theirs) / found(results, name, OURS).median
             made.append(Aim(f"{name}, times as fast as the best other", TIMES_FASTER, best, True))

@@ -55,8 +55,11 @@ def aims(results: Sequence[Result]) -> list[Aim]:
     """Against the yardstick, one by one and in batches."""
     limits = {name: limit for name, _, limit in SIZES}
     return [
-        Aim(f"{one.case}, {'in batches' if one.subject == BATCHED else 'one by one'}",
-            BATCHED_LIMIT if one.subject == BATCHED else limits[one.case], one.ratio)
+        Aim(
+            f"{one.case}, {'in batches' if one.subject == BATCHED else 'one by one'}",
+            BATCHED_LIMIT if one.subject == BATCHED else limits[one.case],
+            one.ratio,
+        )
         for one in results
         if one.subject in (OURS, BATCHED) and one.ratio is not None
-    ]  # fmt: skip
+    ]

@@ -11,16 +11,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from eventlog import EncryptedLogError, LogError, LogLockedError
+from eventlog import LogError, LogLockedError
 from eventlog.dump import NOT_A_LOG
-from logdump._command import Context, UsageError
-from logdump._commands import COMMANDS, DEFAULT
-from logdump._exit import CLOSED_PIPE, IN_USE, INTERRUPTED, IO_ERROR, NO_INPUT, NO_KEY, USAGE
+from eventlog.errors import EncryptedLogError
+from logdump.all_commands import COMMANDS, DEFAULT
+from logdump.command import Context, UsageError
+from logdump.exit_codes import CLOSED_PIPE, IN_USE, INTERRUPTED, IO_ERROR, NO_INPUT, NO_KEY, USAGE
 from recovery import RecoveryError
-from recovery._text import printable
-from recovery.cli._keys import KeyFileError, take_from_environment
-from recovery.cli._streams import discard, folded, open_closed, where_of
-from recovery.cli._who import holder
+from recovery.cli.key_options import KeyFileError, take_from_environment
+from recovery.cli.streams import discard, folded, open_closed, where_of
+from recovery.cli.who import holder
+from recovery.text import printable
 
 _RAW = argparse.RawDescriptionHelpFormatter
 HINTS_MAX = 5
@@ -114,9 +115,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         one = commands.add_parser(
-            command.name, help=command.line, description=command.text, epilog=command.more,
+            command.name,
+            help=command.line,
+            description=command.text,
+            epilog=command.more,
             formatter_class=_RAW,
-        )  # fmt: skip
+        )
         for name in command.paths:
             one.add_argument(name, metavar=name.upper(), help="the directory of a log")
         command.arguments(one)

@@ -5,14 +5,11 @@ releases with graph executors (0.8.0) as those with AgentLoop and Orchestrator (
 docs/hive.md.
 """
 
-from recovery.integrations.hive._conversation import (
-    DamagedConversationError,
-    RecordedConversation,
-)
-from recovery.integrations.hive._graph import recorded_llm, recorded_nodes, recorded_result
-from recovery.integrations.hive._home import default_store
-from recovery.integrations.hive._session import RecordedLoop
-from recovery.integrations.hive._tools import RecordedTools, current_call
+from recovery.integrations.hive.conversation import DamagedConversationError, RecordedConversation
+from recovery.integrations.hive.graph import recorded_llm, recorded_nodes, recorded_result
+from recovery.integrations.hive.home import default_store
+from recovery.integrations.hive.session import RecordedLoop
+from recovery.integrations.hive.tools import RecordedTools, current_call
 
 __all__ = [
     "DamagedConversationError",

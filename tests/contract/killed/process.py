@@ -18,10 +18,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import recovery
 from eventlog import EventLog
-from recovery import CheckpointStore, RecoverableAgent, resolve, status
-from recovery.testing._forgotten import forgotten
+from recovery import CheckpointStore, RecoverableAgent
+from recovery.control.resolve import resolve
+from recovery.inspect.status import status
+from recovery.testing.simulated.forgotten_doubts import forgotten
 from tests.contract.killed import outside, programs
 
 RUN = "run"
@@ -44,10 +45,11 @@ def plain() -> ModuleType:
     """The programs as plain code."""
     source = inspect.getsource(programs)
     for pattern, instead in (
-        (r"await asyncio\.sleep\(", "time.sleep("), (r"\bawait ", ""),
+        (r"await asyncio\.sleep\(", "time.sleep("),
+        (r"\bawait ", ""),
         (r"\basync (def|for|with)\b", r"\1"),
         (r"^import asyncio$", "import asyncio\nimport time"),
-    ):  # fmt: skip
+    ):
         source = re.sub(pattern, instead, source, flags=re.MULTILINE)
     module = sys.modules[PLAIN] = ModuleType(PLAIN)
     linecache.cache[PLAIN] = len(source), None, source.splitlines(True), PLAIN
@@ -135,9 +137,9 @@ class Program:
                         asked += 1
                 assert asked, end
             case "RunFailedError":
-                recovery.retry(store, RUN)
+                store.run(RUN).retry()
             case "WaitingError":
                 name, value = self.signals.pop(0)
-                recovery.signal(store, RUN, name, value)
+                store.run(RUN).signal(name, value)
             case _:
                 raise AssertionError(end)

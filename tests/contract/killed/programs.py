@@ -347,8 +347,10 @@ async def takes_what_comes_first(run: Run) -> Any:
         await asyncio.sleep(takes)
         return did(f"asked {name}", name)
 
-    tasks = [asyncio.create_task(run.call(mirror, name, takes))
-             for name, takes in (("slow", 0.03), ("fast", 0.01))]  # fmt: skip
+    tasks = [
+        asyncio.create_task(run.call(mirror, name, takes))
+        for name, takes in (("slow", 0.03), ("fast", 0.01))
+    ]
     found: list[str] = []
     left: Any = tasks
     while left:

@@ -13,17 +13,7 @@ from typing import Any
 import anyio
 
 from recovery import Run, SyncRun
-from tests.contract.shapes.outside import (
-    fetch,
-    mine,
-    nap,
-    page,
-    plain_nap,
-    post,
-    send,
-    sent,
-    shape,
-)
+from tests.contract.shapes.outside import fetch, mine, nap, page, plain_nap, post, send, sent, shape
 
 
 @shape()

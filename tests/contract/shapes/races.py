@@ -8,16 +8,7 @@ from typing import Any
 import anyio
 
 from recovery import Run
-from tests.contract.shapes.outside import (
-    fetch,
-    mine,
-    nap,
-    page,
-    pay,
-    refuse,
-    sent,
-    shape,
-)
+from tests.contract.shapes.outside import fetch, mine, nap, page, pay, refuse, sent, shape
 
 
 @shape(racy=True)

@@ -43,8 +43,14 @@ def agent() -> None:
         work(number)
 
 
-DBOS(config={"name": "bench", "system_database_url": f"sqlite:///{DIRECTORY}/db",
-             "run_admin_server": False, "log_level": "ERROR"})  # fmt: skip
+DBOS(
+    config={
+        "name": "bench",
+        "system_database_url": f"sqlite:///{DIRECTORY}/db",
+        "run_admin_server": False,
+        "log_level": "ERROR",
+    }
+)
 DBOS.launch()
 if MODE == "crash":
     with SetWorkflowID("run"):

@@ -43,9 +43,12 @@ def main(argv: list[str] | None = None) -> int:
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
         figures = {
-            "minutes": args.minutes, "agents": args.agents, "seed": args.seed,
-            "environment": where, **verdict.as_json(),
-        }  # fmt: skip
+            "minutes": args.minutes,
+            "agents": args.agents,
+            "seed": args.seed,
+            "environment": where,
+            **verdict.as_json(),
+        }
         (args.out / "soak.json").write_text(json.dumps(figures, indent=1) + "\n")
         pictures(args.out / "soak.svg", verdict)
     return 0 if verdict.sound else 1
@@ -124,8 +127,15 @@ class Soak:
                 found = sum(entry.name.endswith(".seg") for entry in files)
                 segments += found
                 journal += found if where == "journal" else 0
-        self._outside.append({"at": time.time(), "runs": runs, "segments": segments,
-                              "journal_segments": journal, "mb": size / 1e6})  # fmt: skip
+        self._outside.append(
+            {
+                "at": time.time(),
+                "runs": runs,
+                "segments": segments,
+                "journal_segments": journal,
+                "mb": size / 1e6,
+            }
+        )
 
 
 if __name__ == "__main__":

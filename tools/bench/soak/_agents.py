@@ -13,15 +13,7 @@ import time
 from pathlib import Path
 
 from eventlog import EventLog
-from recovery import (
-    Call,
-    CheckpointStore,
-    RecoverableAgent,
-    Resolution,
-    Run,
-    current_call,
-    tool,
-)
+from recovery import Call, CheckpointStore, RecoverableAgent, Resolution, Run, current_call, tool
 
 from ._vitals import Vitals
 
@@ -100,8 +92,9 @@ async def work(number: int) -> None:
         result = await runner.run_with_recovery({"steps": steps}, run_id)
         _check(run_id, result["result"])
         vitals.count("runs")
-        shutil.rmtree(DIRECTORY / "runs" / f"{NAME}-{number:03d}-{life - 1:06d}",
-                      ignore_errors=True)  # fmt: skip
+        shutil.rmtree(
+            DIRECTORY / "runs" / f"{NAME}-{number:03d}-{life - 1:06d}", ignore_errors=True
+        )
         (DIRECTORY / "effects" / f"{NAME}-{number:03d}-{life - 1:06d}").unlink(missing_ok=True)
         life += 1
 

@@ -23,8 +23,7 @@ STEADY = {  # of which process, what
     "outside": ("journal_segments",),
 }
 POINTS = 120  # of each curve that is kept
-_SLACK = {"memory_kb": 4096, "descriptors": 8, "threads": 4, "journal_segments": 2,
-          "p50_ms": 2}  # fmt: skip
+_SLACK = {"memory_kb": 4096, "descriptors": 8, "threads": 4, "journal_segments": 2, "p50_ms": 2}
 
 Samples = list[dict[str, Any]]
 
@@ -41,8 +40,11 @@ class Verdict:
     @property
     def leaks(self) -> list[str]:
         """What has grown by more than it may."""
-        return [name for name, (before, after) in self.grown.items()
-                if after > before * GROWTH_MAX + _SLACK.get(name.split(" ")[-1], 0)]  # fmt: skip
+        return [
+            name
+            for name, (before, after) in self.grown.items()
+            if after > before * GROWTH_MAX + _SLACK.get(name.split(" ")[-1], 0)
+        ]
 
     @property
     def sound(self) -> bool:
@@ -53,19 +55,26 @@ class Verdict:
     def lines(self) -> list[str]:
         """For a person."""
         made = [f"{name}: {value:,.0f}" for name, value in self.totals.items()]
-        made += [f"{name}: {before:,.1f} in the second quarter, {after:,.1f} in the last"
-                 + (" GROWN" if name in self.leaks else "")
-                 for name, (before, after) in self.grown.items()]  # fmt: skip
-        return [*made, *(f"WRONG: {what}" for what in self.wrong),
-                "sound" if self.sound else "NOT SOUND"]  # fmt: skip
+        made += [
+            f"{name}: {before:,.1f} in the second quarter, {after:,.1f} in the last"
+            + (" GROWN" if name in self.leaks else "")
+            for name, (before, after) in self.grown.items()
+        ]
+        return [
+            *made,
+            *(f"WRONG: {what}" for what in self.wrong),
+            "sound" if self.sound else "NOT SOUND",
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """All of it, with fewer samples."""
         return {
-            "wrong": self.wrong, "leaks": self.leaks, "totals": self.totals,
+            "wrong": self.wrong,
+            "leaks": self.leaks,
+            "totals": self.totals,
             "grown": {name: list(pair) for name, pair in self.grown.items()},
             "samples": {name: thinned(some) for name, some in self.samples.items()},
-        }  # fmt: skip
+        }
 
 
 def judge(vitals: dict[str, Samples], outside: Samples, wrong: list[str], kills: int) -> Verdict:
@@ -77,8 +86,9 @@ def judge(vitals: dict[str, Samples], outside: Samples, wrong: list[str], kills:
             one["minute"] = (one["at"] - began) / 60
     grown = {
         f"{name} {what}": quarters(samples[name], what)
-        for name, kinds in STEADY.items() for what in kinds
-    }  # fmt: skip
+        for name, kinds in STEADY.items()
+        for what in kinds
+    }
     grown["lasting p50_ms"] = quarters(samples["lasting"], "p50_ms")
     totals: dict[str, float] = {"kills": kills}
     for what in ("steps", "effects", "crashes", "in doubt", "runs", "checked"):
@@ -101,8 +111,10 @@ def unsettled(log: Path, effects: Path) -> list[str]:
                 done += record.kind == "outcome" or record.body["how"] == "outcome"
     if len(set(keys)) == len(keys) and done <= len(keys) <= len(calls):
         return []
-    return [f"{log.name}: {len(calls)} calls, {done} outcomes, {len(keys)} effects, "
-            f"{len(set(keys))} different"]  # fmt: skip
+    return [
+        f"{log.name}: {len(calls)} calls, {done} outcomes, {len(keys)} effects, "
+        f"{len(set(keys))} different"
+    ]
 
 
 def quarters(samples: Samples, what: str) -> tuple[float, float]:
@@ -123,8 +135,10 @@ def summed(samples: Samples, what: str) -> float:
 def thinned(samples: Samples) -> Samples:
     """So many of them as a curve needs."""
     step = max(1, len(samples) // POINTS)
-    return [{name: round(value, 3) for name, value in one.items() if name not in ("at", "pid")}
-            for one in samples[::step]]  # fmt: skip
+    return [
+        {name: round(value, 3) for name, value in one.items() if name not in ("at", "pid")}
+        for one in samples[::step]
+    ]
 
 
 def pictures(path: Path, verdict: Verdict) -> None:
@@ -132,21 +146,38 @@ def pictures(path: Path, verdict: Verdict) -> None:
     mpl.rcParams.update({"svg.hashsalt": "agent-eventlog", "font.size": 9})
     figure = Figure(figsize=(9, 6.5), layout="constrained")
     panels: Sequence[tuple[str, list[tuple[str, str, float]]]] = (
-        ("memory of the process, MB", [("lasting", "memory_kb", 1 / 1024),
-                                       ("killed", "memory_kb", 1 / 1024),
-                                       ("reader", "memory_kb", 1 / 1024)]),
+        (
+            "memory of the process, MB",
+            [
+                ("lasting", "memory_kb", 1 / 1024),
+                ("killed", "memory_kb", 1 / 1024),
+                ("reader", "memory_kb", 1 / 1024),
+            ],
+        ),
         ("time of a step, ms", [("lasting", "p50_ms", 1), ("lasting", "p99_ms", 1)]),
-        ("descriptors and threads", [("lasting", "descriptors", 1), ("lasting", "threads", 1),
-                                     ("reader", "descriptors", 1)]),
-        ("on disk", [("outside", "segments", 1), ("outside", "mb", 1),
-                     ("outside", "journal_segments", 1)]),
-    )  # fmt: skip
+        (
+            "descriptors and threads",
+            [
+                ("lasting", "descriptors", 1),
+                ("lasting", "threads", 1),
+                ("reader", "descriptors", 1),
+            ],
+        ),
+        (
+            "on disk",
+            [("outside", "segments", 1), ("outside", "mb", 1), ("outside", "journal_segments", 1)],
+        ),
+    )
     for number, (title, curves) in enumerate(panels):
         axes = figure.add_subplot(2, 2, number + 1)
         for name, what, scale in curves:
             some = [one for one in verdict.samples[name] if what in one]
-            axes.plot([one["minute"] for one in some], [one[what] * scale for one in some],
-                      label=f"{name}: {what}", linewidth=0.9)  # fmt: skip
+            axes.plot(
+                [one["minute"] for one in some],
+                [one[what] * scale for one in some],
+                label=f"{name}: {what}",
+                linewidth=0.9,
+            )
         axes.set_title(title)
         axes.set_ylim(bottom=0)
         axes.set_xlabel("minutes")

@@ -6,7 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from eventlog import Damage, EventLog, LogReader, UnsupportedFormatError
+from eventlog import Damage, EventLog, LogReader
+from eventlog.errors import UnsupportedFormatError
 
 from ._vitals import Vitals
 

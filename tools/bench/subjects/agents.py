@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from eventlog._log import Durability
+from eventlog.write.log import Durability
 from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, tool
 from recovery.stores.file import FileStore
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from recovery import CheckpointConfig, CheckpointManager
-from recovery._pruning import Kept
 from recovery.graph import Graph, GraphExecutor
+from recovery.history.retention import Kept
 
 from .paced import result_of
 

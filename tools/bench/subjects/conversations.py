@@ -8,7 +8,8 @@ from typing import Any
 
 import msgpack
 
-from recovery import CheckpointStore, RecoverableAgent, StoppedError, tool
+from recovery import CheckpointStore, RecoverableAgent, tool
+from recovery.errors import StoppedError
 
 from .raw import reply, text
 

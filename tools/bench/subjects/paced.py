@@ -111,6 +111,10 @@ class Watch:
         return {
             "begun": min(ends[0] for ends in self._ends) - self._made,
             "seconds": max(ends[-1] for ends in self._ends) - min(ends[0] for ends in self._ends),
-            "steps": len(steps), "p50": median(steps), "p99": steps[len(steps) * 99 // 100],
-            "longest": steps[-1], "fastest_run": min(runs), "slowest_run": max(runs),
-        }  # fmt: skip
+            "steps": len(steps),
+            "p50": median(steps),
+            "p99": steps[len(steps) * 99 // 100],
+            "longest": steps[-1],
+            "fastest_run": min(runs),
+            "slowest_run": max(runs),
+        }

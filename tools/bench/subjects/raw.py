@@ -12,8 +12,15 @@ import msgpack
 
 def record(size: int) -> dict[str, Any]:
     """What an agent logs, of about so many bytes as msgpack; the same for all subjects."""
-    fields = {"call": 1234567, "tool": "search", "call_id": "call_4f1c8d2e9a", "attempt": 1,
-              "took_s": 0.25, "ok": True, "usage": [1200, 340]}  # fmt: skip
+    fields = {
+        "call": 1234567,
+        "tool": "search",
+        "call_id": "call_4f1c8d2e9a",
+        "attempt": 1,
+        "took_s": 0.25,
+        "ok": True,
+        "usage": [1200, 340],
+    }
     rest = max(0, size - len(msgpack.packb(fields)) - 8)
     return {**fields, "value": text(rest, size)}
 

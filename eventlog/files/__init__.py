@@ -1,0 +1,1 @@
+"""The outside world: files, locks, clock and randomness. The only system calls."""

@@ -1,0 +1,165 @@
+"""Files in memory: the same verbs as the real ones, for what need not outlive the process."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+
+from eventlog.files.file_systems import Mount
+
+
+class MemoryFile:
+    """The bytes of one file and who has it locked; shared by all that have it open."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.locks: dict[int, object] = {}
+
+
+class OpenMemoryFile:
+    """One opening of a file in memory."""
+
+    def __init__(self, inode: MemoryFile) -> None:
+        self._inode = inode
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return bytes(self._inode.content[offset : offset + size])
+
+    def pwrite(self, data: bytes, offset: int) -> int:
+        content = self._inode.content
+        if len(content) < offset:
+            content.extend(bytes(offset - len(content)))
+        content[offset : offset + len(data)] = data
+        return len(data)
+
+    def size(self) -> int:
+        return len(self._inode.content)
+
+    def truncate(self, size: int) -> None:
+        content = self._inode.content
+        del content[size:]
+        content.extend(bytes(size - len(content)))
+
+    def sync(self) -> None:
+        pass
+
+    def lock(self, slot: int) -> bool:
+        return self._inode.locks.setdefault(slot, self) is self
+
+    def held(self, slots: int, first: int = 0) -> bool:
+        locks = list(self._inode.locks.items())
+        return any(first <= slot < slots and holder is not self for slot, holder in locks)
+
+    def identity(self) -> object:
+        return self._inode
+
+    def close(self) -> None:
+        locks = self._inode.locks
+        for slot, holder in list(locks.items()):
+            if holder is self:
+                del locks[slot]
+
+
+class MemoryDirectory:
+    """A directory in memory."""
+
+    def __init__(self, files: MemoryFiles, path: str) -> None:
+        entries = files.directories.get(path)
+        if entries is None:
+            raise _missing(path)
+        self.path, self.entries, self._files = path, entries, files
+
+    def in_place(self) -> bool:
+        return self._files.directories.get(self.path) is self.entries
+
+    def names(self) -> list[str]:
+        return list(self.entries)
+
+    def open(self, name: str, *, write: bool = False, create: bool = False) -> OpenMemoryFile:
+        found = self.entries.get(name)
+        if found is None:
+            if not create:
+                raise _missing(name)
+            found = self.entries.setdefault(name, MemoryFile())
+        return OpenMemoryFile(found)
+
+    def publish(self, temporary: str, name: str) -> None:
+        file = self.entries[temporary]
+        if self.entries.setdefault(name, file) is not file:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        del self.entries[temporary]
+
+    def replace(self, temporary: str, name: str) -> None:
+        self.entries[name] = self.entries.pop(temporary)
+
+    def remove(self, name: str) -> None:
+        if self.entries.pop(name, None) is None:
+            raise _missing(name)
+
+    def sync(self) -> None:
+        pass
+
+    def identity(self, name: str) -> object:
+        return self.entries.get(name)
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryFiles:
+    """A file system in memory. Not for several processes; not shared with a forked child.
+
+    Thread-safe, as each change and each look is one step of a dict.
+    """
+
+    def __init__(self) -> None:
+        self.directories: dict[str, dict[str, MemoryFile]] = {}
+
+    def make_directory(self, path: str) -> MemoryDirectory:
+        self.directories.setdefault(path, {})
+        return MemoryDirectory(self, path)
+
+    def open_directory(self, path: str) -> MemoryDirectory:
+        return MemoryDirectory(self, path)
+
+    def list_directories(self, path: str) -> list[str]:
+        inside = "" if path == "." else path.rstrip("/") + "/"
+        return sorted(
+            p[len(inside) :]
+            for p in list(self.directories)
+            if p.startswith(inside) and "/" not in p[len(inside) :]
+        )
+
+    def move(self, path: str, new: str) -> None:
+        if path not in self.directories:
+            raise _missing(path)
+        if new in self.directories:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), new)
+        for one in self._within(path):
+            self.directories[new + one[len(path) :]] = self.directories.pop(one)
+
+    def delete(self, path: str) -> None:
+        for one in self._within(path):
+            self.directories.pop(one, {}).clear()
+
+    def _within(self, path: str) -> list[str]:
+        """The directory and those in it, the innermost first."""
+        paths = list(self.directories)
+        return sorted((p for p in paths if f"{p}/".startswith(f"{path}/")), reverse=True)
+
+    def mount(self, directory: object) -> Mount:
+        return Mount("memory")
+
+    def time_ns(self) -> int:
+        return time.time_ns()
+
+    def random_bytes(self, size: int) -> bytes:
+        return os.urandom(size)
+
+    def process(self) -> tuple[int, str]:
+        return os.getpid(), "memory"
+
+
+def _missing(name: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)

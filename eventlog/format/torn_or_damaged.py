@@ -1,0 +1,270 @@
+"""Bytes of a segment to frames and a verdict on whatever is not a frame. Pure.
+
+Torn or damaged is decided by what was known to be durable, not by position:
+
+* A crash leaves unsynced bytes written, missing or torn, in any order. Whatever is not a sound
+  frame and was never known to be durable was never acknowledged: it is a torn tail, and so is
+  all that follows it, for a log is a prefix of what was appended.
+* Nothing that a crash does can harm what was synced. If the first bad frame stands where a
+  record known to be durable must be, the log was damaged later: that is reported, never cut.
+
+"Known to be durable" has two sources: the caller's (the mark file, a footer, the existence of a
+later segment), and the durable marks in the headers of frames further on, each written after the
+flush that it speaks of. A mark may lag; it never leads. So a torn tail is never taken for damage,
+and damage is taken for a torn tail only if every mark that covers it is lost as well.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from eventlog.errors import Damage, UnsupportedFormatError
+from eventlog.format.durable_mark import DurableMark
+from eventlog.format.frame import (
+    FOOTER,
+    HEADER_SIZE,
+    KINDS,
+    SNAPSHOT,
+    Frame,
+    frame_at,
+    frames_ahead,
+    holds,
+    payload_of,
+    sound_frames,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where the sound part of a segment ends, and what lies behind it.
+
+    ``torn_size`` counts bytes up to the last one that is not zero (zeros are preallocated space);
+    ``torn_frames`` the whole frames among them, which came out of order and do not count.
+    """
+
+    offset: int
+    next_lsn: int
+    torn_size: int
+    torn_frames: int
+
+
+class Segment:
+    """The bytes of one segment from ``base`` on, and what is known of it from outside.
+
+    ``mark`` is what the outside knows: the highest durable LSN and the newest durable snapshot.
+    ``limit`` is the first LSN that a later segment holds: frames from there on were written by a
+    writer that had lost the log, or left by a crash, and never count; what is before it was made
+    durable before that segment was made. ``overruled``: there is such a segment, and it cannot be
+    read, so nothing says where its records begin.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        buf: bytes,
+        salt: bytes,
+        mark: DurableMark,
+        limit: int | None,
+        base: int = 0,
+    ) -> None:
+        self.number, self.buf, self.salt, self.base = number, buf, salt, base
+        self.end = base + len(buf)
+        self.mark, self.limit, self.overruled = mark, limit, False
+        self._ahead: list[Frame] | None = None
+        self._order: list[Frame] | None = None
+        self._offsets: list[int] = []
+        self._marks: list[int] = []
+
+    def walk(
+        self, offset: int, lsn: int, wanted: Callable[[Frame], bool] | None = None
+    ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
+        """Frames with their payloads from ``offset``, where record ``lsn`` is to start.
+
+        Yields what is sound and what is damaged in order, and one End last. Frames that are not
+        ``wanted`` are passed over, their payloads unread.
+        """
+        while self.limit is None or lsn < self.limit:
+            if self.overruled and lsn > self._called_durable(offset):
+                # A writer that had lost the log may have written what is here.
+                what = "what is from here on cannot be told from records that do not count"
+                last = max(lsn - 1, self._known_durable(offset))
+                yield self._damage(offset, self.end, lsn, last, what)
+                offset, lsn = self.end, last + 1
+                break
+            if wanted is None and not self.overruled:
+                limit = 1 << 64 if self.limit is None else self.limit
+                offset, lsn = yield from sound_frames(
+                    self.buf, self.base, (offset, lsn), limit, self.salt
+                )
+                if lsn >= limit:
+                    break
+            frame = frame_at(self.buf, offset, self.salt, self.base)
+            if frame is not None and frame.lsn != lsn:
+                frame = None
+            passed_over = frame is not None and wanted is not None and not wanted(frame)
+            if frame is not None and passed_over and self._is_passable(frame):
+                offset, lsn = frame.end, lsn + frame.count
+                continue
+            payload = None
+            if frame is not None:
+                payload = payload_of(self.buf, frame, self.salt, self.base)
+            if frame is not None and payload is not None:
+                padding = any(self.between(frame.payload_end, frame.end))
+                # A crash may leave old bytes in the padding too: then the frame is a torn one.
+                if not padding or lsn <= self._known_durable(offset):
+                    self._check_kind(frame)
+                    yield frame, payload
+                    if padding:
+                        yield self._damage(offset, frame.end, lsn, lsn - 1, "padding is not zero")
+                    offset, lsn = frame.end, lsn + frame.count
+                    continue
+            known = self._known_durable(offset)
+            if lsn > known:
+                # Crash: this frame, and all behind it, was appended but no flush that covers it
+                # had returned. Nobody was told that it is there, so cutting it loses nothing.
+                break
+            # No crash leads here: a flush that covered this record had returned.
+            damage = self._judge(frame, offset, lsn, known)
+            yield damage
+            offset, lsn = damage.offset + damage.size, max(lsn, damage.last_lsn + 1)
+        yield self._end(offset, lsn)
+
+    def _is_passable(self, frame: Frame) -> bool:
+        """Whether what is behind this frame counts, whatever is in its payload."""
+        # One that was never durable may be torn, and then the log ends with it. No payload holds
+        # the salt: if this one does, another frame was put over a part of it.
+        durable = self.limit is not None or frame.lsn + frame.count - 1 <= self.mark.durable
+        inside = self.between(frame.payload_offset, frame.end)
+        return durable and frame.end <= self.end and not holds(inside, self.salt)
+
+    def between(self, start: int, end: int) -> bytes:
+        return self.buf[start - self.base : end - self.base]
+
+    def known_durable(self) -> int:
+        """The highest LSN that any witness calls durable, as far as the walk has come."""
+        return self._known_durable(self.base)
+
+    def _check_kind(self, frame: Frame) -> None:
+        kind = frame.kind | frame.flags
+        if kind not in KINDS:
+            raise UnsupportedFormatError(
+                f"segment {self.number}, offset {frame.offset}: frame kind {kind:#x}; "
+                "the log is not damaged, it was written by a newer library"
+            )
+
+    def _judge(self, frame: Frame | None, offset: int, lsn: int, known: int) -> Damage:
+        found = self._next_in_order(offset, lsn)
+        # As in _is_passable.
+        whole = found is None or frame is None or frame.end <= found.offset
+        if frame is not None and whole and frame.end <= self.end:
+            # The header, which has a CRC of its own, is sound: the extent of the loss is known.
+            last = lsn + frame.count - 1
+            snapshot = frame.kind == SNAPSHOT
+            what = {SNAPSHOT: "snapshot", FOOTER: "footer"}.get(frame.kind, "record")
+            return self._damage(offset, frame.end, lsn, last, f"{what} fails its CRC", snapshot)
+        # What was never durable says nothing of where the log went on.
+        if found is not None and found.lsn <= known + 1:
+            what = "gap in LSNs" if found.offset == offset else "bytes that are no frame"
+            snapshot = found.lsn == lsn + 1 and found.snapshot == lsn
+            return self._damage(offset, found.offset, lsn, found.lsn - 1, what, snapshot)
+        snapshot = lsn == known == self.mark.snapshot
+        what = "nothing sound from here on"
+        # A segment may be cut short in the padding of its last sound frame.
+        return self._damage(min(offset, self.end), self.end, lsn, known, what, snapshot)
+
+    def _next_in_order(self, offset: int, lsn: int) -> Frame | None:
+        """The frame at or behind ``offset`` with which the log goes on, from ``lsn`` at least."""
+        if self._order is None:  # at the first damage: what is before it is sound
+            self._order = _in_order(list(self._frames_ahead(offset)), lsn)
+        first = bisect_left(self._order, offset, key=lambda frame: frame.offset)
+        for i in range(first, len(self._order)):
+            found = self._order[i]
+            if found.lsn >= lsn and (found.offset, found.lsn) != (offset, lsn):
+                return found
+        return None
+
+    def _known_durable(self, offset: int) -> int:
+        """The highest LSN that any witness, outside or at ``offset`` and behind, calls durable."""
+        if self.limit is not None:
+            return self.limit - 1
+        return max(self.mark.durable, self._called_durable(offset))
+
+    def _called_durable(self, offset: int) -> int:
+        """The highest LSN that a frame at ``offset`` or behind calls durable."""
+        first = self._index(offset)
+        return self._marks[first] if first < len(self._marks) else 0
+
+    def _frames_ahead(self, offset: int) -> Iterator[Frame]:
+        first = self._index(offset)
+        assert self._ahead is not None
+        return (self._ahead[i] for i in range(first, len(self._ahead)))
+
+    def _index(self, offset: int) -> int:
+        # Collected once, at the first bad frame: a segment full of damage costs one search.
+        if self._ahead is None:
+            self._ahead = list(frames_ahead(self.buf, offset, self.salt, self.base))
+            self._offsets = [frame.offset for frame in self._ahead]
+            highest = 0
+            for frame in reversed(self._ahead):
+                highest = max(highest, frame.durable)
+                self._marks.append(highest)
+            self._marks.reverse()
+        return bisect_left(self._offsets, offset)
+
+    def _damage(
+        self, offset: int, end: int, first: int, last: int, what: str, snapshot: bool = False
+    ) -> Damage:
+        return Damage(self.number, offset, end - offset, first, last, what, snapshot)
+
+    def _end(self, offset: int, lsn: int) -> End:
+        if self.limit is not None:
+            return End(offset, lsn, 0, 0)
+        torn = len(self.between(offset, self.end).rstrip(b"\0"))
+        return End(offset, lsn, torn, self._whole_frames(offset) if torn else 0)
+
+    def _whole_frames(self, offset: int) -> int:
+        """How many frames from ``offset`` on are there with their payloads."""
+        ahead = [*self._frames_ahead(offset)]
+        ends = [*(frame.offset for frame in ahead[1:]), self.end]
+        # Over what another frame begins in, none is looked at: else forged ones cost a square.
+        return sum(
+            frame.end <= end and payload_of(self.buf, frame, self.salt, self.base) is not None
+            for frame, end in zip(ahead, ends, strict=False)
+        )
+
+
+def _in_order(frames: list[Frame], lsn: int) -> list[Frame]:
+    """As many of the frames as stand in the order of their LSNs, which are ``lsn`` or higher.
+
+    In a sound log these are all. A disk that wrote to a wrong place leaves copies of frames where
+    others were: going on at the first of them would give up what stands between. (The longest
+    ascending subsequence; of equal ones the later.)
+    """
+    tops: list[tuple[int, bool]] = []  # the lowest place that ends a sequence of each length
+    ends: list[int] = []  # and the frame that it is of
+    before: list[int] = []
+    for i, frame in enumerate(frames):
+        place = (frame.lsn, frame.kind != FOOTER)  # a footer has the LSN of what follows it
+        length = bisect_left(tops, place)
+        before.append(ends[length - 1] if length else -1)
+        if frame.lsn >= lsn:
+            tops[length : length + 1] = [place]
+            ends[length : length + 1] = [i]
+    order: list[Frame] = []
+    at = ends[-1] if ends else -1
+    while at >= 0:
+        order.append(frames[at])
+        at = before[at]
+    return order[::-1]
+
+
+def start_of(buf: bytes) -> tuple[bytes, int] | None:
+    """Salt and first LSN of a segment whose header is damaged, from its first frame.
+
+    Every frame starts with the salt, so the header is not the only place that has it.
+    """
+    salt = buf[HEADER_SIZE : HEADER_SIZE + 4]
+    frame = frame_at(buf, HEADER_SIZE, salt) if len(salt) == 4 else None
+    return None if frame is None else (salt, frame.lsn)

@@ -1,0 +1,76 @@
+"""Where a log ends, and what of it is not known to be durable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from eventlog.errors import Damage
+from eventlog.format.footer import INDEX_STEP
+from eventlog.format.frame import HEADER_SIZE, SNAPSHOT, Frame, SegmentHeader, encode_frame
+from eventlog.read.segments import SegmentInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where a log ends. ``number`` is the highest of a segment, 0 for a log without any.
+
+    ``place`` is the segment with the end in it: an earlier one when the last cannot be read.
+    """
+
+    number: int
+    place: int
+    next_lsn: int
+    oldest_lsn: int = 1
+    header: SegmentHeader | None = None
+    offset: int = 0
+    snapshot: int = 0
+    records: int = 0
+    size: int = 0
+    clean: bool = False
+    torn_size: int = 0
+    torn_frames: int = 0
+    damaged: tuple[Damage, ...] = ()
+    index: list[tuple[int, int]] = field(default_factory=list)
+    sealed: bool = False  # whether it ends with a footer
+    unsure: tuple[tuple[int, bytes], ...] = ()  # offset and bytes of what is not known durable
+
+
+def newest_snapshot(frames: list[Frame]) -> int:
+    """Of a log that ends with these frames; 0 when there is none."""
+    if not frames:
+        return 0
+    return frames[-1].lsn if frames[-1].kind == SNAPSHOT else frames[-1].snapshot
+
+
+def index_of(place: SegmentInfo, frames: list[Frame]) -> list[tuple[int, int]]:
+    """The index of a segment with these frames, as its writer has it."""
+    index = [(place.first_lsn, HEADER_SIZE)]
+    for frame in frames:
+        if frame.offset - index[-1][1] >= INDEX_STEP:
+            index.append((frame.lsn, frame.offset))
+    return index
+
+
+def encoded(
+    frames: list[Frame], unsure: list[tuple[Frame, bytes]], salt: bytes
+) -> Iterator[tuple[int, bytes]]:
+    """The frames that no later one calls durable, as they were verified: not read again.
+
+    Those that follow one another come as one, for to write each takes as long as to write all.
+    """
+    known = max((frame.durable for frame in frames), default=0)
+    parts: list[bytes] = []
+    start = end = 0
+    for frame, payload in unsure:
+        if frame.lsn <= known:
+            continue
+        if frame.offset != end and parts:
+            yield start, b"".join(parts)
+            parts = []
+        start, end = start if parts else frame.offset, frame.end
+        marks = (frame.lsn, frame.durable, frame.snapshot)
+        kind = frame.kind | frame.flags
+        parts.append(encode_frame(salt, kind, frame.count, payload, marks))
+    if parts:
+        yield start, b"".join(parts)

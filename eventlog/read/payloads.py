@@ -1,0 +1,162 @@
+"""What a log takes for its own: encrypting payloads on their way in, judging them on their way out.
+
+A segment is encrypted, under one key, or in clear as a whole, and its header says which; behind an
+encrypted segment none is in clear. So somebody without the key can take records away (see
+docs/encryption.md) but not put any in, except where ``accept_clear`` lets a log begin in clear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from eventlog.crypto.encrypter import Encrypter
+from eventlog.crypto.keys import Encryption, Key
+from eventlog.errors import (
+    EncryptedLogError,
+    NotEncryptedError,
+    UnsupportedFormatError,
+    WrongKeyError,
+)
+from eventlog.format.envelope import Envelope, decode_envelope, place_of
+from eventlog.format.frame import ENCRYPTED, FOOTER, SNAPSHOT, Frame
+from eventlog.format.record import Record, decode_payload
+from eventlog.read.segments import Listing, SegmentInfo
+
+_NONSENSE = "payload is not what its header says"
+
+
+class Decoder:
+    """Sound frames of one log to records, or to what is wrong with them."""
+
+    def __init__(self, path: str, listing: Listing, encryption: Encryption | None) -> None:
+        self._path, self._listing, self.encryption = path, listing, encryption
+        # Up to which segment it is known which is the first encrypted one, and that one (0: none).
+        # Replaced as a whole: several threads may read.
+        self._encrypted_from = 0, 0
+        self._in_clear: SegmentInfo | None = None  # what is in clear in this segment is the log's
+
+    def encrypter(self, random_bytes: Callable[[int], bytes]) -> Encrypter | None:
+        """What a writer of this log encrypts with; None when it writes in clear.
+
+        Raises, as nothing has been written yet: EncryptedLogError when the log is encrypted and no
+        key was given, WrongKeyError for another one than its newest segment with records is under,
+        NotEncryptedError when that is in clear and ``accept_clear`` was not said.
+        """
+        for number in reversed(self._listing.numbers()):
+            with suppress(FileNotFoundError):  # removed meanwhile, by an owner at work
+                if self._check_segment(number):
+                    break
+        if self.encryption is None:
+            return None
+        return Encrypter(self._find(self.encryption, self.encryption.key_id), random_bytes)
+
+    def _check_segment(self, number: int) -> bool:
+        """Whether the segment tells which key the log is under; raises when it is not ours."""
+        header = self._listing.header(number)
+        frame, payload = self._listing.first_frame(number)
+        if frame is not None and frame.kind != FOOTER and frame.flags == ENCRYPTED:
+            envelope = None
+            try:
+                envelope = decode_envelope(payload)
+            except UnsupportedFormatError:
+                if header is None or header.encrypted:  # else somebody has forged the flag
+                    raise
+            if envelope is not None:
+                self._key_of(envelope)
+                return True
+        if self.encryption is None:
+            if header is not None and header.encrypted:
+                raise EncryptedLogError(self._path, None)
+            return header is not None
+        if frame is None or frame.kind == FOOTER or frame.flags:
+            return False
+        if not self.encryption.accept_clear:
+            raise NotEncryptedError(self._path)
+        return True
+
+    def records(self, place: SegmentInfo, frame: Frame, payload: bytes) -> list[Record] | str:
+        """The records of a frame whose CRCs hold, or in words why they do not count.
+
+        Raises EncryptedLogError without a key, WrongKeyError with another than they are under,
+        NotEncryptedError for records in clear that were not to be.
+        """
+        if frame.flags & ENCRYPTED:
+            plain = self._decrypt(place, frame, payload)
+            return plain if isinstance(plain, str) else _decoded(frame, plain)
+        if place is not self._in_clear:
+            if self.encryption is not None or (place.header and place.header.encrypted):
+                wrong = self._forged_in_clear(place)
+                if wrong:
+                    return wrong
+                if self.encryption is not None and not self.encryption.accept_clear:
+                    raise NotEncryptedError(self._path)
+            self._in_clear = place
+        return _decoded(frame, payload)
+
+    def examine(
+        self, place: SegmentInfo, frame: Frame, payload: bytes
+    ) -> list[Record] | Envelope | str:
+        """As ``records``; without a key, of what is encrypted as much as can be seen."""
+        if self.encryption is not None:
+            return self.records(place, frame, payload)
+        if frame.flags & ENCRYPTED:
+            return self._envelope(place, payload)
+        if place is not self._in_clear:
+            wrong = self._forged_in_clear(place)
+            if wrong:
+                return wrong
+            self._in_clear = place
+        return _decoded(frame, payload)
+
+    def _forged_in_clear(self, place: SegmentInfo) -> str:
+        """Why a record in clear cannot be this log's; "" when it can."""
+        if place.header is not None and place.header.encrypted:
+            return "in clear, in an encrypted segment: not written with the key"
+        looked_up_to, first = self._encrypted_from
+        if place.number > looked_up_to:
+            looked_up_to = max(self._listing.numbers(), default=0)
+            first = self._listing.first_encrypted()
+            self._encrypted_from = looked_up_to, first
+        if 0 < first < place.number:
+            return "in clear, behind encrypted segments: not written with the key"
+        return ""
+
+    def _envelope(self, place: SegmentInfo, payload: bytes) -> Envelope | str:
+        if place.header is not None and not place.header.encrypted:
+            return "encrypted, in a segment that is in clear"
+        return decode_envelope(payload) or _NONSENSE
+
+    def _decrypt(self, place: SegmentInfo, frame: Frame, payload: bytes) -> bytes | str:
+        envelope = self._envelope(place, payload)
+        if isinstance(envelope, str):
+            return envelope
+        key = self._key_of(envelope)
+        # All segments and the mark file have the log's id: a lost header does not lose it.
+        log_id = place.header.log_id if place.header is not None else self._listing.log_id()
+        if log_id is None:
+            return "cannot be decrypted: the log's id is lost"
+        where = place_of(log_id, place.number, frame)
+        plain = key.decrypt(envelope.nonce, envelope.sealed, where)
+        if plain is None:
+            return "fails its authentication: not written here with the key"
+        return plain
+
+    def _key_of(self, envelope: Envelope) -> Key:
+        if self.encryption is None:
+            raise EncryptedLogError(self._path, envelope.key_id)
+        key = self._find(self.encryption, envelope.key_id)
+        if key.check != envelope.check:
+            raise WrongKeyError(self._path, envelope.key_id, "the key that was given is another")
+        return key
+
+    def _find(self, encryption: Encryption, key_id: str) -> Key:
+        key = encryption.find(key_id)
+        if key is None:
+            raise WrongKeyError(self._path, key_id, "no key was given for that id")
+        return key
+
+
+def _decoded(frame: Frame, payload: bytes) -> list[Record] | str:
+    what = "snapshot does not match its digest" if frame.kind == SNAPSHOT else _NONSENSE
+    return decode_payload(frame, payload) or what

@@ -1,0 +1,466 @@
+"""Reading a log: takes no lock, writes nothing, works on a live, dead or damaged one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+from types import TracebackType
+
+from eventlog.crypto.keys import Encryption
+from eventlog.errors import Damage, DamagedError
+from eventlog.files.api import Directory, Files
+from eventlog.files.lock import LogOwner, owner_of
+from eventlog.format.durable_mark import DurableMark
+from eventlog.format.footer import digest_holds, read_footer
+from eventlog.format.frame import ALIGNMENT, FOOTER, FRAME_SIZE, HEADER_SIZE, SNAPSHOT, Frame
+from eventlog.format.names import segment_name
+from eventlog.format.record import Record, Snapshot
+from eventlog.format.torn_or_damaged import End, Segment
+from eventlog.read.log_end import Tail, encoded, index_of, newest_snapshot
+from eventlog.read.payloads import Decoder
+from eventlog.read.sealed import Sealed, Wanted, with_any_of
+from eventlog.read.segment_files import identify, read_segment
+from eventlog.read.segments import LOOKS_MAX, Listing, SegmentInfo, looked
+from eventlog.read.stream import sound_in_pieces
+
+_logger = logging.getLogger("eventlog")
+
+POLL_S = 0.02  # how often a follower looks for more
+
+OnDamage = Callable[[Damage], None]
+
+
+class LogReader:
+    """A read-only view of the log in a directory; made by ``EventLog.read``.
+
+    Any number of readers may work beside a writer and each other, and any number of threads may
+    read by one reader (each by an iteration of its own). A reader sees records as soon as the
+    writer's ``append`` has returned; after a power loss some of these may be gone.
+
+    Of an encrypted log only ``eventlog.dump`` shows anything without the key: where a record is
+    reached, EncryptedLogError is raised, and WrongKeyError with the wrong key.
+    """
+
+    def __init__(
+        self, files: Files, directory: Directory, encryption: Encryption | None = None
+    ) -> None:
+        self.files, self._directory = files, directory
+        self.path = directory.path
+        self.listing = Listing(directory)
+        self.decoder = Decoder(self.path, self.listing, encryption)
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the directory. Reading afterwards raises OSError."""
+        self._directory.close()
+
+    def records(
+        self, start: int = 1, follow: bool = False, on_damage: OnDamage | None = None
+    ) -> Iterator[Record]:
+        """Records from LSN ``start`` in order, snapshots among them.
+
+        With ``follow`` the iteration waits for more at the end of the log, over segments and
+        changes of writer, and ends only when its user leaves it. Damage raises DamagedError when
+        it is reached, or is passed to ``on_damage``, and reading goes on behind it. What
+        ``EventLog.truncate_before`` has removed is passed over.
+        """
+        report = on_damage or self._raise
+        for item in self.arrivals(start):
+            if isinstance(item, Record):
+                yield item
+            elif item is not None:
+                report(item)
+            elif follow:
+                time.sleep(POLL_S)
+            else:
+                return
+
+    def arrivals(
+        self, start: int = 1, position: Position | None = None
+    ) -> Iterator[Record | Damage | None]:
+        """As ``records``, for those who follow a log and wait in their own way.
+
+        None says that there is no more now: wait as long as you like, and go on. Damage is an item
+        among the others. The iteration never ends and never waits. ``position``, made for the same
+        start, tells where in the log each item is.
+        """
+        position = position or Position(start)
+        while True:
+            for item in self._pass(position):
+                if isinstance(item, Record):
+                    if item.lsn >= start:
+                        yield item
+                elif item.last_lsn >= start or not item.lost:
+                    yield item
+            yield None
+            while not self._grown(position):
+                yield None
+
+    @property
+    def oldest_lsn(self) -> int:
+        """The LSN that the log begins at; above 1 after ``EventLog.truncate_before``."""
+        return self.listing.oldest_lsn()
+
+    def durable_lsn(self) -> int:
+        """Records up to this LSN are known to have been flushed, as far as the log itself tells.
+
+        A record behind it can be read, but a power loss may still take it away, and give its LSN
+        to another one.
+        """
+        return looked(self._durable_lsn)
+
+    def _durable_lsn(self) -> int:
+        mark, places = self.listing.look(1 << 63)
+        if mark.durable or not places:
+            return mark.durable
+        place = places[-1]  # what is before a segment was made durable before it was made
+        return max(place.first_lsn - 1, self._load(place, mark).known_durable())
+
+    def owner(self) -> LogOwner | None:
+        """Who has the log, or had it last; None when nothing says so. Takes no lock."""
+        return owner_of(self._directory)
+
+    def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
+        """Verified snapshots, the newest first; a damaged one is passed over and reported."""
+        before = 1 << 64
+        for look in count(1):
+            try:
+                for item in self._newest_first(before):
+                    if isinstance(item, Snapshot):
+                        before = item.lsn
+                        yield item
+                    else:
+                        before = item.first_lsn
+                        _logger.warning("%s: %s; an earlier one stands in", self.path, item)
+                        if on_damage is not None:
+                            on_damage(item)
+                return
+            except FileNotFoundError:  # removed meanwhile: look again
+                if look == LOOKS_MAX:
+                    raise
+
+    def _newest_first(self, before: int) -> Iterator[Snapshot | Damage]:
+        """Snapshots before an LSN, from the end of the log; segments are read one by one."""
+        mark, places = self.listing.back()
+        for place in places:
+            if not 0 < place.first_lsn < before:
+                continue
+            sealed = Sealed.open(self._directory, place)
+            if sealed is not None:
+                newest, found = sealed.footer.snapshot, None
+                with sealed:
+                    if place.first_lsn <= newest < before:
+                        found = self._picked(sealed, place, mark, {newest})
+                if newest < place.first_lsn:
+                    continue
+                for snapshot in (found or {}).values():
+                    if isinstance(snapshot, Snapshot):
+                        before = newest
+                        yield snapshot
+            yield from self._scanned(place, mark, before)
+
+    def _scanned(
+        self, place: SegmentInfo, mark: DurableMark, before: int
+    ) -> Iterator[Snapshot | Damage]:
+        found: list[Snapshot | Damage] = []
+        position = Position(place.first_lsn)
+        for item in self._decoded(place, mark, position, lambda f: f.kind == SNAPSHOT):
+            lsn = item.first_lsn if isinstance(item, Damage) else item.lsn
+            if isinstance(item, Snapshot) or (isinstance(item, Damage) and item.snapshot):
+                found += [item] if lsn < before else []
+        yield from reversed(found)
+
+    def latest_snapshot(self) -> Snapshot | None:
+        """The newest snapshot that verifies, or None. Nothing is deleted because one did not."""
+        return next(self.snapshots(), None)
+
+    def fetch(self, lsns: set[int]) -> dict[int, Record]:
+        """The records of these LSNs that are there and sound; the others are left out."""
+        found: dict[int, Record] = {}
+        if not lsns:
+            return found
+        mark, places = self.listing.holding(lsns)
+        for place in places:
+            limit = place.limit or 1 << 64
+            wanted = {lsn for lsn in lsns if place.first_lsn <= lsn < limit}
+            if not wanted or not place.first_lsn:
+                continue
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                found.update(self._records_of(place, mark, wanted))
+        return found
+
+    def _records_of(
+        self, place: SegmentInfo, mark: DurableMark, wanted: set[int]
+    ) -> dict[int, Record]:
+        sealed = Sealed.open(self._directory, place)
+        if sealed is not None:
+            with sealed:
+                picked = self._picked(sealed, place, mark, wanted)
+            if picked is not None:
+                return picked
+        found: dict[int, Record] = {}
+        last = max(wanted)
+        for item in self._decoded(place, mark, Position(min(wanted)), with_any_of(wanted)):
+            if isinstance(item, Record) and item.lsn in wanted:
+                found[item.lsn] = item
+                if item.lsn == last:
+                    break
+        return found
+
+    def _picked(
+        self, sealed: Sealed, place: SegmentInfo, mark: DurableMark, lsns: set[int]
+    ) -> dict[int, Record] | None:
+        """The records, from where the index says they are; None when a scan has to find out."""
+        found: dict[int, Record] = {}
+        for item in sealed.frames(lsns, mark):
+            records = None if item is None else self.decoder.records(place, *item)
+            if not isinstance(records, list):
+                return None
+            found.update((record.lsn, record) for record in records if record.lsn in lsns)
+        return found
+
+    def tail(self) -> Tail:
+        """Verify the last segment and say where the log ends."""
+        mark, places = self.listing.look(1 << 63)
+        number = places[-1].number if places else 0
+        damaged = [place.damage for place in reversed(places) if place.damage is not None]
+        place = next((place for place in places if place.first_lsn), None)
+        if place is None:
+            lost = _unreadable(mark, places)
+            damaged += [lost] if lost else []
+            oldest = places[-1].oldest_lsn if places else 1
+            return Tail(number, number, mark.durable + 1, oldest, damaged=tuple(damaged))
+        place = replace(place, limit=None)
+        segment = self._load(place, mark)
+        footer, size = read_footer(segment.buf, segment.salt), len(segment.buf)
+        whole = footer is not None and digest_holds(segment.buf, footer) and not damaged
+        if footer is not None and whole and footer.next_lsn > mark.durable:
+            return Tail(
+                number,
+                place.number,
+                footer.next_lsn,
+                place.oldest_lsn,
+                place.header,
+                offset=size,
+                snapshot=footer.snapshot,
+                records=footer.next_lsn - place.first_lsn,
+                size=size,
+                clean=footer.clean,
+                index=footer.index,
+                sealed=True,
+                unsure=((footer.offset, segment.buf[footer.offset :]),),
+            )
+        frames, end = [], End(HEADER_SIZE, place.first_lsn, 0, 0)
+        unsure: list[tuple[Frame, bytes]] = []
+        for item in self._frames(place, mark, Position(place.first_lsn), loaded=segment):
+            if isinstance(item, Damage):
+                damaged.append(item)
+            elif isinstance(item, End):
+                end = item
+            else:
+                frames.append(item[0])
+                if item[0].lsn > mark.durable:
+                    unsure.append(item)
+        return Tail(
+            number,
+            place.number,
+            end.next_lsn,
+            place.oldest_lsn,
+            place.header,
+            offset=end.offset,
+            snapshot=newest_snapshot(frames),
+            records=sum(frame.count for frame in frames),
+            size=size,
+            torn_size=end.torn_size,
+            torn_frames=end.torn_frames,
+            damaged=tuple(damaged),
+            index=index_of(place, frames),
+            unsure=tuple(encoded(frames, unsure, segment.salt)),
+        )
+
+    def _raise(self, damage: Damage) -> None:
+        raise DamagedError(self.path, damage)
+
+    def _load(self, place: SegmentInfo, mark: DurableMark, offset: int = 0) -> Segment:
+        """The segment, or only what it holds from the frame at ``offset`` on."""
+        if offset <= HEADER_SIZE or offset % ALIGNMENT or place.header is None:
+            buf, base = read_segment(self._directory, place.number), 0
+            salt, _ = identify(buf) or (b"", 0)
+        else:
+            buf, base = read_segment(self._directory, place.number, offset), offset
+            salt = place.header.salt
+        segment = Segment(place.number, buf, salt, mark, place.limit, base)
+        # What has a footer ends there, whoever has come after it.
+        segment.overruled = place.overruled and read_footer(buf, salt, base) is None
+        return segment
+
+    def _start(self, place: SegmentInfo, lsn: int) -> tuple[int, int]:
+        """An LSN at or before ``lsn``, and the offset of its frame."""
+        found = None
+        if lsn > place.first_lsn and (sealed := Sealed.open(self._directory, place)):
+            with sealed:
+                found = sealed.start(lsn)
+        return found or (place.first_lsn, HEADER_SIZE)
+
+    def _frames(
+        self,
+        place: SegmentInfo,
+        mark: DurableMark,
+        position: Position,
+        wanted: Wanted | None = None,
+        loaded: Segment | None = None,
+    ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
+        """The walk over a segment from ``position``, which is moved behind all that is yielded.
+
+        A position without an offset is looked up.
+
+        A writer may be at work between the pages of our reading, so that a frame is there and an
+        earlier one, that it vouches for, is not. Damage is believed when what is lost was known
+        to be durable before the bytes were read; else they are read again.
+        """
+        vouched = mark.durable if place.limit is None else place.limit - 1
+        if not position.offset:
+            position.lsn, position.offset = self._start(place, position.lsn)
+        if wanted is None and loaded is None:
+            start = position.offset, position.lsn
+            for frame, payload in sound_in_pieces(self._directory, place, start):
+                position.offset, position.lsn = frame.end, frame.lsn + frame.count
+                yield frame, payload
+        while True:
+            segment = loaded or self._load(place, mark, position.offset)
+            loaded = None
+            for item in segment.walk(position.offset, position.lsn, wanted):
+                if isinstance(item, tuple):  # first, as nearly all are
+                    position.offset = item[0].end
+                    position.lsn = item[0].lsn + item[0].count
+                elif isinstance(item, End):
+                    position.offset = item.offset
+                else:
+                    # Damage before the position is padding, of a frame that was read whole.
+                    if item.offset >= position.offset and item.first_lsn > vouched:
+                        vouched = max(segment.known_durable(), item.first_lsn)
+                        break
+                    position.offset = item.offset + item.size
+                    position.lsn = max(position.lsn, item.last_lsn + 1)
+                yield item
+            else:
+                return
+
+    def _decoded(
+        self,
+        place: SegmentInfo,
+        mark: DurableMark,
+        position: Position,
+        wanted: Wanted | None = None,
+    ) -> Iterator[Record | Damage]:
+        """The walk as records."""
+        records_of = self.decoder.records
+        for item in self._frames(place, mark, position, wanted):
+            if isinstance(item, tuple):
+                frame, payload = item
+                if frame.kind == FOOTER:
+                    continue
+                position.frame = frame.offset
+                records = records_of(place, frame, payload)
+                if isinstance(records, str):
+                    last = frame.lsn + frame.count - 1
+                    yield Damage(
+                        place.number,
+                        frame.offset,
+                        frame.end - frame.offset,
+                        frame.lsn,
+                        last,
+                        records,
+                        frame.kind == SNAPSHOT,
+                    )
+                else:
+                    yield from records
+            elif isinstance(item, Damage):
+                yield item
+
+    def _pass(self, position: Position) -> Iterator[Record | Damage]:
+        """All that there is now from ``position`` on, which moves along."""
+        looks, came_to = 0, position.lsn
+        while True:
+            try:
+                yield from self._pass_once(position)
+                return
+            except FileNotFoundError:  # removed meanwhile: look again
+                looks = looks + 1 if position.lsn == came_to else 0
+                came_to = position.lsn
+                if looks == LOOKS_MAX:
+                    raise
+
+    def _pass_once(self, position: Position) -> Iterator[Record | Damage]:
+        mark, places = self.listing.look(position.lsn)
+        for place in places:
+            if place.number < position.number:
+                continue
+            expected = position.lsn
+            if place.number > position.number:
+                if place.damage is not None:
+                    yield place.damage
+                position.number, position.offset = place.number, 0
+                # From the start on: after a takeover its LSNs begin again before the position.
+                position.lsn = max(place.first_lsn, position.start)
+            # What is superseded from its first record on holds nothing.
+            if not 0 < place.first_lsn < (place.limit or 1 << 64):
+                position.lsn = expected
+                continue
+            expected = max(expected, place.oldest_lsn)
+            if position.offset == 0 and place.first_lsn > expected:
+                yield _missing(place, expected, {place.number for place in places})
+            yield from self._decoded(place, mark, position)
+        lost = _unreadable(mark, places)
+        if lost is not None and position.lsn <= lost.last_lsn:
+            yield lost
+            position.lsn = lost.last_lsn + 1
+
+    def _grown(self, position: Position) -> bool:
+        numbers = self.listing.numbers()
+        if not numbers or numbers[-1] > position.number:
+            return bool(numbers)
+        try:
+            file = self._directory.open(segment_name(position.number))
+        except FileNotFoundError:  # removed meanwhile, so there is a later one
+            return True
+        try:
+            return any(file.pread(FRAME_SIZE, position.offset))
+        finally:
+            file.close()
+
+
+class Position:
+    """How far a reader has come: the next LSN, and where it starts when ``offset`` is not 0.
+
+    ``number`` is the segment, ``frame`` the offset of the frame that was read last.
+    """
+
+    def __init__(self, lsn: int) -> None:
+        self.start = self.lsn = lsn
+        self.number = self.offset = self.frame = 0
+
+
+def _missing(place: SegmentInfo, expected: int, numbers: set[int]) -> Damage:
+    gap = place.number - 1 not in numbers
+    what = f"{segment_name(place.number - 1)} is missing" if gap else "records are missing"
+    return Damage(place.number, 0, 0, expected, place.first_lsn - 1, what)
+
+
+def _unreadable(mark: DurableMark, places: list[SegmentInfo]) -> Damage | None:
+    """What is lost when segments were there, and none can be read, not even the header."""
+    if any(place.first_lsn for place in places) or not mark.durable:
+        return None
+    number, oldest = (places[-1].number, places[-1].oldest_lsn) if places else (0, 1)
+    return Damage(number, 0, 0, oldest, mark.durable, "no segment is readable")

@@ -1,0 +1,307 @@
+"""Which segments a log consists of, as their names and headers give it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from eventlog.errors import Damage, UnsupportedFormatError
+from eventlog.files.api import Directory
+from eventlog.files.lock import LOCK_NAME
+from eventlog.format.durable_mark import DurableMark
+from eventlog.format.frame import HEADER_SIZE, Frame, SegmentHeader
+from eventlog.format.names import segment_number
+from eventlog.read.segment_files import (
+    identify,
+    read_first_frame,
+    read_header,
+    read_mark,
+    read_segment,
+)
+
+T = TypeVar("T")
+
+# How often to look again when a segment is gone between listing and opening (truncate_before).
+# Each time one is removed, so this is more than there can be; and no directory makes us look for
+# ever at a name that cannot be opened.
+LOOKS_MAX = 1000
+
+# The system lists a directory in pieces of 32 KiB, and names come and go between two of them.
+NAMES_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A segment as the listing and its header give it. ``first_lsn`` is 0 when it is unreadable.
+
+    ``limit`` is the lowest first LSN of any later segment: they are what counts from there on.
+    ``oldest_lsn`` is the log's: what was before it was removed on purpose.
+    """
+
+    number: int
+    first_lsn: int
+    limit: int | None
+    header: SegmentHeader | None
+    damage: Damage | None
+    oldest_lsn: int
+    overruled: bool = False  # whether the segment after it cannot be read at all
+
+
+class Listing:
+    """The segments in a directory, listed anew at each question. Headers are kept.
+
+    Thread-safe: what is kept is replaced as a whole. No answer is of two moments, whatever is
+    removed meanwhile, but for the iterator of ``back``.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._headers: dict[int, SegmentHeader] = {}
+        self._listed: tuple[list[str], list[int]] = [], []
+
+    def last_epoch(self) -> int:
+        """The highest epoch that a segment was written under; 0 when none can be read."""
+        return looked(self._last_epoch)
+
+    def _last_epoch(self) -> int:
+        headers = (self.header(number) for number in reversed(self.numbers()))
+        return next((header.epoch for header in headers if header is not None), 0)
+
+    def log_id(self) -> bytes | None:
+        """The id that all segments of this log share; None when there is none to be read."""
+        return looked(lambda: self._marked_id(self.numbers()))
+
+    def _marked_id(self, numbers: list[int]) -> bytes | None:
+        mark = read_mark(self._directory)
+        return self._log_id(mark[0] if mark else None, numbers)
+
+    def oldest_lsn(self) -> int:
+        """Records before this LSN were removed on purpose; the newest readable header says so."""
+        return looked(self._oldest_now)
+
+    def _oldest_now(self) -> int:
+        numbers = self.numbers()
+        return self._oldest_lsn(self._marked_id(numbers), numbers)
+
+    def first_frame(self, number: int) -> tuple[Frame | None, bytes]:
+        """The first frame of a segment and its payload; None when it is not there or not sound."""
+        return read_first_frame(self._directory, number)
+
+    def first_encrypted(self) -> int:
+        """The number of the first segment of this log that is encrypted; 0 when none is."""
+        return looked(self._first_encrypted)
+
+    def _first_encrypted(self) -> int:
+        numbers = self.numbers()
+        log_id = self._marked_id(numbers)
+        for number in numbers:
+            header = self.header(number)
+            if header is not None and header.encrypted and header.log_id == log_id:
+                return number
+        return 0
+
+    def before(self, lsn: int) -> tuple[int, list[int]]:
+        """The segments with records before ``lsn`` alone, and the first LSN of what comes next.
+
+        Only those that are this log's for certain: nothing is removed because it cannot be read.
+        """
+        return looked(lambda: self._before(lsn))
+
+    def _before(self, lsn: int) -> tuple[int, list[int]]:
+        numbers = self.numbers()
+        kept = self._look_once(lsn)[1][0] if numbers else None
+        if kept is None or kept.header is None:
+            return 0, []
+        earlier = ((n, self.header(n)) for n in numbers if n < kept.number)
+        ours = [
+            number
+            for number, header in earlier
+            if header and (header.number, header.log_id) == (number, kept.header.log_id)
+        ]
+        return kept.first_lsn, ours
+
+    def numbers(self) -> list[int]:
+        """The numbers of the segments that are there, in order."""
+        known, numbers = self._listed
+        names = self._directory.names()
+        if names != known:
+            numbers = _numbers(names)
+            while len(names) > NAMES_AT_ONCE:
+                # A segment is removed after the one that says so was made. If none was made by the
+                # time of a second look, the first one has what says why a segment is missing.
+                second = self._directory.names()
+                if max(_numbers(second), default=0) == max(numbers, default=0):
+                    break
+                names, numbers = second, _numbers(second)
+            self._listed = names, numbers
+        return numbers[:]
+
+    def header(self, number: int) -> SegmentHeader | None:
+        """The header of a segment; None when it is damaged."""
+        if number not in self._headers:
+            header = read_header(self._directory, number)
+            if header is None:
+                return None
+            self._headers[number] = header
+        return self._headers[number]
+
+    def look(self, start: int) -> tuple[DurableMark, list[SegmentInfo]]:
+        """What the mark file vouches for, and the segments with records from ``start`` on.
+
+        They are in order, and at least the last one is there. Walks back from the newest, so that
+        the cost is in the tail, not in the history. The mark is read before the listing, and both
+        before any bytes: then what it vouches for is in these files, whatever a writer does.
+        """
+        return looked(lambda: self._look_once(start))
+
+    def _look_once(self, start: int) -> tuple[DurableMark, list[SegmentInfo]]:
+        mark, back = self.back()
+        places: list[SegmentInfo] = []
+        for place in back:
+            places.append(place)
+            if 0 < place.first_lsn <= start:
+                break
+        return mark, places[::-1]
+
+    def back(self) -> tuple[DurableMark, Iterator[SegmentInfo]]:
+        """As ``look``, the newest segment first, each header read when the iteration gets to it.
+
+        The iterator raises FileNotFoundError for a segment that was removed since it was listed.
+        """
+        found = read_mark(self._directory)
+        numbers = self.numbers()
+        if not numbers and self._directory.identity(LOCK_NAME) is None:
+            raise UnsupportedFormatError(f"{self._directory.path} is not a log: it has no segments")
+        log_id = self._log_id(found[0] if found else None, numbers)
+        exchanged = found is not None and found[0] != (log_id or found[0])
+        mark = found[2] if found is not None and not exchanged else DurableMark()
+        headers = (self._ours(number, log_id) for number in reversed(numbers))
+        last = next((header for header in headers if header is not None), None)
+        if found is not None and last is not None and found[1] < last.epoch:
+            # A mark of an older epoch than the last segment's was left, or written late, by a
+            # writer that had lost the log: its LSNs are not this log's.
+            mark = DurableMark()
+        return mark, self._back(numbers, log_id, exchanged)
+
+    def _back(
+        self, numbers: list[int], log_id: bytes | None, exchanged: bool
+    ) -> Iterator[SegmentInfo]:
+        limit, oldest = None, self._oldest_lsn(log_id, numbers)
+        overruled = False
+        for number in reversed(numbers):
+            place = self._place(number, limit, log_id, oldest)
+            if exchanged:
+                place, exchanged = _exchanged(place), False
+            yield replace(place, overruled=True) if overruled else place
+            overruled = not place.first_lsn
+            if place.first_lsn:
+                limit = min(place.first_lsn, limit or place.first_lsn)
+                if place.first_lsn <= oldest and oldest > 1:
+                    return
+
+    def holding(self, lsns: set[int]) -> tuple[DurableMark, list[SegmentInfo]]:
+        """As ``look``, only those segments that can hold one of these records.
+
+        The headers of a few segments are read, however many there are.
+        """
+        return looked(lambda: self._holding_once(lsns))
+
+    def _holding_once(self, lsns: set[int]) -> tuple[DurableMark, list[SegmentInfo]]:
+        mark, places = self._look_once(1 << 63)
+        if not places or not places[0].first_lsn:
+            return mark, places
+        last, found = places[0], {place.number: place for place in places}
+        behind = last.oldest_lsn
+        for lsn in sorted(lsns):
+            if behind <= lsn < last.first_lsn:  # else in a segment that was found
+                place = self._search(lsn, last)
+                if place is None:
+                    return self._look_once(min(lsns))
+                found[place.number], behind = place, place.limit or last.first_lsn
+        return mark, [found[number] for number in sorted(found)]
+
+    def _search(self, lsn: int, last: SegmentInfo) -> SegmentInfo | None:
+        """The segment that holds record ``lsn``, by halving; None when that is not certain.
+
+        It is the last of those that begin at or before ``lsn``. They begin in ascending order but
+        for one case. A new owner begins at or behind every segment that it has seen, and there is
+        at most one that it has not: the owner before it had looked at the lock, and made a segment
+        only then. That has the number before the new owner's first one. So LSNs step back from a
+        segment to the next only, and no later one begins before both of the next two.
+        """
+        numbers = [number for number in self.numbers() if number <= last.number]
+        log_id = last.header.log_id if last.header is not None else None
+        low, high = 0, len(numbers) - 1
+        while low < high:
+            middle = (low + high) // 2
+            header = self._ours(numbers[middle], log_id)
+            if header is None:
+                return None
+            if header.first_lsn <= lsn:
+                low = middle + 1
+            else:
+                high = middle
+        near = numbers[max(0, low - 1) : low + 2]
+        headers = [header for number in near if (header := self._ours(number, log_id)) is not None]
+        firsts = [header.first_lsn for header in headers]
+        consecutive = [number - near[0] for number in near] == list(range(len(headers)))
+        if not low or not consecutive or not firsts[0] <= lsn < min(firsts[1:]):
+            return None
+        return SegmentInfo(near[0], firsts[0], min(firsts[1:]), headers[0], None, last.oldest_lsn)
+
+    def _ours(self, number: int, log_id: bytes | None) -> SegmentHeader | None:
+        """The header of a segment, when it is sound and of this log."""
+        header = self.header(number)
+        if header is not None and (header.number, header.log_id) == (number, log_id):
+            return header
+        return None
+
+    def _log_id(self, marked: bytes | None, numbers: list[int]) -> bytes | None:
+        """The id of this log, whatever segment or mark file of another one was copied into it."""
+        ids: Counter[bytes] = Counter()
+        for number in reversed(numbers):
+            header = self.header(number)
+            if header is not None:
+                if header.log_id == marked:  # nearly always the first one looked at
+                    return marked
+                ids[header.log_id] += 1
+        return max(ids, key=lambda log_id: ids[log_id]) if ids else marked
+
+    def _oldest_lsn(self, log_id: bytes | None, numbers: list[int]) -> int:
+        headers = (self.header(number) for number in reversed(numbers))
+        return next((h.oldest_lsn for h in headers if h is not None and h.log_id == log_id), 1)
+
+    def _place(
+        self, number: int, limit: int | None, log_id: bytes | None, oldest: int
+    ) -> SegmentInfo:
+        header = self._ours(number, log_id)
+        if header is not None:
+            return SegmentInfo(number, header.first_lsn, limit, header, None, oldest)
+        if self.header(number) is not None:
+            what = "a segment of another log, or under another number"
+            return SegmentInfo(number, 0, limit, None, Damage(number, 0, 0, 1, 0, what), oldest)
+        # A segment gets its name after its header is durable: no crash leads here.
+        start = identify(read_segment(self._directory, number))
+        what = "segment header fails its CRC" + ("" if start else "; no frame found")
+        damage = Damage(number, 0, HEADER_SIZE, 1, 0, what)
+        return SegmentInfo(number, start[1] if start else 0, limit, None, damage, oldest)
+
+
+def _exchanged(place: SegmentInfo) -> SegmentInfo:
+    what = "MARK is of another log than the segments: one or the other was put here"
+    return replace(place, damage=place.damage or Damage(place.number, 0, 0, 1, 0, what))
+
+
+def _numbers(names: list[str]) -> list[int]:
+    return sorted(number for number in map(segment_number, names) if number is not None)
+
+
+def looked(look: Callable[[], T]) -> T:
+    """What ``look`` finds, as soon as nothing is removed meanwhile."""
+    for _ in range(LOOKS_MAX):
+        with contextlib.suppress(FileNotFoundError):  # removed since it was listed, on purpose
+            return look()
+    return look()

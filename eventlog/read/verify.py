@@ -1,0 +1,470 @@
+"""Through a log once, a segment at a time: its records, and all that is wrong with it, in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import xxhash
+
+from eventlog.errors import Damage, UnsupportedFormatError
+from eventlog.format.durable_mark import DurableMark
+from eventlog.format.envelope import Envelope
+from eventlog.format.footer import Footer, digest_holds, read_footer
+from eventlog.format.frame import FOOTER, HEADER_SIZE, SNAPSHOT, Frame, decode_trailer, frame_at
+from eventlog.format.json_values import Json
+from eventlog.format.names import MARK_NAME, segment_name
+from eventlog.format.record import Record
+from eventlog.format.torn_or_damaged import End, Segment
+from eventlog.read.reader import LogReader
+from eventlog.read.sealed import Sealed
+from eventlog.read.segment_files import read_mark
+from eventlog.read.segments import SegmentInfo
+from eventlog.read.stream import sound_in_pieces
+
+TORN, DAMAGED, MISSING, BAD_SNAPSHOT, GAP, NOT_A_LOG = 1, 2, 4, 8, 16, 32
+
+# The last segment of a live log may be caught in the middle of a write: a doubtful place is looked
+# at again after this long, and once more for as long as it moves.
+LOOK_AGAIN_S = 0.005
+LOOKS_MAX = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem, or with ``bit`` 0 something worth knowing that is no problem.
+
+    ``offset`` and ``size`` are bytes in ``segment`` (0: the log as a whole). ``first_lsn`` to
+    ``last_lsn`` are the records lost; none when ``last_lsn < first_lsn``. ``next_frame``: where the
+    first sound frame behind it begins, in the same segment; 0 when there is none.
+    """
+
+    bit: int
+    segment: int
+    offset: int
+    size: int
+    first_lsn: int
+    last_lsn: int
+    text: str
+    next_frame: int = 0
+
+    def as_json(self) -> dict[str, Json]:
+        """The finding as ``dump`` gives it."""
+        kind = {0: "note", TORN: "torn_tail"}.get(self.bit, "damage")
+        return {
+            "type": kind,
+            "bit": self.bit,
+            "segment": self.segment,
+            "offset": self.offset,
+            "size": self.size,
+            "first_lsn": self.first_lsn,
+            "last_lsn": self.last_lsn,
+            "next_frame": self.next_frame or None,
+            "text": self.text,
+        }
+
+
+@dataclass(slots=True)
+class Totals:
+    """What ``verify`` went through. ``exit_code`` is all findings' bits together."""
+
+    segments: int = 0
+    records: int = 0
+    snapshots: int = 0
+    first_lsn: int = 0
+    last_lsn: int = 0
+    exit_code: int = 0
+    encrypted: int = 0  # of the records, those that were not looked into for want of the key
+
+
+@dataclass(slots=True)  # not frozen: see Frame
+class Found:
+    """The records of a frame, which takes ``size`` bytes."""
+
+    segment: int
+    offset: int
+    size: int
+    records: list[Record]
+
+
+@dataclass(slots=True)
+class Hidden:
+    """A frame of encrypted records, without the key."""
+
+    segment: int
+    frame: Frame
+    key_id: str
+
+
+def examine(
+    reader: LogReader, totals: Totals, segment: int = 0, first: int = 1
+) -> Iterator[Found | Hidden | Finding]:
+    """Records and problems in the order in which they are in the log; of one segment, if given.
+
+    ``first``: what is before this LSN need not be looked at, though some of it may be given.
+    """
+    try:
+        mark, places = reader.listing.look(first if first > 1 else 0)
+    except UnsupportedFormatError as exc:
+        yield _foreign(reader, exc)
+        return
+    expected = previous = 0
+    if segment:
+        places = [place for place in places if segment <= place.number <= segment + 1]
+        expected, previous = places[0].first_lsn if places else 0, segment - 1
+    else:
+        yield from _check_mark(reader, mark, places)
+        if places and 0 < places[0].first_lsn <= first and first > 1:
+            expected, previous = places[0].first_lsn, places[0].number - 1
+    for i, place in enumerate(places):
+        if segment and place.number != segment:
+            break
+        totals.segments += 1
+        yield from _check_start(reader, place, previous, expected)
+        previous = place.number
+        if not place.first_lsn:
+            continue
+        totals.first_lsn = totals.first_lsn or place.first_lsn
+        examined = _Examined(place, places[i + 1] if i + 1 < len(places) else None)
+        try:
+            examined.begin(reader, first)
+            found = _examine_segment(reader, examined, mark, totals)
+            yield from _alone(found) if segment else found
+        except UnsupportedFormatError as exc:
+            yield Finding(NOT_A_LOG, place.number, examined.offset, 0, 1, 0, str(exc))
+        except FileNotFoundError:
+            if place.first_lsn >= reader.oldest_lsn:  # else it was removed on purpose
+                what = f"{segment_name(place.number)} vanished while it was being read"
+                yield Finding(MISSING, place.number, 0, 0, 1, 0, what)
+        expected = max(expected, examined.lsn)
+    totals.last_lsn = max(0, expected - 1)
+
+
+def _alone(
+    found: Iterator[Found | Hidden | Finding],
+) -> Iterator[Found | Hidden | Finding]:
+    """Without what only the other segments of the log can tell."""
+    return (item for item in found if not (isinstance(item, Finding) and item.bit == MISSING))
+
+
+class _Examined:
+    """One segment under examination: how far it is sound, and what was seen in it."""
+
+    def __init__(self, place: SegmentInfo, following: SegmentInfo | None) -> None:
+        self.place, self.following = place, following
+        self.offset, self.lsn = HEADER_SIZE, place.first_lsn
+        self.segment: Segment | None = None
+        self.kind = 0  # of the last frame seen
+        self.base = 0  # what is before this was sound
+        self.digest = xxhash.xxh3_128()  # of all that is before ``base``
+        self.damaged = place.damage is not None
+        self.snapshot = 0  # the newest in this segment
+        self.whole = True  # whether it is looked at from its beginning
+
+    def begin(self, reader: LogReader, first: int) -> None:
+        """Begin at the last frame that its index knows of before LSN ``first``."""
+        if first > self.lsn:
+            self.lsn, self.offset = reader._start(self.place, first)
+            self.whole = self.offset == HEADER_SIZE
+
+    def saw(self, frame: Frame) -> None:
+        self.offset, self.lsn = frame.end, frame.lsn + frame.count
+        self.kind = frame.kind
+        if frame.kind == SNAPSHOT:
+            self.snapshot = frame.lsn
+
+
+def _examine_segment(
+    reader: LogReader, examined: _Examined, mark: DurableMark, totals: Totals
+) -> Iterator[Found | Hidden | Finding]:
+    number, held = examined.place.number, list[Finding]()  # until the next sound frame is known
+    for item in _looks(reader, examined, mark):
+        if isinstance(item, tuple):  # first, as nearly all are
+            frame, payload = item
+            if held:
+                yield from _settled(held, frame.offset)
+            if frame.durable >= frame.lsn:
+                held.append(_damage(examined, frame, (1, 0), "durable mark is ahead of its frame"))
+            if frame.kind == FOOTER:
+                continue
+            found = reader.decoder.examine(examined.place, frame, payload)
+            if isinstance(found, str):
+                lsns = frame.lsn, frame.lsn + frame.count - 1
+                held.append(_damage(examined, frame, lsns, found))
+                continue
+            totals.records += frame.count
+            totals.snapshots += frame.kind == SNAPSHOT
+            if isinstance(found, Envelope):
+                totals.encrypted += frame.count
+                yield Hidden(number, frame, found.key_id)
+            else:
+                yield Found(number, frame.offset, frame.end - frame.offset, found)
+        elif isinstance(item, Damage):
+            examined.damaged = True
+            held.append(_finding(examined, item))
+        else:
+            yield from _settled(held, 0)
+            if item.torn_size:
+                yield Finding(TORN, number, item.offset, item.torn_size, 1, 0, _torn_text(item))
+            yield from _check_end(reader, examined, item)
+
+
+def _settled(held: list[Finding], next_frame: int) -> Iterator[Finding]:
+    yield from (replace(finding, next_frame=next_frame) for finding in held)
+    held.clear()
+
+
+def _looks(
+    reader: LogReader, examined: _Examined, mark: DurableMark
+) -> Iterator[tuple[Frame, bytes] | Damage | End]:
+    """The walk over a segment; its doubtful places are looked at again when it is the last one."""
+    place, looks, doubtful = examined.place, 0, -1
+    start = examined.offset, examined.lsn
+    for found in sound_in_pieces(reader._directory, place, start, examined.digest.update):
+        examined.saw(found[0])
+        yield found
+    examined.base = examined.offset
+    while True:
+        examined.segment = segment = reader._load(place, mark, examined.base)
+        for item in segment.walk(examined.offset, examined.lsn):
+            if isinstance(item, tuple):
+                examined.saw(item[0])
+                yield item
+                continue
+            again = place.limit is None and _doubtful(item) and looks < LOOKS_MAX
+            if again and examined.offset != doubtful:
+                looks, doubtful = looks + 1, examined.offset
+                time.sleep(LOOK_AGAIN_S)
+                break
+            if isinstance(item, End):
+                examined.offset, examined.lsn = item.offset, item.next_lsn
+            else:
+                examined.offset = max(examined.offset, item.offset + item.size)
+                examined.lsn = max(examined.lsn, item.last_lsn + 1)
+            yield item
+        else:
+            return
+
+
+def _doubtful(item: Damage | End) -> bool:
+    """Whether a write that was under way when the segment was read may look like this."""
+    if isinstance(item, Damage):
+        return item.lost > 0
+    return item.torn_size > 0
+
+
+# -- findings
+
+
+def _finding(examined: _Examined, damage: Damage) -> Finding:
+    """Damage that the walk met, by what it means."""
+    segment, following, bit = examined.segment, examined.following, DAMAGED
+    assert segment is not None
+    what = damage.what
+    if damage.snapshot:
+        bit = BAD_SNAPSHOT
+    elif damage.lost and not damage.size and examined.kind == FOOTER:
+        # Nothing is wrong in this segment: what comes after it is not there.
+        after = damage.segment + 1
+        if following is None or following.number != after:
+            bit, what = MISSING, f"{segment_name(after)} is missing"
+        elif following.first_lsn:
+            bit, what = GAP, "gap in LSNs before the next segment"
+        else:
+            what = f"what comes next is in {segment_name(after)}, which cannot be read"
+    elif damage.lost and not damage.size and damage.offset < segment.end:
+        bit = GAP
+    text = f"{what}: {_loss(damage.first_lsn, damage.last_lsn)}"
+    if bit == BAD_SNAPSHOT:
+        text += "; recovery falls back to an earlier one, or to the beginning of the log"
+    return Finding(
+        bit, damage.segment, damage.offset, damage.size, damage.first_lsn, damage.last_lsn, text
+    )
+
+
+def _damage(examined: _Examined, frame: Frame, lsns: tuple[int, int], what: str) -> Finding:
+    examined.damaged = True
+    bit = BAD_SNAPSHOT if frame.kind == SNAPSHOT and lsns[0] <= lsns[1] else DAMAGED
+    return Finding(
+        bit,
+        examined.place.number,
+        frame.offset,
+        frame.end - frame.offset,
+        *lsns,
+        f"{what}: {_loss(*lsns)}",
+    )
+
+
+def _loss(first: int, last: int) -> str:
+    if last < first:
+        return "no record lost"
+    return f"LSN {first} lost" if first == last else f"LSN {first}-{last} lost"
+
+
+def _torn_text(end: End) -> str:
+    frames = "1 whole frame" if end.torn_frames == 1 else f"{end.torn_frames} whole frames"
+    whole = f", with {frames} among them," if end.torn_frames else ""
+    return (
+        f"torn tail: {end.torn_size} bytes{whole} behind LSN {end.next_lsn - 1} that were never "
+        "acknowledged; the next opening cuts them off. Harmless. (In a log that is being written "
+        "to: perhaps a record on its way.)"
+    )
+
+
+def _check_start(
+    reader: LogReader, place: SegmentInfo, previous: int, expected: int
+) -> Iterator[Finding]:
+    """A segment's header, and whether it takes up where the log was."""
+    name = segment_name(place.number)
+    if place.damage is not None and reader.listing.header(place.number) is not None:
+        yield Finding(NOT_A_LOG, place.number, 0, 0, 1, 0, f"{name}: {place.damage.what}")
+    elif place.damage is not None:
+        text = f"{name}: {place.damage.what}"
+        if place.first_lsn:
+            text += "; its records can still be read"
+        after = HEADER_SIZE if place.first_lsn else 0
+        yield Finding(DAMAGED, place.number, 0, HEADER_SIZE, 1, 0, text, after)
+    first = max(expected, place.oldest_lsn)
+    last = place.first_lsn - 1 if place.first_lsn else 0
+    gone = range(previous + 1, place.number)
+    if gone and last >= first:
+        yield Finding(
+            MISSING,
+            place.number,
+            0,
+            0,
+            first,
+            last,
+            f"{_names(gone)} missing: {_loss(first, last)}",
+        )
+    elif gone and previous:
+        # With its LSNs: whatever was lost was reported at the end of the segment before.
+        yield Finding(MISSING, place.number, 0, 0, 1, 0, f"{_names(gone)} missing")
+    elif last >= first:
+        yield Finding(
+            GAP, place.number, 0, 0, first, last, f"gap in LSNs before {name}: {_loss(first, last)}"
+        )
+
+
+def _names(numbers: range) -> str:
+    if len(numbers) == 1:
+        return f"{segment_name(numbers[0])} is"
+    return f"{segment_name(numbers[0])} to {segment_name(numbers[-1])} are"
+
+
+def _check_mark(
+    reader: LogReader, mark: DurableMark, places: list[SegmentInfo]
+) -> Iterator[Finding]:
+    if not any(place.first_lsn for place in places) and mark.durable:
+        text = f"no segment can be read: {_loss(1, mark.durable)}"
+        yield Finding(DAMAGED if places else MISSING, 0, 0, 0, 1, mark.durable, text)
+    found = read_mark(reader._directory)
+    if found is None and _mark_is_torn(reader):
+        text = f"{MARK_NAME} is torn or damaged. Harmless: it is made anew by the next commit"
+        yield Finding(0, 0, 0, 0, 1, 0, text)
+
+
+def _mark_is_torn(reader: LogReader) -> bool:
+    try:
+        file = reader._directory.open(MARK_NAME)
+    except FileNotFoundError:
+        return False
+    try:
+        empty = file.size() == 0  # made, and nothing was flushed yet
+    finally:
+        file.close()
+    # Once more, for a writer may just have been writing it.
+    return not empty and read_mark(reader._directory) is None
+
+
+def _check_end(reader: LogReader, examined: _Examined, end: End) -> Iterator[Finding]:
+    """The footer, and what lies behind the records that count."""
+    place, segment = examined.place, examined.segment
+    assert segment is not None
+    footer = read_footer(segment.buf, segment.salt, segment.base)
+    if footer is not None:
+        wrong = _footer_wrong(reader, examined, footer, end)
+        if wrong:
+            yield Finding(
+                DAMAGED,
+                place.number,
+                footer.offset,
+                segment.end - footer.offset,
+                1,
+                0,
+                f"{wrong}: no record lost",
+            )
+    if place.limit is None:
+        return
+    stop = segment.end if footer is None else footer.offset
+    rest = len(segment.between(end.offset, stop).rstrip(b"\0"))
+    if footer is None and _was_sealed(examined, end):
+        yield Finding(
+            DAMAGED,
+            place.number,
+            end.offset,
+            rest,
+            1,
+            0,
+            "the footer is damaged: no record lost, a scan rebuilds it",
+        )
+    elif rest:
+        yield Finding(
+            0,
+            place.number,
+            end.offset,
+            rest,
+            1,
+            0,
+            f"{rest} bytes that do not count: a later segment takes up at LSN "
+            f"{place.limit}. Written by a writer that had lost the log, or never "
+            "acknowledged",
+        )
+
+
+def _was_sealed(examined: _Examined, end: End) -> bool:
+    """Whether a segment without a readable footer must have had one."""
+    place, following, segment = examined.place, examined.following, examined.segment
+    assert segment is not None
+    frame = frame_at(segment.buf, end.offset, segment.salt, segment.base)
+    if decode_trailer(segment.buf, segment.salt) or (frame is not None and frame.kind == FOOTER):
+        return True
+    # A writer seals a segment before it makes the next one. After a crash, damage or a takeover
+    # the next one has another epoch, and this one may have been left as it was.
+    if place.header is None or following is None or following.header is None:
+        return False
+    return place.header.epoch == following.header.epoch
+
+
+def _footer_wrong(reader: LogReader, examined: _Examined, footer: Footer, end: End) -> str:
+    """What a footer whose CRC holds says wrongly; "" when it is right."""
+    if examined.damaged:
+        return ""  # which is what the digest would say
+    place, segment = examined.place, examined.segment
+    assert segment is not None
+    before = examined.digest if segment.base else None
+    if examined.whole and not digest_holds(segment.buf, footer, segment.base, before):
+        return "bytes were changed that no frame holds: the segment does not match its digest"
+    if footer.next_lsn != end.next_lsn:
+        return ""  # a fenced writer's: what it sealed goes beyond what counts
+    sealed = Sealed.open(reader._directory, place)
+    if sealed is not None:
+        with sealed:
+            # The first entry may be that of no frame.
+            entries = set(footer.index) - {(place.first_lsn, HEADER_SIZE)}
+            if not all(sealed.has_frame(*entry) for entry in entries):
+                return "the footer's index points at no frame"
+    if examined.snapshot and footer.snapshot != examined.snapshot:
+        found = examined.snapshot
+        return f"the footer calls LSN {footer.snapshot} the newest snapshot, not LSN {found}"
+    return ""
+
+
+def _foreign(reader: LogReader, exc: UnsupportedFormatError) -> Finding:
+    for number in reader.listing.numbers():
+        try:
+            reader.listing.header(number)
+        except UnsupportedFormatError as found:
+            return Finding(NOT_A_LOG, number, 0, 0, 1, 0, f"{segment_name(number)}: {found}")
+    return Finding(NOT_A_LOG, 0, 0, 0, 1, 0, str(exc))

@@ -1,0 +1,253 @@
+"""Repair a damaged log: keep what is sound, say what is lost, and never without a backup.
+
+    with EventLog.read(path) as reader:
+        print(plan(reader))                  # reads only
+    done = repair(path, who="ops", why="bad sector")
+    done.backup                              # the log as it was
+
+What is repaired is contiguous again: each record that is lost has a placeholder of kind "lost", and
+a record of kind "repaired" says which they are, who did it and where the backup is. Sound records
+keep their LSNs and their bytes. What a user of the log makes of a placeholder is the user's matter:
+`recovery` takes calls that may have been among what was lost for calls in doubt.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from eventlog.crypto.keys import Encryption
+from eventlog.errors import LogError
+from eventlog.files.api import Directory, Files
+from eventlog.files.lock import Owner, claim_in_place
+from eventlog.files.posix import OSFiles
+from eventlog.format.names import segment_name
+from eventlog.read.reader import LogReader
+from eventlog.read.verify import TORN, Finding, examine
+from eventlog.read.verify import Totals as _Totals
+from eventlog.repair.backup import back_up, free_name
+from eventlog.repair.plan import LOST, REPAIRED, LogSurvey, Range, SegmentPlan, layout, survey
+from eventlog.repair.segment import Rewriting
+from eventlog.write.log import EventLog
+
+__all__ = ["LOST", "REPAIRED", "Loss", "Remade", "RepairPlan", "plan", "repair"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Records of which nothing is left: LSNs ``first_lsn`` to ``last_lsn``.
+
+    ``snapshot``: all that was lost is one snapshot, from which an earlier one stands in.
+    """
+
+    first_lsn: int
+    last_lsn: int
+    snapshot: bool = False
+
+    def __str__(self) -> str:
+        if self.first_lsn == self.last_lsn:
+            return f"LSN {self.first_lsn}" + (" (a snapshot)" if self.snapshot else "")
+        return f"LSN {self.first_lsn}-{self.last_lsn}"
+
+
+@dataclass(frozen=True, slots=True)
+class Remade:
+    """A segment that is made anew. ``missing``: it is not there, or nothing of it can be read.
+
+    ``kept``: records that keep their bytes in it; ``lost``: those that get a placeholder.
+    """
+
+    segment: int
+    missing: bool
+    kept: int
+    lost: tuple[Loss, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """What a repair would do, or has done. ``str()`` says it in some lines.
+
+    ``findings``: the problems, as ``eventlog.dump.verify`` gives them. ``segments``: those to be
+    made anew. ``kept``: records in the log that are sound. ``torn_size``: bytes at the end that
+    were never acknowledged, and are cut off. ``backup``: where the log as it was goes, or is.
+    ``unfinished``: what an earlier repair, that came to no end, has put placeholders for.
+    ``encrypted``: whether the key is needed. ``lsn``: of the record that says all this; 0 before.
+    """
+
+    path: str
+    findings: tuple[Finding, ...]
+    segments: tuple[Remade, ...]
+    kept: int
+    torn_size: int
+    backup: str
+    unfinished: tuple[Loss, ...] = ()
+    encrypted: bool = False
+    lsn: int = 0
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is anything to repair. A torn tail alone is cut off by the next opening."""
+        return bool(self.segments or self.unfinished)
+
+    @property
+    def lost(self) -> tuple[Loss, ...]:
+        """All that is lost, in the order of LSNs."""
+        found = [loss for segment in self.segments for loss in segment.lost]
+        return tuple(sorted((*found, *self.unfinished), key=lambda loss: loss.first_lsn))
+
+    @property
+    def lost_count(self) -> int:
+        """How many records are lost."""
+        return sum(loss.last_lsn - loss.first_lsn + 1 for loss in self.lost)
+
+    def __str__(self) -> str:
+        if not self.needed:
+            return f"{self.path}: nothing to repair"
+        done = bool(self.lsn)
+        lines = [f"{self.path}: {self.kept} records kept, {self.lost_count} lost"]
+        lines += [f"  {finding.text}" for finding in self.findings if finding.bit]
+        for one in self.segments:
+            what = "made" if one.missing else "made anew"
+            lost = f", {', '.join(map(str, one.lost))} marked as lost" if one.lost else ""
+            lines.append(
+                f"  {segment_name(one.segment)} {'was' if done else 'will be'} {what}: "
+                f"{one.kept} records kept{lost}"
+            )
+        if self.unfinished:
+            lines.append(
+                f"  marked as lost by a repair that was interrupted: "
+                f"{', '.join(map(str, self.unfinished))}"
+            )
+        if self.torn_size:
+            lines.append(f"  {self.torn_size} bytes of torn tail, never acknowledged, cut off")
+        lines.append(f"  the log as it was: {self.backup}")
+        return "\n".join(lines)
+
+
+def plan(reader: LogReader) -> RepairPlan:
+    """What ``repair`` would do. Reads only; the log may be live, and then look damaged at its end.
+
+    Raises UnsupportedFormatError for what is no part of the log, or of another version; LogError
+    for what cannot be repaired; WrongKeyError with another key than the log's.
+    """
+    seen = survey(reader)
+    return _plan(reader, seen, layout(reader, seen))
+
+
+def repair(
+    path: str | os.PathLike[str],
+    *,
+    who: str = "",
+    why: str = "",
+    files: Files | None = None,
+    encryption: Encryption | None = None,
+) -> RepairPlan:
+    """Repair the log in directory ``path``; what was done. A sound log is left as it is.
+
+    Holds the log as its writer does, all the time. First the directory is copied, with all that is
+    in it, to ``path.~1~`` beside it (or ``.~2~``, ...); then each damaged segment is made anew
+    under another name, read back, and given its name; at last a record of kind "repaired" is
+    appended, with ``who`` and ``why``. Each is durable before the next begins: a crash leaves a log
+    with all that could be read before, and another repair goes on.
+
+    Raises LogLockedError while somebody has the log, EncryptedLogError without the key of an
+    encrypted one, and as ``plan``: nothing was changed then. OSError and LogError later leave the
+    backup, and the segments that were not reached as they were.
+    """
+    files = files or OSFiles()
+    path = os.fspath(path).rstrip("/") or "/"
+    if isinstance(files, OSFiles):
+        path = os.path.realpath(path)
+    # A look first: neither a sound log nor one that is none is to be changed by the claim.
+    with EventLog.read(path, files=files, encryption=encryption) as reader:
+        found = plan(reader)
+        if not found.needed:
+            return replace(found, backup="")
+        reader.decoder.encrypter(files.random_bytes)
+        last_epoch = reader.listing.last_epoch()
+    directory = files.open_directory(path)
+    try:
+        owner = claim_in_place(files, directory, last_epoch, takeover=False)
+        try:
+            return _repaired(files, directory, owner, (who, why), encryption)
+        finally:
+            owner.close()
+    finally:
+        directory.close()
+
+
+def _repaired(
+    files: Files,
+    directory: Directory,
+    owner: Owner,
+    said: tuple[str, str],
+    encryption: Encryption | None,
+) -> RepairPlan:
+    reader = LogReader(files, directory, encryption)
+    encrypter = reader.decoder.encrypter(files.random_bytes)
+    seen = survey(reader)
+    slots = layout(reader, seen)
+    log_id = reader.listing.log_id() or files.random_bytes(16)
+    planned = replace(_plan(reader, seen, slots), backup=back_up(files, directory.path))
+    for slot in slots:
+        owner.check()
+        made = Rewriting(reader, slot, log_id, files.time_ns())
+        before = [lsn for number, lsn in seen.newest.items() if number < slot.number]
+        made.write(directory, max(before, default=0))
+    reader = LogReader(files, directory, encryption)
+    _check_sound(reader, planned)
+    log = EventLog._owned(reader, directory, owner, encrypter)
+    with log:
+        lsn = log.append(REPAIRED, _body(planned, *said))
+        log.commit()
+    return replace(planned, lsn=lsn)
+
+
+def _plan(reader: LogReader, seen: LogSurvey, slots: Sequence[SegmentPlan]) -> RepairPlan:
+    kept = sum(last - first + 1 for ranges in seen.found.values() for first, last in ranges)
+    declared = tuple(Loss(first, last) for first, last in seen.undeclared())
+    path = reader.path.rstrip("/") or "/"
+    return RepairPlan(
+        reader.path,
+        tuple(seen.findings),
+        tuple(_remade(slot) for slot in slots),
+        kept,
+        seen.torn_size,
+        free_name(reader.files, path),
+        declared,
+        any(
+            header is not None and header.encrypted
+            for header in map(reader.listing.header, reader.listing.numbers())
+        ),
+    )
+
+
+def _remade(slot: SegmentPlan) -> Remade:
+    lost = tuple(_losses(slot.lost, slot.snapshots))
+    count = sum(loss.last_lsn - loss.first_lsn + 1 for loss in lost)
+    return Remade(slot.number, slot.place is None, slot.next - slot.first - count, lost)
+
+
+def _losses(ranges: Sequence[Range], snapshots: frozenset[int]) -> list[Loss]:
+    return [Loss(first, last, first == last and first in snapshots) for first, last in ranges]
+
+
+def _body(done: RepairPlan, who: str, why: str) -> dict[str, object]:
+    return {
+        "lost": [[loss.first_lsn, loss.last_lsn] for loss in done.lost],
+        "snapshots": [loss.first_lsn for loss in done.lost if loss.snapshot],
+        "segments": [one.segment for one in done.segments],
+        "who": who,
+        "why": why,
+        "backup": done.backup,
+    }
+
+
+def _check_sound(reader: LogReader, done: RepairPlan) -> None:
+    for item in examine(reader, _Totals()):
+        if isinstance(item, Finding) and item.bit & ~TORN:
+            raise LogError(
+                f"{done.path}: still damaged after the repair: {item.text}. The log as it was is "
+                f"in {done.backup}; move it back, or repair again."
+            )

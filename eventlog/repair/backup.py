@@ -1,0 +1,80 @@
+"""A copy of a log beside it, before anything in it is changed."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from eventlog.errors import LogError
+from eventlog.files.api import Directory, Files, write_all
+
+_PIECE = 1 << 20
+_NUMBER_MAX = 10_000
+
+
+def back_up(files: Files, path: str) -> str:
+    """Copy directory ``path``, with all that is in it, to ``path.~1~``, or ``.~2~``, and so on.
+
+    Durable under that name when this returns, and there is nothing under it before. The name, with
+    its tilde, can be that of no run. Raises LogError for what is no file, OSError; what was copied
+    by then is removed.
+    """
+    backup = free_name(files, path)
+    unfinished = f"{backup}.part"
+    try:
+        copy_directory(files, path, unfinished)
+        files.move(unfinished, backup)
+    except BaseException:
+        files.delete(unfinished)  # a full disk needs the space
+        raise
+    return backup
+
+
+def free_name(files: Files, path: str) -> str:
+    """Where the next backup of a log goes."""
+    parent, name = os.path.split(path)
+    taken = set(files.list_directories(parent or "."))
+    for number in range(1, _NUMBER_MAX):
+        found = f"{name}.~{number}~"
+        if found not in taken and f"{found}.part" not in taken:
+            return f"{path}.~{number}~"
+    raise LogError(f"{path} has {_NUMBER_MAX} backups beside it. Remove those of no use.")
+
+
+def backup_of(name: str) -> str:
+    """Of which log (the name of its directory) this is a backup; "" for any other name."""
+    found = re.fullmatch(r"(.+)\.~[0-9]+~", name)
+    return found[1] if found else ""
+
+
+def copy_directory(files: Files, path: str, to: str) -> None:
+    """Copy files, and directories in it; durable when this returns."""
+    inside = files.list_directories(path)
+    source, target = files.open_directory(path), files.make_directory(to)
+    try:
+        for name in source.names():
+            if name not in inside:
+                _copy(source, target, name)
+        target.sync()
+    finally:
+        source.close()
+        target.close()
+    for name in inside:
+        copy_directory(files, f"{path}/{name}", f"{to}/{name}")
+
+
+def _copy(source: Directory, target: Directory, name: str) -> None:
+    file = source.open(name)
+    try:
+        copy = target.open(name, write=True, create=True)
+        try:
+            copy.truncate(0)
+            offset = 0
+            while piece := file.pread(_PIECE, offset):
+                write_all(copy, piece, offset)
+                offset += len(piece)
+            copy.sync()
+        finally:
+            copy.close()
+    finally:
+        file.close()

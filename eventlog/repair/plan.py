@@ -1,0 +1,280 @@
+"""What a damaged log becomes: which segments are made anew, and what stands for what is lost.
+
+Reads only. The order of LSNs decides, not that of the bytes: every LSN from the oldest to the last
+one known to have been durable is either that of a sound record, or lost. Sound segments stay as
+they are. What is lost between two segments goes into the place of those that are missing or cannot
+be read at all; else into the segment before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from eventlog.errors import LogError, UnsupportedFormatError
+from eventlog.format.frame import SegmentHeader
+from eventlog.format.names import segment_name
+from eventlog.format.record import Record, Snapshot
+from eventlog.read.reader import LogReader
+from eventlog.read.sealed import Sealed
+from eventlog.read.segments import SegmentInfo
+from eventlog.read.verify import (
+    BAD_SNAPSHOT,
+    DAMAGED,
+    NOT_A_LOG,
+    TORN,
+    Finding,
+    Found,
+    Totals,
+    examine,
+)
+
+LOST, REPAIRED = "lost", "repaired"  # kinds of records that a repair writes
+# Placeholders take some bytes each. Segments of 1 GiB hold as many of the smallest records.
+LOST_MAX = 1 << 24
+MISSING_MAX = 1 << 12  # segments: a file with a number far beyond the others was put there
+
+Range = tuple[int, int]  # of LSNs, the last one included
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPlan:
+    """A segment to be made anew: what it holds of LSNs ``first`` to ``next`` - 1.
+
+    ``place`` is what is there under its number now, None if nothing that can be read. ``lost`` are
+    the LSNs of which nothing is left, ``snapshots`` those among them that were a snapshot.
+    """
+
+    number: int
+    first: int
+    next: int
+    place: SegmentInfo | None
+    lost: tuple[Range, ...]
+    snapshots: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class LogSurvey:
+    """A log as one pass over it shows it."""
+
+    findings: list[Finding] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
+    places: list[SegmentInfo] = field(default_factory=list)
+    begin: int = 1
+    end: int = 0
+    torn_size: int = 0
+    bad: set[int] = field(default_factory=set)  # segments of which not all is as it was written
+    found: dict[int, list[list[int]]] = field(default_factory=dict)  # by segment: LSNs from, to
+    newest: dict[int, int] = field(default_factory=dict)  # by segment: its newest snapshot
+    snapshots: set[int] = field(default_factory=set)  # that are lost, for certain
+    placeholders: list[list[int]] = field(default_factory=list)
+    declared: list[Range] = field(default_factory=list)  # as lost, by an earlier repair
+
+    def undeclared(self) -> tuple[Range, ...]:
+        """What an earlier repair, that came to no end, has put placeholders for."""
+        return tuple(without([(first, last) for first, last in self.placeholders], self.declared))
+
+
+def survey(reader: LogReader) -> LogSurvey:
+    """Go through the log once. Raises UnsupportedFormatError when there is something in it that is
+    no part of it, or of another version: nothing of that is ours to change."""
+    seen = LogSurvey()
+    for item in examine(reader, seen.totals):
+        if isinstance(item, Finding):
+            seen.findings.append(item)
+            seen.totals.exit_code |= item.bit
+            _note(seen, item)
+        elif isinstance(item, Found):
+            for record in item.records:
+                _add(seen.found.setdefault(item.segment, []), record.lsn)
+                _read(seen, item.segment, record)
+        else:
+            frame = item.frame
+            for lsn in range(frame.lsn, frame.lsn + frame.count):
+                _add(seen.found.setdefault(item.segment, []), lsn)
+    for finding in seen.findings:
+        if finding.bit & NOT_A_LOG:
+            raise UnsupportedFormatError(
+                f"{reader.path}: {finding.text.rstrip('.')}. It is no part of what can be "
+                "repaired, and was not touched. Move that file away, or use a newer library; then "
+                "repair what is left."
+            )
+    _, seen.places = reader.listing.look(0)
+    if seen.places and reader.listing.log_id() is None and not seen.found:
+        raise UnsupportedFormatError(
+            f"{reader.path}: nothing in it says that it is a log: no header, no record and no MARK "
+            "can be read. Nothing was changed."
+        )
+    missing = seen.places[-1].number - seen.places[0].number if seen.places else 0
+    if missing > len(seen.places) + MISSING_MAX:
+        raise UnsupportedFormatError(
+            f"{reader.path} lacks {missing - len(seen.places):,} segments between those that are "
+            "there: a file was put here under a wrong number, or a part of another log. Nothing "
+            "was changed. Move away what is no part of the log; then repair what is left."
+        )
+    seen.begin = reader.oldest_lsn
+    last = max((ranges[-1][1] for ranges in seen.found.values()), default=0)
+    seen.end = max(last, max((found.last_lsn for found in seen.findings), default=0))
+    return seen
+
+
+def layout(directory_of: LogReader, seen: LogSurvey) -> list[SegmentPlan]:
+    """The segments to be made anew, in order. Raises LogError when it cannot be done."""
+    slots = [slot for slot in _slots(seen) if slot is not None]
+    by_number = {slot.number: slot for slot in slots}
+    for place, following in pairwise(seen.places):
+        # A writer seals its segments. What comes next is new: this one needs its footer.
+        if following.number in by_number and place.number not in by_number and place.first_lsn:
+            with Sealed.open(directory_of._directory, place) or nullcontext() as sealed:
+                if sealed is None:
+                    by_number[place.number] = _as_it_is(place, seen)
+    count = sum(last - first + 1 for slot in slots for first, last in slot.lost)
+    if count > LOST_MAX:
+        raise LogError(
+            f"{directory_of.path} would have lost {count:,} records, more than there can have been "
+            f"({LOST_MAX:,}): its files were forged, or are those of several logs. Nothing was "
+            "changed."
+        )
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def _slots(seen: LogSurvey) -> Iterator[SegmentPlan | None]:
+    expected, numbers = seen.begin, _numbers(seen)
+    places = {place.number: place for place in seen.places}
+    for at, number in enumerate(numbers):
+        place = places.get(number)
+        if place is None or not place.first_lsn:
+            later = (places[n].first_lsn for n in numbers[at + 1 :] if n in places)
+            stop = max(expected, next((first for first in later if first), seen.end + 1))
+            yield _slot(number, (expected, stop), None, [], seen)
+            expected = stop
+            continue
+        ranges = seen.found.get(number, [])
+        if place.limit is not None and place.first_lsn >= place.limit:  # superseded: holds nothing
+            yield _as_it_is(place, seen) if number in seen.bad else None
+            continue
+        stop = ranges[-1][1] + 1 if ranges else place.first_lsn
+        follows = numbers[at + 1] if at + 1 < len(numbers) else 0
+        if not follows or (follows in places and places[follows].first_lsn):
+            stop = max(stop, seen.end + 1 if place.limit is None else place.limit)
+        slot = _slot(number, (place.first_lsn, stop), place, ranges, seen)
+        yield slot if slot.lost or number in seen.bad else None
+        expected = max(expected, stop)
+
+
+def _numbers(seen: LogSurvey) -> list[int]:
+    """The segments that there are to be, with those that are missing."""
+    there = [place.number for place in seen.places]
+    if not there:
+        return [1] if seen.end >= seen.begin else []
+    numbers = list(range(there[0], there[-1] + 1))
+    first = seen.places[0].first_lsn
+    if first > seen.begin:
+        if there[0] == 1:
+            raise LogError(
+                f"{segment_name(1)} begins at LSN {first}, and nothing comes before it: its file "
+                "was forged. Nothing was changed."
+            )
+        numbers.insert(0, there[0] - 1)
+    last = seen.places[-1]
+    ranges = seen.found.get(last.number, [])
+    stop = ranges[-1][1] if ranges else last.first_lsn - 1
+    if last.first_lsn and last.number not in seen.bad and stop < seen.end:
+        numbers.append(last.number + 1)  # it is sound up to its end, and more was durable
+    return numbers
+
+
+def _slot(
+    number: int,
+    lsns: tuple[int, int],
+    place: SegmentInfo | None,
+    ranges: list[list[int]],
+    seen: LogSurvey,
+) -> SegmentPlan:
+    first, stop = lsns
+    whole = [(first, stop - 1)] if stop > first else []
+    lost = tuple(without(whole, [(one, last) for one, last in ranges]))
+    known = frozenset(one for one, last in lost if one == last and one in seen.snapshots)
+    return SegmentPlan(number, first, stop, place, lost, known)
+
+
+def _as_it_is(place: SegmentInfo, seen: LogSurvey) -> SegmentPlan:
+    """The segment with what counts of it, and a footer."""
+    ranges = seen.found.get(place.number, [])
+    stop = ranges[-1][1] + 1 if ranges else place.first_lsn
+    return _slot(place.number, (place.first_lsn, stop), place, ranges, seen)
+
+
+def without(ranges: Iterable[Range], taken: Iterable[Range]) -> Iterator[Range]:
+    """What is in ``ranges`` and in none of the others; both ascending."""
+    gone = sorted(taken)
+    for first, last in ranges:
+        at = first
+        for one, other in gone:
+            if other >= at and one <= last:
+                if one > at:
+                    yield at, one - 1
+                at = other + 1
+        if at <= last:
+            yield at, last
+
+
+def header_for(
+    reader: LogReader, slot: SegmentPlan, log_id: bytes, found: tuple[bytes, bool]
+) -> SegmentHeader:
+    """The header of a segment: as it was, or as it has to have been. ``found``: salt, encrypted."""
+    if slot.place is not None and slot.place.header is not None:
+        return slot.place.header
+    salt, encrypted = found
+    headers = [(n, reader.listing.header(n)) for n in reader.listing.numbers() if n != slot.number]
+    before = [header for n, header in headers if header is not None and n < slot.number]
+    behind = [header for n, header in headers if header is not None and n > slot.number]
+    # The last one of an earlier owner: what MARK says counts for no less than it did.
+    near = [*before[-1:], *behind[:1]]
+    epoch = near[0].epoch if near else 1
+    if slot.place is None:
+        encrypted = encrypted or any(header.encrypted for header in near)
+    oldest = min(reader.oldest_lsn, slot.first)
+    return SegmentHeader(slot.number, log_id, slot.first, oldest, epoch, salt, encrypted)
+
+
+def _note(seen: LogSurvey, finding: Finding) -> None:
+    if finding.bit == TORN:
+        seen.torn_size += finding.size
+    lost = finding.first_lsn <= finding.last_lsn
+    behind_its_end = lost and not finding.size  # what comes next is not there
+    if finding.bit & (DAMAGED | BAD_SNAPSHOT) and finding.segment and not behind_its_end:
+        seen.bad.add(finding.segment)
+    if finding.bit == BAD_SNAPSHOT and finding.first_lsn == finding.last_lsn:
+        seen.snapshots.add(finding.first_lsn)
+
+
+def _add(ranges: list[list[int]], lsn: int) -> None:
+    if ranges and ranges[-1][1] == lsn - 1:
+        ranges[-1][1] = lsn
+    elif not ranges or lsn > ranges[-1][1]:
+        ranges.append([lsn, lsn])
+
+
+def _read(seen: LogSurvey, segment: int, record: Record) -> None:
+    if isinstance(record, Snapshot):
+        seen.newest[segment] = record.lsn
+    elif record.kind == LOST:
+        _add(seen.placeholders, record.lsn)
+    elif record.kind == REPAIRED:
+        seen.declared += declared_by(record)
+
+
+def declared_by(record: Record) -> list[Range]:
+    """The LSNs that a record of kind "repaired" calls lost."""
+    try:
+        body = record.body
+    except ValueError:
+        return []
+    ranges = body.get("lost") if isinstance(body, dict) else None
+    if not isinstance(ranges, list):
+        return []
+    pairs = [one for one in ranges if isinstance(one, list) and len(one) == 2]
+    return [(a, b) for a, b in pairs if type(a) is int and type(b) is int and 0 < a <= b]

@@ -1,0 +1,183 @@
+"""A damaged segment made anew: what is sound of it, byte for byte, and placeholders for the rest.
+
+A frame's CRCs begin with the salt and know nothing of its offset, and neither does encryption: so
+what is sound is copied as it is, under the same salt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import xxhash
+
+from eventlog.crypto.encrypter import Encrypter
+from eventlog.errors import Damage, LogError
+from eventlog.files.api import Directory, write_all
+from eventlog.format.durable_mark import DurableMark
+from eventlog.format.envelope import decode_envelope
+from eventlog.format.footer import read_footer
+from eventlog.format.frame import (
+    ENCRYPTED,
+    FOOTER,
+    HEADER_SIZE,
+    RECORDS,
+    SNAPSHOT,
+    Frame,
+    encode_frame,
+    holds,
+)
+from eventlog.format.names import segment_name
+from eventlog.format.record import Packed, encode_payload, pack
+from eventlog.format.torn_or_damaged import End, Segment
+from eventlog.read.reader import LogReader
+from eventlog.repair.plan import LOST, Range, SegmentPlan, header_for
+from eventlog.write.segment_writer import SegmentWriter
+
+LOST_AT_ONCE = 4096  # placeholders in a frame: what a reader holds of them in memory
+_TRIES = 64
+
+
+def placeholders(lost: Range, snapshots: Collection[int]) -> Iterator[tuple[int, list[Packed]]]:
+    """What stands for records that are lost: for each frame its first LSN, and the bodies in it.
+
+    The first body says up to where its frame goes, and whether a snapshot was lost there.
+    """
+    first, last = lost
+    for lsn in range(first, last + 1, LOST_AT_ONCE):
+        until = min(lsn + LOST_AT_ONCE - 1, last)
+        about = {"last": until} | ({"snapshot": True} if lsn in snapshots else {})
+        yield lsn, [Packed(pack(about)), *[Packed(pack({"last": 0}))] * (until - lsn)]
+
+
+class Rewriting:
+    """Makes one segment anew. ``snapshot``: the newest sound one before it, afterwards up to its
+    end; ``time_ns`` is when the placeholders were made."""
+
+    def __init__(self, reader: LogReader, slot: SegmentPlan, log_id: bytes, time_ns: int) -> None:
+        self._reader, self._slot, self._time_ns = reader, slot, time_ns
+        self._random_bytes = reader.files.random_bytes
+        self.kept = 0  # records
+        mark, _ = reader.listing.look(1 << 63)
+        self._frames: list[tuple[Frame, bytes]] = []
+        if slot.place is not None:
+            self._frames = list(_sound(reader, slot, mark))
+        first = self._frames[0] if self._frames else None
+        salt = self._salt()
+        encrypted = first is not None and bool(first[0].flags & ENCRYPTED)
+        self.header = header_for(reader, slot, log_id, (salt, encrypted))
+        self._encrypter = self._encrypter_for(first)
+
+    def _salt(self) -> bytes:
+        if self._frames:
+            return self._frames[0][0].salt
+        return bytes(byte or 0xA5 for byte in self._random_bytes(4))
+
+    def _encrypter_for(self, first: tuple[Frame, bytes] | None) -> Encrypter | None:
+        """What placeholders are encrypted with: the key of the segment."""
+        if not self.header.encrypted or not self._slot.lost:
+            return None
+        decoder = self._reader.decoder
+        envelope = decode_envelope(first[1]) if first is not None else None
+        if envelope is not None:
+            return Encrypter(decoder._key_of(envelope), self._random_bytes)
+        return decoder.encrypter(self._random_bytes)
+
+    def write(self, directory: Directory, snapshot: int) -> int:
+        """Put it in the place of what is there; durable, and read back, when this returns.
+
+        A crash leaves the one or the other under the name, whole. Returns the LSN of the newest
+        snapshot up to its end. Raises LogError when what comes back is not what was written.
+        """
+        name = segment_name(self._slot.number)
+        temporary = f"{name}.{self.header.salt.hex()}.new"
+        file = directory.open(temporary, write=True, create=True)
+        try:
+            file.truncate(0)
+            encoded = self.header.encode()
+            write_all(file, encoded, 0)
+            index = [(self.header.first_lsn, HEADER_SIZE)]
+            writer = SegmentWriter(file, self.header, HEADER_SIZE, index, preallocate=False)
+            digest = xxhash.xxh3_128(encoded)
+            for lsn, frame, newest in self._parts(snapshot):
+                writer.write(frame, lsn)
+                digest.update(frame)
+                snapshot = newest
+            writer.seal(DurableMark(self._slot.next - 1, snapshot), clean=False)
+            self._check(file.pread(file.size(), 0), digest.digest())
+        except BaseException:
+            file.close()
+            directory.remove(temporary)
+            raise
+        file.close()
+        directory.replace(temporary, name)
+        directory.sync()
+        return snapshot
+
+    def _parts(self, snapshot: int) -> Iterator[tuple[int, bytes, int]]:
+        """Frames in the order of their LSNs, each with the newest snapshot up to it."""
+        lost = list(self._slot.lost)
+        for frame, payload in self._frames:
+            while lost and lost[0][0] < frame.lsn:
+                yield from self._placeholders(lost.pop(0), snapshot)
+            snapshot = frame.lsn if frame.kind == SNAPSHOT else snapshot
+            marks = (frame.lsn, frame.durable, frame.snapshot)
+            kind = frame.kind | frame.flags
+            yield frame.lsn, encode_frame(frame.salt, kind, frame.count, payload, marks), snapshot
+        for one in lost:
+            yield from self._placeholders(one, snapshot)
+
+    def _placeholders(self, lost: Range, snapshot: int) -> Iterator[tuple[int, bytes, int]]:
+        for lsn, bodies in placeholders(lost, self._slot.snapshots):
+            yield lsn, self._placeholder(lsn, bodies, snapshot), snapshot
+
+    def _placeholder(self, lsn: int, bodies: list[Packed], snapshot: int) -> bytes:
+        # Durable before the segment has its name: so is what is before it.
+        marks, kind, salt = (lsn, lsn - 1, snapshot), RECORDS, self.header.salt
+        count, payload = len(bodies), b""
+        for n in range(_TRIES):  # no payload holds the salt of its segment
+            payload = encode_payload(self._time_ns + n, [(LOST, body) for body in bodies])
+            if self._encrypter is not None or not holds(payload, salt):
+                break
+        if self._encrypter is not None:
+            kind |= ENCRYPTED
+            place = Frame(0, 0, kind, *marks, count, 0, 0, salt)
+            payload = self._encrypter.encrypt(self.header, place, payload)
+        return encode_frame(salt, kind, count, payload, marks)
+
+    def _check(self, content: bytes, digest: bytes) -> None:
+        """Raise unless the segment can be read as it was meant."""
+        slot, header = self._slot, self.header
+        walk = Segment(slot.number, content, header.salt, DurableMark(), None)
+        found: list[tuple[int, int]] = []
+        for item in walk.walk(HEADER_SIZE, slot.first):
+            if isinstance(item, tuple):
+                found += [(item[0].lsn, item[0].count)] if item[0].kind != FOOTER else []
+            elif isinstance(item, Damage) or item.torn_size:
+                raise _misread(slot)
+        footer = read_footer(content, header.salt)
+        ends = found[-1][0] + found[-1][1] if found else slot.first
+        if content[:HEADER_SIZE] != header.encode() or footer is None or ends != slot.next:
+            raise _misread(slot)
+        if footer.digest != digest or xxhash.xxh3_128_digest(content[: footer.offset]) != digest:
+            raise _misread(slot)
+
+
+def _sound(
+    reader: LogReader, slot: SegmentPlan, mark: DurableMark
+) -> Iterator[tuple[Frame, bytes]]:
+    """The frames of a segment that count, and whose records can be read."""
+    assert slot.place is not None
+    segment = reader._load(slot.place, mark)
+    for item in segment.walk(HEADER_SIZE, slot.first):
+        if isinstance(item, Damage | End) or item[0].kind == FOOTER:
+            continue
+        if not isinstance(reader.decoder.examine(slot.place, *item), str):
+            yield item
+
+
+def _misread(slot: SegmentPlan) -> LogError:
+    return LogError(
+        f"{segment_name(slot.number)} was written anew and does not read back as it was written: "
+        "the disk is not to be trusted. The damaged file is still in its place; copy the log to "
+        "another disk and repair it there."
+    )

@@ -1,0 +1,1 @@
+"""An open log: appending, flushing, recovery."""

@@ -1,0 +1,413 @@
+"""EventLog: the public face of a log that is open for appending."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+from eventlog.crypto.encrypter import Encrypter
+from eventlog.crypto.keys import Encryption
+from eventlog.errors import Damage, LogError, UnsupportedFormatError, WriterFailedError
+from eventlog.files.api import Directory, Files
+from eventlog.files.lock import LOCK_NAME, Owner, claim_in_place
+from eventlog.files.posix import OSFiles, check_file_system
+from eventlog.format.frame import HEADER_SIZE, RECORDS, SEGMENT_SIZE_MAX, SNAPSHOT
+from eventlog.format.record import Record, Snapshot, encode_payload, encode_snapshot, pack
+from eventlog.read.log_end import Tail
+from eventlog.read.reader import LogReader, OnDamage
+from eventlog.write.appender import Appender
+from eventlog.write.group_commit import committer
+
+_logger = logging.getLogger("eventlog")
+
+T = TypeVar("T")
+Durability = Literal["power", "process", "none"]
+
+SEGMENT_SIZE = 8 << 20  # opening after a crash scans one: about 10 ms
+
+
+@dataclass(frozen=True, slots=True)
+class OpenReport:
+    """What opening a log found. ``str()`` says it in one line.
+
+    ``clean``: closed by the last one that appended to it. ``replayed``: records verified in the
+    last segment, of which ``size`` bytes were read. ``torn_size``: bytes cut off that were never
+    acknowledged, with ``torn_frames`` whole frames among them. ``damaged``: was acknowledged, is
+    not sound any more.
+    """
+
+    clean: bool
+    last_lsn: int
+    replayed: int
+    size: int
+    torn_size: int
+    torn_frames: int
+    damaged: tuple[Damage, ...]
+    time_s: float
+
+    def __str__(self) -> str:
+        how = "new log" if not self.last_lsn else "closed cleanly" if self.clean else "not closed"
+        parts = [f"{how}, last LSN {self.last_lsn}, {self.replayed} records verified"]
+        if self.torn_size:
+            parts.append(f"torn tail of {self.torn_size} bytes cut off (never acknowledged)")
+        parts += [f"DAMAGE: {damage}" for damage in self.damaged]
+        return "; ".join(parts) + f" ({self.time_s * 1000:.1f} ms)"
+
+
+class EventLog:
+    """An append-only log in a directory of its own, for one writer at a time.
+
+    Made by ``EventLog.open``; a context manager. Thread-safe. ``append`` hands a record to the
+    operating system: it survives the death of the process. ``commit`` makes everything appended
+    durable, as ``durability`` says. Any error while writing leaves the writer failed: close it and
+    open the log again. A child made by fork cannot append.
+    """
+
+    path: str
+    durability: Durability
+    report: OpenReport
+
+    def __init__(self, appender: Appender, reader: LogReader, directory: Directory) -> None:
+        """Not for users: call ``EventLog.open``."""
+        self._appender, self._reader, self._directory = appender, reader, directory
+        self._files = reader.files
+        self.path = directory.path
+        self.last_time_ns = 0  # of what this process appended last
+        self._pid = os.getpid()
+        self._open = True
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        durability: Durability = "power",
+        *,
+        takeover: bool = False,
+        segment_size: int = SEGMENT_SIZE,
+        files: Files | None = None,
+        encryption: Encryption | None = None,
+    ) -> EventLog:
+        """Create the log in directory ``path``, or recover it, and hold it exclusively.
+
+        ``durability``: what ``commit`` promises. "power": survives power loss and an OS crash (one
+        flush, 0.1 ms and up, as the disk has it). "process": survives the process; no flush.
+        "none": records are written 64 KiB at a time; a crash loses the last of them, and what is
+        left is a sound prefix. ``segment_size`` in bytes. ``report`` says what was found.
+        ``encryption``: encrypt what is appended; an encrypted log cannot be opened without it.
+
+        ``takeover`` is an operator's decision: take the log from an owner that is stuck. Nothing
+        that it writes afterwards counts, and its next commit raises FencedError.
+
+        Raises LogLockedError (held by another), UnsupportedFormatError (not a log, or of a newer
+        version), EncryptedLogError, WrongKeyError and NotEncryptedError (before anything is
+        written), LogError (a file system that cannot give ``durability``; a log that was removed
+        or moved away just now), OSError. Damage is not raised here but reported, and raised where
+        it is read; appending goes on behind it.
+        """
+        if durability not in ("power", "process", "none"):
+            raise ValueError(f'durability is "power", "process" or "none", not {durability!r}')
+        size: object = segment_size
+        if type(size) is not int or not HEADER_SIZE < size <= SEGMENT_SIZE_MAX:
+            raise ValueError(
+                f"segment_size is {HEADER_SIZE + 1} to {SEGMENT_SIZE_MAX} bytes, not {size!r:.80}"
+            )
+        files = files or OSFiles()
+        directory = files.make_directory(os.fspath(path))
+        try:
+            _check_directory(files, directory, durability)
+            reader = LogReader(files, directory, encryption)
+            encrypter = reader.decoder.encrypter(files.random_bytes)
+            owner = claim_in_place(files, directory, reader.listing.last_epoch(), takeover)
+            return cls._owned(reader, directory, owner, encrypter, (durability, segment_size))
+        except BaseException as exc:
+            directory.close()
+            if isinstance(exc, OSError):
+                exc.add_note(
+                    f"{directory.path}: the log could not be opened. Nothing acknowledged is lost. "
+                    "Remove the cause (free space, check the disk) and open it again."
+                )
+            raise
+
+    @classmethod
+    def _owned(
+        cls,
+        reader: LogReader,
+        directory: Directory,
+        owner: Owner,
+        encrypter: Encrypter | None,
+        settings: tuple[Durability, int] = ("power", SEGMENT_SIZE),
+    ) -> EventLog:
+        """Recover the log of which we are the owner, and open it; ``owner`` is closed with it."""
+        began = time.perf_counter()
+        durability, segment_size = settings
+        files = reader.files
+        log_id = reader.listing.log_id() or files.random_bytes(16)
+        appender = Appender(files, directory, owner, log_id)
+        try:
+            appender.flushed, appender.buffered = durability == "power", durability == "none"
+            appender.segment_size, appender.encrypter = segment_size, encrypter
+            tail = reader.tail()
+            appender.settle(tail)
+        except BaseException:
+            appender.drop()
+            raise
+        log = cls(appender, reader, directory)
+        log.durability = durability
+        log.report = _report(tail, time.perf_counter() - began)
+        for damage in tail.damaged:
+            _logger.error("%s: %s", log.path, damage)
+        _open_logs.add(log)
+        return log
+
+    @staticmethod
+    def read(
+        path: str | os.PathLike[str],
+        *,
+        files: Files | None = None,
+        encryption: Encryption | None = None,
+    ) -> LogReader:
+        """A reader of the log: takes no lock, writes nothing; the log may be live or damaged.
+
+        ``encryption``: where the keys of an encrypted log are.
+        Raises FileNotFoundError, or UnsupportedFormatError when the directory holds no log.
+        """
+        files = files or OSFiles()
+        directory = files.open_directory(os.fspath(path))
+        reader = LogReader(files, directory, encryption)
+        if not reader.listing.numbers() and directory.identity(LOCK_NAME) is None:
+            directory.close()
+            raise UnsupportedFormatError(f"{os.fspath(path)} is not a log: it has no segments")
+        return reader
+
+    @property
+    def last_lsn(self) -> int:
+        """The LSN of the newest record; 0 in an empty log."""
+        return self._appender.next_lsn - 1
+
+    @property
+    def log_id(self) -> bytes:
+        """16 random bytes, the same for as long as the log is there; durable before any record."""
+        return self._appender.log_id
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether what is appended is encrypted."""
+        return self._appender.encrypter is not None
+
+    @property
+    def oldest_lsn(self) -> int:
+        """The LSN that the log begins at; above 1 after ``truncate_before``."""
+        return self._appender.oldest_lsn
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes from which on a segment is followed by another one."""
+        return self._appender.segment_size
+
+    @property
+    def durable_lsn(self) -> int:
+        """Records up to this LSN are known to have been flushed to the device."""
+        return self._appender.durable.durable
+
+    def time_ns(self) -> int:
+        """What the clock says by which records are stamped: ns since 1970."""
+        return self._files.time_ns()
+
+    def append(self, kind: str, body: Any, *, time_ns: int | None = None) -> int:
+        """Append one record; its LSN. With the operating system when this returns.
+
+        ``time_ns`` is for a copy of a record, which keeps its time; else it is now.
+
+        Raises RefusedValueError, with the path to the value, for what msgpack cannot hold and for
+        more than 64 MiB (nothing is written then); WriterFailedError after an earlier failure.
+        """
+        if time_ns is None:
+            time_ns = self._files.time_ns()
+        lsn = self._appender.append(RECORDS, 1, encode_payload(time_ns, ((kind, body),)))
+        self.last_time_ns = time_ns
+        return lsn
+
+    def append_batch(self, items: Iterable[tuple[str, Any]]) -> list[int]:
+        """Append records as one atomic batch: after a crash all of them are there, or none.
+
+        Returns their LSNs. Raises as ``append``; the batch as a whole is limited to 64 MiB.
+        """
+        batch = list(items)
+        if not batch:
+            return []
+        time_ns = self._files.time_ns()
+        payload = encode_payload(time_ns, batch)
+        first = self._appender.append(RECORDS, len(batch), payload)
+        self.last_time_ns = time_ns
+        return list(range(first, first + len(batch)))
+
+    def append_snapshot(self, state: Any) -> int:
+        """Append a snapshot of ``state``, with an xxh3-128 digest of it; its LSN."""
+        time_ns = self._files.time_ns()
+        payload = encode_snapshot(time_ns, "snapshot", pack(state, "state"))
+        lsn = self._appender.append(SNAPSHOT, 1, payload)
+        self.last_time_ns = time_ns
+        return lsn
+
+    def commit(self) -> None:
+        """Make everything appended so far durable; on return it is, as ``durability`` says.
+
+        Concurrent commits share a flush. Raises FencedError when another owner has taken the log
+        over; OSError when the flush failed, and WriterFailedError ever after: what was not durable
+        before is unknown then, and opening the log again finds out.
+        """
+        self._appender.commit(self.last_lsn)
+
+    def commit_behind(self) -> None:
+        """Have everything appended so far committed soon, by threads that all logs share.
+
+        Returns at once. A failure reaches the next ``append`` or ``commit``.
+        """
+        appender = self._appender
+        if self.durability == "power" and appender.durable.durable < appender.next_lsn - 1:
+            committer.request(self)
+
+    def commit_now(self) -> None:
+        """Not for users: what the committer's threads do."""
+        if self.durable_lsn == self.last_lsn:
+            return  # somebody has waited for it; nobody waits for this
+        try:
+            self._appender.commit(self.last_lsn)
+        except WriterFailedError:
+            pass  # an earlier failure, which reached somebody, or is kept already
+        except Exception as exc:  # kept by the appender, for the next call or for close
+            self._appender.unseen = True
+            _logger.debug("%s: commit behind failed: %r", self.path, exc)
+
+    def records(self, start: int = 1, on_damage: OnDamage | None = None) -> Iterator[Record]:
+        """Records from LSN ``start`` to the end, in order; see ``LogReader.records``."""
+        self._appender.drain()
+        return self._once_begun(lambda: self._reader.records(start, on_damage=on_damage))
+
+    def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
+        """Verified snapshots, the newest first; see ``LogReader.snapshots``."""
+        self._appender.drain()
+        return self._once_begun(lambda: self._reader.snapshots(on_damage))
+
+    def _once_begun(self, read: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """What is read. Of a new log the directory is not looked at: nobody else writes there."""
+        return read() if self._appender.has_begun else self._if_begun(read)
+
+    def _if_begun(self, read: Callable[[], Iterator[T]]) -> Iterator[T]:
+        if self._appender.has_begun:  # by now, for iterators look when they are asked
+            yield from read()
+
+    def latest_snapshot(self) -> Snapshot | None:
+        """The newest snapshot that verifies, or None."""
+        return next(self.snapshots(), None)
+
+    def fetch(self, lsns: set[int]) -> dict[int, Record]:
+        """The records of these LSNs that are there and sound; the others are left out."""
+        self._appender.drain()
+        return self._reader.fetch(lsns)
+
+    def truncate_before(self, lsn: int) -> int:
+        """Remove the segments that hold only records before ``lsn``; the new ``oldest_lsn``.
+
+        Frees disk space by whole segments (see ``segment_size``), so some records before ``lsn``
+        may stay. What is kept is committed first, flushed whatever ``durability`` says, and a crash
+        in the middle leaves a sound log. Readers pass over what is gone. Whether anybody still
+        needs it is the caller's to know; most often ``lsn`` is that of a verified snapshot.
+
+        Raises ValueError for an ``lsn`` beyond the end, otherwise as ``commit``.
+        """
+        if lsn > self.last_lsn + 1:
+            raise ValueError(f"{self.path} ends at LSN {self.last_lsn}, which is before {lsn}")
+        self._appender.drain()
+        oldest, numbers = self._reader.listing.before(lsn)
+        if numbers:
+            self._appender.truncate(oldest, numbers)
+        return self._appender.oldest_lsn
+
+    def close(self) -> None:
+        """Commit, mark the log as closed cleanly, and let go of it. Closing again does nothing.
+
+        After a failure nothing more is written; the next opening recovers. Raises a failure that
+        came behind the caller's back (see ``commit_behind``), FencedError, OSError.
+        """
+        try:
+            if self._open:
+                self._appender.close()
+        finally:
+            self._release()
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):
+            warnings.warn(f"{self.path} was not closed", ResourceWarning, stacklevel=2, source=self)
+            self._release()
+
+    def _release(self) -> None:
+        self._open = False
+        _open_logs.discard(self)
+        self._appender.drop()
+        self._directory.close()
+
+    def _forked(self) -> None:
+        self._open = False
+        self._appender.abandon(
+            LogError(
+                f"{self.path} is held by process {self._pid}; a child made by fork cannot append "
+                "to it. Open it in the process that uses it."
+            )
+        )
+        self._directory.close()
+
+
+_open_logs: weakref.WeakSet[EventLog] = weakref.WeakSet()
+
+
+def _disown_in_child() -> None:
+    # The child must not keep the locks: they go with the last descriptor, not with the process.
+    for log in list(_open_logs):
+        log._forked()
+    _open_logs.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_in_child)
+
+
+def _report(tail: Tail, time_s: float) -> OpenReport:
+    clean = tail.clean and not tail.torn_size
+    return OpenReport(
+        clean,
+        tail.next_lsn - 1,
+        tail.records,
+        tail.size,
+        tail.torn_size,
+        tail.torn_frames,
+        tail.damaged,
+        time_s,
+    )
+
+
+def _check_directory(files: Files, directory: Directory, durability: Durability) -> None:
+    if durability == "power":
+        check_file_system(files, directory)
+    if directory.identity(LOCK_NAME) is None:
+        strangers = [name for name in directory.names() if not name.endswith((".seg", ".new"))]
+        if strangers and "MARK" not in strangers:
+            raise UnsupportedFormatError(
+                f"{directory.path} holds other things ({strangers[0]!r}, ...): a log has a "
+                "directory to itself. Nothing was written."
+            )

@@ -1,0 +1,154 @@
+"""The two drivers that perform what a call's protocol asks for: from async and from plain code."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable
+from typing import Any, assert_never
+
+from eventlog import EventLog
+from recovery.agent.replay_order import ReplayOrder, ThreadReplayOrder
+from recovery.agent.shared_commits import commit_together
+from recovery.calls.call import protocol
+from recovery.calls.cancelled_calls import check_open, let_go
+from recovery.calls.child_runs import Children
+from recovery.calls.invoking import invoke, invoke_sync
+from recovery.declare.settings import Settings
+from recovery.declare.spec import ToolSpec, is_generator
+from recovery.engine.drive import drive, drive_async
+from recovery.engine.effects import Commit, Effect, Invoke, Perform, Sleep, Wait
+from recovery.engine.execution import Execution
+from recovery.history.checkpoint_store_base import CheckpointStoreBase
+from recovery.history.load import History
+from recovery.journal.call import Arguments
+
+live_runs: set[Any] = set()  # async runs of this process
+
+
+def _refuse_generator(spec: ToolSpec) -> None:
+    """What a call gives is what is recorded, and a generator is no value."""
+    if is_generator(spec.function) and not spec.waits:
+        raise TypeError(
+            f"{spec.name} is a generator function: `run.stream({spec.name}, ...)` gives what it "
+            "yields, and records it. run.call is for functions that return"
+        )
+
+
+class Drivers(Execution):
+    """What both kinds of runs have: calls from the agent's own loop, from other loops, and from
+    threads."""
+
+    def __init__(
+        self, log: EventLog, history: History, store: CheckpointStoreBase, settings: Settings
+    ) -> None:
+        super().__init__(log, history, store, settings)
+        self.children: Children = Children(self, history.entries)
+        history.entries = []  # what was recorded is not kept for as long as the run lives
+        self._home = threading.current_thread()
+        # Tasks at calls that are safe to repeat (these, and those around them: LSNs), which a stop
+        # of the run need not wait for; and those that were cancelled for that.
+        self.interruptible: dict[asyncio.Task[Any], tuple[int, ...]] = {}
+        self.interrupted: set[asyncio.Task[Any]] = set()
+        # The loop of the agent itself, if it is async; tools may run others, in other threads.
+        self._home_loop: asyncio.AbstractEventLoop | None = None
+        self._turns_of: dict[asyncio.AbstractEventLoop, ReplayOrder] = {}
+        self._threads = ThreadReplayOrder(self)
+
+    def let_go(self) -> None:
+        self.park_for(let_go(self))
+
+    def check_open(self) -> None:
+        check_open(self)
+
+    def wall_clock(self) -> float:
+        return time.time()
+
+    # -- from async code
+
+    async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        _refuse_generator(spec)
+        steps = protocol(self, spec, given, call_id)
+        return await drive_async(steps, self._perform_async, self.mutex)
+
+    def _perform_async(self, effect: Effect) -> Awaitable[Any]:
+        match effect:
+            case Wait():
+                return self._turns().wait(effect)
+            case Commit():
+                return self._commit()
+            case Invoke(interruptible=True):
+                return self._interruptible(effect)
+            case Invoke():
+                return invoke(effect)
+            case Sleep():
+                return asyncio.sleep(effect.seconds)
+            case Perform():
+                return drive_async(effect.body, self._perform_async, self.mutex)
+            case _:
+                assert_never(effect)
+
+    def _turns(self) -> ReplayOrder:
+        """Those who wait in the present event loop."""
+        loop = asyncio.get_running_loop()
+        turns = self._turns_of.get(loop)
+        if turns is None:
+            turns = ReplayOrder(self, {invoke.__code__}, loop is self._home_loop)
+            self._turns_of[loop] = turns
+        return turns
+
+    async def _interruptible(self, effect: Invoke) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        assert effect.scope is not None
+        outer = self.interruptible.get(task, ())
+        self.interruptible[task] = effect.scope.calls
+        try:
+            return await invoke(effect)
+        except asyncio.CancelledError:
+            if task in self.interrupted:
+                self.interrupted.discard(task)
+                task.uncancel()
+                self.check()
+            raise
+        finally:
+            self.interruptible[task] = outer
+            if not outer:
+                del self.interruptible[task]
+
+    async def _commit(self) -> None:
+        # Alone, a flush is shorter than the way to a thread and back. Those who are about to make
+        # calls may share it.
+        if len(live_runs) <= 1 and self.in_flight <= 1 and self._turns().at_rest():
+            self.commit()
+        else:
+            await commit_together(self.commit)
+
+    # -- from plain code
+
+    def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        _refuse_generator(spec)
+        return drive(protocol(self, spec, given, call_id), self._perform_sync, self.mutex)
+
+    def _perform_sync(self, effect: Effect) -> Any:
+        match effect:
+            case Wait():
+                return effect.ready() or self._wait_sync(effect)
+            case Commit():
+                return self.commit()
+            case Invoke():
+                return invoke_sync(effect)
+            case Sleep():
+                return time.sleep(effect.seconds)
+            case Perform():
+                return drive(effect.body, self._perform_sync, self.mutex)
+            case _:
+                assert_never(effect)
+
+    def _wait_sync(self, wait: Wait) -> bool | None:
+        if self._home_loop is None:
+            return self._threads.wait(wait)
+        if threading.current_thread() is not self._home:
+            return self._turns_of[self._home_loop].wait_in_thread(wait)
+        return False if self.alone() else None  # nobody can go on meanwhile

@@ -1,0 +1,44 @@
+"""How a run ended, as whoever asks for its result is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recovery.engine.resuming import RECORDED
+from recovery.errors import (
+    RecoveryError,
+    RunCancelledError,
+    RunFailedError,
+    RunUndoneError,
+    TaskMismatchError,
+)
+from recovery.history.load import History
+from recovery.journal.events import RunCancelled, RunFailed, RunFinished, RunUndone
+from recovery.values.pack import pack
+
+
+def ending_of(history: History, task: Any = RECORDED) -> RunFinished | None:
+    """How the run ended, if it did; raises for another task, and for a failed or undone run."""
+    run_id, started, ended = history.run_id, history.started, history.ended
+    if started is not None and started.run_id != run_id:
+        raise RecoveryError(
+            f"the log of {run_id!r} is that of run {started.run_id!r}: a copy, or a file system "
+            "that does not tell the two names apart. Nothing was executed."
+        )
+    if started is not None and task is not RECORDED and not _is_same(started.task, task):
+        raise TaskMismatchError(run_id, started.task, task)
+    if isinstance(ended, RunCancelled):
+        raise RunCancelledError(run_id, ended.who, ended.why, ended.calls)
+    if isinstance(ended, RunFailed):
+        raise RunFailedError(run_id, (ended.type, ended.message, ended.traceback), ended.call)
+    if isinstance(ended, RunUndone):
+        raise RunUndoneError(run_id, ended.who, ended.why)
+    return ended
+
+
+def _is_same(recorded: Any, given: Any) -> bool:
+    # Packed, since a NaN equals nothing; by value, since the order of a dict's keys says nothing.
+    try:
+        return pack(recorded, "") == pack(given, "") or bool(recorded == given)
+    except Exception:  # arrays have no opinion on whether they are equal
+        return False

@@ -1,0 +1,458 @@
+"""RecoverableAgent: runs an agent function on a run, again and again if need be."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
+
+from recovery.agent.agent_errors import Recoveries, end_if_permanent, note_stop
+from recovery.agent.begin_run import begin
+from recovery.agent.checkpoint_store import CheckpointStore
+from recovery.agent.drivers import live_runs
+from recovery.agent.ending import ending_of
+from recovery.agent.run import Run, SyncRun
+from recovery.agent.run_handle import RunHandle
+from recovery.agent.shared_commits import off_loop
+from recovery.agent.stop_signals import RunSessions
+from recovery.calls.child_runs import settled_since
+from recovery.calls.in_doubt import settle_covered
+from recovery.control.cancel import cancel_children
+from recovery.declare.agent_function import check_agent, check_result
+from recovery.declare.scope import current_scope, runs_at_work
+from recovery.declare.settings import Options, Settings
+from recovery.declare.spec import function_name, is_async
+from recovery.engine.drive import drive, drive_async
+from recovery.engine.event_listener import EventListener
+from recovery.engine.lifecycle import RunSession
+from recovery.engine.metering import warn_if_unmeasured
+from recovery.engine.recovery_report import RecoveryReport, RunResult, report_of
+from recovery.engine.resuming import RECORDED, ResumeSession
+from recovery.engine.unrecordable_results import finish
+from recovery.errors import StoppedError
+from recovery.history.find_run import store_difference
+from recovery.history.load import Ended, load
+from recovery.journal.events import RunCancelled, RunFailed, RunFinished, RunUndone
+from recovery.journal.failure import message_of
+from recovery.stores.file import default_directory
+from recovery.stores.protocol import RunStore
+from recovery.text import quoted
+from recovery.values.declared_types import declare
+from recovery.values.pack import pack
+from recovery.values.type_variables import Result
+
+if TYPE_CHECKING:
+    from recovery.approvers import Sign
+
+_logger = logging.getLogger("recovery")
+
+LANDING_S = 30.0  # how long calls of other tasks are waited for when the agent function ends
+CUTTING_S = 1.0  # and child runs that were cancelled then, for they did not stop
+
+
+@dataclass(frozen=True, slots=True)
+class _Execute:
+    run: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Sleep:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    act: Callable[[], Any]  # which may wait for the disk
+
+
+_Effect = _Execute | _Sleep | _Block
+
+
+class RecoverableAgent(Generic[Result]):
+    """An agent function whose runs survive crashes.
+
+    ``agent_fn(run)`` is a function, async (it gets a Run) or plain (a SyncRun).
+    ``checkpoint_store``: where runs live: a CheckpointStore, a RunStore or a path; None is the
+    default directory on disk (``$EVENTLOG_HOME`` or ``~/.eventlog``). ``checkpoint_every_n``: steps
+    between checkpoints; None takes none, so that a resumed run is replayed from the first line of
+    the agent function, local variables and all: the time that this takes grows with the run.
+    ``recovery_count`` counts the recoveries that this object made, of all its runs.
+
+    ``options``, each by name:
+
+    ``max_recoveries``: how often in a row an error of the agent is recovered from in this process
+    without getting a step further (3); the last one is raised, and the run can be resumed later.
+    An error that says that the code is wrong (a TypeError and its like) is raised at once.
+    ``after_crash``: what to do about calls in doubt, for all tools or by the name of the tool, in
+    place of what the tools themselves say. ``stop_on``: signals to the process upon which runs stop
+    at the next safe point, as by ``stop()``; a second one does what it did before.
+    ``max_children``: how many child runs are at work at once (64): of all children of a run, of all
+    their children, and so on; the others wait. That of the outermost run counts.
+    ``on_event``: a function that is given each RunEvent once it is recorded, by the process that
+    runs the agent; never what is replayed. The first is "run_started", or "run_resumed" with the
+    ``progress`` so far. The run waits while it works, so it must be quick, and it is not to use the
+    run. What it raises is logged. ``budget``: limits of a run, see Budget; another one may be given
+    each time that the run is taken up. ``checkpoint_every_bytes``: a checkpoint is taken also at
+    the end of a step behind which so much has been recorded since the last one (None: steps alone
+    count), so that what a recovery has to read stays below that and a step more.
+    ``park_after_s``: when all that a run has done for so long is to wait, and it will for longer
+    still, it parks (WaitingError) instead of keeping its process; None waits in the process. Longer
+    than what the agent does on its own between two calls.
+    ``check_locals``: whether to warn, in log "recovery", of what a resumed run would lose or do in
+    another order: local variables, objects that the state has twice, a changed ``run.task``, races
+    (True). The agent's source is looked at once, its variables until the first checkpoint.
+    ``on_drift``: what comes of code that does something else than is recorded, where no side effect
+    can come of it: "report" (it goes on, and the report, the log and an event say what is
+    different) or "stop" (DivergenceError).
+    """
+
+    @overload
+    def __init__(
+        self,
+        agent_fn: Callable[[Any], Awaitable[Result]],
+        checkpoint_store: CheckpointStore | RunStore | str | os.PathLike[str] | None = None,
+        checkpoint_every_n: int | None = 3,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        agent_fn: Callable[[Any], Result],
+        checkpoint_store: CheckpointStore | RunStore | str | os.PathLike[str] | None = None,
+        checkpoint_every_n: int | None = 3,
+        **options: Unpack[Options],
+    ) -> None: ...
+    def __init__(
+        self,
+        agent_fn: Callable[[Any], Any],
+        checkpoint_store: CheckpointStore | RunStore | str | os.PathLike[str] | None = None,
+        checkpoint_every_n: int | None = 3,
+        **options: Unpack[Options],
+    ) -> None:
+        check_agent(agent_fn)
+        self.agent_fn = agent_fn
+        declare(agent_fn)
+        if checkpoint_store is None:
+            checkpoint_store = default_directory()
+        if not isinstance(checkpoint_store, CheckpointStore):
+            checkpoint_store = CheckpointStore(checkpoint_store)
+        self.store = checkpoint_store
+        self.settings = Settings(checkpoint_every_n, **options)
+        self._check_retention()
+        self.recovery_count = 0
+        self._lives = RunSessions()
+
+    @property
+    def checkpoint_every_n(self) -> int | None:
+        """Steps between checkpoints. Can be set: for runs that are begun or resumed afterwards."""
+        return self.settings.checkpoint_every_n
+
+    @checkpoint_every_n.setter
+    def checkpoint_every_n(self, steps: int | None) -> None:
+        self.settings = replace(self.settings, checkpoint_every_n=steps)
+        self._check_retention()
+
+    def stop(self, why: str = "asked to") -> None:
+        """Stop the runs of this agent in this process at their next safe point: to be resumed.
+
+        A side effect that is under way gets to its end and is recorded; calls that are safe to
+        repeat, and waiting, are cut short. Those who wait for the runs get a StoppedError. Can be
+        called from any thread, and from a signal handler.
+        """
+        self._lives.stop(why)
+
+    async def run_with_recovery(
+        self, task: Any, run_id: str, *, takeover: bool = False
+    ) -> RunResult[Result]:
+        """Run the agent on ``task``, or resume run ``run_id`` where it stopped.
+
+        Returns a dict: ``result`` (what the agent returned), ``run_id``, ``recovered_from_step``
+        (the checkpoint it last resumed from, 0 if none), ``recovery_count`` (of the run, over all
+        processes), ``report`` (a RecoveryReport), ``usage`` (a Usage: what the run has used). A
+        finished run returns its recorded result and executes nothing. A plain agent function runs
+        in a thread.
+
+        Raises TaskMismatchError, InDoubtError (parked), DivergenceError, RunFailedError,
+        DamagedRunError; LogLockedError when another process has the run (``takeover`` takes it
+        from a process that is known to be stuck); else the agent's own last error.
+        """
+        with self._lives.one(RunSession(run_id), self.settings.stop_on) as life:
+            return await self._live(task, life, takeover)
+
+    def run_with_recovery_sync(
+        self, task: Any, run_id: str, *, takeover: bool = False
+    ) -> RunResult[Result]:
+        """The same without an event loop, for plain agent functions (an async one gets a loop)."""
+        if is_async(self.agent_fn):
+            _check_no_loop("run_with_recovery")
+            return asyncio.run(self.run_with_recovery(task, run_id, takeover=takeover))
+        with self._lives.one(RunSession(run_id), self.settings.stop_on) as life:
+            return drive(self._recover(task, life, takeover, SyncRun), self._perform)
+
+    async def resume(self, run_id: str, *, takeover: bool = False) -> RunResult[Result]:
+        """Go on with run ``run_id`` from its id alone: its task is the one that it has recorded.
+
+        Else as ``run_with_recovery``. RecoveryError when there is no such run, or no agent has
+        begun it: it never begins one.
+        """
+        with self._lives.one(ResumeSession(run_id), self.settings.stop_on) as life:
+            return await self._live(RECORDED, life, takeover)
+
+    def resume_sync(self, run_id: str, *, takeover: bool = False) -> RunResult[Result]:
+        """``resume`` without an event loop."""
+        if is_async(self.agent_fn):
+            _check_no_loop("resume")
+            return asyncio.run(self.resume(run_id, takeover=takeover))
+        with self._lives.one(ResumeSession(run_id), self.settings.stop_on) as life:
+            return drive(self._recover(RECORDED, life, takeover, SyncRun), self._perform)
+
+    async def retry(
+        self,
+        run_id: str,
+        *,
+        who: str = "",
+        why: str = "",
+        takeover: bool = False,
+        sign: Sign | None = None,
+    ) -> RunResult[Result]:
+        """Resume run ``run_id``; if it ended by the failure of a call, that call is made again.
+
+        What to do once a tool that raised is mended: the failed call is made under the same
+        idempotency key, and every call that returned is served from the log. ``who`` and ``why``
+        are kept in the record of this decision. ``sign``: see RunHandle.retry. Else as ``resume``.
+        """
+        await asyncio.to_thread(self._retry_failed, run_id, who, why, sign)
+        return await self.resume(run_id, takeover=takeover)
+
+    def retry_sync(
+        self,
+        run_id: str,
+        *,
+        who: str = "",
+        why: str = "",
+        takeover: bool = False,
+        sign: Sign | None = None,
+    ) -> RunResult[Result]:
+        """``retry`` without an event loop."""
+        self._retry_failed(run_id, who, why, sign)
+        return self.resume_sync(run_id, takeover=takeover)
+
+    def _retry_failed(self, run_id: str, who: str, why: str, sign: Sign | None) -> None:
+        handle = self.run(run_id)
+        if handle.status().failed_call:
+            handle.retry(who=who, why=why, sign=sign)
+
+    def run(self, run_id: str) -> RunHandle:
+        """A handle for a run in this agent's store. Runs nothing: see ``CheckpointStore.run``."""
+        return self.store.run(run_id)
+
+    async def live(self, task: Any, life: RunSession) -> RunResult[Result]:
+        """Not for users: what ``run.child`` does."""
+        with self._lives.one(life, ()):
+            return await self._live(task, life, False)
+
+    def live_sync(self, task: Any, life: RunSession) -> RunResult[Result]:
+        """Not for users: ``live`` without an event loop."""
+        if is_async(self.agent_fn):
+            return asyncio.run(self.live(task, life))
+        with self._lives.one(life, ()):
+            return drive(self._recover(task, life, False, SyncRun), self._perform)
+
+    def _child(self, agent_fn: Any, options: Mapping[str, Any]) -> RecoverableAgent:
+        """What runs an agent as a child of a run of this one."""
+        if not isinstance(agent_fn, RecoverableAgent):
+            return RecoverableAgent(agent_fn, self.store, **options)
+        if options:
+            raise TypeError(f"a RecoverableAgent has its options already; not {sorted(options)}")
+        if differs := store_difference(self.store, agent_fn.store):
+            raise ValueError(
+                f"a child run lives in the store of its parent, and this agent's {differs}. "
+                "Nothing was executed. Make both agents with the same CheckpointStore; or give "
+                f"run.child the function {function_name(agent_fn.agent_fn)} itself, and the "
+                "options by name"
+            )
+        return agent_fn
+
+    async def _live(self, task: Any, life: RunSession, takeover: bool) -> RunResult[Any]:
+        """The life of a run. That of a plain agent function is in a thread: when it is cancelled,
+        the run stops at the next thing that the agent does, and can be resumed."""
+        if is_async(self.agent_fn):
+            steps = self._recover(task, life, takeover, Run)
+            return await drive_async(steps, self._perform_async)
+        steps = self._recover(task, life, takeover, SyncRun)
+        thread = asyncio.ensure_future(asyncio.to_thread(drive, steps, self._perform))
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            thread.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+            life.stop(StoppedError(life.run_id, "whoever awaited it was cancelled"))
+            await asyncio.wait([thread], timeout=LANDING_S)
+            raise
+
+    def _check_retention(self) -> None:
+        if self.settings.checkpoint_every_n is None and self.store.retention.checkpoints:
+            raise ValueError(
+                "checkpoint_every_n=None takes no checkpoints, and the store's retention= removes "
+                "what is in front of one: nothing would ever be removed. Use a store with "
+                'retention="all", or take checkpoints.'
+            )
+
+    def _check_locals(self) -> None:
+        if self.settings.check_locals:
+            from recovery.agent_code.agent_source import warn_of_lost_locals  # noqa: PLC0415 - imports ast
+            from recovery.agent_code.races import warn_of_races  # noqa: PLC0415 - the same
+
+            warn_of_races(self.agent_fn)
+            if self.settings.checkpoint_every_n is not None:
+                warn_of_lost_locals(self.agent_fn)
+
+    async def _perform_async(self, effect: _Effect) -> Any:
+        if isinstance(effect, _Sleep):
+            return await asyncio.sleep(effect.seconds)
+        if isinstance(effect, _Block):
+            return await off_loop(effect.act) if live_runs else effect.act()
+        token = current_scope.set(effect.run.scope)
+        live_runs.add(effect.run)
+        runs_at_work.add(effect.run)
+        try:
+            result = await self.agent_fn(effect.run)
+            await effect.run.returned()
+            return result
+        finally:
+            live_runs.discard(effect.run)
+            runs_at_work.discard(effect.run)
+            current_scope.reset(token)
+            effect.run.left()
+            await _landed(effect.run)
+
+    def _perform(self, effect: _Effect) -> Any:
+        if isinstance(effect, _Sleep):
+            return time.sleep(effect.seconds)
+        if isinstance(effect, _Block):
+            return effect.act()
+        token = current_scope.set(effect.run.scope)
+        runs_at_work.add(effect.run)
+        try:
+            result = check_result(self.agent_fn, self.agent_fn(effect.run))
+            effect.run.returned()
+            return result
+        finally:
+            current_scope.reset(token)
+            runs_at_work.discard(effect.run)
+            effect.run.children.end()
+            deadline = time.monotonic() + LANDING_S
+            while not effect.run.landed() and time.monotonic() < deadline:
+                time.sleep(0.005)
+
+    def _recover(
+        self, task: Any, life: RunSession, takeover: bool, kind: type[Run] | type[SyncRun]
+    ) -> Generator[_Effect, Any, RunResult[Any]]:
+        """The life of a run in this process; yields what its driver is to do."""
+        run_id = life.run_id
+        self._check_locals()
+        if task is not RECORDED:
+            pack(task, "task")
+        with ExitStack() as held:
+            # Taking a run up and ending it take flushes, for which other runs do not wait.
+            log = yield _Block(lambda: held.enter_context(life.claim(self.store, takeover)))
+            recoveries = Recoveries(self.settings.max_recoveries)
+            while True:
+                began = time.perf_counter()
+                history = settled_since(self.store, log, load(log, run_id, self.store.approvers))
+                history = life.meet(log, history)
+                if _is_over(history.ended):  # a crash may have come before its children ended
+                    yield _Block(partial(cancel_children, self.store, log, run_id, ""))
+                ended = ending_of(history, task)
+                if ended is not None:
+                    return _result(run_id, ended, report_of(log, history, False, began))
+                if self.settings.on_event is not None:
+                    history.listener = EventListener(self.settings.on_event, history)
+                recovered = yield _Block(partial(begin, self, log, history, life, task))
+                self.recovery_count += recovered
+                run = kind(log, history, self.store, self.settings)
+                run.children.runner = self._child
+                life.begin(run)
+                report = report_of(log, history, True, began)
+                _logger.info("%s", report)
+                try:
+                    settle_covered(run)
+                    result = yield _Execute(run)
+                    # Raises what the agent may have swallowed.
+                    ended = yield _Block(partial(finish, run, result))
+                    warn_if_unmeasured(run)
+                    return _result(run_id, ended, _reported(report, run))
+                except BaseException as exc:
+                    if isinstance(exc, KeyboardInterrupt):  # somebody could not wait for the stop
+                        raise
+                    if run.drift.in_cancellation and run.is_being_cancelled():
+                        raise asyncio.CancelledError from None  # what it cut short did not go on
+                    if run.stopped is not None:  # whatever the agent, or a task group, made of it
+                        yield _Block(partial(note_stop, log, history, run))
+                        raise run.stopped from run.stopped.__cause__
+                    if not isinstance(exc, Exception):
+                        raise  # the process is to end
+                    end_if_permanent(log, history, run, exc)
+                    if not recoveries.may_go_on(log, history, run, exc):
+                        raise
+                    _logger.warning(
+                        "run %s: recovering from %s: %s",
+                        run_id,
+                        type(exc).__name__,
+                        quoted(message_of(exc, run.secrets)),
+                    )
+                finally:
+                    run.close()
+                yield _Sleep(recoveries.pause_s)
+
+
+def _reported(report: RecoveryReport, run: Run | SyncRun) -> RecoveryReport:
+    """The report of a recovery, with what the agent did after it."""
+    return replace(
+        report,
+        served=run.served,
+        executed=run.executed,
+        in_doubt=tuple(run.settled),
+        drift=tuple(run.drift.said),
+        usage=run.tallies.progress.usage(),
+    )
+
+
+async def _landed(run: Run) -> None:
+    """Let calls that are still under way end, so that their outcomes are recorded."""
+    run.children.end()
+    for patience_s in (LANDING_S, CUTTING_S):
+        deadline = time.monotonic() + patience_s
+        while not run.landed() and time.monotonic() < deadline:  # noqa: ASYNC110 - rare, and short
+            await asyncio.sleep(0.005)
+        if run.landed():
+            return
+        run.children.cut()
+
+
+def _is_over(ended: Ended | None) -> bool:
+    """Whether the run has ended without a result, and can never go on."""
+    return isinstance(ended, RunCancelled | RunUndone) or (
+        isinstance(ended, RunFailed) and not ended.call
+    )
+
+
+def _check_no_loop(name: str) -> None:
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError(f"in async code, await {name}(...) instead")
+
+
+def _result(run_id: str, ended: RunFinished, report: RecoveryReport) -> RunResult[Any]:
+    return {
+        "result": ended.result,
+        "run_id": run_id,
+        "recovered_from_step": ended.recovered_from_step,
+        "recovery_count": ended.recovery_count,
+        "report": report,
+        "usage": report.usage,
+    }

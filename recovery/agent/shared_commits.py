@@ -1,0 +1,119 @@
+"""Commits that several runs wait for, made together by a few threads.
+
+A thread that comes back from a flush has to wait until the event loop lets go of the interpreter,
+and then the loop for it: to be told of each flush alone costs many times what the flush does. So
+what waits when the loop has gone round is flushed together, and the loop is told once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from recovery.declare.scope import NOWHERE, current_scope
+
+THREADS = 4  # of each event loop; a disk flushes some files at once, and Python runs one thread
+SHARE_MAX = 8  # of one thread at once: those whose flushes are done wait for the others of these
+# What these threads tell the loop is for no run: nobody waits until it has come to rest.
+_apart = partial(current_scope.set, NOWHERE)
+# Two, so that no commit waits behind the runs that begin and end.
+flushers = ThreadPoolExecutor(8, "recovery-commit", _apart)
+_committers = ThreadPoolExecutor(THREADS, "recovery-commit-together", _apart)
+
+
+def _begin_in_child() -> None:
+    """A forked child has none of these threads: without this it would wait for them for ever."""
+    ThreadPoolExecutor.__init__(flushers, 8, "recovery-commit", _apart)
+    ThreadPoolExecutor.__init__(_committers, THREADS, "recovery-commit-together", _apart)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
+
+_Waiting = dict[Callable[[], None], list[asyncio.Future[None]]]
+_Ended = tuple[asyncio.Future[None], BaseException | None]
+
+
+class GroupCommit:
+    """The commits that coroutines of one event loop wait for. Not thread-safe: for that loop."""
+
+    def __init__(self) -> None:
+        # In the order in which they came, so that nobody is passed over.
+        self._waiting: _Waiting = {}
+        self._threads = 0  # at work
+        self._is_due = False
+        self._context = contextvars.copy_context()
+        self._context.run(current_scope.set, NOWHERE)
+
+    async def commit(self, commit: Callable[[], None]) -> None:
+        """Have ``commit`` called, in a thread, after now: once for all who wait for it."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        self._waiting.setdefault(commit, []).append(done)
+        if not self._is_due:
+            self._is_due = True
+            loop.call_soon(self._hand_out, loop, context=self._context)
+        await done
+
+    def _hand_out(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Give what waits to the threads that have nothing to do, to each as much."""
+        self._is_due = False
+        while self._waiting and self._threads < THREADS:
+            share = min(SHARE_MAX, -(-len(self._waiting) // (THREADS - self._threads)))
+            taken = {one: self._waiting.pop(one) for one in list(islice(self._waiting, share))}
+            self._threads += 1
+            work = loop.run_in_executor(_committers, _commit_all, taken)
+            work.add_done_callback(self._ended, context=self._context)
+
+    def _ended(self, work: asyncio.Future[list[_Ended]]) -> None:
+        self._threads -= 1
+        self._hand_out(work.get_loop())
+        for done, error in [] if work.cancelled() else work.result():
+            if done.done():  # cancelled
+                continue
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+
+def _commit_all(taken: _Waiting) -> list[_Ended]:
+    ended: list[_Ended] = []
+    for commit, waiting in taken.items():
+        error = None
+        try:
+            commit()
+        except BaseException as exc:  # for those who wait for it
+            error = exc
+        ended += [(done, error) for done in waiting]
+    return ended
+
+
+_of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, GroupCommit] = WeakKeyDictionary()
+
+
+async def commit_together(commit: Callable[[], None]) -> None:
+    """Have ``commit`` called in a thread, together with those of other runs in this event loop."""
+    await _of_loops.setdefault(asyncio.get_running_loop(), GroupCommit()).commit(commit)
+
+
+async def off_loop(act: Callable[[], Any]) -> Any:
+    """Do it in a thread, and to its end also when nobody waits for it any more."""
+    # In no scope, for it may call code of the user's.
+    work = asyncio.get_running_loop().run_in_executor(flushers, contextvars.Context().run, act)
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
+        work.exception()
+        raise

@@ -1,0 +1,95 @@
+"""Calls that were written and never awaited: ``run.call(f)`` without ``await`` does nothing.
+
+The coroutine of a call is noted until it starts. One that is let go of before that, by the task
+that made it, or that nobody has started when the agent returns, keeps the run from finishing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable, Coroutine
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+from weakref import ref
+
+from recovery.errors import NotAwaitedError
+
+C = TypeVar("C", bound=Coroutine[Any, Any, Any])
+
+Place = tuple[str, CodeType, int]  # what was called, and where: the code and its line
+
+
+class Unawaited:
+    """The coroutines of one run that have been made and not been started."""
+
+    def __init__(self) -> None:
+        self._made: dict[object, tuple[ref[Any], ref[Any] | None, Place]] = {}
+        self._dropped: list[Place] = []
+
+    def made(self, token: object, coroutine: C, what: str, frame: FrameType) -> C:
+        """A coroutine that says ``started(token)`` first thing, made by the code of this frame."""
+        task = _task()
+        place = what, frame.f_code, frame.f_lineno
+        # Whoever shows it names the call: an error, or Python's warning.
+        coroutine.__qualname__ = what  # type: ignore[attr-defined]
+        self._made[token] = (
+            ref(coroutine, lambda _: self._gone(token)),
+            None if task is None else ref(task),
+            place,
+        )
+        return coroutine
+
+    def started(self, token: object) -> None:
+        """Somebody awaits it."""
+        self._made.pop(token, None)
+
+    def _gone(self, token: object) -> None:
+        # A task that is cancelled before it begins lets go of its coroutine as well, and rightly:
+        # then the present task is that one.
+        _, maker, place = self._made.pop(token, (None, None, None))
+        if maker is not None and place is not None and maker() is _task():
+            self._dropped.append(place)
+
+    def check(self, run_id: str) -> None:
+        """NotAwaitedError if there is one that nobody has awaited."""
+        left = [(made(), place) for made, _, place in tuple(self._made.values())]
+        waiting = [place for made, place in left if made is not None and _is_unstarted(made)]
+        places = dict.fromkeys((*self._dropped, *waiting))
+        if places:
+            where = [(what, f"{code.co_filename}:{line}") for what, code, line in places]
+            raise NotAwaitedError(run_id, where)
+
+
+def _is_unstarted(coroutine: Any) -> bool:
+    return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
+
+
+def _task() -> asyncio.Task[Any] | None:
+    return None if asyncio._get_running_loop() is None else asyncio.current_task()
+
+
+M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any]])
+
+
+def noted(method: M) -> M:
+    """A method of a run of which each coroutine is noted until somebody awaits it."""
+
+    def made(run: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        token = object()
+        coroutine = _begun(run.unawaited, token, method, (run, *args), kwargs)
+        frame = sys._getframe(1)
+        return run.unawaited.made(token, coroutine, f"run.{method.__name__}(...)", frame)  # type: ignore[no-any-return]
+
+    made.__name__, made.__qualname__ = method.__name__, method.__qualname__
+    made.__doc__, made.__module__ = method.__doc__, method.__module__
+    made.__wrapped__ = method  # type: ignore[attr-defined]  # for its signature
+    return made  # type: ignore[return-value]
+
+
+async def _begun(
+    unawaited: Unawaited, token: object, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    unawaited.started(token)
+    return await method(*args, **kwargs)

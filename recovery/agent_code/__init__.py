@@ -1,0 +1,1 @@
+"""What an agent's own code says: lost variables, races, values changed in place."""

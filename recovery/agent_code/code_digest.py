@@ -1,0 +1,133 @@
+"""Whether an agent's code is the one that it was: a digest of what the agent function does.
+
+It covers the function and those of the user's own that it comes to by name: helpers, tools, nodes,
+and constants in capital letters. It does not cover comments, line numbers, packages that are
+installed, and what is found out only when the code runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import deque
+from collections.abc import Iterator
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import xxhash
+
+from recovery.text import written
+from recovery.values.declared_types import closure_of
+
+FUNCTIONS_MAX = 2000  # that are looked at
+_STDLIB = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - pathlib is slow to import
+_INSTALLED = ("site-packages", "dist-packages")
+_HERE = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100
+_OURS = tuple(os.path.join(_HERE, name) + os.sep for name in ("recovery", "eventlog"))  # noqa: PTH118
+_CONSTANTS = (str, bytes, int, float, bool, tuple, frozenset, type(None))
+
+_CALL = "__call__"
+_known: WeakKeyDictionary[FunctionType, str] = WeakKeyDictionary()
+
+
+def digest_of(agent_fn: Any) -> str:
+    """16 hex digits for the code of an agent function; "" where it has none to look at."""
+    made_of = getattr(getattr(agent_fn, "__self__", None), "made_of", None)
+    if made_of is not None:  # a graph: its functions are nodes
+        text, functions = made_of()
+        return _digest(functions, text)
+    first = next(functions_of(agent_fn), None)
+    if first is None or not is_the_users(first.__code__.co_filename):
+        return ""
+    if first not in _known:
+        _known[first] = _digest([agent_fn])
+    return _known[first]
+
+
+def _digest(functions: list[Any], text: str = "") -> str:
+    hasher = xxhash.xxh3_64(text.encode("utf-8", "surrogatepass"))
+    for part in sorted({part for function in reached(*functions) for part in _parts(function)}):
+        hasher.update(part.encode("utf-8", "surrogatepass"))
+    return str(hasher.hexdigest())
+
+
+def reached(*first: Any) -> Iterator[FunctionType]:
+    """The user's functions that these functions come to, themselves first."""
+    seen: set[CodeType] = set()
+    to_see = deque(one for function in first for one in functions_of(function))
+    while to_see and len(seen) < FUNCTIONS_MAX:
+        function = to_see.popleft()
+        if function.__code__ in seen or not is_the_users(function.__code__.co_filename):
+            continue
+        seen.add(function.__code__)
+        yield function
+        for _, value in named_in(function):
+            to_see.extend(functions_of(value))
+
+
+@functools.lru_cache(maxsize=4096)
+def is_the_users(name: str) -> bool:
+    """Whether a file of code is neither of Python, nor of an installed package, nor ours."""
+    if name.startswith(("<frozen", _STDLIB, *_OURS)):
+        return False
+    return not any(folder in name for folder in _INSTALLED)
+
+
+def functions_of(value: Any) -> Iterator[FunctionType]:
+    """The functions that a value comes down to: of a partial, a tool, a method, a class. Of one
+    that is decorated, the inner one first."""
+    if isinstance(value, functools.partial):
+        yield from functions_of(value.func)
+    elif isinstance(value, MethodType | staticmethod | classmethod):
+        yield from functions_of(value.__func__)
+    elif isinstance(value, FunctionType):
+        inner = getattr(value, "__wrapped__", None)
+        if inner is not None:
+            yield from functions_of(inner)
+        if inner is None or is_the_users(value.__code__.co_filename):
+            yield value
+    elif isinstance(value, type):
+        for one in vars(value).values():
+            if isinstance(one, FunctionType | staticmethod | classmethod):
+                yield from functions_of(one)
+    elif not isinstance(value, ModuleType):
+        called = getattr(type(value), _CALL, None)
+        if isinstance(called, FunctionType):
+            yield called
+
+
+def named_in(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function comes to by name: of its module, and of the functions around it."""
+    for code in codes_in(function.__code__):
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+    yield from closure_of(function)
+
+
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of all functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes_in(constant)
+
+
+def _parts(function: FunctionType) -> Iterator[str]:
+    """What a function does, as text."""
+    for code in codes_in(function.__code__):
+        constants = [_plain(one) for one in code.co_consts if not isinstance(one, CodeType)]
+        names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+        yield repr((code.co_name, code.co_code, constants, names, code.co_exceptiontable))
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    yield repr((function.__name__, [_plain(one) for one in defaults]))
+    for name, value in named_in(function):
+        if name.isupper() and isinstance(value, _CONSTANTS):
+            yield repr((name, _plain(value)))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, frozenset):  # its order is another one in each process
+        return repr(sorted(map(written, value)))
+    return written(value) if isinstance(value, _CONSTANTS) else type(value).__qualname__

@@ -1,0 +1,1 @@
+"""The life of a call: attempts, doubt, approval, waits, child runs, undo, streams."""

@@ -1,0 +1,265 @@
+"""Making a call: its attempts, what a time-out leaves behind, and what a cancellation does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Generator, Iterator
+from dataclasses import replace
+from typing import Any
+
+from eventlog import Packed, RefusedValueError
+from recovery.calls.attempt_end import (
+    LANDING_NAP_S,
+    LANDING_S,
+    landed,
+    leave_behind,
+    settled_inside,
+)
+from recovery.calls.in_doubt import settle
+from recovery.calls.intent import make_intent_durable
+from recovery.declare.scope import Scope
+from recovery.declare.spec import ToolSpec
+from recovery.engine.call_in_progress import CallInProgress
+from recovery.engine.effects import Effect, Invoke, Perform, Sleep, TimedOutError
+from recovery.engine.execution import Execution
+from recovery.engine.metering import admit, measured
+from recovery.engine.randomness import a_number
+from recovery.engine.unrecordable_results import refuse_result
+from recovery.errors import LeftBehindError
+from recovery.journal.call import Call
+from recovery.journal.events import (
+    AttemptFailed,
+    CallAbandoned,
+    CallFailed,
+    CallResolved,
+    CallRetried,
+    CallReturned,
+)
+from recovery.journal.failure import failure
+from recovery.journal.keys import call_scope
+from recovery.replay.call_view import Settled
+from recovery.replay.recorded_call import RecordedCall, Tries
+from recovery.text import quoted
+from recovery.values.model_data import pack_result
+
+_logger = logging.getLogger("recovery")
+
+POLL_S = 0.25  # how soon a call that waits sees that its run was stopped
+# How much longer than the first time an agent may take to cancel a call on replay.
+LATE_S = 10.0
+_SETS = frozenset({set, frozenset})
+
+
+def attempts(
+    run: Execution, spec: ToolSpec, call: Call, tries: Tries
+) -> Generator[Effect, Any, Settled]:
+    """Make the call, again and again as its tool allows; how it ended.
+
+    ``tries``: attempts so far, in whatever process.
+    """
+    while True:
+        if not spec.repeatable:
+            yield from make_intent_durable(run, spec, call)
+        ended = yield from _attempt(run, spec, call, tries)
+        if isinstance(ended, Settled):
+            return ended
+        yield Perform(until(run, ended))
+        tries = tries.next()
+        call = replace(call, attempt=call.attempt + 1)
+        admit(run, "call", spec.name)
+        run.emit(CallRetried(call.lsn, call.attempt))
+
+
+def resume(
+    run: Execution, spec: ToolSpec, recorded: RecordedCall, call: Call
+) -> Generator[Effect, Any, Settled | None]:
+    """A recorded call without an outcome: what became of it; None if it is to be made again."""
+    if recorded.cancelled and not recorded.past:
+        if spec.child_id is not None:
+            run.children.end_for_good(call)
+        yield Perform(_cancelled_again(run, recorded))
+    if not recorded.begun:
+        return None
+    # Records were lost behind the last one about it: whatever that says, it may have gone on.
+    match None if recorded.unsure else recorded.last:
+        case AttemptFailed(retry_at=when):
+            yield Perform(until(run, when))
+            return None
+        case CallResolved(how="retry") | CallAbandoned(begun=False):
+            return None
+        case CallAbandoned(went_on=True) if spec.when_cut == "fail":
+            return None
+        case CallFailed():
+            who, why = (
+                "retry=",
+                "it failed in an attempt at the call around it, which is made again",
+            )
+            if recorded.stood_still:
+                who, why = "resume", "the run stood still when it had failed, and was resumed"
+            again = CallResolved(recorded.lsn, "retry", None, who, why, by_policy=True)
+            run.children.asked(recorded.lsn, run.emit(again))
+            return None
+    return (yield from settle(run, spec, call))
+
+
+def until(run: Execution, when: float) -> Generator[Sleep, None, None]:
+    """Wait until a time, in seconds since 1970; cut short when the run is stopped."""
+    while (left := when - run.wall_clock()) > 0:
+        yield Sleep(min(left, POLL_S), left)
+        run.check()
+
+
+def _cancelled_again(run: Execution, recorded: RecordedCall) -> Generator[Sleep, None, None]:
+    """Wait for the agent to cancel the call as it did when it was recorded.
+
+    Should it not, the call is in doubt like any other. It may take as long as it took from the
+    beginning of the step, for what came before the call is served at once.
+    """
+    took = max(0, recorded.last_ns - recorded.since_ns) / 1e9
+    yield from until(run, run.wall_clock() + took + LATE_S)
+    _logger.warning(
+        "run %s: the agent cancelled call %s (LSN %d) when it was recorded, and does not now",
+        run.run_id,
+        recorded.key,
+        recorded.lsn,
+    )
+
+
+def _attempt(
+    run: Execution, spec: ToolSpec, call: Call, tries: Tries
+) -> Generator[Effect, Any, Settled | float]:
+    """One attempt: how the call ended, or when to make the next one."""
+    run.executed += 1
+    scope = Scope(run, call_scope(call.lsn), call, run.here())
+    scope.raised = tries.raised
+    try:
+        if spec.waits:
+            value = yield Perform(spec.function(run, call))
+            if isinstance(value, Settled):  # it has recorded the outcome itself
+                return value
+        else:
+            args, kwargs = run.secrets.arguments(call.lsn, (call.args, call.kwargs))
+            value = yield Invoke(
+                spec.function, args, kwargs, scope, spec.timeout_s, spec.repeatable
+            )
+        yield from _settle_inside(run, scope, None)
+        return _returned(run, spec, scope, value)
+    except TimedOutError as exc:
+        error = exc.error()
+        yield from _settle_inside(run, scope, error)
+        return (yield from _overdue(run, spec, scope, tries, error))
+    except LeftBehindError:  # is no outcome, nor is what the code around this call makes of it
+        run.here().stopped = True
+        raise
+    except Exception as exc:
+        yield from _settle_inside(run, scope, exc)
+        return _raised(run, spec, scope, tries, exc)
+    except BaseException as exc:
+        scope.check()
+        try:
+            # Else nothing can be waited for: the process is to end, or a stream was left.
+            if isinstance(exc, asyncio.CancelledError) and scope.used:
+                yield Perform(landed(run, scope, LANDING_S))
+        finally:
+            scope.over = True
+            run.cut(CallInProgress(spec, call, scope.calls))
+        raise
+    finally:
+        run.under_way.pop(call.lsn, None)
+
+
+def _packed(spec: ToolSpec, value: Any) -> Packed:
+    path = f"result of {spec.name}"
+    try:
+        return pack_result(value, path)
+    except RefusedValueError as exc:
+        if not isinstance(value, Iterator | AsyncIterator):
+            raise
+        why = f"{exc.reason}, for it gives each item once: use `run.stream({spec.name}, ...)`"
+        raise RefusedValueError(path, f"{why}, which records them, or return a list") from None
+
+
+def _returned(run: Execution, spec: ToolSpec, scope: Scope, value: Any) -> Settled:
+    """Record what the call returned; a value that cannot be recorded is no outcome."""
+    call, path = scope.call, f"result of {spec.name}"
+    assert call is not None
+    used = measured(run, spec, scope, value)
+    try:
+        event = CallReturned(call.lsn, _packed(spec, value), used)
+    except RefusedValueError as exc:
+        refuse_result(run, spec, call, exc, value)
+    if value.__class__ in _SETS:
+        from recovery.agent_code.warn_once import warn_of_set  # noqa: PLC0415 - rare
+
+        warn_of_set(spec.name, value)
+    try:
+        return Settled(run.emit(event), event)
+    except RefusedValueError as exc:  # too large
+        refuse_result(run, spec, call, RefusedValueError(path, exc.reason), value)
+
+
+def _settle_inside(
+    run: Execution, scope: Scope, ended: Exception | None
+) -> Generator[Effect, Any, None]:
+    """Before the end of an attempt is recorded: see attempt_end.
+
+    If a call inside has stopped the run, whatever the tool made of that, this stops it again: the
+    tool knows nothing of that call's outcome.
+    """
+    scope.check()
+    if scope.used or run.replay.earlier.knows(scope.calls[-1]):
+        yield from settled_inside(run, scope, ended)
+    scope.over = ended is not None
+
+
+def leave(run: Execution) -> Generator[Sleep, None, None]:
+    """Before a stop goes through the agent's code: let side effects get to their end.
+
+    For a task group cancels what else is under way in it when the stop gets there. Calls around the
+    one that stops wait for it, so they are not waited for.
+    """
+    run.leaving |= {*run.here().calls}
+    until = run.wall_clock() + LANDING_S
+    while run.under_way.keys() - run.leaving and run.wall_clock() < until:
+        yield Sleep(LANDING_NAP_S)
+
+
+def _raised(
+    run: Execution, spec: ToolSpec, scope: Scope, tries: Tries, exc: Exception
+) -> Settled | float:
+    call = scope.call
+    assert call is not None
+    event = failure(call.lsn, exc, run.secrets)
+    failed = tries.failed + 1
+    if spec.retry is None or not spec.retry.again(exc, failed):
+        return Settled(run.emit(event), event, exc, tries.raised + 1)
+
+    when = run.wall_clock() + spec.retry.pause_s(exc, failed, a_number())
+    _logger.info(
+        "run %s: attempt %d failed, next in %.1f s: %s: %s: %s",
+        run.run_id,
+        call.attempt,
+        when - run.wall_clock(),
+        call,
+        event.type,
+        quoted(event.message),
+    )
+    run.emit(
+        AttemptFailed(call.lsn, call.attempt, event.type, event.message, when, event.traceback)
+    )
+    leave_behind(run, scope)
+    return when
+
+
+def _overdue(
+    run: Execution, spec: ToolSpec, scope: Scope, tries: Tries, exc: TimeoutError
+) -> Generator[Effect, Any, Settled | float]:
+    """A time-out tells nothing about the outcome of a side effect: it is in doubt."""
+    call = scope.call
+    assert call is not None
+    if spec.when_cut == "fail":
+        return _raised(run, spec, scope, tries, exc)
+    run.emit(CallAbandoned(call.lsn, call.attempt, "timeout", begun=True))
+    settled = yield from settle(run, spec, call)
+    return settled or _raised(run, spec, scope, tries, exc)

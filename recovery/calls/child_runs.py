@@ -1,0 +1,377 @@
+"""Child runs: started once by a recorded call of their parent, and never at work without it.
+
+A child is a run of its own in the store of its parent. What ties them together: the parent's intent
+names the child's run, the child's first record names that intent, and `ChildStarted` in the
+parent's log says that the child has a log. Each is durable before the next one is written, and all
+of them before the child executes anything. So a crash between any two leaves either no child, or
+one that is taken up where it stopped; and a child whose log is gone is noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from eventlog import EventLog
+from recovery.calls.child_slots import ChildSlots
+from recovery.control.cancel import cancel
+from recovery.declare.scope import Scope
+from recovery.declare.spec import ToolSpec, function_name, is_async
+from recovery.engine.effects import Commit, Effect, Invoke, Sleep
+from recovery.engine.lifecycle import RunSession
+from recovery.errors import (
+    ChildFailedError,
+    ChildParkedError,
+    ParkedError,
+    RecoveryError,
+    RunCancelledError,
+    RunFailedError,
+    RunUndoneError,
+    Stop,
+    StoppedError,
+)
+from recovery.history.checkpoint_store_base import CheckpointStoreBase
+from recovery.history.load import Entry, History, load
+from recovery.journal.call import Arguments, Call
+from recovery.journal.encoding import encode
+from recovery.journal.events import CallResolved, ChildStarted, RunFailed, RunParked
+from recovery.journal.keys import call_scope
+from recovery.journal.links import RETRIED, ParentRun, child_run_id
+from recovery.replay.children import children_of
+from recovery.replay.retries import Retries
+from recovery.values.type_names import type_name
+from recovery.values.type_variables import Result
+
+if TYPE_CHECKING:
+    from recovery.engine.execution import Execution
+    from recovery.engine.recovery_report import RunResult
+
+# How often a call whose child stands still looks whether all others have got to their end: at
+# first, and at last.
+POLL_S, POLL_MAX_S = 0.01, 0.5
+_ENDED = (RunFailedError, RunCancelledError, RunUndoneError)
+TEXT_MAX = 4000  # characters of a child's error message and traceback in its parent's log
+
+
+class Runner(Protocol[Result]):
+    """What runs a child: a RecoverableAgent."""
+
+    agent_fn: Callable[[Any], Any]
+
+    @property
+    def store(self) -> CheckpointStoreBase: ...
+
+    def live(self, task: Any, life: RunSession) -> Awaitable[RunResult[Result]]: ...
+
+    def live_sync(self, task: Any, life: RunSession) -> RunResult[Result]: ...
+
+
+class ChildSession(RunSession):
+    """One going of a child run in this process.
+
+    ``started`` and ``asked``: the LSNs, in the parent's log, of the record that the child has a
+    log, and of somebody's decision that the call is to be made again; 0 without one.
+    """
+
+    def __init__(
+        self, of: Execution, places: ChildSlots, call: Call, run_id: str, known: tuple[int, int]
+    ) -> None:
+        super().__init__(run_id)
+        self.of, self.call, self.parent = of, call, ParentRun(of.run_id, of.uid, call.lsn)
+        self.started, self.asked = known
+        self._places, self.place = places, places.ask()
+        self.task: asyncio.Task[Any] | None = None
+
+    def begin(self, run: Execution) -> None:
+        """See Life.begin."""
+        assert isinstance(run.children, Children)
+        run.children.places = self._places.below()
+        run.inbox.above = self.look
+        super().begin(run)
+
+    def idle(self) -> bool:
+        """Whether the run is at work and only waits for something outside."""
+        return self._run is not None and self._run.in_flight > 0 and self._run.idle()
+
+    def stop(self, error: Exception) -> None:
+        """See Life.stop. One that waits for a place does not wait any longer."""
+        super().stop(error)
+        self._places.withdraw(self.place)
+
+    def look(self) -> None:
+        """What has come for the parent, while it awaits this one. When it stops, so does this."""
+        with self.of.mutex, suppress(Stop):
+            if self.of.stopped is None:
+                self.of.inbox.look()
+        if self.of.stopped is not None:
+            self.stop(StoppedError(self.run_id, f"run {self.of.run_id!r} stops"))
+
+    def claim(self, store: CheckpointStoreBase, takeover: bool) -> EventLog:
+        """See Life.claim. A log that was there and is gone is not begun anew."""
+        if self.started > self.asked:
+            reader = store.backend.read(self.run_id)
+            if reader is None:
+                raise self._lost()
+            reader.close()
+        return super().claim(store, takeover)
+
+    def meet(self, log: EventLog, history: History) -> History:
+        """See Life.meet. That the run is this call's child, and may go on."""
+        if history.started is None:
+            if self.started > self.asked:
+                raise self._lost()
+            return history
+        parent = ParentRun.of(history.started)
+        losses = self.of.replay.losses
+        if parent is not None and losses is not None and losses.hold(parent.lsn):
+            # The same call (its key makes the run id), whose intent was lost and is made again.
+            parent = replace(parent, lsn=self.call.lsn)
+        if parent != self.parent:
+            raise RecoveryError(
+                f"run {self.run_id!r} is there and is no child of call {self.call.lsn} of run "
+                f"{self.of.run_id!r}, but {f'of {parent}' if parent else 'of nobody'}. Nothing was "
+                "executed. Move it away, or run the parent under another run_id."
+            )
+        return self._retried(log, history)
+
+    def _retried(self, log: EventLog, history: History) -> History:
+        """Whoever has the failed call of the parent made again means the failed call in here."""
+        ended = history.ended
+        if not (self.asked and isinstance(ended, RunFailed) and ended.call):
+            return history
+        who, why = f"run {self.of.run_id}", f"{RETRIED}{self.asked}"
+        retries = history.tallies[Retries.name]
+        assert isinstance(retries, Retries)
+        if retries.newest == (who, why):  # once: should it fail again, that is another failure
+            return history
+        # Durable with the next record that is, before anything is executed; else made again.
+        again = CallResolved(ended.call, "retry", None, who, why, by_policy=True)
+        log.append(*encode(again))
+        return load(log, self.run_id, self.of.recipient.approvers)
+
+    def born(self, log: EventLog) -> None:
+        """The child has a log. Durable, in both logs, when this returns."""
+        if not self.started:
+            log.commit()
+            with self.of.mutex:
+                self.started = self.of.emit(ChildStarted(self.call.lsn, self.run_id))
+            self.of.commit()
+
+    def _lost(self) -> RecoveryError:
+        parent, key = self.of.run_id, self.call.idempotency_key
+        return RecoveryError(
+            f"child run {self.run_id!r} of run {parent!r} was started (LSN {self.started} there) "
+            "and its log is gone. Nothing was executed: what it has done is not known. Put the log "
+            f"back; or say what became of it: store.run({parent!r}).resolve({key!r}, "
+            "Resolution.outcome(value) | .fail(reason), or .retry() to start it over)."
+        )
+
+
+class Children:
+    """The children of one execution of a run. ``runner`` is what runs an agent, given options."""
+
+    runner: Callable[[Any, Mapping[str, Any]], Runner[Any]]
+
+    def __init__(self, run: Execution, entries: list[Entry]) -> None:
+        self._run = run
+        self.lives: dict[int, ChildSession] = {}  # by the LSN of the call
+        self._begun: set[int] = set()  # LSNs of calls
+        self.places = ChildSlots(run.settings.max_children)
+        self._parked: dict[int, tuple[str, Exception]] = {}
+        self._over = False
+        self._started: dict[tuple[int, str], int] = {}
+        self._asked: dict[int, int] = {}
+        for lsn, _, event in entries:
+            match event:
+                case ChildStarted(call=call, run_id=child):
+                    self._started[call, child] = lsn
+                case CallResolved(call=call, how="retry"):
+                    self._asked[call] = lsn
+
+    def call(
+        self,
+        agent_fn: Callable[[Any], Any] | Runner[Any],
+        task: Any,
+        name: str,
+        options: Mapping[str, Any],
+    ) -> tuple[ToolSpec, Arguments]:
+        """How a call that starts a run of this agent is recorded, and its arguments."""
+        runner = self.runner(agent_fn, options)
+        agent = function_name(runner.agent_fn)
+        if not self._run.is_async and is_async(runner.agent_fn) and asyncio._get_running_loop():
+            raise RuntimeError(f"{agent} is async and needs a thread without an event loop")
+        return ToolSpec(
+            "child",
+            partial(self._await, runner),
+            "retry",
+            raises=(ChildFailedError,),
+            waits=True,
+            child_id=partial(child_run_id, self._run.run_id, agent),
+            acts=runner.agent_fn,
+        ), ((agent, task, name), {})
+
+    def _await(
+        self, runner: Runner[Any], run: Execution, call: Call
+    ) -> Generator[Effect, Any, Any]:
+        """The call: the child's result, whatever it takes."""
+        _, task, _ = call.args
+        child = self._id_of(call)
+        known = self._started.get((call.lsn, child), 0), self._asked.get(call.lsn, 0)
+        yield Commit()
+        self._begun.add(call.lsn)
+        life = self.lives[call.lsn] = ChildSession(run, self.places, call, child, known)
+        scope = Scope(run, call_scope(call.lsn), call)
+        try:
+            act = _lived if run.is_async else _lived_sync
+            ended = yield Invoke(act, (runner, task, life), {}, scope)
+            return ended["result"]
+        except Exception as exc:
+            if isinstance(exc, _ENDED) and exc.run_id == child:
+                raise _failed(child, exc) from exc
+            self._parked[call.lsn] = child, exc
+        finally:
+            del self.lives[call.lsn]
+            self._started[call.lsn, child] = life.started
+            self.places.leave(life.place)
+        yield from self._others(run)
+        run.emit(RunParked(list(self._parked)))
+        wake = [
+            error.wake_at
+            for _, error in self._parked.values()
+            if isinstance(error, ParkedError) and error.wake_at is not None
+        ]
+        run.stop(ChildParkedError(run.run_id, list(self._parked.values()), min(wake, default=None)))
+
+    def _others(self, run: Execution) -> Generator[Sleep, None, None]:
+        """Let all other calls of the run get to their end, and what waits for them go on."""
+        run.waiting += 1
+        pause = POLL_S
+        try:
+            while True:
+                yield Sleep(pause, math.inf)
+                if self._over:
+                    raise asyncio.CancelledError
+                run.check()
+                if run.idle():
+                    return
+                pause = min(2 * pause, POLL_MAX_S)
+        finally:
+            run.waiting -= 1
+
+    def asked(self, call: int, lsn: int) -> None:
+        """A failed call is to be made again, says record ``lsn``: so is what failed in its run."""
+        self._asked[call] = lsn
+
+    def any_in(self, scope: Scope) -> bool:
+        """Whether a call of this scope awaits one."""
+        return any(life.call.step == scope.path for life in self.lives.values())
+
+    def idle(self) -> int:
+        """How many only wait for something outside."""
+        return sum(life.idle() for life in self.lives.values())
+
+    def cancelled(self, call: Call) -> None:
+        """It is recorded that the agent has cancelled a call and went on: a child, if it awaited
+        one, ends for good."""
+        self._parked.pop(call.lsn, None)
+        if call.lsn in self._begun:
+            # Invariant: the agent sees a cancelled child only if it cancels it again on replay.
+            self._run.commit()
+            self.end_for_good(call)
+
+    def end_for_good(self, call: Call) -> None:
+        """End the child that this call has started, unless it has ended."""
+        parent, child = self._run.run_id, self._id_of(call)
+        with suppress(RecoveryError):  # it has ended just now, or never begun
+            cancel(self._run.store, child, who=f"run {parent}", why="it awaits it no longer")
+
+    def _id_of(self, call: Call) -> str:
+        return child_run_id(self._run.run_id, call.args[0], call.idempotency_key)
+
+    # -- the end of the run
+
+    def stop(self, error: Exception) -> None:
+        """The run is to stop: so are they, each at its next safe point."""
+        for life in list(self.lives.values()):
+            life.stop(error)
+
+    def end(self) -> None:
+        """The agent function has ended: no child goes on without it. They can be resumed."""
+        self._over = True
+        for life in list(self.lives.values()):
+            life.stop(StoppedError(life.run_id, f"run {self._run.run_id!r} does not await it"))
+
+    def cut(self) -> None:
+        """Those that did not stop in time are cancelled, as far as they can be."""
+        for life in list(self.lives.values()):
+            if life.task is not None:
+                life.task.cancel()
+
+
+def _failed(child: str, exc: RunFailedError | RunCancelledError | RunUndoneError) -> Exception:
+    """The outcome of the call for a child that has ended without a result."""
+    if isinstance(exc, RunFailedError):
+        return ChildFailedError(
+            child, exc.type_name, exc.message[:TEXT_MAX], exc.traceback[-TEXT_MAX:], exc.call
+        )
+    return ChildFailedError(child, type_name(type(exc)), str(exc)[:TEXT_MAX])
+
+
+async def _lived(runner: Runner[Any], task: Any, life: ChildSession) -> RunResult[Any]:
+    await asyncio.shield(asyncio.wrap_future(life.place))
+    life.check()
+    # In a task of its own, so that the parent's task is still known as the parent's.
+    life.task = asyncio.ensure_future(runner.live(task, life))
+    ended: RunResult[Any] = await life.task
+    return ended
+
+
+def _lived_sync(runner: Runner[Any], task: Any, life: ChildSession) -> RunResult[Any]:
+    life.place.result()
+    life.check()
+    return runner.live_sync(task, life)
+
+
+# -- between the logs
+
+
+def settled_since(store: CheckpointStoreBase, log: EventLog, history: History) -> History:
+    """The history of a run, which goes on if the child whose failure ended it does.
+
+    What it records of that is made durable with what comes next: without it, it is found again.
+    """
+    child = _failed_child(store, history)
+    if child is None or _is_failed(store, child):
+        return history
+    assert isinstance(history.ended, RunFailed)
+    why = f"child run {child.run_id} goes on"
+    again = CallResolved(history.ended.call, "retry", None, "child", why, by_policy=True)
+    log.append(*encode(again))
+    return load(log, history.run_id, store.approvers)
+
+
+def _failed_child(store: CheckpointStoreBase, history: History) -> History | None:
+    """The child run whose failure ended the run; None if it was none, or is gone."""
+    if not isinstance(history.ended, RunFailed):
+        return None
+    found = children_of((lsn, event) for lsn, _, event in history.entries)
+    run_id = next((one.run_id for one in found if one.call == history.ended.call), "")
+    reader = store.backend.read(run_id) if run_id else None
+    if reader is None:
+        return None
+    with reader:
+        child = load(reader, run_id, store.approvers)
+    parent = ParentRun.of(child.started)
+    return child if parent is not None and parent.run_id == history.run_id else None
+
+
+def _is_failed(store: CheckpointStoreBase, history: History) -> bool:
+    if not isinstance(history.ended, RunFailed):
+        return False
+    child = _failed_child(store, history)
+    return child is None or _is_failed(store, child)

@@ -1,0 +1,342 @@
+"""What a call is known by, from its tool and its arguments: one place for all kinds of calls.
+
+A call is known by the name of its tool, its call id, and its arguments as the tool's parameters
+take them. So these are the same call:
+
+    f(1, b=2) and f(a=1, b=2)          by position or by name
+    f(1) and f(1, b=DEFAULT)           what equals a default counts as not given
+    partial(f, 1)(2) and f(1, 2)       what a partial binds are arguments
+    mail.send(1)                       the object that a method belongs to is no argument
+    f(run.messages) and f(list(run.messages))
+
+``@tool(identity=...)`` says what counts in place of that. What a function has besides its arguments
+is not recorded: see agent_code.closures.
+
+The digest is made of the arguments without defaults. What is recorded, shown and handed to the tool
+is what was given. Runs that were begun under the first rules keep the digest that they had.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from eventlog import Packed, RefusedValueError
+from recovery.agent_code.closures import Origin, differing, origin_of, where_of
+from recovery.declare.parameters import Form, equals, form_of
+from recovery.declare.scope import Scope
+from recovery.declare.spec import ToolSpec, function_name, spec_of
+from recovery.engine.call_in_progress import Identified
+from recovery.errors import Ambiguity
+from recovery.journal.call import Arguments
+from recovery.journal.keys import CallKey
+from recovery.journal.messages import digests_of
+from recovery.values.frozen import FrozenDict
+from recovery.values.pack import pack, pack_arguments
+from recovery.values.type_names import public_name
+from recovery.values.types import MessagesDigest, digest
+
+if TYPE_CHECKING:
+    from recovery.engine.execution import Execution
+
+LAMBDA = "<lambda>"
+KEY = "recovery_key"  # the attribute of an object that tells it from others of its class
+
+
+def identify(run: Execution, spec: ToolSpec, given: Arguments, call_id: str) -> Identified:
+    """What a call of this run is known by; RefusedValueError for arguments that cannot be
+    carried."""
+    if run.rules < 2:
+        return _under_first_rules(run, run.settings.adapted(spec), given, call_id)
+    if spec.owner or isinstance(spec.function, partial):
+        spec, given = plainly(spec, given)
+    spec = run.settings.adapted(spec)
+    if spec.waits:
+        return _built_in(spec, given, call_id)
+    form, function = form_of(spec.function), spec.acts or spec.function
+    if form.has_call_id:
+        given, call_id = form.with_call_id(given, call_id)
+    args, kwargs = shown = given
+    if (
+        type(function) is FunctionType
+        and not kwargs
+        and len(args) == form.exact
+        and not spec.redact
+        and spec.identity is None
+        and list not in map(type, args)
+        and not spec.bound
+    ):  # as of most calls: what is given is what is recorded, and tells them apart
+        packed = pack_arguments(args, kwargs, f"{spec.name}(...)")
+        origin = origin_of(function)
+        return Identified(spec, given, given, packed, digest(packed), call_id, origin)
+    shown = form.bound(given)
+    if spec.redact:
+        shown = run.secrets.hide(spec, shown)
+    beside: dict[str, Any] = {}
+    try:
+        packed = pack_arguments(*shown, f"{spec.name}(...)")
+    except RefusedValueError:
+        shown, beside = _stood_in(spec, shown)
+        packed = pack_arguments(*shown, f"{spec.name}(...)")
+    told, unkeyed = _told(spec, form, shown)
+    made = _digest(spec, form, shown, packed, told)
+    if told:
+        shown = shown[0], {**shown[1], **told}
+        packed = pack_arguments(*shown, f"{spec.name}(...)")
+    origin = origin_of(function, beside)
+    if told and isinstance(origin, Origin):
+        origin.values.pop("self", None)
+    unkeyed = unkeyed or next(map(_class_of, beside.values()), "")
+    return Identified(spec, given, shown, packed, made, call_id, origin, told, unkeyed)
+
+
+def _built_in(spec: ToolSpec, given: Arguments, call_id: str) -> Identified:
+    """A call whose function makes, of the run and the call, what is to be waited for."""
+    origin = None
+    if spec.acts is not None:  # of a child run: what its agent function has been given
+        agent, bound, beside = _bound_by(spec.acts)
+        given, origin = (given[0], {**given[1], **bound}), origin_of(agent, beside)
+        if "self" in bound and isinstance(origin, Origin):
+            origin.values.pop("self", None)
+    packed = pack_arguments(*given, f"{spec.name}(...)")
+    known = packed
+    if spec.identified_by is not None:
+        known = pack_arguments(given[0][: spec.identified_by], {}, spec.name)
+    return Identified(spec, given, given, packed, digest(known), call_id, origin)
+
+
+def _bound_by(function: Callable[..., Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """A function without its partials; what these bind, by parameter, and of it what is not
+    carried."""
+    spec, (args, kwargs) = plainly(ToolSpec(function_name(function), function), ((), {}))
+    form, values = form_of(spec.function), {"args": args, **kwargs} if args else kwargs
+    if form.signature is not None:
+        values = dict(form.signature.bind_partial(*args, **kwargs).arguments)
+    defaults = form.defaults
+    values = {
+        name: value
+        for name, value in values.items()
+        if not (name in defaults and equals(value, defaults[name]))
+    }
+    (_, shown), beside = _stood_in(spec, ((), values))
+    told, _ = _told(spec, form, ((), {}))
+    return spec.function, {**shown, **told}, beside
+
+
+def _under_first_rules(
+    run: Execution, spec: ToolSpec, given: Arguments, call_id: str
+) -> Identified:
+    if spec.waits:
+        return _built_in(replace(spec, acts=None), given, call_id)
+    shown = run.secrets.hide(spec, given) if spec.redact else given
+    with suppress(TypeError):  # one that has no hash was called with what it was given
+        hash(spec.function)
+        shown = form_of(spec.function).bound(shown)
+    packed = pack_arguments(*shown, f"{spec.name}(...)")
+    return Identified(spec, given, shown, packed, digest(packed), call_id)
+
+
+def _digest(
+    spec: ToolSpec, form: Form, shown: Arguments, packed: Packed, told: Mapping[str, Any]
+) -> bytes:
+    """The digest of what tells calls of the tool apart."""
+    name = f"{spec.name}(...)"
+    if spec.identity is not None:
+        value = _chosen(spec, form, shown)
+        if not spec.needs_approval:
+            return digest(pack_arguments((value,), dict(told), f"identity of {spec.name}"))
+        told = {**told, "identity": value}  # what somebody says yes to is all of it
+    args, kwargs = form.distinct(shown)
+    if any(map(_is_conversation, (*args, *kwargs.values()))):
+        args = tuple(map(_by_content, args))
+        kwargs = {key: _by_content(value) for key, value in kwargs.items()}
+    elif args is shown[0] and not told:
+        return digest(packed)
+    return digest(pack_arguments(args, {**kwargs, **told}, name))
+
+
+def digest_now(run: Execution, call: Identified, recorded: Arguments) -> bytes | None:
+    """The digest that a call with these recorded arguments would have now; None if it has none."""
+    if call.spec.waits:
+        return None
+    spec, form = call.spec, form_of(call.spec.function)
+    args, kwargs = recorded
+    told = {name: kwargs[name] for name in call.told if name in kwargs}
+    try:
+        kwargs = {name: value for name, value in kwargs.items() if name not in told}
+        shown = form.bound(form.refitted((args, kwargs)))
+        if spec.redact:
+            shown = run.secrets.hide(spec, shown)
+        return _digest(spec, form, shown, pack_arguments(*shown, spec.name), told)
+    except Exception:  # an identity of now, of arguments of then
+        return None
+
+
+# -- what is no argument
+
+
+def ambiguity(scope: Scope, key: CallKey, call: Identified) -> Ambiguity | None:
+    """Why this call could be taken, after a crash, for another one of its scope."""
+    origin = call.origin
+    if origin is None:
+        return None
+    name, call_id = (key.tool, key.call_id) if not call.spec.waits else call.given[0][::2]
+    if name == LAMBDA and not call_id:
+        return Ambiguity(name, "", where_of(origin))
+    first = scope.origins.setdefault((key.tool, key.call_id, key.digest), origin)
+    names = None if first is origin else differing(first, origin)
+    if names is None:
+        return None
+    return Ambiguity(name, where_of(first), where_of(origin), tuple(names))
+
+
+def known_by(spec: ToolSpec, shown: Arguments) -> bytes:
+    """The digest of what tells the call from others of its tool, from what is shown of it."""
+    if spec.identity is None:
+        return digest(pack_arguments(*shown, spec.name))
+    args, kwargs = shown
+    told = [name for name in kwargs if name.partition(".")[0] == "self" or "." in name]
+    given = args, {name: value for name, value in kwargs.items() if name not in told}
+    return digest(pack(_chosen(spec, form_of(spec.function), given), spec.name))
+
+
+def _told(spec: ToolSpec, form: Form, shown: Arguments) -> tuple[dict[str, Any], str]:
+    """What tells the object that the function belongs to from others of its class, by name; and
+    its class where nothing does."""
+    function = spec.acts or spec.function  # of a child run, its agent's
+    if isinstance(function, FunctionType | type):
+        return {}, ""
+    of = getattr(function, "__self__", None)
+    if of is None and hasattr(function, "__qualname__"):  # a function, as by functools.wraps
+        return {}, ""
+    receiver = function if of is None else of
+    if isinstance(receiver, type | ModuleType):
+        return {}, ""
+    if callable(spec.identity):
+        return {"self": _chosen(spec, form, shown)}, ""
+    if spec.identity is not None and type(function) is MethodType:
+        own = f"{_first_parameter(function)}."
+        told = {
+            name: _at(receiver, name.removeprefix(own))
+            for name in spec.identity
+            if name.startswith(own)
+        }
+        if told:
+            return told, ""
+    key = getattr(receiver, KEY, None)
+    return ({}, _class_of(receiver)) if key is None else ({"self": key}, "")
+
+
+def _chosen(spec: ToolSpec, form: Form, shown: Arguments) -> Any:
+    """What ``identity=`` says of these arguments."""
+    args, kwargs = shown
+    function = spec.acts or spec.function
+    method = function if type(function) is MethodType else None
+    if callable(spec.identity):
+        own = () if method is None else (method.__self__,)
+        return spec.identity(*own, *args, **kwargs)
+    assert spec.identity is not None
+    values = {**form.defaults, **(form.arguments(shown) or {})}
+    values.update(values.get(form.others, {}))
+    if method is not None:
+        values[_first_parameter(method)] = method.__self__
+    names = (name.partition(".") for name in spec.identity)
+    return [_at(values.get(root), path) for root, _, path in names]
+
+
+def _at(value: Any, path: str) -> Any:
+    for name in filter(None, path.split(".")):
+        value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+    return value
+
+
+def _first_parameter(method: MethodType) -> str:
+    return method.__func__.__code__.co_varnames[0]
+
+
+def _stood_in(spec: ToolSpec, shown: Arguments) -> tuple[Arguments, dict[str, Any]]:
+    """The arguments, where a partial has bound what cannot be carried: with its key, or its class,
+    in place of it. And what nothing recorded tells from others."""
+    beside: dict[str, Any] = {}
+
+    def stand_in(name: str, value: Any) -> Any:
+        if not any(value is one for one in spec.bound) or _is_carried(value):
+            return value
+        key = getattr(value, KEY, None)
+        if key is not None:
+            return key
+        beside[name] = value
+        return f"<{_class_of(value)}>"
+
+    args = tuple(stand_in(f"args[{i}]", value) for i, value in enumerate(shown[0]))
+    return (args, {name: stand_in(name, value) for name, value in shown[1].items()}), beside
+
+
+def _is_carried(value: Any) -> bool:
+    try:
+        pack_arguments((value,), {}, "")
+    except RefusedValueError:
+        return False
+    return True
+
+
+def _class_of(value: Any) -> str:
+    kind = type(value)
+    return public_name(f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _is_conversation(value: Any) -> bool:
+    """Whether it is a list of messages, as ``list(run.messages)`` is."""
+    return type(value) is list and bool(value) and all(type(one) is FrozenDict for one in value)
+
+
+def _by_content(value: Any) -> Any:
+    if not _is_conversation(value):
+        return value
+    return MessagesDigest(len(value), digests_of(value)[1])
+
+
+# -- the function that is called
+
+
+def plainly(spec: ToolSpec, given: Arguments) -> tuple[ToolSpec, Arguments]:
+    """The call that a call of a partial, or of a method by way of its class, comes down to."""
+    function = spec.function
+    if not isinstance(function, partial):
+        if not spec.owner or not given[0] or not _belongs(given[0][0], spec.owner):
+            return spec, given
+        bound = replace(spec, function=MethodType(function, given[0][0]), owner="")
+        return bound, (given[0][1:], given[1])
+    if spec.waits:
+        return spec, given
+    is_plain = spec == ToolSpec(function_name(function), function)
+    args, kwargs = given
+    while isinstance(function, partial):
+        args, kwargs = _filled(function, args), {**function.keywords, **kwargs}
+        spec = replace(spec, bound=(*spec.bound, *function.args, *function.keywords.values()))
+        function = function.func
+    inner = spec_of(function)
+    settings = inner if is_plain else spec
+    spec = replace(
+        settings, function=inner.function, owner=inner.owner, bound=(*inner.bound, *spec.bound)
+    )
+    return plainly(spec, (args, kwargs))
+
+
+def _filled(function: partial[Any], args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The positional arguments of a call of a partial."""
+    hole = getattr(functools, "Placeholder", None)  # of Python 3.14
+    if hole is None or not any(one is hole for one in function.args):
+        return *function.args, *args
+    rest = list(args)
+    return *(rest.pop(0) if one is hole and rest else one for one in function.args), *rest
+
+
+def _belongs(first: Any, owner: str) -> bool:
+    kind = first if isinstance(first, type) else type(first)
+    return any(base.__qualname__ == owner for base in kind.__mro__)

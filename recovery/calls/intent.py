@@ -1,0 +1,86 @@
+"""Records a call before it is made, and makes that durable before a side effect begins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any
+
+from eventlog import Packed
+from recovery.agent_code.call_site import call_site
+from recovery.agent_code.closures import where_of
+from recovery.calls.approval import Asking, asks
+from recovery.declare.spec import ToolSpec, function_name
+from recovery.engine.call_in_progress import CallInProgress, Identified
+from recovery.engine.effects import Commit, Effect
+from recovery.engine.execution import Execution
+from recovery.engine.metering import admit
+from recovery.errors import Ambiguity, AmbiguousCallError
+from recovery.journal.call import Call
+from recovery.journal.events import CallIntended
+from recovery.journal.keys import CallKey, nested_key
+from recovery.replay.call_view import call_of
+from recovery.values.pack import pack
+
+ARGS_SIZE_MAX = 4 << 10  # arguments up to this size are recorded whole, larger ones by digest
+
+
+def record_intent(run: Execution, key: CallKey, made: Identified) -> tuple[Call, Asking | None]:
+    """Record that a new call is about to be made."""
+    event, asking = intent_of(run, key, made)
+    admit(run, "call", key.tool)
+    return call_of(run, run.emit(event), event, made.shown, (1, time.time_ns())), asking
+
+
+def intent_of(run: Execution, key: CallKey, made: Identified) -> tuple[CallIntended, Asking | None]:
+    """What is recorded of a call before it is made, and what it asks for."""
+    spec, packed = made.spec, made.packed
+    outer, undo, small = run.here().call, "", packed if len(packed) <= ARGS_SIZE_MAX else None
+    if spec.undo is not None:  # its arguments are all that the compensation will know of it
+        undo, small = function_name(spec.undo), arguments_for_people(made)
+    inside = nested_key(outer.idempotency_key, key) if outer is not None else ""
+    event = CallIntended(
+        *key,
+        "wait" if spec.only_waits else spec.after_crash,
+        small,
+        len(packed),
+        undo,
+        key=inside,
+        loop=run.loop.place_of(key.scope),
+    )
+    if spec.child_id is not None:
+        event = replace(event, child=spec.child_id(event.idempotency_key(run.uid)))
+    asking = asks(run, spec, event, made.shown)
+    if asking is None:
+        return event, None
+    if made.unkeyed:
+        why = Ambiguity(spec.name, "", where_of(made.origin), unkeyed=made.unkeyed)
+        run.stop(AmbiguousCallError(run.run_id, run.step, why, call_site()))
+    if small is None:  # whole, for somebody is to say yes to exactly these
+        event = replace(event, args=packed)
+    signed = run.recipient.approvers is not None or None
+    return replace(event, asks_until=asking.until, signed=signed), asking
+
+
+def arguments_for_people(made: Identified) -> Packed:
+    """The arguments of a call that may be shown, whole."""
+    if made.spec.undo is None:
+        return made.packed
+    return pack([list(made.shown[0]), dict(made.shown[1])], f"{made.spec.name}(...)")
+
+
+def make_intent_durable(run: Execution, spec: ToolSpec, call: Call) -> Generator[Effect, Any, None]:
+    """Commit before a side effect begins. From here on a stop lets it get to its end."""
+    scope = run.here()
+    if scope.left_behind:  # the attempt around it may have ended while somebody was asked
+        run.check()
+    one = CallInProgress(spec, call, (*scope.calls, call.lsn))
+    run.under_way[call.lsn] = one
+    # Invariant: no side effect starts before its intent is durable.
+    try:
+        yield Commit()
+    except BaseException:
+        run.under_way.pop(call.lsn, None)
+        run.cut(replace(one, begun=False))
+        raise

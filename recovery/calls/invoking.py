@@ -1,0 +1,107 @@
+"""Calling the user's functions, sync and async, in the scope of their call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Awaitable
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_futures
+from typing import Any, TypeVar
+
+from recovery.declare.scope import current_scope
+from recovery.declare.spec import function_name, is_async
+from recovery.engine.effects import Invoke, TimedOutError
+
+R = TypeVar("R")
+
+
+async def invoke(effect: Invoke) -> Any:
+    """Call the function, a plain one in a thread; TimedOutError when it takes too long."""
+    token = current_scope.set(effect.scope)
+    try:
+        if is_async(effect.function):
+            coming = effect.function(*effect.args, **effect.kwargs)
+        else:
+            coming = _called_in_thread(effect)
+        if effect.timeout_s is None:
+            return await coming
+        try:
+            async with asyncio.timeout(effect.timeout_s) as timer:
+                return await coming
+        except TimeoutError as exc:
+            if not timer.expired():  # it is the function's own
+                raise
+            raise TimedOutError(function_name(effect.function), effect.timeout_s) from exc
+    finally:
+        current_scope.reset(token)
+
+
+async def _called_in_thread(effect: Invoke) -> Any:
+    value, raised = await asyncio.to_thread(_ended, effect)
+    if raised is not None:
+        raise raised
+    return await value if inspect.isawaitable(value) else value
+
+
+def _ended(effect: Invoke) -> tuple[Any, Exception | None]:
+    """What the function returned or raised: a future makes another TimeoutError of one that it is
+    given, without its cause and traceback."""
+    try:
+        return _called(effect), None
+    except Exception as exc:
+        return None, exc
+
+
+def _called(effect: Invoke) -> Any:
+    try:
+        return effect.function(*effect.args, **effect.kwargs)
+    except StopIteration as exc:  # a future takes none (Python 3.11 then waits for ever)
+        raise RuntimeError("the tool raised StopIteration") from exc
+
+
+def invoke_sync(effect: Invoke) -> Any:
+    """The same from plain code, in the present thread unless there is a time-out."""
+    token = current_scope.set(effect.scope)
+    try:
+        return _awaited_here(effect) if effect.timeout_s is None else _in_time(effect)
+    finally:
+        current_scope.reset(token)
+
+
+def _in_time(effect: Invoke) -> Any:
+    """Call it in a thread, for only so can it be left alone when it takes too long."""
+    ended: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            ended.set_result(_awaited_here(effect))
+        except BaseException as exc:
+            ended.set_exception(exc)
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(work,), daemon=True).start()
+    assert effect.timeout_s is not None
+    if not wait_for_futures([ended], effect.timeout_s).done:
+        raise TimedOutError(function_name(effect.function), effect.timeout_s)
+    return ended.result()
+
+
+def _awaited_here(effect: Invoke) -> Any:
+    value = _called(effect)
+    if not inspect.isawaitable(value):
+        return value
+    if asyncio._get_running_loop() is None:
+        return asyncio.run(_awaited(value))
+    if inspect.iscoroutine(value):
+        value.close()
+    raise TypeError(
+        f"{function_name(effect.function)} is no async function, but returned something to "
+        "await. Use `await run.call(...)` for it, or make it `async def`."
+    )
+
+
+async def _awaited(value: Awaitable[R]) -> R:
+    return await value

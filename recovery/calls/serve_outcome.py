@@ -1,0 +1,48 @@
+"""Hands the outcome of a call to the agent: the same when it is made as when it is replayed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, assert_never
+
+from eventlog import Packed
+from recovery.declare.spec import ToolSpec
+from recovery.engine.execution import Execution
+from recovery.errors import ToolError
+from recovery.journal.events import CallFailed, CallResolved, CallReturned
+from recovery.replay.call_view import Failure, Settled
+from recovery.values.pack import pack, unpack
+
+_logger = logging.getLogger("recovery")
+
+
+def serve(run: Execution, spec: ToolSpec, call: int, settled: Settled) -> Any:
+    """Hand an outcome to the agent: the same on the first execution as on replay."""
+    if isinstance(settled.event, CallReturned) and settled.event.usage is not None:
+        run.here().metered = True
+    match settled.event:
+        case CallReturned(value=value) | CallResolved(how="outcome", value=value):
+            packed = value if type(value) is Packed else pack(value, "outcome")
+            run.conversation.remember(packed, settled.lsn)
+            return unpack(packed)
+        case CallFailed() as failed:
+            from recovery.journal.rebuilt_errors import rebuilt  # noqa: PLC0415 - only where a call has failed
+
+            exc = rebuilt(failed, spec.raises, run.rules, settled.cause)
+            if settled.cause is None:
+                # Nowhere in the exception: what the agent does with it is to be the same again.
+                _logger.debug(
+                    "run %s: call %d (%s) raises what LSN %d has:\n%s",
+                    run.run_id,
+                    call,
+                    spec.name,
+                    settled.lsn,
+                    failed.traceback,
+                )
+        case CallResolved(value=reason):
+            reason = unpack(reason) if type(reason) is Packed else reason
+            exc = ToolError("resolved as failed", str(reason), "")
+        case _:
+            assert_never(settled.event)
+    run.failures.append(Failure(exc, call, settled.raised))
+    raise exc from exc.__cause__

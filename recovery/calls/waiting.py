@@ -1,0 +1,257 @@
+"""Waiting for what is outside of the run: a time, a signal, somebody's decision.
+
+A wait is a recorded call that can be begun again at any time: its deadline is the one that was
+recorded first. While it lasts the run looks into its inbox, and may be parked.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator
+from dataclasses import replace
+
+from recovery.declare.spec import ToolSpec
+from recovery.engine.effects import Sleep, Wait, Waiting
+from recovery.engine.execution import Execution
+from recovery.errors import WaitingError
+from recovery.journal.call import Call
+from recovery.journal.events import RunParked, SignalTaken
+from recovery.option_checks import check_seconds
+from recovery.replay.call_view import Settled
+from recovery.stores.protocol import check_signal_name
+from recovery.text import shown_time
+from recovery.values.pack import pack, unpack
+
+# A wait looks for what it waits for at once, soon again, and less and less often: after a tenth of
+# the time that it has lasted, at most a second.
+NAP_MIN_S, NAP_MAX_S = 0.02, 1.0
+
+
+# Where what a wait ends by stands in the order of outcomes: behind all that is recorded, and among
+# each other by when it happened (in ns since 1970).
+_BEHIND_ALL = 1 << 62
+# And a new call behind what waits that are over, which are first, have set going.
+BEHIND_WAITS = 1 << 63
+
+
+def wait(run: Execution, waiting: Waiting) -> Generator[Sleep, None, None]:
+    """Until what is waited for has come, or ``waiting.until`` has."""
+    run.waits.append(waiting)
+    try:
+        yield from _until_over(run, waiting)
+    finally:
+        run.waits.remove(waiting)
+
+
+def wait_in_turn(run: Execution, waiting: Waiting) -> Generator[Sleep | Wait, None, None]:
+    """``wait``, and then until the agent can have the outcome at once.
+
+    What the caller does next, up to the return of the call, is not to wait for anything: nothing
+    can then come between the record of what ended the wait and the agent that has it. So a wait
+    that is cancelled before has taken nothing. Of several, the one that was over first is first.
+    """
+    run.waits.append(waiting)
+    try:
+        while True:
+            over = yield from _until_over(run, waiting)
+            yield from _in_turn(run, waiting, _BEHIND_ALL + int(over * 1e9))
+            run.inbox.look(at_once=True)
+            still = waiting.over(run.wall_clock())
+            if still is None:  # another wait has taken it
+                continue
+            if not _another_is_before(run, waiting, still):
+                return
+            yield Sleep(NAP_MIN_S)
+    finally:
+        run.waits.remove(waiting)
+
+
+def _until_over(run: Execution, waiting: Waiting) -> Generator[Sleep, None, float]:
+    """When it was over."""
+    waiting.inside = (0, *run.here().calls)[-1]
+    run.waiting += 1
+    try:
+        while True:
+            run.check()
+            run.inbox.look(at_once=True)
+            now = run.wall_clock()
+            over = waiting.over(now)
+            if over is not None:
+                return over
+            _park_if_idle(run)
+            waited = time.monotonic() - waiting.began
+            nap = min(max(NAP_MIN_S, waited / 10), NAP_MAX_S)
+            left = math.inf if waiting.until is None else waiting.until - now
+            yield Sleep(min(nap, left), min(left, _parks_in(run)))
+    finally:
+        run.waiting -= 1
+
+
+def is_due(run: Execution) -> bool:
+    """Whether a wait is over, and the agent is about to have what ended it."""
+    return bool(run.waits) and any(waiting.due for waiting in run.waits)
+
+
+def behind_waits(run: Execution) -> Generator[Wait, None, None]:
+    """Until waits that are over have been had, and what the agent makes of them is at rest."""
+    scope = run.here()
+    yield Wait(lambda: run.ends(scope) or not is_due(run), turn=BEHIND_WAITS)
+    run.check()
+
+
+def _another_is_before(run: Execution, waiting: Waiting, over: float) -> bool:
+    now = run.wall_clock()
+    others = (one.over(now) for one in run.waits if one is not waiting)
+    return any(other is not None and other < over for other in others)
+
+
+def _in_turn(run: Execution, waiting: Waiting, turn: int) -> Generator[Wait, None, None]:
+    """Until all that is recorded has been done again, and what it has set going is at rest."""
+    scope = run.here()
+    waiting.due = True
+    try:
+        # Before the loop of a resumed run, what is recorded of the steps is yet to come.
+        yield Wait(
+            lambda: run.ends(scope) or run.before_loop or run.replay.is_next(turn), turn=turn
+        )
+        run.check()
+        if not run.before_loop:
+            run.replay.wait_no_more(turn)
+    finally:
+        waiting.due = False
+
+
+def _park_if_idle(run: Execution) -> None:
+    """Stop the run, when all that it does is wait, has been for long enough, and will be."""
+    limit = run.settings.park_after_s
+    # Inside a tool that is at work too: parking would leave it in doubt.
+    if limit is None or is_due(run) or run.in_flight > run.waiting + run.children.idle():
+        run.idle_since = None
+        return
+    now, busy = time.monotonic(), (run.executed, run.served, len(run.waits))
+    if run.idle_since is None or run.idle_since[1] != busy:
+        run.idle_since = now, busy
+    ends = [waiting.until for waiting in run.waits if waiting.until is not None]
+    wake_at = min(ends, default=None)
+    if now - run.idle_since[0] < max(limit, NAP_MIN_S):
+        return
+    if wake_at is not None and wake_at - run.wall_clock() <= limit:
+        return  # not worth it
+    waits_for = [waiting.what for waiting in run.waits]
+    calls = [waiting.call for waiting in run.waits]
+    why = f"waits for {'; '.join(waits_for)}"
+    run.emit(RunParked(calls, why=why, wake_at=wake_at))
+    run.commit()
+    run.stop(WaitingError(run.run_id, waits_for, wake_at))
+
+
+def _parks_in(run: Execution) -> float:
+    """In how many seconds the run is parked if nothing happens until then; inf: not at all."""
+    limit = run.settings.park_after_s
+    if limit is None or run.idle_since is None:
+        return math.inf
+    left = run.idle_since[0] + max(limit, NAP_MIN_S) - time.monotonic()
+    return left if left > 0 else math.inf  # for so little time it is not worth it
+
+
+# -- sleeping
+
+
+def _sleep(run: Execution, call: Call) -> Generator[Sleep | Wait, None, None]:
+    """A clock that is set back makes it longer by no more than it was to be."""
+    (seconds,), until = call.args, call.kwargs["until"]
+    began = time.monotonic()
+
+    def slept() -> float | None:
+        return run.wall_clock() if time.monotonic() - began >= seconds else None
+
+    yield from wait_in_turn(
+        run, Waiting(call.lsn, f"sleep until {shown_time(until)}", until, slept)
+    )
+
+
+SLEEP = ToolSpec("sleep", _sleep, "retry", waits=True, identified_by=0)
+
+
+def sleep_arguments(run: Execution, seconds: float) -> tuple[tuple[float], dict[str, float]]:
+    """The arguments of a call of SLEEP."""
+    check_seconds("run.sleep(seconds)", seconds, none=False, above=False)
+    seconds = float(seconds)
+    if not seconds < float("inf"):
+        raise ValueError("run.sleep for ever never ends: run.wait_for waits for a signal")
+    return (seconds,), {"until": run.wall_clock() + seconds}
+
+
+# -- signals
+
+
+def _wait_for(run: Execution, call: Call) -> Generator[Sleep | Wait, None, Settled]:
+    (wanted,), until, timeout = call.args, call.kwargs["until"], call.kwargs["timeout"]
+    several = not isinstance(wanted, str)
+    names = tuple(wanted) if several else (wanted,)
+    what = f"signal {_listed(names)}" + ("" if until is None else f", until {shown_time(until)}")
+
+    def lost() -> SignalTaken | None:  # by a wait whose record is lost: this one, or one like it
+        losses = run.replay.losses
+        if losses is None or call.lsn not in losses.presumed:
+            return None
+        return losses.signal(names, several)
+
+    def came() -> float | None:
+        return 0.0 if lost() is not None else run.inbox.came(names, until)
+
+    yield from wait_in_turn(run, Waiting(call.lsn, what, until, came))
+    known = lost()
+    if known is not None:
+        event = replace(known, call=call.lsn)
+    else:
+        found = run.inbox.take(names, until)
+        if found is None:
+            raise TimeoutError(f"no signal {_listed(names)} came within {timeout:g} s")
+        # Invariant: signals of a name are taken in the order in which they were sent, and recorded
+        # as taken in that order: under the mutex, with nothing between.
+        sent, value = found
+        if several:
+            value = pack((sent.about, unpack(value)), f"signal {sent.about!r}")
+        event = SignalTaken(
+            call.lsn,
+            value,
+            name=sent.about,
+            inbox=sent.lsn,
+            uid=run.uid,
+            several=several or None,
+            sent=sent.time_ns,
+        )
+    return Settled(run.emit(event), event)
+
+
+WAIT_FOR = ToolSpec("wait_for", _wait_for, "retry", waits=True, identified_by=1)
+
+
+def wait_for_arguments(
+    run: Execution, names: str | tuple[str, ...], timeout: float | None
+) -> tuple[tuple[str | list[str]], dict[str, float | None]]:
+    """The arguments of a call of WAIT_FOR."""
+    wanted = _wanted(names)
+    if timeout is None:
+        return (wanted,), {"timeout": None, "until": None}
+    check_seconds("timeout", timeout, above=False)
+    if not timeout < float("inf"):
+        raise ValueError("timeout is a number of seconds; None waits for ever")
+    return (wanted,), {"timeout": float(timeout), "until": run.wall_clock() + timeout}
+
+
+def _wanted(names: object) -> str | list[str]:
+    """What is recorded of the names: the one as it is, several as a list."""
+    if isinstance(names, str):
+        return check_signal_name(names)
+    if not isinstance(names, tuple) or not names or not all(isinstance(n, str) for n in names):
+        raise TypeError(
+            f"run.wait_for is given the name of a signal, or a tuple of names, not {names!r:.80}"
+        )
+    return [check_signal_name(name) for name in names]
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return " or ".join(map(repr, names))

@@ -1,0 +1,72 @@
+"""The command line: one module for each command, put together here."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+
+from recovery.cli.commands import (
+    approve,
+    cancel,
+    crashtest,
+    doctor,
+    fork,
+    gc,
+    resolve,
+    resume,
+    retry,
+    rm,
+    runs,
+    show,
+    signal,
+    undo,
+)
+from recovery.cli.exit_codes import FOUND
+from recovery.cli.terminal import because, complain
+
+app = typer.Typer(
+    name="recovery",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # a traceback of ours is a bug, and is to look like one
+    rich_markup_mode=None,  # help keeps its line breaks, in a pipe too
+)
+
+
+@app.callback()
+def recovery() -> None:
+    """Runs of agents that survive crashes: see them, decide about them, and test agents for it."""
+
+
+app.command("runs", epilog=runs.MORE)(runs.command)
+app.command("show", epilog=show.MORE)(show.command)
+app.command("resume", epilog=resume.MORE)(resume.command)
+app.command("retry", epilog=retry.MORE)(retry.command)
+app.command("resolve", epilog=resolve.MORE)(resolve.command)
+app.command("signal", epilog=signal.MORE)(signal.command)
+app.command("approve", epilog=approve.MORE)(approve.yes)
+app.command("deny", epilog=approve.MORE)(approve.no)
+app.command("cancel", epilog=cancel.CANCEL_MORE)(cancel.command)
+app.command("fork", epilog=fork.FORK_MORE)(fork.command)
+app.command("checkpoints", epilog=fork.CHECKPOINTS_MORE)(fork.checkpoints)
+app.command("accept", epilog=cancel.ACCEPT_MORE)(cancel.accepted)
+app.command("undo", epilog=undo.MORE)(undo.command)
+app.command("rm", epilog=rm.MORE)(rm.command)
+app.command("gc", epilog=gc.MORE)(gc.command)
+app.command("doctor", epilog=doctor.MORE)(doctor.command)
+app.command("crashtest", epilog=crashtest.MORE)(crashtest.command)
+
+
+def run(argv: list[str] | None) -> int:
+    """Run a command; its exit code. Wrong usage is told in one line, and is 2."""
+    for name in ("eventlog", "recovery"):  # what they warn of is shown, or raised
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    try:
+        app(sys.argv[1:] if argv is None else argv, prog_name="recovery")
+    except OSError as exc:  # while it shows help: commands end by themselves
+        complain(because(exc), FOUND)
+        return FOUND
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0

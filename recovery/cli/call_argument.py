@@ -1,0 +1,65 @@
+"""Which call of a run is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from recovery import CheckpointStore, RecoveryError
+from recovery.history.find_run import reader_of
+from recovery.journal.encoding import skim
+from recovery.journal.events import CallIntended
+from recovery.journal.keys import is_idempotency_key
+from recovery.reports import OpenCall, RunStatus
+
+KEY_PART_MIN = 4  # characters of an idempotency key that may stand for it
+
+
+def meant(
+    store: CheckpointStore, one: RunStatus, name: str, calls: Sequence[OpenCall]
+) -> int | str:
+    """The call that ``name`` names, by its idempotency key; RecoveryError lists what it may be.
+
+    The key means the same call, whatever run has this name when it is decided about. A number is
+    the LSN of any call, for a call need not be an open one to be settled. All else is looked for
+    among ``calls``, and the call by whose failure the run ended.
+    """
+    tool, sign, number = name.rpartition("#")
+    if number.isdecimal() and number.isascii() and len(number) < 20:
+        lsn = int(number)
+        made = tool_of(store, one.run_id, lsn)
+        if not sign or made == tool:
+            return next((call.idempotency_key for call in calls if call.lsn == lsn), lsn)
+        is_what = f"a call of {made}" if made else "no call"
+        raise _refused(one.run_id, f"LSN {lsn} is {is_what}, not of {tool}", calls)
+    found = [call.idempotency_key for call in calls if call.call_id == name]
+    known = dict.fromkeys([*(call.idempotency_key for call in calls), one.failed_call_key])
+    found = found or [key for key in known if len(name) >= KEY_PART_MIN and key.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if not found and is_idempotency_key(name):  # of a call that an undo is about, perhaps
+        return name
+    what = f"{len(found)} calls are meant by {name!r}" if found else f"no open call is {name!r}"
+    others = [call for call in calls if call.idempotency_key in found]
+    raise _refused(one.run_id, what, others or calls)
+
+
+def tool_of(store: CheckpointStore, run: str, lsn: int) -> str:
+    """The tool that the call of this LSN is of; "" when it is no call."""
+    with reader_of(store, run) as reader:
+        record = reader.fetch({lsn}).get(lsn) if lsn else None
+    try:
+        intent = skim(record) if record is not None else None
+    except ValueError:
+        intent = None
+    return intent.tool if isinstance(intent, CallIntended) else ""
+
+
+def _refused(run: str, what: str, calls: Sequence[OpenCall]) -> RecoveryError:
+    lines = "".join(
+        f"\n  {call.name}  {call.state}, idempotency key {call.idempotency_key}"
+        + (f", call id {call.call_id}" if call.call_id else "")
+        for call in calls
+    )
+    return RecoveryError(
+        f"run {run!r}: {what}. Nothing was written. Its open calls:{lines or ' none'}"
+    )

@@ -1,0 +1,103 @@
+"""``recovery cancel`` and ``recovery accept``: a run is to end, or to go on with other code."""
+
+from __future__ import annotations
+
+from recovery.cli.commands.show import commands_for
+from recovery.cli.history_view import children_known
+from recovery.cli.store_options import (
+    KeyFile,
+    RunId,
+    SignWith,
+    StoreOption,
+    Who,
+    Why,
+    Yes,
+    known,
+    signer,
+    store_of,
+)
+from recovery.cli.terminal import confirm, ends_politely, say
+from recovery.cli.who import who_or_login
+from recovery.control.cancel import cancel
+from recovery.control.resolve import accept
+from recovery.inspect.status import status
+from recovery.text import count
+
+CANCEL_MORE = """\b
+A run that no process has is ended at once, and its child runs with it. A
+live one ends at the next thing that its agent does; a tool at work is not cut
+short. Nothing is undone: for that, recovery undo.
+
+\b
+exit codes:
+  0    ended, or (a live one) told to end
+  1    refused: no such run, or it has ended; or you said no
+  2    wrong usage, or nobody to ask and no --yes
+
+\b
+examples:
+  recovery cancel run_001 --why "the customer has left"
+  recovery cancel run_001 --yes --who deploy
+"""
+ACCEPT_MORE = """\b
+For a run that stops with a DivergenceError, because its code is not what it
+was. From the difference on the history of the new code counts. What is
+dropped stays done in the outside world: read what differs before you accept
+it. Holds for one divergence. A call in doubt has to be resolved first.
+
+\b
+exit codes:
+  0    recorded, durably
+  1    refused: no such run, or it has ended; or you said no
+  2    wrong usage, or nobody to ask and no --yes
+
+\b
+examples:
+  recovery accept run_001 --why "the new prompt is meant"
+"""
+
+
+def command(
+    run: RunId,
+    why: Why = "",
+    who: Who = None,
+    yes: Yes = False,
+    sign: SignWith = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+) -> None:
+    """End a run, for good. Says what is in doubt, and asks."""
+    with ends_politely():
+        runs = store_of(run, store, key_file)
+        one = known(runs, run)
+        if one.in_doubt:
+            names = ", ".join(call.name for call in one.in_doubt)
+            say(f"in doubt, and will stay so: {names}")
+        open_ones = [child for child in children_known(runs, run) if child.state == "open"]
+        if open_ones:
+            say(f"{count(len(open_ones), 'child run')} will end with it")
+        confirm(f"End run {run} ({one.state}, step {one.progress.step})?", yes)
+        cancel(runs, run, who=who_or_login(who), why=why, sign=signer(sign))
+        after = status(runs, run)
+        if after.state == "cancelled":
+            say(f"run {run}: {one.state} -> cancelled")
+        else:
+            say(f"run {run}: told to end; {after.owner} has it, and ends it")
+
+
+def accepted(
+    run: RunId,
+    why: Why = "",
+    who: Who = None,
+    yes: Yes = False,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Let a run go on though its code does not do what is recorded."""
+    with ends_politely():
+        runs = store_of(run, store, key_file)
+        known(runs, run)
+        confirm(f"Let run {run} diverge from its record, once?", yes)
+        accept(runs, run, who=who_or_login(who), why=why)
+        say(f"run {run}: it may diverge once")
+        say("next: " + commands_for(runs, run, store).resume())

@@ -1,0 +1,164 @@
+"""``recovery fork`` and ``recovery checkpoints``: a new run out of one that is there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from recovery import RecoveryError
+from recovery.cli.commands.show import commands_for
+from recovery.cli.exit_codes import FOUND
+from recovery.cli.status_view import when
+from recovery.cli.store_options import (
+    AsJson,
+    Imports,
+    KeyFile,
+    RunId,
+    StoreOption,
+    Who,
+    Why,
+    imported,
+    store_of,
+)
+from recovery.cli.terminal import because, complain, ends_politely, output, say, show_json
+from recovery.cli.value_arguments import VALUE, value_given
+from recovery.cli.who import who_or_login
+from recovery.history.find_run import reader_of
+from recovery.history.inventory import StoredCheckpoint, stored_checkpoints
+from recovery.ops.fork import fork
+from recovery.text import printable, size
+
+FORK_MORE = """\b
+NEW_ID is as RUN was at the end of step N (0: before the first; without --at
+all that is recorded so far). It shares nothing with RUN, which is only read.
+Run it like any run: what is recorded is served, nothing is executed again.
+With --task, --state or --messages it begins otherwise from there.
+
+\b
+exit codes:
+  0    made, durably
+  1    refused: no such run or step, or NEW_ID is there
+  2    wrong usage
+
+\b
+examples:
+  recovery fork run_001 run_001b --at 4
+  recovery fork run_001 what-if --at 4 --state '{"plan": []}' --why "cheaper"
+  recovery fork run_001 again --at 0 --task @task.json
+"""
+CHECKPOINTS_MORE = """\b
+A recovery begins with the newest one that is sound, and so does a fork.
+
+\b
+examples:
+  recovery checkpoints run_001
+  recovery checkpoints run_001 --json | jq 'select(.sound) | .step'
+"""
+
+New = Annotated[str, typer.Argument(metavar="NEW_ID", help="The id of the new run.")]
+At = Annotated[
+    int | None,
+    typer.Option(metavar="STEP", min=0, help="At the end of which step.", show_default=False),
+]
+
+
+def _change(what: str) -> Any:
+    return typer.Option(metavar="JSON", help=f"Another {what}: {VALUE}", show_default=False)
+
+
+def command(
+    run: RunId,
+    new_id: New,
+    at: At = None,
+    task: Annotated[str | None, _change("task")] = None,
+    state: Annotated[str | None, _change("run.state (an object)")] = None,
+    messages: Annotated[str | None, _change("run.messages (an array)")] = None,
+    why: Why = "",
+    who: Who = None,
+    imports: Imports = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new run that begins as another one was at the end of a step."""
+    with ends_politely():
+        given = {"task": task, "state": state, "messages": messages}
+        changes: Any = {
+            name: value_given(text, f"--{name}") for name, text in given.items() if text is not None
+        }
+        for name, kind, what in (("state", dict, "object"), ("messages", list, "array")):
+            if not isinstance(changes.get(name, kind()), kind):
+                raise ValueError(f"--{name} is a JSON {what}")
+        if changes and at is None:
+            raise ValueError("--at STEP is needed with --task, --state or --messages: it says when")
+        imported(imports)
+        runs = store_of(run, store, key_file)
+        try:
+            link = fork(runs, run, new_id, at_step=at, who=who_or_login(who), why=why, **changes)
+        except RecoveryError as exc:
+            said = str(exc).replace("None takes all", "without --at it is all")
+            raise complain(said, FOUND) from None
+        except OSError as exc:  # nothing is taken back: what is there of it may not be ours
+            raise complain(
+                f"{because(exc)}. Run {new_id} is not whole, if it is there at all. "
+                "Remove the cause, and the same command makes it whole.",
+                FOUND,
+            ) from None
+        if as_json:
+            return show_json(asdict(link) | {"new_run_id": new_id})
+        say(f"run {new_id}: as run {run} was at the end of step {link.step} (LSN {link.lsn})")
+        say("next: " + commands_for(runs, new_id, store).resume())
+
+
+def checkpoints(
+    run: RunId,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """The checkpoints of a run, the newest first, and whether they are sound."""
+    with ends_politely():
+        runs = store_of(run, store, key_file, reading=True)
+        with reader_of(runs, run) as reader:
+            found = stored_checkpoints(reader)
+        if as_json:
+            for one in found:
+                show_json(_json(one))
+        elif found:
+            output().print(_table(found))
+        else:
+            say("no checkpoints: a recovery begins at the beginning")
+
+
+def _json(one: StoredCheckpoint) -> dict[str, Any]:
+    return {
+        "checkpoint_id": one.checkpoint_id,
+        "step": one.step,
+        "lsn": one.lsn,
+        "time": one.timestamp,
+        "size": one.size,
+        "sound": one.validity.sound,
+        "reason": one.validity.reason,
+    }
+
+
+def _table(found: list[StoredCheckpoint]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for name in ("STEP", "LSN"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("TAKEN", no_wrap=True)
+    table.add_column("SIZE", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for one in found:
+        step = "?" if one.step is None else str(one.step)
+        taken = when(one.timestamp) if one.timestamp else "-"
+        style = "" if one.validity else "bold red"
+        table.add_row(
+            step, str(one.lsn), taken, size(one.size), Text(printable(str(one.validity)), style)
+        )
+    return table

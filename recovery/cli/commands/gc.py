@@ -1,0 +1,144 @@
+"""``recovery gc``: delete runs that have ended, by age and number."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, cast
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from recovery.cli.status_view import STYLES
+from recovery.cli.store_options import AsJson, KeyFile, StoreOption, Yes, open_store
+from recovery.cli.terminal import confirm, ends_politely, output, say, show_json
+from recovery.inspect.status import State
+from recovery.ops.gc import gc
+from recovery.ops.remove import ENDED, OVER
+from recovery.reports import RemovedRun
+from recovery.stores.protocol import LogStore
+from recovery.text import age, count, printable, size
+
+MORE = """\b
+A run goes when it ended longer ago than --older-than, and is none of the
+--keep newest; give one of them, or both. Without either no run goes: only
+what interrupted deletions have left is deleted.
+
+\b
+Never deleted are runs that a process has, that have not ended or are
+damaged, children of a run that may go on, and what a fork comes from that was
+not finished. Failed runs only with --state failed: they go on when somebody
+resolves the call that failed. Nothing remembers a deleted run: one that
+begins under its id executes everything anew.
+
+\b
+exit codes:
+  0    done (also when there was nothing to delete)
+  2    wrong usage, or nobody to ask and no --yes
+
+\b
+examples:
+  recovery gc --older-than 30d --dry-run
+  recovery gc --older-than 30d --keep 100 --yes
+  recovery gc --keep 0 --state cancelled --state undone
+  recovery gc --older-than 12h --yes --json | jq -r .run_id
+"""
+
+UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+OlderThan = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Only runs that ended so long ago: 90s, 15min, 12h, 30d."),
+]
+Keep = Annotated[int | None, typer.Option(metavar="N", min=0, help="Keep the N that ended last.")]
+States = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="STATE",
+        help=f"Which runs: {', '.join(ENDED)}; by default all but failed. Repeatable.",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]
+
+
+def command(
+    store: StoreOption = None,
+    older_than: OlderThan = None,
+    keep: Keep = None,
+    state: States = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete runs that have ended, by age and number."""
+    with ends_politely():
+        older_than_s = None if older_than is None else seconds_of(older_than)
+        states = tuple(cast("list[State]", state)) if state else OVER
+        runs = open_store(store, key_file, reading=True)
+        chosen = older_than_s is not None or keep is not None
+
+        def collect(dry_run: bool) -> list[RemovedRun]:
+            return gc(runs, older_than_s=older_than_s, keep=keep, states=states, dry_run=dry_run)
+
+        found = collect(True)
+        if found and not dry_run:
+            if not as_json:
+                _show(found)
+            confirm(f"Delete {count(len(found), 'run')} for good?", yes)
+        assert isinstance(runs.backend, LogStore)
+        left = len(runs.backend.unswept())
+        gone = found if dry_run else collect(False)
+        if as_json:
+            for one in gone:
+                show_json(asdict(one) | {"removed": not dry_run})
+            return
+        if dry_run and found:
+            _show(found)
+        say(_told(gone, dry_run, left, chosen))
+
+
+def seconds_of(text: str) -> float:
+    """``90s``, ``15min``, ``12h``, ``30d``, ``8w``: in seconds; ValueError for anything else."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]+)", text)
+    if found is None or found[2] not in UNITS:
+        raise ValueError(f"--older-than is a number with s, min, h, d or w: 30d, not {text!r}")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def _show(found: Sequence[RemovedRun]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("RUN", overflow="fold", min_width=8)
+    table.add_column("STATE", no_wrap=True)
+    for name in ("ENDED", "RECORDS", "SIZE"):
+        table.add_column(name, justify="right", no_wrap=True)
+    now = time.time()
+    for one in found:
+        table.add_row(
+            Text(printable(one.run_id)),
+            Text(one.state, STYLES.get(one.state, "")),
+            age(now - one.ended),
+            f"{one.records:,}",
+            size(one.size),
+        )
+    output().print(table)
+
+
+def _told(gone: Sequence[RemovedRun], dry_run: bool, left: int, chosen: bool) -> str:
+    parts = []
+    if left:
+        verb = "would finish" if dry_run else "finished"
+        parts.append(f"{verb} {count(left, 'deletion')} that had been interrupted")
+    if not chosen:
+        parts.append("no run is chosen: say which, with --older-than or --keep")
+    elif gone:
+        verb, freed = "would delete" if dry_run else "deleted", sum(one.size for one in gone)
+        parts.append(f"{verb} {count(len(gone), 'run')}, {size(freed)}")
+    else:
+        parts.append("nothing to delete")
+    return "\n".join(parts)

@@ -1,0 +1,280 @@
+"""``recovery resume``: run an agent on a run that is there, until it ends or stands still."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from shlex import quote
+from typing import Annotated, Any
+
+import typer
+
+from eventlog import LogError, LogLockedError
+from recovery import CheckpointStore, InDoubtError, RecoverableAgent, RecoveryError, RunResult
+from recovery.cli.commands.show import commands_for
+from recovery.cli.exit_codes import FOUND, INTERRUPTED
+from recovery.cli.next_steps import Commands
+from recovery.cli.store_options import (
+    AsJson,
+    KeyFile,
+    Redact,
+    RunId,
+    StoreOption,
+    Yes,
+    check_there,
+    known,
+    named,
+    open_store,
+)
+from recovery.cli.streams import where_of
+from recovery.cli.terminal import (
+    because,
+    complain,
+    confirm,
+    ends_politely,
+    hint,
+    say,
+    show_json,
+    their_own,
+)
+from recovery.declare.spec import ToolSpec
+from recovery.errors import DivergenceError, StoppedError
+from recovery.inspect.status import status
+from recovery.reports import RecoveryReport, RunStatus
+from recovery.text import printable_lines
+from recovery.values.pack import pack
+from recovery.values.render import Redaction, readable, short
+
+MORE = """\b
+The agent is looked for in the present directory, then among what is
+installed: a RecoverableAgent, an agent function (of a run), or a function
+without parameters that makes one of these. Its task is the one that is
+recorded. A RecoverableAgent keeps to its own store, unless --store says
+another.
+
+Ctrl-C, or SIGTERM, stops it at its next safe point, where nothing gets in
+doubt; a second one ends it at once, as a crash would.
+
+\b
+exit codes:
+  0    finished: its result is printed, its report on standard error
+  1    it failed, or stands still: what for, and what to do, on standard error
+  2    wrong usage
+  130  stopped by Ctrl-C; it can be resumed
+
+\b
+examples:
+  recovery resume run_001 --agent trips:agent
+  recovery resume run_001 --agent trips:book_trip --store ./runs --json
+  recovery resume run_001 --agent trips:agent --takeover
+"""
+
+Agent = Annotated[
+    str, typer.Option("--agent", metavar="MODULE:NAME", help="The agent.", show_default=False)
+]
+TakeOver = Annotated[
+    bool,
+    typer.Option("--takeover", help="Take the run from a process that is known to be stuck. Asks."),
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="What the library logs, on standard error.")
+]
+
+
+def command(
+    run: RunId,
+    agent: Agent,
+    takeover: TakeOver = False,
+    yes: Yes = False,
+    verbose: Verbose = False,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+    redact: Redact = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run an agent on a run that is there, from where it stopped."""
+    with ends_politely(), _logged(logging.INFO if verbose else logging.WARNING):
+        found = agent_of(agent, store, key_file)
+        check_there(found.store, run)
+        one = known(found.store, run)
+        if takeover:
+            _ask(one, yes)
+        commands = commands_for(found.store, run, store)
+        commands.agent = quote(agent)
+        ended = _resumed(found, run, takeover, commands)
+        value = Redaction(redact or ()).shown(readable(pack(ended["result"], "result")), "result")
+        if as_json:
+            return show_json(
+                {
+                    "run_id": run,
+                    "result": value,
+                    "recovery_count": ended["recovery_count"],
+                    "recovered_from_step": ended["recovered_from_step"],
+                    "report": _report(ended["report"]),
+                }
+            )
+        say(short(value, None))
+        typer.echo(printable_lines(str(ended["report"])), err=True)
+
+
+def _report(report: RecoveryReport) -> dict[str, Any]:
+    """The report as JSON."""
+    plain = asdict(report)
+    return plain | {"damage": [str(one) for one in report.damage]}
+
+
+# -- the agent
+
+
+def agent_of(name: str, store: str | None, key_file: str | None) -> RecoverableAgent:
+    """The agent that the user names, with the store that they name."""
+    found = named(name)
+    if isinstance(getattr(found, "tool_spec", None), ToolSpec):  # whose effect nobody has asked for
+        raise RecoveryError(f"{name} is a tool, not an agent. Nothing was executed.")
+    if inspect.isroutine(found) and not inspect.signature(found).parameters:
+        try:
+            found = found()
+        except Exception as exc:
+            raise their_own(exc, f"{name} raised this") from None
+    if isinstance(found, RecoverableAgent):
+        if store is not None:
+            other = open_store(store, key_file)
+            # Of the agent's own: who may decide is not for the command line to say.
+            other.approvers, other.retention = found.store.approvers, found.store.retention
+            found.store = other
+        return found
+    if not _takes_a_run(found):
+        raise RecoveryError(f"{name} is neither a RecoverableAgent nor a function of a run")
+    return RecoverableAgent(found, open_store(store, key_file))
+
+
+def _takes_a_run(found: Any) -> bool:
+    try:
+        inspect.signature(found).bind(None)
+    except TypeError:  # it takes something else, or is nothing that is called
+        return False
+    except ValueError:  # nothing says what it takes
+        return True
+    return True
+
+
+def _ask(one: RunStatus, yes: bool) -> None:
+    if one.owner is not None and one.owner.alive:
+        confirm(
+            f"{one.owner}, has run {one.run_id}. What it writes from now on will not count, but "
+            "what its agent does in the outside world at this moment may be done once more. Is it "
+            "stuck, so that the run is to be taken from it?",
+            yes,
+        )
+
+
+# -- its going
+
+
+def _resumed(agent: RecoverableAgent, run: str, takeover: bool, commands: Commands) -> RunResult:
+    """What the agent came to; else says why it did not, and what to do."""
+    with _stoppable(agent.stop) as asked:
+        try:
+            return agent.resume_sync(run, takeover=takeover)
+        except LogLockedError:
+            raise
+        except StoppedError as exc:
+            ended = complain(str(exc), INTERRUPTED if asked else FOUND)
+            todo = [commands.resume()]
+        except DivergenceError as exc:
+            ended = complain(str(exc).partition("\nThe record is untouched")[0], FOUND)
+            todo = commands.next(status(agent.store, run))
+            todo = todo if exc.in_doubt else _choices(exc, commands)
+        except (RecoveryError, LogError) as exc:
+            ended = complain(_in_doubt(exc) if type(exc) is InDoubtError else str(exc), FOUND)
+            todo = commands.next(status(agent.store, run))
+        except Exception as exc:
+            ended = _store_failed(exc, agent.store) or their_own(
+                exc, f"run {run}: its agent raised this. What is recorded stays, and it can go on"
+            )
+            todo = [commands.resume()]
+    hint(todo)
+    raise ended
+
+
+def _in_doubt(exc: InDoubtError) -> str:
+    lines = "\n".join(f"  {call}" for call in exc.calls)
+    return (
+        f"run {exc.run_id!r} is parked: nobody knows whether this took effect.\n{lines}\n"
+        "Nothing was executed. Find out, and say so; then resume it."
+    )
+
+
+def _store_failed(exc: Exception, store: CheckpointStore) -> typer.Exit | None:
+    """Say so if it was not the agent that failed but the disk under the store."""
+    root = getattr(store.backend, "root", None)
+    if root is None or not isinstance(exc, OSError) or not where_of(exc).startswith(f"{root}/"):
+        return None
+    return complain(
+        f"{because(exc)}. That was the store, not the agent: what is recorded stays. Remove the "
+        "cause (free space, check the disk, let it be written to); then resume it.",
+        FOUND,
+    )
+
+
+def _choices(exc: DivergenceError, commands: Commands) -> list[str]:
+    """What to do about a divergence."""
+    return [
+        f"{commands.resume()}   # with the code that made the record",
+        f"{commands.of('accept', '--why TEXT')}   # the new code's history counts from here on",
+        commands.of("fork", f"NEW_ID --at {max(exc.step - 1, 0)}"),
+        commands.of("cancel"),
+    ]
+
+
+@contextmanager
+def _stoppable(stop: Callable[[str], None]) -> Iterator[list[int]]:
+    """While the block runs, the first Ctrl-C or SIGTERM stops the agent, a second ends the process.
+
+    Gives the signals that came.
+    """
+    came: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        came.append(number)
+        if len(came) > 1:
+            # Not by an exception, which the agent may catch: the record can take a sudden death.
+            os.write(2, b"recovery: ended at once\n")
+            os._exit(INTERRUPTED)
+        os.write(2, b"recovery: stopping at the next safe point; once more ends it at once\n")
+        stop(f"{signal.Signals(number).name} received")
+
+    before = {one: signal.signal(one, handle) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable_lines(super().format(record))
+
+
+@contextmanager
+def _logged(level: int) -> Iterator[None]:
+    """What the library logs goes to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
+    loggers = [(found := logging.getLogger(name), found.level) for name in ("eventlog", "recovery")]
+    for logger, _ in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, before in loggers:
+            logger.removeHandler(handler)
+            logger.setLevel(before)

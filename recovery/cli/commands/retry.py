@@ -1,0 +1,79 @@
+"""``recovery retry``: make the call again by whose failure a run ended."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from recovery.cli.call_argument import tool_of
+from recovery.cli.commands import resume
+from recovery.cli.commands.show import commands_for
+from recovery.cli.store_options import (
+    KeyFile,
+    RunId,
+    SignWith,
+    StoreOption,
+    Who,
+    Why,
+    signer,
+    store_of,
+)
+from recovery.cli.terminal import ends_politely, say
+from recovery.cli.who import who_or_login
+from recovery.control.resolve import retry
+from recovery.inspect.status import status
+from recovery.text import printable_lines
+
+MORE = """\b
+For a run that failed because a tool raised. Mend the tool first. What came
+back before is served from the log; the failed call is made again, under the
+same idempotency key. If it took effect all the same, say what it returned
+instead: recovery resolve RUN CALL --outcome JSON.
+
+\b
+exit codes:
+  0    recorded; with --agent: finished, its result is printed
+  1    refused, or the run stands still again
+  2    wrong usage
+
+\b
+examples:
+  recovery retry run_001 --agent trips:agent
+  recovery retry run_001 --why "the tool is mended"
+"""
+
+Agent = Annotated[
+    str | None,
+    typer.Option(
+        "--agent",
+        metavar="MODULE:NAME",
+        help="Resume the run with it at once.",
+        show_default=False,
+    ),
+]
+
+
+def command(
+    run: RunId,
+    agent: Agent = None,
+    who: Who = None,
+    why: Why = "",
+    sign: SignWith = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Make the failed call of a run again, and go on from there."""
+    with ends_politely():
+        runs = resume.agent_of(agent, store, key_file).store if agent else None
+        runs = runs or store_of(run, store, key_file)
+        call = retry(runs, run, who=who_or_login(who), why=why, sign=signer(sign))
+        name = tool_of(runs, run, call) or "LSN "
+        said = f"{name}#{call} of run {run}: to be made again"
+        if agent is not None:  # whose result is what is printed
+            typer.echo(printable_lines(said), err=True)
+        else:
+            say(said)
+            commands = commands_for(runs, run, store)
+            return say("next: " + commands.next(status(runs, run))[0])
+    resume.command(run, agent, store=store, key_file=key_file)

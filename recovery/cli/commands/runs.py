@@ -1,0 +1,153 @@
+"""``recovery runs``: the runs of a store, and how it stands with each."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from recovery.cli.status_view import STYLES, as_json_object
+from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, open_store
+from recovery.cli.terminal import ends_politely, output, say, show_json
+from recovery.inspect.status import STATES
+from recovery.inspect.status import runs as all_runs
+from recovery.reports import RunStatus
+from recovery.text import age, printable
+from recovery.values.render import Redaction
+
+MORE = """\b
+examples:
+  recovery runs
+  recovery runs --state interrupted --state "in doubt"
+  recovery runs --in-doubt --json | jq -r .run_id
+  recovery runs --sort last --limit 20
+
+\b
+--json prints an object a run, the first of what recovery show --json has.
+Child runs are indented under the run that started them (with --sort id).
+"""
+
+ORDERS: dict[str, Callable[[RunStatus], float] | None] = {
+    "id": None,
+    "last": lambda one: -one.last,
+    "age": lambda one: one.started or math.inf,
+}
+
+States = Annotated[
+    list[str] | None,
+    typer.Option("--state", metavar="STATE", help=f"Only runs that are: {', '.join(STATES)}."),
+]
+InDoubt = Annotated[bool, typer.Option("--in-doubt", help="Only runs with calls in doubt.")]
+Due = Annotated[bool, typer.Option("--due", help="Only runs that go on when they are run again.")]
+Match = Annotated[str, typer.Option(metavar="TEXT", help="Only runs with this in their id.")]
+
+
+Sort = Annotated[
+    str,
+    typer.Option(metavar="id|last|age", help="By id, the latest activity first, the oldest first."),
+]
+Limit = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Only the first N.", show_default=False)
+]
+
+
+def command(
+    store: StoreOption = None,
+    state: States = None,
+    in_doubt: InDoubt = False,
+    due: Due = False,
+    match: Match = "",
+    sort: Sort = "id",
+    limit: Limit = None,
+    key_file: KeyFile = None,
+    redact: Redact = None,
+    as_json: AsJson = False,
+) -> None:
+    """The runs of a store: state, step, age, last activity, owner, calls in doubt."""
+    with ends_politely():
+        if wrong := {*(state or ())} - {*STATES}:
+            raise ValueError(f"no such state: {', '.join(wrong)}; one of {', '.join(STATES)}")
+        if sort not in ORDERS:
+            raise ValueError(f"--sort {sort}: one of {', '.join(ORDERS)}")
+        now = time.time()
+        there = open_store(store, key_file, reading=True)
+        found: Iterable[RunStatus] = (
+            one
+            for one in all_runs(there)
+            if (not state or one.state in state)
+            and match in one.run_id
+            and (not in_doubt or one.in_doubt)
+            and (one.due or not due)
+        )
+        if (order := ORDERS[sort]) is not None:
+            found = sorted(found, key=order)
+        found = islice(found, limit)
+        if as_json:
+            for one in found:
+                show_json(as_json_object(one, Redaction(redact or ())))
+            return
+        shown = list(found)
+        # Columns that are empty for all of them are left out.
+        unread, raised = any(one.unread for one in shown), any(_error(one) for one in shown)
+        table = _table(unread, raised)
+        depths: dict[str, int] = {}
+        for one in shown:
+            above = one.parent.run_id if one.parent is not None and order is None else ""
+            depths[one.run_id] = depths.get(above, -1) + 1
+            cells = _cells(one, now, depths[one.run_id])
+            sent = [Text(str(len(one.unread) or "-"), "cyan")] * unread
+            table.add_row(*cells, *sent, *[Text(printable(_error(one) or "-"), "red")] * raised)
+        if table.row_count:
+            output().print(table)
+        else:
+            say("no such runs")
+
+
+def _table(unread: bool, raised: bool) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("RUN", overflow="fold", min_width=8)
+    table.add_column("STATE", no_wrap=True)
+    for name in ("STEP", "AGE", "LAST"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("OWNER", overflow="fold", max_width=16)
+    table.add_column("IN DOUBT", overflow="fold", max_width=16)
+    if unread:
+        table.add_column("UNREAD", justify="right", no_wrap=True)
+    if raised:
+        table.add_column("ERROR", overflow="fold", max_width=20)
+    return table
+
+
+def _cells(one: RunStatus, now: float, depth: int) -> tuple[Text, ...]:
+    owner = one.owner if one.owner is not None and one.owner.alive else None
+    texts = (
+        "  " * depth + one.run_id,
+        one.state,
+        str(one.progress.step or "-"),
+        _ago(one.started, now),
+        _ago(one.last, now),
+        f"{owner.pid}@{owner.host}" if owner else "-",
+        ", ".join(call.name for call in one.in_doubt) or "-",
+    )
+    styles = ("", STYLES.get(one.state, ""), "", "", "", "", "bold red" if one.in_doubt else "")
+    return tuple(Text(printable(text), style) for text, style in zip(texts, styles, strict=True))
+
+
+def _error(one: RunStatus) -> str:
+    """What its agent raised last, if the run has not got further since."""
+    error = one.error
+    if error is None or error.is_past:
+        return ""
+    often = f" {error.in_a_row}x" if error.in_a_row > 1 else ""
+    return f"{error.type.rpartition('.')[2]}{often}"
+
+
+def _ago(seconds: float, now: float) -> str:
+    return age(now - seconds) if seconds else "-"

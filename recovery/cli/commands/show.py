@@ -1,0 +1,66 @@
+"""``recovery show``: what a run was doing, why it is not running, and what to do about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from recovery import CheckpointStore
+from recovery.cli import history_view
+from recovery.cli.history_view import Story, read_story
+from recovery.cli.next_steps import Commands
+from recovery.cli.status_view import Row, as_json_object, grid, rows
+from recovery.cli.store_options import AsJson, KeyFile, Redact, RunId, StoreOption, store_of
+from recovery.cli.terminal import ends_politely, output, show_json
+from recovery.inspect.status import status
+from recovery.reports import RunStatus
+from recovery.stores.file import FileStore
+from recovery.values.render import Redaction
+
+MORE = """\b
+"next" are the commands to go on with; words in capitals are yours to fill in.
+recovery checkpoints lists what a fork can begin with.
+
+\b
+examples:
+  recovery show run_001
+  recovery show run_001 --json | jq .open_calls
+  recovery show run_001 --redact '*'
+"""
+
+
+def command(
+    run: RunId,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+    redact: Redact = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a run was doing, why it is not running, and what to do now."""
+    with ends_politely():
+        runs = store_of(run, store, key_file, reading=True)
+        found = status(runs, run)
+        redaction = Redaction(redact or ())
+        story = read_story(runs, found)
+        commands = commands_for(runs, run, store).next(found)
+        if as_json:
+            told = history_view.as_json_object(story, redaction)
+            show_json(as_json_object(found, redaction) | told | {"next": commands})
+            return
+        output().print(grid(_rows(found, story, redaction, commands)))
+
+
+def commands_for(store: CheckpointStore, run: str, where: str | None) -> Commands:
+    """The commands about a run in a store, which was given as ``where``."""
+    root = getattr(store.backend, "root", "")
+    if where is None and root and root != FileStore().root:  # an agent's own
+        where = root
+    return Commands(run, where, f"{root}/{run}" if root else "")
+
+
+def _rows(one: RunStatus, story: Story, redaction: Redaction, commands: list[str]) -> Iterator[Row]:
+    now = time.time()
+    yield from rows(one, now, redaction)
+    yield from history_view.rows(one, story, now, redaction)
+    for i, command in enumerate(commands):
+        yield "" if i else "next", command, "bold"

@@ -1,0 +1,71 @@
+"""``recovery signal``: something that a run waits for has happened."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from recovery.cli.commands.show import commands_for
+from recovery.cli.store_options import (
+    KeyFile,
+    RunId,
+    SignWith,
+    StoreOption,
+    Who,
+    known,
+    signer,
+    store_of,
+)
+from recovery.cli.terminal import ends_politely, say
+from recovery.cli.value_arguments import VALUE, AsText, value_given
+from recovery.cli.who import who_or_login
+from recovery.control.send import signal
+
+MORE = """\b
+The next run.wait_for(NAME) of the run returns the value. Signals of a name
+are kept in the order sent, and each is taken once, whether the run waits
+already or not. A script that may try again gives the same --key: then it is
+sent once.
+
+\b
+exit codes:
+  0    sent, durably
+  1    refused: no such run, or it has ended
+  2    wrong usage
+
+\b
+examples:
+  recovery signal run_001 go
+  recovery signal run_001 answer '{"rooms": 2}' --key order-4711
+  recovery signal run_001 note "call me" --text
+  curl -s https://example.com/offer | recovery signal run_001 offer -
+"""
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What run.wait_for waits for.")]
+Value = Annotated[
+    str, typer.Argument(metavar="[VALUE]", help=f"{VALUE} By default null.", show_default=False)
+]
+Key = Annotated[str, typer.Option(metavar="TEXT", help="What is sent twice under it is one.")]
+
+
+def command(
+    run: RunId,
+    name: Name,
+    value: Value = "null",
+    text: AsText = False,
+    key: Key = "",
+    who: Who = None,
+    sign: SignWith = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Send a run a signal."""
+    with ends_politely():
+        given = value_given(value, "VALUE", as_text=text)
+        runs = store_of(run, store, key_file)
+        one = known(runs, run)
+        signal(runs, run, name, given, who=who_or_login(who), key=key, sign=signer(sign))
+        say(f"run {run}: sent {name!r}")
+        if one.state != "running":
+            say("next: " + commands_for(runs, run, store).resume())

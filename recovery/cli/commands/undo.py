@@ -1,0 +1,149 @@
+"""``recovery undo``: give a run up, and undo what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+
+from recovery import InDoubtError
+from recovery.agent.undo_run import undo, undoing
+from recovery.cli.commands.show import commands_for
+from recovery.cli.event_lines import call_text
+from recovery.cli.exit_codes import FOUND
+from recovery.cli.store_options import (
+    AsJson,
+    KeyFile,
+    Redact,
+    RunId,
+    StoreOption,
+    Who,
+    Why,
+    Yes,
+    named,
+    store_of,
+)
+from recovery.cli.terminal import complain, confirm, ends_politely, hint, say, show_json
+from recovery.cli.who import who_or_login
+from recovery.declare.spec import ToolSpec
+from recovery.inspect.status import status
+from recovery.replay.recorded_call import RecordedCall
+from recovery.values.pack import pack
+from recovery.values.render import Redaction, readable
+
+MORE = """\b
+Each call whose tool names an undo= and that took effect is undone, the
+newest first. The run cannot be resumed afterwards. After a crash, a failure,
+or a call in doubt that was resolved, the same command goes on.
+
+\b
+exit codes:
+  0    undone (or would be: --dry-run)
+  1    refused, or not wholly undone: standard error says what is left
+  2    wrong usage, or nobody to ask and no --yes
+
+\b
+examples:
+  recovery undo run_001 --tools trips --dry-run
+  recovery undo run_001 --tools trips --why "the customer has cancelled"
+  recovery undo run_001 --tools trips:hold_seat --tools hotels --yes --json
+"""
+
+WIDTH = 60  # columns of an argument
+
+Tools = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="MODULE[:NAME]",
+        help="Where the tools are that it has called, each with its undo=. Repeatable.",
+        show_default=False,
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be undone.")]
+
+
+def command(
+    run: RunId,
+    tools: Tools = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    why: Why = "",
+    who: Who = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+    redact: Redact = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give a run up and undo its calls. Says which, and asks."""
+    with ends_politely():
+        if not (tools or dry_run):
+            raise ValueError("say with --tools MODULE where the tools are, or only --dry-run")
+        known = [tool for name in tools or () for tool in _tools(name)]
+        runs = store_of(run, store, key_file, reading=dry_run)
+        redaction = Redaction(redact or ())
+        todo, in_doubt = undoing(runs, run)
+        if not as_json:
+            _tell(todo, in_doubt, redaction)
+        if dry_run:
+            if as_json:
+                show_json([_json(one) for one in todo])
+            return
+        confirm(f"Give run {run} up, and undo that?", yes)
+        try:
+            done = undo(runs, run, tools=list(dict.fromkeys(known)), who=who_or_login(who), why=why)
+        except InDoubtError as exc:
+            lines = "\n".join(f"  {call}" for call in exc.calls)
+            ended = complain(
+                f"nobody knows whether this took effect:\n{lines}\nFind out, say so, "
+                "and undo it again.",
+                FOUND,
+            )
+            commands = commands_for(runs, run, store)
+            commands.signed = status(runs, run).signed
+            hint([line for call in exc.calls for line in commands.resolve(call.idempotency_key)])
+            raise ended from None
+        if as_json:
+            return show_json([one | {"result": _readable(one, redaction)} for one in done])
+        for one in done:
+            say(f"undone: {one['tool']}#{one['call']}")
+        say(f"run {run}: given up" + ("" if done else "; there was nothing to undo"))
+
+
+def _tell(todo: list[RecordedCall], in_doubt: list[RecordedCall], redaction: Redaction) -> None:
+    for label, calls in (("in doubt", in_doubt), ("to undo", todo)):
+        for one in calls:
+            args = one.intent.args
+            shown = (
+                f"({one.intent.size} bytes)"
+                if args is None
+                else (call_text(args, one.intent.tool, redaction, WIDTH))
+            )
+            say(f"{label}: {one.intent.tool}#{one.lsn}{shown}, by {one.intent.undo}")
+    if not (todo or in_doubt):
+        say("nothing to undo")
+
+
+def _json(one: RecordedCall) -> dict[str, Any]:
+    return {
+        "call": one.lsn,
+        "tool": one.intent.tool,
+        "call_id": one.intent.call_id,
+        "undo": one.intent.undo,
+    }
+
+
+def _readable(one: dict[str, Any], redaction: Redaction) -> Any:
+    return redaction.shown(readable(pack(one["result"], "result")), one["tool"])
+
+
+def _tools(name: str) -> list[Callable[..., Any]]:
+    """The tools with an ``undo=`` in a module, or the one that is named."""
+    found = named(name)
+    members = vars(found).values() if isinstance(found, ModuleType) else [found]
+    specs = [(one, getattr(one, "tool_spec", None)) for one in members]
+    tools = [one for one, spec in specs if isinstance(spec, ToolSpec) and spec.undo]
+    if not tools:
+        raise ValueError(f"--tools {name}: there is no tool with undo= in it")
+    return tools

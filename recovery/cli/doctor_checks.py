@@ -1,0 +1,264 @@
+"""What can be said of a machine and of a store before something goes wrong. For the command.
+
+Tries what can be tried, in a log of its own in the store, which is removed again.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import msgpack
+import xxhash
+
+from eventlog import LogError
+from eventlog.files.posix import OSFiles
+from eventlog.format import frame
+from recovery.cli.doctor_disk import Check, Level, disk
+from recovery.inspect.status import State, runs
+from recovery.stores.file import FileStore
+from recovery.text import count
+
+DESCRIPTORS = 6  # of an open run: directory, LOCK, MARK, segment, and two of its inbox
+SPACE_MIN, SPACE_LOW = 32 << 20, 1 << 30
+INODES_MIN, INODES_LOW = 100, 10_000
+CLOCK_MIN = 1_704_067_200  # 2024: this library is younger
+CLOCK_SLACK_S = 60.0  # clocks of machines that are kept in time differ by less
+
+
+def versions() -> Iterator[Check]:
+    """Python, the system, and the packages that everything rests on."""
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    yield Check("system", "ok", f"{python} on {platform.platform()}")
+    try:
+        ours = metadata.version("agent-eventlog")
+    except metadata.PackageNotFoundError:
+        ours = "(not installed: from its sources)"
+    packed = ".".join(map(str, msgpack.version))
+    is_c = not msgpack.Packer.__module__.endswith("fallback")
+    sums = vars(frame)["crc32"].__module__.partition(".")[0]
+    text = (
+        f"agent-eventlog {ours}, msgpack {packed} ({'C' if is_c else 'pure Python'}), "
+        f"xxhash {xxhash.VERSION}, checksums by {sums}"
+    )
+    if is_c:
+        yield Check("packages", "ok", text)
+    else:
+        yield Check(
+            "packages",
+            "warning",
+            text,
+            "Records are packed some ten times slower: install a wheel of msgpack for this "
+            "Python, and unset MSGPACK_PUREPYTHON.",
+        )
+
+
+def place_of(store: FileStore) -> Path:
+    """The store's directory, or while that is not made the one that it would be made in."""
+    place = Path(store.root)
+    while not place.is_dir():
+        place = place.parent
+    return place
+
+
+def directory(store: FileStore) -> Iterator[Check]:
+    """Where the store is, and who may read and write there."""
+    place, root = place_of(store), Path(store.root)
+    if place != root and (root.is_symlink() or root.exists()):
+        yield Check(
+            "store",
+            "problem",
+            f"{store.root} is no directory",
+            "Name another store, or move it away.",
+        )
+        return
+    if not os.access(place, os.W_OK | os.X_OK):
+        yield Check(
+            "store",
+            "problem",
+            f"{place} cannot be written to by this user",
+            "Give this user the directory, or name another store.",
+        )
+        return
+    if place != root:
+        yield Check("store", "ok", f"{store.root}: not made yet; what follows is about {place}")
+        return
+    opened = OSFiles().open_directory(str(place))
+    who = opened.writable_by()
+    opened.close()
+    if who:
+        yield Check(
+            "store",
+            "warning",
+            f"{place} can be changed by others: {who}",
+            f"They can forge what a resumed run takes for done: chmod 700 {place}",
+        )
+    else:
+        mode = stat.S_IMODE(place.stat().st_mode)
+        yield Check("store", "ok", f"{place}, mode {mode:04o}")
+
+
+def space(store: FileStore, told: Callable[[int], str]) -> Iterator[Check]:
+    """Free bytes and inodes; ``told`` says a number of bytes."""
+    found = os.statvfs(place_of(store))
+    free, inodes = found.f_bavail * found.f_frsize, found.f_favail
+    limited = found.f_files > 0  # btrfs and others have as many as there is space
+    text = f"{told(free)} free" + (f", {inodes:,} inodes" if limited else "")
+    if free < SPACE_MIN or (limited and inodes < INODES_MIN):
+        yield Check(
+            "space",
+            "problem",
+            text,
+            "Runs will soon stop with an error: free some space "
+            "(recovery gc --older-than 30d --dry-run).",
+        )
+    elif free < SPACE_LOW or (limited and inodes < INODES_LOW):
+        yield Check("space", "warning", text, "Free some (recovery gc --older-than 30d --dry-run).")
+    else:
+        yield Check("space", "ok", text)
+
+
+def limits(unended: int) -> Iterator[Check]:
+    """How many runs this process could have open, beside the ``unended`` ones that there are."""
+    try:
+        import resource  # noqa: PLC0415 - there is none on Windows
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        yield Check("descriptors", "ok", "no limit")
+        return
+    places = max(0, soft - 32) // DESCRIPTORS
+    text = f"{soft:,} in a process: enough for about {places:,} runs at once"
+    if places < max(unended, 16):
+        more = "ulimit -n" if hard in (soft, resource.RLIM_INFINITY) else f"ulimit -n {hard}"
+        yield Check(
+            "descriptors",
+            "warning",
+            f"{text}; {unended:,} have not ended",
+            f"Raise the limit ({more}) if one process is to run them all.",
+        )
+    else:
+        yield Check("descriptors", "ok", text)
+
+
+def clock(newest: float) -> Iterator[Check]:
+    """Whether the clock can be right; ``newest`` is when the last record of any run was made."""
+    now = time.time()
+    said = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    if now < CLOCK_MIN:
+        yield Check("clock", "problem", f"{said} is long ago", "Set it: waits and ages go by it.")
+    elif newest > now + CLOCK_SLACK_S:
+        ahead = newest - now
+        yield Check(
+            "clock",
+            "warning",
+            f"{said}, and a run has records of {ahead:,.0f} s later",
+            "It was, or is, wrong here or where the run was: waits and ages go by it.",
+        )
+    else:
+        yield Check("clock", "ok", said)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the runs of a store are like."""
+
+    states: Counter[State]
+    newest: float = 0.0
+    open_to_others: list[str] = field(default_factory=list)  # runs that they can change
+
+    @property
+    def unended(self) -> int:
+        """How many may be run again."""
+        ended: tuple[State, ...] = ("finished", "failed", "cancelled", "undone")
+        return sum(n for state, n in self.states.items() if state not in ended)
+
+
+def look(store: FileStore) -> Seen:
+    """Look at all runs, each from its newest checkpoint on."""
+    seen, files = Seen(Counter()), OSFiles(store.root)
+    for one in runs(store):
+        seen.states[one.state] += 1
+        seen.newest = max(seen.newest, one.last)
+        with suppress(OSError), closing(files.open_directory(f"{store.root}/{one.run_id}")) as run:
+            if run.writable_by():
+                seen.open_to_others.append(one.run_id)
+    return seen
+
+
+_TROUBLE: dict[State, tuple[Level, str]] = {
+    "damaged": ("problem", "recovery runs --state damaged; then logdump verify PATH"),
+    "unreadable": ("warning", "recovery runs --state unreadable; then recovery show RUN: why"),
+    "in doubt": ("warning", 'recovery runs --state "in doubt"; then recovery show RUN'),
+    "interrupted": ("warning", "recovery runs --state interrupted: they go on when they are run"),
+}
+
+
+def of_runs(store: FileStore, seen: Seen) -> Iterator[Check]:
+    """The runs that somebody should look at, and what removals and repairs have left."""
+    total = seen.states.total()
+    counts = ", ".join(f"{n:,} {state}" for state, n in sorted(seen.states.items()))
+    yield Check("runs", "ok", f"{total:,}: {counts}" if total else "none")
+    for state, (level, todo) in _TROUBLE.items():
+        if seen.states[state]:
+            yield Check("runs", level, f"{seen.states[state]:,} {state}", todo)
+    if seen.open_to_others:
+        yield Check(
+            "runs",
+            "warning",
+            f"{count(len(seen.open_to_others), 'run')} can be changed by others: "
+            f"{seen.open_to_others[0]}{' ...' * (len(seen.open_to_others) > 1)}",
+            "They can forge what a resumed run takes for done: chmod -R go-w the directory.",
+        )
+    left = store.unswept()
+    if left:
+        yield Check(
+            "removals",
+            "warning",
+            f"{len(left):,} interrupted (of {left[0]}, ...)"
+            if len(left) > 1
+            else f"1 interrupted, of run {left[0]}",
+            "recovery gc finishes them.",
+        )
+    backups = store.backups()
+    if backups:
+        yield Check(
+            "backups",
+            "ok",
+            f"{len(backups):,} of repaired runs: {backups[0]} ...",
+            "Delete those that nobody needs any more: they stay when a run is removed.",
+        )
+
+
+def examine(store: FileStore, told: Callable[[int], str]) -> Iterator[Check]:
+    """All checks, one after the other; ``told`` says a number of bytes."""
+    yield from versions()
+    usable = True
+    for found in directory(store):
+        usable = found.level != "problem"
+        yield found
+    if not usable:
+        return
+    yield from space(store, told)
+    try:
+        yield from disk(str(place_of(store)))
+    except (LogError, OSError) as exc:
+        yield Check(
+            "disk",
+            "problem",
+            f"a log cannot be written here: {exc}",
+            "Remove the cause (space, quota, rights, the disk), or name another store.",
+        )
+    seen = look(store)
+    yield from of_runs(store, seen)
+    yield from limits(seen.unended)
+    yield from clock(seen.newest)

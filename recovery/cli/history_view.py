@@ -1,0 +1,140 @@
+"""How a run came to where it is: what it did last, who resumed it, its children."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from eventlog import LogReader
+from recovery import CheckpointStore, RecoveryError
+from recovery.cli.event_lines import line
+from recovery.cli.status_view import Row, labels, when
+from recovery.history.find_run import reader_of
+from recovery.inspect.follow import events
+from recovery.journal.encoding import skim
+from recovery.journal.events import CallIntended, Event, RunResumed
+from recovery.replay.children import children_of
+from recovery.reports import ChildRun, RunEvent, RunStatus
+from recovery.text import age, cut
+from recovery.values.pack import pack
+from recovery.values.render import Redaction, readable, short
+
+RECENT = 6  # events shown
+LOOKED_AT = 200  # records in which the last words of the agent are looked for
+SAID_SIZE_MAX = 1 << 20  # bytes of messages that are decoded for that
+SHOWN_MAX = 10  # children
+LINE_MAX = 120
+
+# The records that tell of children, and of resumptions.
+_FAMILY = {"call", "child", "outcome", "failure", "resolved", "retry", "abandoned"}
+
+
+@dataclass(slots=True)
+class Story:
+    """``resumed``: LSN, time and record of the last resumption. ``said``: the agent's last words,
+    as a readable value."""
+
+    recent: list[RunEvent] = field(default_factory=list)
+    resumed: tuple[int, float, RunResumed] | None = None
+    said: Any = None
+    children: list[ChildRun] = field(default_factory=list)
+
+
+def read_story(store: CheckpointStore, one: RunStatus) -> Story:
+    """Reads the log once, and its end once more; keeps what is shown."""
+    story = Story()
+    if one.state == "unreadable":
+        return story
+    with reader_of(store, one.run_id) as reader:
+        story.children = children_of(_family(reader, story))
+    recent: deque[RunEvent] = deque(maxlen=RECENT)
+    after = max(0, one.last_lsn - LOOKED_AT)
+    for event in events(store, one.run_id, after=after, until="now"):
+        if event.kind not in ("messages", "value"):
+            recent.append(event)
+        if event.kind == "messages" and event.size <= SAID_SIZE_MAX:
+            with suppress(RecoveryError, ValueError):  # lost, or of types that are not here
+                story.said = _last_words(event.value) or story.said
+    story.recent = list(recent)
+    return story
+
+
+def children_known(store: CheckpointStore, run: str) -> list[ChildRun]:
+    """``RunHandle.children``, of a damaged log too and without the types in it."""
+    with reader_of(store, run) as reader:
+        return children_of(_family(reader, Story()))
+
+
+def _family(reader: LogReader, story: Story) -> Iterator[tuple[int, Event | None]]:
+    """What there is to know of children; notes the last resumption on the way."""
+    calls: set[int] = set()
+    for record in reader.records(1, on_damage=lambda damage: None):
+        if record.kind == RunResumed.kind:
+            with suppress(ValueError):
+                resumed = skim(record)
+                assert isinstance(resumed, RunResumed)
+                story.resumed = record.lsn, record.time_ns / 1e9, resumed
+        elif record.kind == CallIntended.kind or (calls and record.kind in _FAMILY):
+            with suppress(ValueError):
+                event = skim(record)
+                if isinstance(event, CallIntended) and event.child:
+                    calls.add(record.lsn)
+                if record.lsn in calls or getattr(event, "call", 0) in calls:
+                    yield record.lsn, event
+
+
+def _last_words(new: Any) -> Any:
+    for message in reversed(new):
+        if isinstance(message, dict) and message.get("role") == "assistant":
+            return readable(pack(message.get("content"), "content"))
+    return None
+
+
+def rows(one: RunStatus, story: Story, now: float, redaction: Redaction) -> Iterator[Row]:
+    """What there is to say beyond how it stands."""
+    if story.said:
+        yield "said", short(redaction.shown(story.said, "content"), LINE_MAX * 2), ""
+    if story.resumed is not None:
+        lsn, at, resumed = story.resumed
+        behind = f"the checkpoint at the end of step {resumed.from_step}"
+        yield (
+            "resumed",
+            f"{when(at)}, {age(now - at)} ago, recovery {resumed.recovery} (LSN "
+            f"{lsn}), from {behind if resumed.from_step else 'the beginning'}",
+            "",
+        )
+    for label, event in zip(labels("recent"), story.recent, strict=False):
+        told = cut(line(event, redaction), LINE_MAX)
+        yield label, f"{when(event.timestamp)[11:]}  LSN {event.lsn}: {told}", ""
+    if one.parent is not None:
+        yield "parent", f"{one.parent.run_id}, which started it (LSN {one.parent.lsn})", ""
+    if (link := one.forked_from) is not None:
+        by = f" by {link.who}" * bool(link.who) + f": {link.why}" * bool(link.why)
+        yield "forked", f"from {link.run_id} at the end of step {link.step}{by}", ""
+    for label, child in zip(labels("child"), story.children[:SHOWN_MAX], strict=False):
+        yield label, f"{child.run_id}: {child.state}", ""
+    if len(story.children) > SHOWN_MAX:
+        yield "", f"and {len(story.children) - SHOWN_MAX} more", ""
+
+
+def as_json_object(story: Story, redaction: Redaction) -> dict[str, Any]:
+    """The same as JSON."""
+    resumed = None
+    if story.resumed is not None:
+        lsn, at, event = story.resumed
+        resumed = {"lsn": lsn, "time": at, "recovery": event.recovery, "from_step": event.from_step}
+    return {
+        "said": redaction.shown(story.said, "content"),
+        "resumed": resumed,
+        "recent": [
+            {"lsn": one.lsn, "time": one.timestamp, "kind": one.kind, "text": line(one, redaction)}
+            for one in story.recent
+        ],
+        "children": [
+            {"run_id": one.run_id, "state": one.state, "call": one.call, "agent": one.agent}
+            for one in story.children
+        ],
+    }

@@ -1,0 +1,46 @@
+"""The keys of encrypted logs, from a file or the environment."""
+
+from __future__ import annotations
+
+import os
+
+from eventlog.encryption import Encryption, parse_keys, read_key_file
+
+_taken: dict[str, str] = {}  # out of the environment
+
+
+def take_from_environment() -> None:
+    """At the start of a command: take the key out of the environment, which every process that a
+    tool starts inherits."""
+    _taken.clear()
+    if (text := os.environ.pop("EVENTLOG_KEY", None)) is not None:
+        _taken["EVENTLOG_KEY"] = text
+
+
+class KeyFileError(Exception):
+    """There are no keys where they were said to be."""
+
+
+def encryption_from(key_file: str | None, *, reading: bool) -> Encryption | None:
+    """The keys in ``key_file``, $EVENTLOG_KEY or the file $EVENTLOG_KEY_FILE; None without any.
+
+    What is written is encrypted under the last key with an id. ``reading``: logs in clear are
+    taken as well; a writer that has a key refuses these, for nobody else would have it.
+    """
+    where, text = "$EVENTLOG_KEY", _taken.get("EVENTLOG_KEY")
+    path = key_file or (os.environ.get("EVENTLOG_KEY_FILE") if text is None else None)
+    try:
+        if path is not None:
+            where = path
+            text = read_key_file(path).decode("utf-8")
+        if text is None:
+            return None
+        keys = parse_keys(text)
+    except (OSError, ValueError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else exc
+        if isinstance(exc, UnicodeDecodeError):  # which would show a part of it
+            reason = "not text"
+        raise KeyFileError(f"no key in {where}: {reason}") from None
+    lines = [line.split() for line in text.splitlines()]
+    ids = [words[0] for words in lines if len(words) == 2 and words[0][:1] != "#"]
+    return Encryption(keys, ids[-1] if ids else "1", accept_clear=reading)

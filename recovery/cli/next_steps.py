@@ -1,0 +1,105 @@
+"""What can be done about a run, as the very commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from shlex import quote
+
+from recovery.reports import OpenCall, PendingMessage, RunStatus
+
+CALLS_MAX = 5  # of which the commands are shown
+# Digits of an idempotency key in a command: 64 bits, which no two calls of a store share.
+KEY_SHOWN = 16
+_KIND = {"retry": "resolve"}  # what of it is signed; of others, what they are called
+
+
+class Commands:
+    """The commands about one run, to be typed as they are but for the words in capitals.
+
+    ``store`` is the option that the user gave, if any; ``path`` where the run's log is.
+    """
+
+    def __init__(self, run: str, store: str | None, path: str = "") -> None:
+        self.run, self._path = run, path
+        self.agent = "MODULE:NAME"
+        self.signed: Sequence[str] = ()  # as RunStatus has it
+        self._where = f" --store {quote(store)}" if store is not None else ""
+
+    def of(self, verb: str, rest: str = "", run: str = "") -> str:
+        """A command of ``recovery``."""
+        sign = " --sign KEYFILE" * (_KIND.get(verb, verb) in self.signed)
+        return f"recovery {verb} {quote(run or self.run)}{rest and ' '}{rest}{sign}{self._where}"
+
+    def resolve(self, call: int | str) -> list[str]:
+        """What can be said of a call in doubt."""
+        return [
+            self.of("resolve", f"{call} {how}")
+            for how in ("--outcome JSON", "--retry", "--fail TEXT")
+        ]
+
+    def resume(self, run: str = "") -> str:
+        """The command that gets it on."""
+        return self.of("resume", f"--agent {self.agent}", run)
+
+    def logdump(self, verb: str) -> str:
+        """A command of ``logdump``."""
+        return f"logdump {verb} {quote(self._path or self.run)}"
+
+    def next(self, one: RunStatus) -> list[str]:
+        """What there is to do now, the first thing first."""
+        todo: list[str] = []
+        self.signed = one.signed
+        sent = [message for message in one.unread if message.wanted]
+        match one.state:
+            case "finished" | "undone" | "empty":
+                pass
+            case "cancelled":
+                todo = [self.of("undo", "--tools MODULE")]
+            case "failed" if one.failed_call:
+                again = self.of("retry", f"--agent {self.agent}")
+                call = one.failed_call_key[:KEY_SHOWN] or one.failed_call
+                how = [
+                    self.of("resolve", f"{call} {said}")
+                    for said in ("--outcome JSON", "--fail TEXT")
+                ]
+                todo = [f"{again}   # once the tool is mended", *how]
+            case "failed":
+                at = max(one.progress.step - 1, 0)
+                todo = [self.of("fork", f"NEW_ID --at {at}"), self.of("undo", "--tools MODULE")]
+            case "damaged":
+                todo = [self.logdump("verify"), self.logdump("repair")]
+            case "unreadable" if "is encrypted" in one.why:
+                todo = [self.of("show", "--key-file FILE")]
+            case "unreadable":
+                todo = [self.logdump("verify")]
+            case "running":
+                todo = [
+                    line for call in one.calls[:CALLS_MAX] for line in self._answers(call, sent)
+                ]
+                todo += [self.logdump("dump --follow"), self.of("cancel")]
+            case _:
+                todo = [line for call in one.calls[:CALLS_MAX] for line in self._about(call, sent)]
+                todo.append(self.resume(one.parent.run_id if one.parent else ""))
+        return todo
+
+    def _about(self, call: OpenCall, sent: Sequence[PendingMessage]) -> Iterator[str]:
+        if call.child:
+            yield self.of("show", run=call.child)
+        elif call.state == "in doubt" and call.after_crash == "park":
+            yield from self.resolve(call.idempotency_key[:KEY_SHOWN])
+        else:
+            yield from self._answers(call, sent)
+
+    def _answers(self, call: OpenCall, sent: Sequence[PendingMessage]) -> Iterator[str]:
+        """What a call waits for, and nobody has sent yet: a process that has the run takes it."""
+        if call.state == "asks" and not any(
+            one.about == str(call.lsn) and not one.refused for one in sent
+        ):
+            key, sign = call.idempotency_key[:KEY_SHOWN], " --sign KEYFILE" * call.signed
+            yield self.of("approve", f"{key}{sign}")
+            yield self.of("deny", f"{key} --why TEXT{sign}")
+        elif call.state == "waits" and call.tool == "wait_for":
+            if any(one.kind == "signal" and one.about in call.signals for one in sent):
+                return
+            for name in call.signals:
+                yield self.of("signal", f"{quote(name)} JSON")

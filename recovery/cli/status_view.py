@@ -1,0 +1,305 @@
+"""How it stands with a run, for people and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from recovery.cli.event_lines import call_text
+from recovery.replay.error_counts import RunError
+from recovery.reports import OpenCall, PendingMessage, RunStatus
+from recovery.text import age, count, duration, printable
+from recovery.values.render import HIDDEN, Redaction, readable, short
+
+# Of states and calls, by the name of a style of Rich.
+STYLES = {
+    "running": "green",
+    "finished": "green",
+    "interrupted": "yellow",
+    "in doubt": "bold red",
+    "waiting": "cyan",
+    "asks": "cyan",
+    "parked": "yellow",
+    "failed": "red",
+    "damaged": "bold red",
+    "unreadable": "bold red",
+}
+VALUE_MAX = 400  # characters of a value
+LINE_MAX = 120
+SHOWN_MAX = 10  # messages in the inbox
+TRACEBACK_LINES = 12
+
+Row = tuple[str, str, str]  # label, text, style
+
+
+def when(seconds: float) -> str:
+    """A time, UTC, as text."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):  # one that no clock of ours has given
+        return f"{seconds:g} s"
+
+
+def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
+    """What there is to say of a run: the most important first."""
+    why = redaction.text(one.why, "why") if one.why else ""
+    yield "run", one.run_id, "bold"
+    yield "state", f"{one.state}{why and ': '}{why}", STYLES.get(one.state, "")
+    yield "owner", _owner(one), ""
+    if one.packed_task is not None:
+        yield "task", short(redaction.shown(readable(one.packed_task), "task"), VALUE_MAX), ""
+    if one.last:
+        said = HIDDEN if redaction.hides_any else one.last_event  # which may quote any value
+        ago = f"{when(one.last)}, {age(now - one.last)} ago"
+        yield "last", f"LSN {one.last_lsn}, {ago}{said and ': '}{said}", ""
+    if one.error is not None:
+        yield from _error(one.error, now, redaction)
+    if one.progress.step or one.checkpoint:
+        yield "step", _step(one), ""
+    yield "used", _used(one), ""
+    if one.wake_at is not None:
+        left = one.wake_at - now
+        due = f"in {duration(left)}" if left > 0 else f"due since {age(-left)}: run it again"
+        yield "wakes", f"{when(one.wake_at)}, {due}", "cyan"
+    yield from _tail(one)
+    for call in one.calls:
+        yield from _call(call, now, redaction)
+    if one.inbox_damage:
+        yield "INBOX", one.inbox_damage, "bold red"
+    yield from _unread(one, now, redaction)
+
+
+def _unread(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
+    for label, sent in zip(labels("inbox"), one.unread[:SHOWN_MAX], strict=False):
+        match sent.kind:
+            case "signal":
+                value = redaction.shown(readable(sent.value or b"\xc0"), sent.about)
+                what = f"signal {sent.about!r}: {short(value, LINE_MAX)}"
+            case "cancel":
+                what = "it is to end"
+            case decided:
+                what = f"call {sent.about} {decided}"
+        by = f" by {sent.who}" * bool(sent.who) + f" ({sent.why})" * bool(sent.why)
+        then = "the run takes it when it is run" if sent.wanted else _unwanted(one, sent)
+        style = "bold red" if sent.refused else "cyan"
+        yield label, f"{what}{by}, {age(now - sent.timestamp)} ago: {then}", style
+    if len(one.unread) > SHOWN_MAX:
+        yield "", f"and {count(len(one.unread) - SHOWN_MAX, 'message')} more", ""
+
+
+def _unwanted(one: RunStatus, sent: PendingMessage) -> str:
+    """What a message lies there for, when it is not for what the run waits for now."""
+    if sent.refused:
+        return f"does not count: {sent.refused}"
+    names = dict.fromkeys(name for call in one.calls for name in call.signals)
+    if sent.kind != "signal":
+        return "too late"
+    if sent.about in names:
+        return "too late for the wait of now, for the next one"
+    if not names:
+        return "not asked for yet"
+    close = get_close_matches(sent.about, names, 1)
+    hint = f". Misspelt? It is close to {close[0]!r}" if close else ""
+    return f"no wait is for it, the run waits for {', '.join(map(repr, names))}{hint}"
+
+
+def labels(name: str) -> Iterator[str]:
+    """A label for the first of several rows."""
+    yield name
+    while True:
+        yield ""
+
+
+def _owner(one: RunStatus) -> str:
+    if one.owner is None:
+        return "nobody has had it"
+    if one.owner.alive:
+        return f"{one.owner}, has it"
+    return f"nobody has it; last {one.owner}"
+
+
+def _error(error: RunError, now: float, redaction: Redaction) -> Iterator[Row]:
+    """The last error of the agent's own code, and whether the run has got past it."""
+    said = HIDDEN if redaction.hides_any else str(error)
+    style = "" if error.is_past else "red"
+    yield "error", f"LSN {error.lsn}, {age(now - error.timestamp)} ago: {said}", style
+    if error.is_past:
+        yield "", f"the run has got further since; {count(error.total, 'error')} in all", ""
+    elif error.goes_on:
+        yield "", f"recovered by its process; {count(error.total, 'error')} in all", ""
+    else:
+        yield "", f"raised to the caller; {count(error.total, 'error')} in all", ""
+    if error.traceback and not error.is_past and not redaction.hides_any:
+        for line in error.traceback.rstrip().split("\n")[-TRACEBACK_LINES:]:
+            yield "", f"| {line}", "dim"
+
+
+def _step(one: RunStatus) -> str:
+    behind = f"{count(one.replayed, 'record')} to replay"
+    if one.checkpoint:
+        point = f"checkpoint at the end of step {one.checkpoint_step} (LSN {one.checkpoint})"
+    else:
+        point = "no checkpoint"
+    return f"{one.progress.step}; {point}, {behind}"
+
+
+def _used(one: RunStatus) -> str:
+    used = one.progress.usage
+    parts = [count(used.steps, "step"), count(used.calls, "call")]
+    if one.progress.failed:
+        parts[-1] += f" ({one.progress.failed} failed)"
+    if used.input_tokens or used.output_tokens:
+        parts.append(f"{used.input_tokens:,} + {used.output_tokens:,} tokens")
+    if used.cost:
+        parts.append(f"cost {used.cost:,.6g}")
+    parts.append(f"{duration(used.seconds)} at work")
+    if one.recoveries:
+        parts.append(f"recovered {one.recoveries}x")
+    return ", ".join(parts)
+
+
+def _tail(one: RunStatus) -> Iterator[Row]:
+    if one.damage:
+        for damage in one.damage:
+            yield "DAMAGE", str(damage), "bold red"
+    if one.torn:
+        text = f"torn: {one.torn} bytes behind LSN {one.last_lsn} that were never acknowledged"
+        yield "tail", f"{text}; the next opening cuts them off", "yellow"
+    elif not one.damage:
+        yield "tail", f"sound, up to LSN {one.last_lsn}", ""
+
+
+def _call(call: OpenCall, now: float, redaction: Redaction) -> Iterator[Row]:
+    style = STYLES.get(call.state, "")
+    where = f"step {call.step}" if call.step is not None else "inside a call"
+    attempt = f", attempt {call.attempt}" if call.attempt > 1 else ""
+    named = f" id {call.call_id}" if call.call_id else ""
+    yield call.state, f"{call.name}{named}, {where}{attempt}, {age(now - call.since)} ago", style
+    yield "", arguments(call, redaction), ""
+    yield "", f"idempotency key {call.idempotency_key}", ""
+    yield "", f"recovery {call.then}", ""
+
+
+def arguments(call: OpenCall, redaction: Redaction) -> str:
+    """What a call was made with, in a line."""
+    if call.packed is None:
+        return f"arguments of {call.size} bytes, recorded by digest"
+    # Whole where somebody is to say yes to it: what is cut away could be all that matters.
+    width = None if call.state == "asks" else VALUE_MAX
+    return call_text(call.packed, call.tool, redaction, width)
+
+
+def grid(found: Iterable[Row]) -> Table:
+    """Rows as a table that folds its texts into the width there is."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text, style in found:
+        table.add_row(label, Text(printable(text), style))
+    return table
+
+
+def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
+    """All of it as one JSON object."""
+    used = one.progress.usage
+    owner = one.owner
+    return {
+        "run_id": one.run_id,
+        "state": one.state,
+        "why": redaction.text(one.why, "why"),
+        "step": one.progress.step,
+        "calls": used.calls,
+        "failed": one.progress.failed,
+        "input_tokens": used.input_tokens,
+        "output_tokens": used.output_tokens,
+        "cost": used.cost,
+        "seconds": used.seconds,
+        "recoveries": one.recoveries,
+        "started": one.started,
+        "last": one.last,
+        "wake_at": one.wake_at,
+        "last_lsn": one.last_lsn,
+        "checkpoint": one.checkpoint,
+        "checkpoint_step": one.checkpoint_step,
+        "replayed": one.replayed,
+        "torn": one.torn,
+        "damage": [str(found) for found in one.damage],
+        "owner": None
+        if owner is None
+        else {
+            "pid": owner.pid,
+            "host": owner.host,
+            "since": owner.since,
+            "alive": owner.alive,
+            "epoch": owner.epoch,
+        },
+        "failed_call": one.failed_call,
+        "failed_call_key": one.failed_call_key,
+        "error": None if one.error is None else _error_json(one.error, redaction),
+        "parent": one.parent.run_id if one.parent else None,
+        "forked_from": one.forked_from.run_id if one.forked_from else None,
+        "inbox_damage": one.inbox_damage,
+        "signed": list(one.signed),
+        "inbox": [_message_json(sent, redaction) for sent in one.unread],
+        "open_calls": [_call_json(call, redaction) for call in one.calls],
+    }
+
+
+def _error_json(error: RunError, redaction: Redaction) -> dict[str, Any]:
+    said = {
+        name: HIDDEN if redaction.hides_any else getattr(error, name)
+        for name in ("message", "traceback")
+    }
+    return {
+        "type": error.type,
+        **said,
+        "step": error.step,
+        "place": error.place,
+        "in_a_row": error.in_a_row,
+        "total": error.total,
+        "lsn": error.lsn,
+        "time": error.timestamp,
+        "goes_on": error.goes_on,
+        "is_past": error.is_past,
+        "call": error.call,
+    }
+
+
+def _call_json(call: OpenCall, redaction: Redaction) -> dict[str, Any]:
+    shown = None if call.packed is None else redaction.shown(readable(call.packed), call.tool)
+    return {
+        "call": call.lsn,
+        "tool": call.tool,
+        "call_id": call.call_id,
+        "step": call.step,
+        "state": call.state,
+        "then": call.then,
+        "after_crash": call.after_crash,
+        "attempt": call.attempt,
+        "since": call.since,
+        "idempotency_key": call.idempotency_key,
+        "arguments": shown if shown != HIDDEN else HIDDEN,
+        "size": call.size,
+        "child": call.child,
+        "signals": list(call.signals),
+        "signed": call.signed,
+    }
+
+
+def _message_json(sent: PendingMessage, redaction: Redaction) -> dict[str, Any]:
+    return {
+        "lsn": sent.lsn,
+        "time": sent.timestamp,
+        "kind": sent.kind,
+        "about": sent.about,
+        "who": sent.who,
+        "why": sent.why,
+        "wanted": sent.wanted,
+        "refused": sent.refused,
+        "value": None if sent.value is None else redaction.shown(readable(sent.value), sent.about),
+    }

@@ -1,0 +1,236 @@
+"""Options that the commands share: where the runs are, with which keys, what is not shown."""
+
+from __future__ import annotations
+
+import re
+import site
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from getpass import getpass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from recovery import CheckpointStore, RecoveryError
+from recovery.cli.key_options import encryption_from
+from recovery.cli.terminal import their_own
+from recovery.inspect.status import status
+from recovery.reports import RunStatus
+from recovery.stores.file import FileStore, default_directory
+from recovery.stores.protocol import check_run_id
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="PATH|URL",
+        help="Where the runs are: a directory, or file:///PATH. By default $EVENTLOG_HOME, else "
+        "~/.eventlog.",
+        show_default=False,
+    ),
+]
+KeyFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keys of encrypted runs: lines of 64 hex digits, a key id in front (or "
+        "$EVENTLOG_KEY_FILE, or such lines in $EVENTLOG_KEY).",
+        show_default=False,
+    ),
+]
+Redact = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Hide the values of keys, parameters and tools of this name; '*' hides all.",
+        show_default=False,
+    ),
+]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import a module first: one that registers the types in the runs. Repeatable.",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Who = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Kept in the record: who did this. By default your login name.",
+        show_default=False,
+    ),
+]
+Why = Annotated[str, typer.Option(metavar="TEXT", help="Kept in the record: the reason.")]
+
+
+SignWith = Annotated[
+    str | None,
+    typer.Option(
+        "--sign",
+        metavar="KEYFILE",
+        help="Sign it with this private Ed25519 key (PEM or OpenSSH), for a store with approvers=.",
+        show_default=False,
+    ),
+]
+
+
+def signer(path: str | None) -> Callable[[bytes], bytes] | None:
+    """What signs with the key in a file, whose password is asked for."""
+    if path is None:
+        return None
+    from recovery.approvers import signing_key  # noqa: PLC0415 - only where something is signed
+
+    try:
+        return signing_key(path, lambda: getpass(f"Password of {path}: ").encode())
+    except ImportError as exc:
+        raise ValueError(str(exc)) from None
+
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")  # a tool's name that no shell reads otherwise
+
+
+def _complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
+    try:
+        found = open_store(ctx.params.get("store"), None, reading=True).backend.run_ids()
+    except Exception:  # a completion has nobody to tell
+        return []
+    return [run_id for run_id in found if run_id.startswith(incomplete)]
+
+
+def _complete_calls(ctx: typer.Context, incomplete: str) -> list[str]:
+    try:
+        runs = open_store(ctx.params.get("store"), ctx.params.get("key_file"), reading=True)
+        calls = status(runs, ctx.params["run"]).calls
+    except Exception:  # as above
+        return []
+    # The name of a tool is data, and a shell takes what it is offered for its own language.
+    offered = [call.name if _PLAIN.fullmatch(call.tool) else f"{call.lsn}" for call in calls]
+    return [one for one in offered if one.startswith(incomplete)]
+
+
+RunId = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="The id of a run.", autocompletion=_complete_runs),
+]
+
+CallName = Annotated[
+    str,
+    typer.Argument(
+        metavar="CALL",
+        help="By its idempotency key or the beginning of it (recovery show has them), as tool#LSN "
+        "or LSN, or by the model's call id.",
+        autocompletion=_complete_calls,
+    ),
+]
+
+
+def open_store(
+    where: str | None, key_file: str | None, *, reading: bool = False
+) -> CheckpointStore:
+    """The store at a path or URL, by default at the default place.
+
+    ``reading``: see encryption_from. Raises RecoveryError, KeyFileError.
+    """
+    store = file_store(where, key_file, reading=reading)
+    if not Path(store.root).is_dir():
+        raise RecoveryError(
+            f"{store.root}: there is no such directory, so there are no runs. Name the store: "
+            "--store PATH, or set $EVENTLOG_HOME."
+        )
+    return CheckpointStore(store)
+
+
+def file_store(where: str | None, key_file: str | None, *, reading: bool = False) -> FileStore:
+    """The same, whether there is anything or not."""
+    path = _path(where) if where is not None else default_directory()
+    return FileStore(path, encryption=encryption_from(key_file, reading=reading))
+
+
+def store_of(
+    run: str, where: str | None, key_file: str | None, *, reading: bool = False
+) -> CheckpointStore:
+    """The same, when run ``run`` is in it; RecoveryError that names similar ones when it is not."""
+    store = open_store(where, key_file, reading=reading)
+    check_there(store, run)
+    return store
+
+
+def check_there(store: CheckpointStore, run: str) -> None:
+    """RecoveryError, with the ids that are like it, when there is no such run."""
+    ids = store.backend.run_ids()
+    if check_run_id(run) in ids:
+        return
+    close = [one for one in ids if len(run) > 2 and run in one]
+    close = list(dict.fromkeys([*get_close_matches(run, ids, 3), *close]))[:3]
+    like = f"Is it {' or '.join(close)}?" if close else "recovery runs lists those that are."
+    root = getattr(store.backend, "root", "this store")
+    raise RecoveryError(f"there is no run {run!r} in {root}. {like}")
+
+
+def known(store: CheckpointStore, run: str) -> RunStatus:
+    """How it stands with the run that is to be decided about; RecoveryError when its log says
+    nothing, so that nothing is written into it."""
+    found = status(store, run)
+    if found.state == "unreadable":
+        raise RecoveryError(f"run {run!r} cannot be read: {found.why}")
+    return found
+
+
+def _path(where: str) -> str:
+    parts = urlsplit(where)
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path:
+            raise RecoveryError(f"{where}: use file:///PATH (with three slashes)")
+        return unquote(parts.path)
+    if "://" in where:
+        raise RecoveryError(f"{where}: stores of kind {parts.scheme}:// are not known; use a path")
+    return where
+
+
+def imported(modules: list[str] | None) -> None:
+    """Import the modules that the user names, from the present directory too."""
+    for name in modules or ():
+        named(name)
+
+
+def named(name: str) -> Any:
+    """A module, or what is in one: ``package.module:name``, from the present directory too.
+
+    RecoveryError when it is not there; what the module itself raises is shown with its traceback.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        # Behind the standard library: a file `json.py` of the directory is not to stand in for it.
+        packages = {*site.getsitepackages(), site.getusersitepackages()}
+        places = [i for i, path in enumerate(sys.path) if path in packages]
+        sys.path.insert(min(places, default=len(sys.path)), here)
+    module, _, attributes = name.partition(":")
+    parts = attributes.split(".") if attributes else []
+    if not all(part.isidentifier() for part in (*module.split("."), *parts)):
+        raise ValueError(f"{name!r} is not MODULE:NAME")
+    try:
+        found: Any = resolve_name(f"{module}:")
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not f"{module}.".startswith(f"{exc.name}."):
+            raise their_own(exc, f"module {module} raised this") from None
+        raise RecoveryError(
+            f"there is no module {exc.name}, in {here} or among what is installed"
+        ) from None
+    except Exception as exc:
+        raise their_own(exc, f"module {module} raised this") from None
+    for part in parts:
+        if not hasattr(found, part):
+            like = get_close_matches(part, dir(found), 1)
+            hint = f": is it {like[0]}?" if like else ""
+            raise RecoveryError(f"there is no {attributes} in module {module}{hint}")
+        found = getattr(found, part)
+    return found

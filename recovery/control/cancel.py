@@ -1,0 +1,56 @@
+"""Ends runs from outside, from any process."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from eventlog import EventLog, LogLockedError
+from recovery.control.relatives import is_child
+from recovery.control.send import post, uid_of
+from recovery.errors import RecoveryError
+from recovery.history.find_run import Store, approvers_of, claim
+from recovery.history.shallow import load_shallow, skimmed
+from recovery.journal.encoding import encode
+from recovery.journal.envelope import CANCEL, UID
+from recovery.journal.events import RunCancelled
+from recovery.replay.children import children_of
+
+if TYPE_CHECKING:
+    from recovery.approvers import Sign
+
+
+def cancel(
+    store: Store, run_id: str, *, who: str = "", why: str = "", sign: Sign | None = None
+) -> None:
+    """See RunHandle.cancel."""
+    body = {"who": who, "why": why, UID: uid_of(store, run_id, "cancel", (CANCEL, sign))}
+    _end(store, run_id, body, sign)
+
+
+def _end(store: Store, run_id: str, body: dict[str, Any], sign: Sign | None) -> None:
+    asked = post(store, run_id, CANCEL, body, (sign, None))
+    try:
+        log = claim(store, run_id)
+    except LogLockedError:
+        return  # whoever has it finds the message
+    with log:
+        history = load_shallow(log, run_id, approvers_of(store))
+        history.check()
+        if history.ended is None:
+            in_doubt = [call.lsn for call in history.replay.in_doubt()]
+            log.append(*encode(RunCancelled(body["who"], body["why"], in_doubt, asked)))
+            log.commit()
+            cancel_children(store, log, run_id, body["who"])
+
+
+def cancel_children(store: Store, log: EventLog, run_id: str, who: str) -> None:
+    """End the runs that this one has started, and they others: all that have not ended."""
+    read = skimmed(log.records(1, on_damage=lambda damage: None), [])
+    for child in children_of((lsn, event) for lsn, _, event in read):
+        if child.state == "open" and is_child(store, child.run_id, run_id):
+            with suppress(RecoveryError):  # it has ended, or never begun
+                # What was decided was decided about the run that has started it.
+                why = f"run {run_id}, which had started it, ended"
+                body = {"who": who, "why": why, UID: uid_of(store, child.run_id, "cancel")}
+                _end(store, child.run_id, body, None)

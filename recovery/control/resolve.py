@@ -1,0 +1,137 @@
+"""Settling a call from outside: what a person, or a program, knows about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from eventlog import EventLog
+from recovery.errors import RecoveryError
+from recovery.history.find_run import Store, approvers_of, backend_of, claimed
+from recovery.history.load import Entry
+from recovery.history.run_records import keys_of
+from recovery.history.shallow import ShallowHistory, load_shallow
+from recovery.history.signed_resolutions import Saying, append_resolution
+from recovery.inspect.inbox_view import is_inbox_lost
+from recovery.journal.call import Call, Resolution, check_call
+from recovery.journal.encoding import encode
+from recovery.journal.events import (
+    CallFailed,
+    CallResolved,
+    CallReturned,
+    DivergenceAccepted,
+    RunFailed,
+    RunParked,
+)
+from recovery.option_checks import check_names
+from recovery.values.pack import pack
+
+if TYPE_CHECKING:
+    from recovery.approvers import Approvers, Sign
+
+
+def resolve(
+    store: Store,
+    run_id: str,
+    call: Call | int | str,
+    resolution: Resolution,
+    **saying: Unpack[Saying],
+) -> None:
+    """See RunHandle.resolve."""
+    check_names("resolve", saying, Saying.__annotations__)
+    who, why, sign = saying.get("who", ""), saying.get("why", ""), saying.get("sign")
+    if not isinstance(resolution, Resolution):
+        raise TypeError(
+            "the resolution is Resolution.outcome(value), Resolution.retry() or "
+            f"Resolution.fail(reason), not {resolution!r:.80}"
+        )
+    check_call(call)
+    if resolution.how == "unknown":
+        raise ValueError("Resolution.unknown() settles nothing: the call stays in doubt")
+    value = pack(resolution.value, "resolution")
+    with claimed(store, run_id) as log:
+        history = _checked(log, run_id, approvers_of(store))
+        for_undo = _for_undo(history.entries)
+        failed = {failed_call(history.ended)} - {0} | _failed_for_good(history.entries)
+        keys = history.keys() | keys_of(log, for_undo | failed, history.uid)
+        which = call.idempotency_key if isinstance(call, Call) else call
+        call = next((lsn for lsn, key in keys.items() if key == which), which)
+        in_doubt = {one.lsn for one in history.open_calls()}
+        for_undo -= in_doubt
+        in_doubt |= for_undo
+        if not isinstance(call, int) or call not in in_doubt | failed:
+            state = "has an outcome" if call in keys else "is no open call of this run"
+            named = f"LSN {call}" if isinstance(call, int) else f"call {call!r}"
+            raise RecoveryError(
+                f"{named} of run {run_id!r} {state}; in doubt: {sorted(in_doubt) or 'none'}. "
+                "Nothing was written."
+            )
+        event = CallResolved(call, resolution.how, value, who, why, call in for_undo)
+        run = history.started, approvers_of(store)
+        append_resolution(log, run, event, keys.get(call, ""), sign)
+
+
+def accept(store: Store, run_id: str, *, who: str = "", why: str = "") -> None:
+    """See RunHandle.accept."""
+    with claimed(store, run_id) as log:
+        run = _checked(log, run_id, approvers_of(store))
+        if run.ended is not None:
+            raise RecoveryError(
+                f"run {run_id!r} has ended: nothing can diverge. Nothing was written."
+            )
+        lost = run.started is not None and is_inbox_lost(backend_of(store).inbox, run)
+        log.append(*encode(DivergenceAccepted(who, why, lost or None)))
+        log.commit()
+
+
+def retry(
+    store: Store, run_id: str, *, who: str = "", why: str = "", sign: Sign | None = None
+) -> int:
+    """See RunHandle.retry."""
+    with claimed(store, run_id) as log:
+        run = _checked(log, run_id, approvers_of(store))
+        call = failed_call(run.ended)
+        if not call:
+            raise RecoveryError(
+                f"run {run_id!r} has not ended by the failure of a call, so there is none to make "
+                "again. Nothing was written."
+            )
+        event, key = CallResolved(call, "retry", None, who, why), keys_of(log, {call}, run.uid)
+        append_resolution(log, (run.started, approvers_of(store)), event, key.get(call, ""), sign)
+    return call
+
+
+def failed_call(ended: object) -> int:
+    """The call (LSN) by whose failure a run ended; 0 if it has not ended like that."""
+    return ended.call if isinstance(ended, RunFailed) else 0
+
+
+def _checked(log: EventLog, run_id: str, approvers: Approvers | None) -> ShallowHistory:
+    """The run, to be decided about by people who may not have the types of its values."""
+    found = load_shallow(log, run_id, approvers)
+    found.check()
+    return found
+
+
+def _failed_for_good(entries: list[Entry]) -> set[int]:
+    """The failed calls for which a graph stands still."""
+    calls: set[int] = set()
+    for _, _, event in entries:
+        match event:
+            case RunParked():
+                calls = {*(event.stays or ())}
+            case CallReturned() | CallFailed():
+                calls.discard(event.call)
+    return calls
+
+
+def _for_undo(entries: list[Entry]) -> set[int]:
+    """The calls in doubt for which an undo parked last: also those that were cancelled, or are
+    behind a checkpoint, so that nobody makes them again."""
+    calls: set[int] = set()
+    for _, _, event in entries:
+        match event:
+            case RunParked():
+                calls = set(event.calls) if event.undo else set()
+            case CallReturned() | CallFailed() | CallResolved():
+                calls.discard(event.call)
+    return calls

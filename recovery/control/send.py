@@ -1,0 +1,214 @@
+"""What others do to a run, from any process: send it signals, decide about calls, cancel it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from eventlog import Packed
+from recovery.errors import RecoveryError
+from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
+from recovery.history.first_record import started_of
+from recovery.history.load import ended_by, load
+from recovery.history.shallow import load_shallow, skimmed
+from recovery.history.signed_resolutions import check_signed
+from recovery.journal.call import Call, check_call
+from recovery.journal.encoding import skim
+from recovery.journal.envelope import CONTENT, DECISION, SIGNAL, SIGNATURE, UID, Kind, Message
+from recovery.journal.events import CallDecided
+from recovery.option_checks import check_names
+from recovery.replay.call_view import recorded_call
+from recovery.replay.recorded_call import RecordedCall
+from recovery.stores.protocol import check_signal_name
+from recovery.text import shown_time
+from recovery.values.pack import pack
+
+if TYPE_CHECKING:
+    from recovery.approvers import Sign
+
+
+class Sender(TypedDict, total=False):
+    """Who sends a signal, under which key it is sent once, and what signs it."""
+
+    who: str
+    key: str
+    sign: Sign | None
+
+
+def signal(
+    store: Store, run_id: str, name: str, value: Any = None, **sender: Unpack[Sender]
+) -> None:
+    """See RunHandle.signal."""
+    check_names("signal", sender, Sender.__annotations__)
+    packed = pack(value, "value")
+    body = {"name": check_signal_name(name), "value": packed, "who": sender.get("who", "")}
+    body[UID] = uid_of(store, run_id, name, (SIGNAL, sender.get("sign")))
+    post(store, run_id, SIGNAL, body, (sender.get("sign"), packed), sender.get("key", ""))
+
+
+def uid_of(
+    store: Store, run_id: str, what: str, signed: tuple[Kind, Sign | None] | None = None
+) -> str:
+    """What a message to the run names it by; RecoveryError when nobody will ever read it, or it
+    would not count: a message of this kind, so ``signed``."""
+    with reader_of(store, run_id, f": {what} was not sent") as reader:
+        # A run that has ended takes no checkpoint, so nothing that matters is in front of one.
+        start = reader.tail().snapshot or 1
+        ended = ended_by(skimmed(reader.records(start, on_damage=lambda damage: None), []))
+        started = started_of(reader, skim)
+    if ended is not None:
+        state = ended.kind.removeprefix("run_")
+        raise RecoveryError(f"run {run_id!r} has ended ({state}): {what} was not sent")
+    if started is None:
+        raise RecoveryError(
+            f"the log of run {run_id!r} does not say how the run began (no agent has begun it, or "
+            f"the record is lost), so nothing can be sent to it: {what} was not sent"
+        )
+    if signed is not None:
+        check_signed(signed[0], started, approvers_of(store), signed[1])
+    return started.uid
+
+
+def pending(store: Store, run_id: str) -> list[Call]:
+    """See RunHandle.pending."""
+    with reader_of(store, run_id) as reader:
+        history = load(reader, run_id, approvers_of(store))
+    if history.started is None or history.ended is not None:
+        return []
+    now = time.time()
+    return [
+        recorded_call(history, call)
+        for call in history.replay.undecided()
+        if now <= call.asks_until
+    ]
+
+
+def approve(
+    store: Store,
+    run_id: str,
+    call: Call | int | str,
+    *,
+    who: str = "",
+    why: str = "",
+    sign: Sign | None = None,
+) -> None:
+    """See RunHandle.approve."""
+    _decide(store, run_id, call, {"approved": True, "who": who, "why": why}, sign)
+
+
+def deny(
+    store: Store,
+    run_id: str,
+    call: Call | int | str,
+    *,
+    who: str = "",
+    why: str = "",
+    sign: Sign | None = None,
+) -> None:
+    """See RunHandle.deny."""
+    _decide(store, run_id, call, {"approved": False, "who": who, "why": why}, sign)
+
+
+def _decide(
+    store: Store, run_id: str, call: Call | int | str, said: dict[str, Any], sign: Sign | None
+) -> None:
+    check_call(call)
+    uid, waiting = _asking(store, run_id)
+    meant = call.idempotency_key if isinstance(call, Call) else call
+    found = [one for one in waiting if meant in (one[0].lsn, one[0].idempotency_key)]
+    if not found:
+        lines = "".join(f"\n  {one}" for one, _ in waiting) or " none"
+        raise RecoveryError(
+            f"call {call} of run {run_id!r} does not wait for approval: it has begun, has ended or "
+            f"is none. Nothing was sent. What waits:{lines}"
+        )
+    ((asked, recorded),) = found
+    until = recorded.asks_until
+    if recorded.intent.signed and sign is None:
+        raise RecoveryError(
+            f"what is said about {asked} of run {run_id!r} counts only when it is signed, for its "
+            "store has approvers=. Nothing was sent. Sign it: `recovery approve --sign KEYFILE`, "
+            "or sign=signing_key(path) of recovery.approvers."
+        )
+    expired = (
+        f"too late: {asked} of run {run_id!r} could be decided until {shown_time(until)} "
+        "(approval_timeout_s). The run denies it when it is run again."
+    )
+    if time.time() > until:
+        raise RecoveryError(f"{expired} Nothing was sent.")
+    said |= {"call": asked.lsn, "of": asked.idempotency_key, UID: uid}
+    lsn = post(store, run_id, DECISION, said, (sign, recorded.intent.args))
+    if _sent_at(store, run_id, lsn) > until:  # it had to wait for another sender
+        raise RecoveryError(f"{expired} What was sent does not count.")
+    begun = _decided(store, run_id, asked)
+    if begun is not None and begun.inbox < lsn and not said["approved"]:
+        raise RecoveryError(
+            f"too late: the call has begun, approved by {begun.who or 'somebody'}: {asked}"
+        )
+
+
+def _sent_at(store: Store, run_id: str, lsn: int) -> float:
+    """When a message was sent, as the run will see it (seconds since 1970)."""
+    inbox = backend_of(store).inbox(run_id)
+    assert inbox is not None
+    with inbox:
+        return inbox.fetch({lsn})[lsn].time_ns / 1e9
+
+
+def _decided(store: Store, run_id: str, asked: Call) -> CallDecided | None:
+    """The yes with which a call has begun, if it has."""
+    with reader_of(store, run_id) as reader:
+        history = load_shallow(reader, run_id, approvers_of(store))
+    known = [event for _, _, event in history.entries if isinstance(event, CallDecided)]
+    return next((one for one in known if one.approved and one.call == asked.lsn), None)
+
+
+def post(
+    store: Store,
+    run_id: str,
+    kind: Kind,
+    body: dict[str, Any],
+    signed: tuple[Sign | None, Packed | None],
+    key: str = "",
+) -> int:
+    """Send a message, ``signed`` by a function with what it is about, if by one; its number."""
+    sign, packed = signed
+    backend = backend_of(store)
+    if sign is None:
+        return backend.post(run_id, kind, body, key)
+    from recovery.journal.signed_statement import content_of  # noqa: PLC0415 - only where something is signed
+
+    said = Message(
+        0,
+        time.time_ns(),
+        kind,
+        str(body.get("of", body.get("name", ""))),
+        body["who"],
+        body.get("why", ""),
+        body.get("approved", False),
+        body[UID],
+        content="" if packed is None else content_of(packed),
+    )
+    if inbox := backend.inbox(run_id):
+        with inbox:  # what is said last was signed last, whatever the clocks say
+            said = said.signed_after(inbox.records(on_damage=lambda damage: None))
+    signature = sign(said.statement.to_bytes())
+    approvers = approvers_of(store)
+    if approvers is not None and not approvers.accepts(said.statement, signature):
+        raise RecoveryError(
+            f"approvers= of the store knows of no such signature of {said.who!r} (who=). Nothing "
+            "was sent."
+        )
+    body |= {CONTENT: said.content, SIGNATURE: signature}
+    return backend.post(run_id, kind, body, key, said.time_ns)
+
+
+def _asking(store: Store, run_id: str) -> tuple[str, list[tuple[Call, RecordedCall]]]:
+    """``pending``, for whoever may not have the types of the arguments. And the run's uid."""
+    with reader_of(store, run_id) as reader:
+        history = load_shallow(reader, run_id, approvers_of(store))
+    history.check()
+    if history.started is None or history.ended is not None:
+        return history.uid, []
+    waiting = history.replay.undecided()
+    return history.uid, [(history.call(one), one) for one in waiting]

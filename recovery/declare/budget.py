@@ -1,0 +1,55 @@
+"""What a run may use up, and what its calls have used."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+from recovery.journal.usage import Usage
+from recovery.option_checks import check_one_of, check_seconds, names_its_options
+
+_logger = logging.getLogger("recovery")
+
+
+@names_its_options("Budget", "Budget takes each limit by its name, as in Budget(steps=100)")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits of a run, over all its lives; None for none.
+
+    ``steps`` and ``calls`` (each attempt at a call counts) are exact, also for concurrent calls.
+    ``tokens``, ``cost`` and ``seconds`` are looked at before each new step and each new call: what
+    a call will use is known when it has ended, so that calls under way may go beyond them.
+    ``seconds`` is the time for which a process had the run.
+
+    ``on_exceeded``: "park" (BudgetError; raise the budget and run again) or "fail". What is
+    replayed is never stopped, and counts once.
+    """
+
+    steps: int | None = None
+    calls: int | None = None
+    seconds: float | None = None
+    tokens: int | None = None
+    cost: float | None = None
+    on_exceeded: Literal["park", "fail"] = "park"
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "calls", "seconds", "tokens", "cost"):
+            limit = getattr(self, name)
+            unit = "dollars or the like" if name == "cost" else name
+            check_seconds(f"Budget({name}=)", limit, above=False, unit=unit)
+        check_one_of("Budget(on_exceeded=)", self.on_exceeded, ("park", "fail"))
+
+    def reached(self, used: Usage, what: Literal["step", "call"]) -> list[str]:
+        """The limits that a new step or call would exceed, or that are exceeded, a line each."""
+        names = ["steps" if what == "step" else "calls", "seconds", "tokens", "cost"]
+        limits = [(name, getattr(used, name), getattr(self, name)) for name in names]
+        return [
+            f"{name}: {_shown(spent)} of {_shown(limit)}"
+            for name, spent, limit in limits
+            if limit is not None and spent >= limit
+        ]
+
+
+def _shown(amount: float) -> str:
+    return f"{amount:,}" if isinstance(amount, int) else f"{amount:,.4f}".rstrip("0").rstrip(".")

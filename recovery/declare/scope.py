@@ -1,0 +1,99 @@
+"""Where in a run the present code is."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any, Protocol, cast
+
+from recovery.declare.spec import ToolSpec
+from recovery.journal.call import Arguments, Call
+
+
+class ActiveRun(Protocol):
+    """A run whose agent function is being executed, as the scopes of its code need it."""
+
+    def check(self) -> None:
+        """Raise what stops the run, if anything does."""
+
+    async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        """Make a call from async code."""
+
+    def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        """Make a call from plain code."""
+
+    def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
+        """A call of which the chunks are asked for one by one."""
+
+
+class Scope:
+    """Where in a run the present code is: part of the identity of the calls it makes.
+
+    Counts equal calls itself, so that the counts go when the last task of the scope has gone.
+    ``calls``: the LSNs of the calls in which it is, the innermost last. ``outer``: the attempt in
+    which the call was made, if it was made inside another one.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_counts",
+        "call",
+        "calls",
+        "metered",
+        "origins",
+        "outer",
+        "over",
+        "path",
+        "raised",
+        "run",
+        "stopped",
+    )
+
+    def __init__(
+        self, run: ActiveRun, path: str, call: Call | None = None, outer: Scope | None = None
+    ) -> None:
+        self.run, self.path, self.call = run, path, call
+        around = outer.calls if outer is not None else ()
+        self.outer = outer if around else None
+        self.calls: tuple[int, ...] = (*around, call.lsn) if call is not None else around
+        self.over = False  # whether the attempt is, and another follows
+        self.stopped = False  # whether the run was stopped at a call made here
+        self.metered = False  # whether a call made here said what it used
+        self.raised = 0  # attempts at the call that have raised before this one
+        self._counts: dict[object, int] = {}
+        self.origins: dict[object, Any] = {}  # by call: what makes it, see agent_code.closures
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was recorded here that has an occurrence."""
+        return bool(self._counts)
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether what is at work here belongs to an attempt that is over."""
+        return self.over or (self.outer is not None and self.outer.left_behind)
+
+    def check(self) -> None:
+        """Stop again if a call made here did, whatever became of that; or if nobody waits for what
+        comes of this."""
+        if self.stopped or self.left_behind:
+            self.run.check()
+
+    def next_occurrence(self, what: object) -> int:
+        """1 for the first of its kind here, then 2, 3, ..."""
+        self._counts[what] = count = self._counts.get(what, 0) + 1
+        return count
+
+
+current_scope: ContextVar[Scope | None] = ContextVar("recovery_scope", default=None)
+runs_at_work: set[Any] = set()  # those of this process whose agent function is being executed
+NOWHERE = Scope(cast(Any, None), "")  # of the library's own code that is at work for many runs
+
+
+def current_call() -> Call | None:
+    """The recorded call inside which this code runs: its idempotency key, its attempt.
+
+    None outside of one. Works in the tool itself and in all that it calls, also in threads started
+    by ``asyncio.to_thread``.
+    """
+    scope = current_scope.get()
+    return scope.call if scope is not None else None

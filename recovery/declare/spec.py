@@ -1,0 +1,136 @@
+"""How calls of a function are recorded."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from types import FunctionType, MethodType
+from typing import Any, Literal
+
+from recovery.declare.retry import Retry
+from recovery.journal.call import Call, Resolution
+from recovery.journal.usage import Usage
+
+_GENERATES = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+AfterCrash = Literal["park", "retry", "report"]
+WhenCut = Literal["in_doubt", "fail"]
+Undo = Callable[[Call, Any], Any]
+Combine = Callable[[list[Any]], Any]
+Split = Callable[[Any], Iterable[Any]]
+Reconcile = Callable[[Call], Resolution | Awaitable[Resolution]]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """How calls of a function are recorded."""
+
+    name: str
+    function: Callable[..., Any]
+    after_crash: AfterCrash | Literal["reconcile"] = "park"
+    reconcile: Reconcile | None = None
+    raises: tuple[type[Exception], ...] = ()
+    retry: Retry | None = None
+    timeout_s: float | None = None  # of an attempt
+    on_timeout: WhenCut | None = None
+    undo: Undo | None = None
+    redact: tuple[str, ...] = ()
+    usage: Callable[[Any], Usage] | None = None
+    combine: Combine | None = None
+    split: Split | None = None
+    needs_approval: bool | Callable[[Call], bool] = False
+    approval_timeout_s: float | None = None
+    # A built-in call that waits for something outside: its function makes, of the run and the
+    # call, a generator of naps. It may be begun again at any time, so its policy is "retry".
+    waits: bool = False
+    # The id of the run that a call starts, from its idempotency key.
+    child_id: Callable[[str], str] | None = None
+    # Of a built-in call that does nothing but wait, and so is never in doubt: how many of its
+    # arguments, from the first, tell such calls apart.
+    identified_by: int | None = None
+    identity: tuple[str, ...] | Callable[..., Any] | None = None
+    # Whose code says what a call does, where that is not ``function``.
+    acts: Callable[..., Any] | None = None
+    # The class in whose body the function stands: called with an object of it first, it is that
+    # object's method.
+    owner: str = ""
+    bound: tuple[Any, ...] = ()  # arguments that partials have bound
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether a call does nothing but wait."""
+        return self.identified_by is not None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a call needs no durable intent, because making it twice does no harm."""
+        return self.after_crash == "retry"
+
+    @property
+    def when_cut(self) -> WhenCut:
+        """What a call is that was timed out or cancelled."""
+        return self.on_timeout or ("fail" if self.repeatable else "in_doubt")
+
+
+def spec_of(function: Callable[..., Any]) -> ToolSpec:
+    """The spec of a tool; for any other function that of a side effect that parks."""
+    spec = getattr(function, "tool_spec", None)
+    if isinstance(spec, ToolSpec):
+        if type(function) is MethodType:
+            return replace(spec, function=MethodType(spec.function, function.__self__), owner="")
+        return spec
+    if not callable(function):
+        raise _no_function(function)
+    return ToolSpec(function_name(function), function)
+
+
+def _no_function(given: Any) -> TypeError:
+    if inspect.iscoroutine(given):
+        name = given.__name__
+        given.close()  # it will never be awaited, and that is said here
+        what = f"{name}(...) was called already. Write run.call({name}, ...)"
+    elif inspect.isgenerator(given) or inspect.isasyncgen(given):
+        what = f"{given.__name__}(...) was called already. Write run.stream({given.__name__}, ...)"
+    else:
+        what = f"not {given!r:.80}. Write run.call(f, 1), not run.call(f(1))"
+    return TypeError(f"a call takes a function, and then its arguments: {what}")
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The name under which calls of a function are recorded."""
+    function = inside_partials(function)
+    return getattr(function, "__name__", None) or type(function).__name__
+
+
+def inside_partials(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What partials are made of."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def class_around(function: Callable[..., Any]) -> str:
+    """The class in whose body a function stands, "" if in none."""
+    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
+    is_function = isinstance(function, FunctionType)
+    return owner if is_function and not owner.endswith("<locals>") else ""
+
+
+def is_generator(function: Callable[..., Any]) -> bool:
+    """Whether calling the function runs none of its code yet, for it generates."""
+    function = inside_partials(function)
+    if type(function) is FunctionType and not function.__dict__:  # nor does that say anything
+        return bool(function.__code__.co_flags & _GENERATES)
+    return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling the function gives something to await."""
+    function = inside_partials(function)
+    if type(function) is FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
+        return True
+    if inspect.iscoroutinefunction(function):  # also one that is only marked as such
+        return True
+    called = getattr(function, "__call__", None)  # noqa: B004 - an object whose call is async
+    return inspect.iscoroutinefunction(called)

@@ -1,0 +1,212 @@
+"""Tools: functions whose calls are recorded, and what to do about one that a crash cut short."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
+
+from recovery.declare.retry import Retry
+from recovery.declare.scope import current_scope, runs_at_work
+from recovery.declare.spec import (
+    AfterCrash,
+    Combine,
+    Reconcile,
+    Split,
+    ToolSpec,
+    Undo,
+    WhenCut,
+    class_around,
+    inside_partials,
+    is_async,
+    is_generator,
+    spec_of,
+)
+from recovery.declare.tool_options import check_identity, checked
+from recovery.journal.call import Call
+from recovery.journal.redaction import check_parameters
+from recovery.journal.usage import Usage
+from recovery.option_checks import check_names
+from recovery.values.declared_types import declare
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ToolOptions(TypedDict, total=False):
+    """See tool."""
+
+    after_crash: AfterCrash
+    reconcile: Reconcile
+    raises: Sequence[type[Exception]]
+    name: str
+    retry: Retry | int
+    timeout_s: float
+    on_timeout: WhenCut
+    undo: Undo
+    redact: Sequence[str]
+    identity: Sequence[str] | Callable[..., Any]
+    usage: Callable[[Any], Usage]
+    combine: Combine
+    split: Split
+    needs_approval: bool | Callable[[Call], bool]
+    approval_timeout_s: float
+
+
+def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
+    """The spec of a function, or of a tool that is to differ in these options."""
+    check_names("@tool", options, ToolOptions.__annotations__)
+    spec = spec_of(function)
+    if isinstance(function, functools.partial):  # of a tool, maybe
+        spec = replace(spec_of(inside_partials(function)), function=function, owner="")
+    elif spec.function is function:
+        spec = replace(spec, owner=class_around(function))
+    given: dict[str, Any] = {"name": spec.name} | dict(options)
+    checked(given)
+    if "after_crash" in given:
+        given["reconcile"] = None
+    elif given.get("reconcile") is not None:
+        given["after_crash"] = "reconcile"
+    if is_async(given.get("needs_approval", bool)):
+        raise TypeError("needs_approval= is a plain function of the Call, not an async one")
+    if is_async(given.get("identity", bool)):
+        raise TypeError("identity= is a plain function of the arguments, not an async one")
+    if callable(given.get("identity")):
+        check_identity(given["name"], given["identity"], inside_partials(spec.function))
+    for option in ("redact", "identity"):
+        names = given.get(option)
+        if names is not None and not (option == "identity" and callable(names)):
+            given[option] = check_parameters(inside_partials(spec.function), names, option)
+    return replace(spec, **given)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def tool(
+    **options: Unpack[ToolOptions],
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
+    """Make a function a tool: called inside a run it is recorded and never executed twice.
+
+    Called outside of a run it is the plain function. Given a tool, makes another of it that differs
+    in these options: for one call, or one agent. ``options``, each by name:
+
+    ``after_crash`` says what to do when a crash leaves it unknown whether a call took effect:
+    "park" (the run stops until somebody resolves it), "retry" (the call is safe to repeat),
+    "report" (the agent receives an OutcomeUnknown). ``reconcile`` asks the outside world instead: a
+    function (sync or async) from the Call to a Resolution; if it raises or answers unknown, the run
+    parks. ``raises`` names exceptions that the agent is to see as themselves (builtin ones need not
+    be named; others become ToolError). ``name`` is the tool's name in the log, the function's by
+    default.
+
+    ``retry``: for calls that raise, a Retry, or how many attempts are made in all. ``timeout_s``:
+    how long an attempt may take; then an async function is cancelled (a plain one is left alone in
+    its thread). ``on_timeout``: what a
+    call is that was timed out, or cancelled by the agent: "in_doubt" (the default of side effects)
+    or "fail" (of those that are safe to repeat).
+
+    ``undo``: the function (sync or async, a tool or not) that undoes a call; it gets the Call and
+    its outcome, see ``Run.undo``. The arguments of such calls are recorded whole.
+
+    ``redact``: names of parameters whose values are kept out of the log. A Redacted stands for
+    each, in what is recorded, shown, and handed to ``reconcile`` and ``undo``; equal values have
+    equal ones, so the call is known again. Texts of 4 characters or more in them are removed from
+    recorded exceptions, too. What the tool returns is recorded as ever.
+
+    ``identity``: what tells calls of the tool apart, in place of all its arguments: names of
+    parameters, or of what is in them (``["url", "request.body"]``, ``["self.account"]`` of a
+    method), or a function of the arguments (of a method, of the object first), which gives a value
+    that can be carried. The other arguments are recorded and not compared. A call that needs
+    approval is known by all its arguments besides.
+
+    ``usage``: a function from what the tool returned to the Usage of the call, for budgets and
+    progress. Replies of the shapes of OpenAI and Anthropic are known without it.
+
+    ``combine`` and ``split``, of a tool that streams: what its chunks make up (from the list of
+    them), which is what is recorded; and chunks that make up such a value again, for replay.
+    ``needs_approval``: whether a call begins only when somebody has said yes to it
+    (``RunHandle.approve``), with exactly its arguments; or a function that tells, from the Call
+    (its ``lsn`` is 0, for nothing is recorded yet). The agent gets an ApprovalDeniedError for a no,
+    and when nobody has decided ``approval_timeout_s`` after it was asked for.
+    """
+
+    def decorate(function: Any) -> Any:
+        if isinstance(function, classmethod | staticmethod):
+            return type(function)(decorate(function.__func__))
+        if not callable(function):
+            what = (
+                f"a {type(function).__name__}" if isinstance(function, property) else repr(function)
+            )
+            raise TypeError(f"@tool is for functions, not {what:.80}; a name is @tool(name=...)")
+        if isinstance(function, type):
+            raise TypeError(
+                f"@tool is for functions, not the class {function.__name__}: decorate its methods, "
+                "or a function that makes one"
+            )
+        spec = _adapted(function, options)
+        function = spec.function
+        register(spec)
+        if current_scope.get() is None:  # else what a later process does not know before it runs
+            declare(function)
+        if is_generator(function):
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                scope = current_scope.get()
+                if scope is None:
+                    return function(*args, **kwargs)
+                return scope.run.open_stream(spec, (args, kwargs), "")
+        elif is_async(function):
+
+            @functools.wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                scope = current_scope.get()
+                if scope is None:
+                    return await function(*args, **kwargs)
+                return await scope.run.perform_async(spec, (args, kwargs), "")
+        else:
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                scope = current_scope.get()
+                if scope is None:
+                    if runs_at_work:
+                        from recovery.agent_code.warn_once import warn_of_thread  # noqa: PLC0415 - rare
+
+                        warn_of_thread(spec.name, function)
+                    return function(*args, **kwargs)
+                return scope.run.perform_sync(spec, (args, kwargs), "")
+
+        wrapper.tool_spec = spec  # type: ignore[attr-defined]
+        return wrapper
+
+    return decorate if function is None else decorate(function)
+
+
+# By name, those of modules: what a run that has been resumed may not have called itself.
+# None where two have the same name.
+undoable_tools: dict[str, ToolSpec | None] = {}
+
+
+def register(spec: ToolSpec) -> None:
+    """Have ``run.undo()`` know of a tool, if there is no other one of its name.
+
+    One that is made inside a function may belong to one run alone, so it is left out.
+    """
+    where = getattr(spec.function, "__qualname__", "<locals>")
+    if spec.undo is None or "<locals>" in where:
+        return
+    other = undoable_tools.setdefault(spec.name, spec)
+    is_same = other is not None and _place(other) == _place(spec)  # its module was loaded again
+    undoable_tools[spec.name] = spec if is_same else None
+
+
+def _place(spec: ToolSpec) -> list[object]:
+    names = ("__module__", "__qualname__")
+    return [getattr(what, name, what) for what in (spec.function, spec.undo) for name in names]

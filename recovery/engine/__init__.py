@@ -1,0 +1,1 @@
+"""One execution of a run: what it knows, writes and stops for."""

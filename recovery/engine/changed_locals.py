@@ -1,0 +1,92 @@
+"""Local variables that a resumed run would lose, found when the first checkpoint is taken.
+
+The source does not show everything: ``next(orders)``, ``heapq.heappop(heap)``, a list given to a
+helper. So what the variables of the function with the loop stand for is looked at when the loop
+begins, and again at the first checkpoint of the execution. An object that was there before the
+loop, and has another content, was changed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from inspect import CO_OPTIMIZED
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from recovery.agent_code.code_digest import is_the_users
+from recovery.agent_code.object_contents import (
+    Part,
+    Path,
+    changed,
+    contents_of,
+    ids_inside,
+    is_instance,
+)
+
+if TYPE_CHECKING:
+    from recovery.engine.core import RunCore
+
+CALLERS_MAX = 50
+_told: set[CodeType] = set()  # functions of this process of which something was said
+
+
+class LocalsBefore:
+    """What the variables of a function stood for when its loop of steps began.
+
+    It holds the objects, and not the frame, which has the run and all the rest.
+    """
+
+    def __init__(self, run: str, frame: FrameType) -> None:
+        self._run, self._code, self._line = run, frame.f_code, frame.f_lineno
+        self._seen: dict[str, tuple[Any, dict[Path, Part]]] = {}
+        outside = frame.f_code.co_freevars
+        for name, value in _locals_of(frame).items():
+            # An object of the user's that was made elsewhere is often a client, or a part of the
+            # world that a test plays.
+            if name != run and not (name in outside and is_instance(value)):
+                parts = contents_of(value)
+                if parts:
+                    self._seen[name] = (value, parts)
+
+    @classmethod
+    def of(cls, run: RunCore, frame: FrameType) -> LocalsBefore | None:
+        """None where nothing can be said: the code is not the user's, or all was said."""
+        if frame.f_code in _told or not is_the_users(frame.f_code.co_filename):
+            return None
+        name = next((name for name, one in _locals_of(frame).items() if one is run), None)
+        return cls(name, frame) if name is not None else None
+
+    def look_again(self, run: RunCore, frame: FrameType | None) -> None:
+        """Say in the log what was changed in place; ``frame``: of who takes the checkpoint."""
+        for _ in range(CALLERS_MAX):
+            if frame is None or frame.f_code is self._code:
+                break
+            frame = frame.f_back
+        if frame is None or frame.f_code is not self._code:
+            return
+        found = list(self._changed(_locals_of(frame), run))
+        if found:
+            from recovery.agent_code.agent_source import warn_of_changed  # noqa: PLC0415 - imports ast
+
+            if warn_of_changed(self._code, self._run, self._line, found):
+                _told.add(self._code)
+
+    def _changed(self, now: dict[str, Any], run: RunCore) -> Iterator[str]:
+        inside: Container[int] | None = None
+        for name, (value, before) in self._seen.items():
+            if now.get(name) is not value:
+                continue
+            for path, part in changed(before, contents_of(value)):
+                if inside is None:  # what a checkpoint holds, or somebody else looks after
+                    inside = ids_inside([run.state, run.messages, run.task])
+                if id(part) not in inside:
+                    yield f"{name}.{path[0]}" if path and is_instance(value) else name
+
+
+def _locals_of(frame: FrameType) -> dict[str, Any]:
+    """The variables of a function that is at work."""
+    found = frame.f_locals
+    variables = dict(found)
+    if type(found) is dict and frame.f_code.co_flags & CO_OPTIMIZED:
+        found.clear()  # a copy, which would keep the objects for as long as the function is at work
+    return variables

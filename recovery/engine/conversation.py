@@ -1,0 +1,132 @@
+"""The messages of a run: their changes recorded, or matched with what is recorded already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from recovery.engine.divergence import Drift, messages_text
+from recovery.errors import RecoveryError, Sides
+from recovery.journal.events import MessagesChanged
+from recovery.replay.recorded_call import RecordedChange
+from recovery.text import shorten
+from recovery.values.backref_index import BackrefIndex
+from recovery.values.backrefs import CompositeMessage, refs_of
+from recovery.values.diff import differences
+from recovery.values.pack import unpack
+from recovery.values.types import Ref
+
+if TYPE_CHECKING:
+    from recovery.engine.core import RunCore
+    from recovery.history.load import History
+
+
+class Conversation:
+    """Records each change of a run's messages; guarded by the run's mutex."""
+
+    def __init__(self, run: RunCore, history: History, drift: Drift) -> None:
+        self._run, self._history, self._drift = run, history, drift
+        self.check: Callable[[], None] = lambda: None  # called before each change
+        restored = history.restored
+        self._outcomes = BackrefIndex(
+            restored.borrowed if restored else 0, restored.generation.first if restored else 1
+        )
+        self.remember = self._outcomes.remember
+        self.forget_before = self._outcomes.forget_before
+
+    def record(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
+        """Record ``messages[start:stop] = packed``; where in the log each new message is."""
+        run = self._run
+        with run.mutex:
+            run.act()
+            self.check()
+            call = run.here().call
+            if call is not None:
+                raise RecoveryError(
+                    f"run.messages was changed inside a call of {call.tool}, which is not executed "
+                    "again on replay: return the message, and let the agent append it"
+                )
+            again = self._match(start, stop, packed)
+            if again is not None:
+                return again
+            found, new = self._outcomes.stand_ins(packed)
+            return refs_of(found, run.note(MessagesChanged(start, stop, new)))
+
+    def _match(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None] | None:
+        """Where the new messages are, if the change is recorded: it is not written twice.
+
+        Tasks that run side by side are known by what they change, not by when: nothing makes them
+        come in the order in which they did, and what counts is what the code does now.
+        """
+        run = self._run
+        if not run.replay.changes:
+            return None  # the way of every change but on replay: no look at the tasks around
+        allowed = self._drift.is_allowed
+        # Where changes may be lost, what is recorded next need not be what the code does next.
+        alone = run.alone() and not self._may_be_lost()
+        for recorded in run.replay.changes:
+            change = recorded.change
+            known = run.attempt(partial(self._known, change))
+            same = (stop - start, packed) == (change.stop - change.start, known)
+            if same and (start == change.start or allowed or not run.alone()):
+                return self._take(recorded)
+            if alone and not allowed:
+                break
+        if not alone:
+            return None
+        return self._match_drifted(MessagesChanged(start, stop), packed)
+
+    def _match_drifted(self, now: MessagesChanged, packed: list[bytes]) -> list[Ref | None] | None:
+        """The same of a change that is not recorded: ``packed`` becomes what is, where that is this
+        change in other words."""
+        drift, new = self._drift, [unpack(one) for one in packed]
+        for one in self._run.replay.changes if drift.is_allowed else ():
+            values = self._known(one.change)
+            old, at = [unpack(value) for value in values], one.change.start
+            same_span = one.change.stop - at == now.stop - now.start
+            if same_span and drift.reworded(now.start, old, new, at):
+                drift.say(
+                    f"{messages_text(one.change, old)} (LSN {one.lsn}) stays, in place of "
+                    f"{shorten(new)}"
+                )
+                packed[:] = values
+                return self._take(one)
+        if not drift.takes(messages_text(now, new)):
+            first = self._run.replay.changes[0]
+            self._diverge(first, self._known(first.change), now, packed)
+        return None  # it is new, or what is recorded was dropped, as accepted
+
+    def _take(self, recorded: RecordedChange) -> list[Ref | None]:
+        self._run.replay.take_change(recorded)
+        if not self._run.replay.changes:
+            self._history.forget_values()
+        new = recorded.change.new
+        self._outcomes.borrowed += sum(
+            item.borrowed for item in new if isinstance(item, CompositeMessage)
+        )
+        return refs_of(new, recorded.lsn)
+
+    def _diverge(
+        self,
+        recorded: RecordedChange,
+        known: list[bytes],
+        now: MessagesChanged,
+        packed: list[bytes],
+    ) -> None:
+        values, new = [unpack(one) for one in known], [unpack(one) for one in packed]
+        change = recorded.change
+        found = differences(
+            {"start": change.start, "stop": change.stop, "messages": values},
+            {"start": now.start, "stop": now.stop, "messages": new},
+        )
+        self._drift.diverge(
+            Sides(recorded.lsn, messages_text(change, values), messages_text(now, new), found)
+        )
+
+    def _may_be_lost(self) -> bool:
+        losses, step = self._run.replay.losses, self._run.step
+        return losses is not None and (losses.reaches(step) or step <= losses.upto_change)
+
+    def _known(self, change: MessagesChanged) -> list[bytes]:
+        return [self._history.packed_of(item) for item in change.new]

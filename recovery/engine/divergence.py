@@ -1,0 +1,253 @@
+"""Code that does not do what is recorded: where that is harmless it goes on, and it is said.
+
+The record is held against the code of now in one place, ``replay.by_identity``: a call has its
+exact identity there, or an unambiguous counterpart, or none. What follows from that is decided
+here, and depends on what a mistake could do:
+
+    a call that is safe to repeat   is served what its counterpart has recorded; or executed
+    messages                        those that are recorded stay; reworded ones are passed over
+    calls and messages not made     are missed no more, if they are safe to repeat
+    a side effect                   stops the run
+
+Code that has not changed since does the same as it did. If it does not, something that nobody has
+recorded has led it elsewhere: then a call is served only what resembles it, and no new side effect
+is made while anything recorded is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from recovery.declare.spec import ToolSpec
+from recovery.errors import AtStake, DivergenceError, Sides
+from recovery.journal.events import HistoryDropped, MessagesChanged
+from recovery.journal.keys import CallKey
+from recovery.replay.by_identity import counterpart
+from recovery.replay.call_view import describe, recorded_call
+from recovery.replay.recorded_call import RecordedCall, RecordedChange
+from recovery.text import shorten
+from recovery.values.diff import differing
+from recovery.values.pack import unpack
+
+if TYPE_CHECKING:
+    from recovery.engine.core import RunCore
+    from recovery.history.load import History
+
+_logger = logging.getLogger("recovery")
+
+ALIKE_MIN = (
+    0.5  # the share of words that two texts have in common, of which one is the other edited
+)
+WORDS_MAX = 2000
+STAKES_MAX = 20  # side effects that an error names
+
+
+class Drift:
+    """What the code of one run does otherwise than is recorded."""
+
+    def __init__(self, run: RunCore, history: History) -> None:
+        self._run, self._replay, self._history = run, history.replay, history
+        self.said: list[str] = []  # a line each
+        # Whether the run was found to diverge while whoever awaits it was cancelling it.
+        self.in_cancellation = False
+        self._known = {
+            event.drift
+            for _, _, event in history.entries
+            if isinstance(event, HistoryDropped) and event.drift
+        }
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether drift that does no harm is to stop nobody."""
+        return self._run.settings.on_drift == "report"
+
+    # -- calls
+
+    def judge(self, spec: ToolSpec, key: CallKey, sides: Sides, args: Any) -> RecordedCall | None:
+        """A call that the record does not know, though recorded ones are left: the one whose
+        outcome it is served; None if it is new, and may be made. Else the run stops."""
+        left = self._replay.unclaimed()
+        risky = [call for call in left if self._replay.side_effects.has(call)]
+        like = self._replay.resembling(key)
+        if self.is_allowed and not (like is not None and like in risky):
+            if spec.repeatable:
+                found = counterpart(left, key)
+                if found is not None and found not in risky and self._serves(found, args):
+                    self.say(
+                        f"call {describe(found)} (LSN {found.lsn}) is served to the code of "
+                        f"now: {sides.found}",
+                        served=(found.lsn, key),
+                    )
+                    return self._replay.claim(found.key)
+                if any(map(self.is_of_other_code, self._left())):
+                    self.say(f"made between recorded calls: {sides.found}")
+                    return None
+            elif not risky and all(map(self.is_of_other_code, self._left())):
+                self.pass_over()
+                return None
+        self.diverge(sides, key)
+        return None
+
+    def _serves(self, found: RecordedCall, args: Any) -> bool:
+        known = found.intent.args
+        return self.is_of_other_code(found.lsn) or (known is not None and alike(known, args))
+
+    def may_finish(self) -> bool:
+        """Whether the agent may return though recorded ones are left. They are missed no more."""
+        if not self.is_allowed or any(map(self._replay.side_effects.has, self._replay.unclaimed())):
+            return False
+        self.pass_over()
+        return True
+
+    def pass_over(self) -> None:
+        """Miss no more what is left."""
+        left = self._replay.unclaimed()
+        said = [f"call {describe(call)} (LSN {call.lsn}) is not made any more" for call in left]
+        said += [
+            f"LSN {one.lsn}, {change_text(self._history, one)}, is not made any more"
+            for one in self._replay.changes
+        ]
+        dropped = self._replay.pass_over()
+        for line in said[:-1]:
+            self.say(line)
+        self.say(said[-1] if said else "nothing is left", dropped)
+
+    # -- messages
+
+    def reworded(self, start: int, known: list[Any], new: list[Any], change_start: int) -> bool:
+        """Whether these new messages are the recorded ones, in other words."""
+        if not self.is_allowed or len(known) != len(new) or not new:
+            return False
+        return all(
+            alike(one, other) or (start == change_start and _is_system(one) and _is_system(other))
+            for one, other in zip(known, new, strict=True)
+        )
+
+    def takes(self, new: str) -> bool:
+        """Whether a message that is not recorded may come between those that are."""
+        known = all(self.is_of_other_code(one.lsn) for one in self._replay.changes)
+        if not self.is_allowed or not known:
+            return False
+        self.say(f"made between recorded messages: {new}")
+        return True
+
+    # -- what is said of it
+
+    def say(
+        self, text: str, dropped: Sequence[int] = (), served: tuple[int, CallKey] | None = None
+    ) -> None:
+        """Note it in the log, once, and tell those who look. ``served``: the LSN of a call, and the
+        one to which its outcome is served, in each later life too, whatever is recorded by then."""
+        run = self._run
+        line = f"step {run.step}: {text}"
+        self.said.append(line)
+        if line in self._known and not (dropped or served):
+            return
+        self._known.add(line)
+        _logger.warning("run %s: the code has drifted from the record, in %s", run.run_id, line)
+        event = HistoryDropped(list(dropped), line)
+        if served is not None:
+            lsn, key = served
+            event = replace(
+                event, call=lsn, call_id=key.call_id, digest=key.digest, occurrence=key.occurrence
+            )
+        run.note_dropped(event)
+
+    def diverge(self, sides: Sides, key: CallKey | None = None) -> None:
+        """Stop the run, for the code does not do what is recorded; unless that was accepted.
+
+        Then what the code has not done again is waited for no more, and it goes on. In a run that
+        is to stop anyway it is the code that was stopped which does not do it.
+        """
+        run = self._run
+        if run.stopped is not None:
+            run.stop(run.stopped)
+        # A read in doubt may be forgotten: whoever needs it makes it again.
+        in_doubt = self._replay.side_effects.in_doubt(self._replay.unclaimed())
+        if not self._history.accepted or in_doubt:
+            self.in_cancellation = run.is_being_cancelled()
+            doubt = (0, "")
+            if self._history.accepted:
+                doubt = in_doubt[0].lsn, in_doubt[0].intent.idempotency_key(run.uid)
+            run.stop(DivergenceError(run.run_id, run.step, sides, doubt, self._at_stake(key)))
+        self._history.accepted = False
+        dropped = self._replay.drop()
+        _logger.warning(
+            "run %s: diverged in step %d, as accepted: %d records dropped (LSN %s)",
+            run.run_id,
+            run.step,
+            len(dropped),
+            dropped,
+        )
+        run.note_dropped(HistoryDropped(dropped))
+
+    def _at_stake(self, key: CallKey | None) -> AtStake:
+        left = self._replay.unclaimed()
+        effects = [
+            str(recorded_call(self._run, one)) for one in self._replay.side_effects.among(left)
+        ]
+        renamed = ""
+        if key is not None and not self._replay.knows_tool(key.tool):
+            renamed = next(
+                (
+                    call.key.tool
+                    for call in left
+                    if (call.key.scope, call.key.call_id, call.key.digest)
+                    == (key.scope, key.call_id, key.digest)
+                ),
+                "",
+            )
+        known = self._left()
+        same = bool(known) and not any(map(self.is_of_other_code, known))
+        return AtStake(
+            tuple(effects[:STAKES_MAX]),
+            max(0, len(effects) - STAKES_MAX),
+            renamed,
+            key.tool if key is not None else "",
+            same,
+        )
+
+    # -- whose code it was
+
+    def is_of_other_code(self, lsn: int) -> bool:
+        """Whether other code than that of now wrote this record, or nobody knows."""
+        code = self._replay.code_at(lsn)
+        return not code or code != self._history.code
+
+    def _left(self) -> list[int]:
+        """The records of calls and messages that the code has not made again."""
+        left = [call.lsn for call in self._replay.unclaimed()]
+        return left + [one.lsn for one in self._replay.changes]
+
+
+def change_text(history: History, recorded: RecordedChange) -> str:
+    """A recorded change of the messages, for a person."""
+    values = [unpack(history.packed_of(item)) for item in recorded.change.new]
+    return messages_text(recorded.change, values)
+
+
+def messages_text(change: MessagesChanged, values: list[Any]) -> str:
+    """A change of the messages to these values, for a person."""
+    return f"messages[{change.start}:{change.stop}] = {shorten(values)}"
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two values differ in texts alone, and these have most of their words in common."""
+    return all(
+        type(a) is type(b) is str and _common(a, b) >= ALIKE_MIN
+        for _, a, b in differing(one, other)
+    )
+
+
+def _common(one: str, other: str) -> float:
+    a, b = (Counter(re.findall(r"\w+", text.lower())[:WORDS_MAX]) for text in (one, other))
+    return 2 * (a & b).total() / max(1, a.total() + b.total())
+
+
+def _is_system(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") in ("system", "developer")

@@ -1,0 +1,278 @@
+"""One execution of an agent on a run: its steps, its state, and the calls that are under way."""
+
+from __future__ import annotations
+
+import sys
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import astuple, replace
+from typing import Any, Protocol
+from weakref import ref
+
+from eventlog import EventLog
+from recovery.declare.scope import Scope, current_scope
+from recovery.declare.settings import Settings
+from recovery.engine.changed_in_place import InPlace
+from recovery.engine.conversation import Conversation
+from recovery.engine.core import RunCore
+from recovery.engine.divergence import Drift, change_text
+from recovery.engine.effects import Waiting
+from recovery.engine.inbox import Inbox
+from recovery.engine.metering import admit
+from recovery.engine.randomness import a_number, an_id
+from recovery.engine.step_loop import Loop
+from recovery.errors import Sides, Stop
+from recovery.history.checkpoint_store_base import CheckpointStoreBase
+from recovery.history.load import History
+from recovery.history.snapshot_writer import CheckpointMeta
+from recovery.journal.call import Call
+from recovery.journal.events import RunFinished, StepStarted, ValueRecorded
+from recovery.journal.keys import step_scope
+from recovery.journal.messages import Messages
+from recovery.journal.usage import Usage
+from recovery.replay.call_view import describe
+from recovery.values.pack import pack, unpack
+
+
+class ChildRuns(Protocol):
+    """The child runs of a run, as its calls need them."""
+
+    def idle(self) -> int:
+        """How many calls under way wait for children that do nothing but wait."""
+
+    def stop(self, error: Exception) -> None:
+        """Stop them all."""
+
+    def cancelled(self, call: Call) -> None:
+        """The agent has cancelled this call: so the child that it started ends for good."""
+
+    def end_for_good(self, call: Call) -> None:
+        """The child of this call is given up."""
+
+    def asked(self, call: int, lsn: int) -> None:
+        """The call (LSN) is made again, as the record of this LSN says."""
+
+    def any_in(self, scope: Scope) -> bool:
+        """Whether a call of this scope has started one that is at work."""
+
+
+class Execution(RunCore):
+    """One execution of an agent on a run; made anew for each recovery."""
+
+    children: ChildRuns
+
+    def __init__(
+        self, log: EventLog, history: History, store: CheckpointStoreBase, settings: Settings
+    ) -> None:
+        super().__init__(log, history, store, settings)
+        self.in_flight = 0
+        self.waiting = 0  # of those in flight: calls that wait for something outside
+        self.waits: list[Waiting] = []  # those of them that run.sleep and the like make
+        self.idle_since: tuple[float, object] | None = None  # since it does nothing but wait
+        self.inside: Counter[int] = Counter()  # of those in flight: inside which other call
+        self._checkpointed = history.step
+        self.steps_held: list[ref[Scope]] = []  # scopes of former steps that somebody has still
+        self.drift = Drift(self, history)
+        self.conversation = Conversation(self, history, self.drift)
+        self.inbox = Inbox(self)
+        self.loop = Loop(self, history, self.conversation.record)
+        self.conversation.check = self.loop.check_messages
+        self._in_place = InPlace(self) if settings.check_locals else None
+        self.messages.on_change = self._snapshots.messages_changed
+        if history.listener is not None:
+            history.listener.count_served(lambda: self.served)
+
+    def outlived(self) -> bool:
+        """Whether a task that was started in a step is at work when the step ends."""
+        return False
+
+    @abstractmethod
+    def check_open(self) -> None:
+        """Park the run, which is about to end, if a side effect is open."""
+
+    # -- what the agent sees
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What must survive a crash between steps: a dict, saved with each checkpoint."""
+        return self.loop.state
+
+    @state.setter
+    def state(self, value: dict[str, Any]) -> None:
+        self.loop.state.become(value)
+
+    @property
+    def messages(self) -> Messages:
+        """The conversation: a list of which every change is recorded."""
+        return self.loop.messages
+
+    @messages.setter
+    def messages(self, value: list[Any]) -> None:
+        if value is not self.messages:  # `run.messages += [...]` assigns the list to itself
+            self.messages[:] = value
+
+    def now(self) -> float:
+        """Seconds since 1970, as they were when this line first ran."""
+        return float(self._value("now", time.time))
+
+    def random(self) -> float:
+        """A random number in [0, 1), the same on replay."""
+        return float(self._value("random", a_number))
+
+    def uuid(self) -> str:
+        """A new UUID, the same on replay."""
+        return str(self._value("uuid", an_id))
+
+    def usage(self) -> Usage:
+        """What the run has used so far, over all its lives; the same on replay."""
+        return Usage(*self._value("usage", lambda: list(astuple(self.used()))))
+
+    def _value(self, name: str, ask: Callable[[], Any]) -> Any:
+        with self.mutex:
+            self.act()
+            scope = self.here()
+            occurrence = scope.next_occurrence(name)
+            recorded = self.replay.take_value(scope.path, name, occurrence)
+            if recorded is not None:
+                return recorded.value
+            value = ask()
+            self.note(ValueRecorded(scope.path, name, occurrence, value))
+            return value
+
+    # -- steps
+
+    def next_step(self) -> int:
+        """End the step, if one has begun, and begin the next: here a checkpoint may be taken."""
+        with self.mutex:
+            self.safe_point()
+            if not self.in_loop:
+                self.step = self._history.step
+                self.loop.enter()
+                self._leave_scope()
+            else:
+                left = ref(self.scope)
+                self._leave_scope()
+                # A task that was started in the step has its scope: where nobody has it, there is
+                # none.
+                held = (*self.steps_held, left)
+                self.steps_held = [one for one in held if one() is not None]
+                self._checkpoint_if_due()
+            self.step += 1
+            self.scope.path = step_scope(self.step)
+            if not self.replay.take_step(self.step):
+                admit(self, "step")
+                self.emit(StepStarted(self.step))
+            return self.step
+
+    def _leave_scope(self) -> None:
+        # The next step's, which is called by its name once the step begins.
+        self.scope = Scope(self, self.scope.path)
+        current_scope.set(self.scope)
+
+    @property
+    def before_loop(self) -> bool:
+        """Whether the code before the loop of steps is at work again, in a resumed run."""
+        return self.loop.is_before
+
+    def safe_point(self) -> None:
+        """Where the run can be stopped from outside: at a call, and between steps."""
+        self.check()
+        if not self.under_way or self.under_way.keys().isdisjoint(self.here().calls):
+            self.inbox.look()
+        self._go_on()
+
+    def _checkpoint_if_due(self) -> None:
+        # Not while tasks started in a step are at work (resuming behind it would lose them), and
+        # not while the record is being replayed (the records of later steps stand before the
+        # checkpoint in the log): then at a later step.
+        steps = self.step - self._checkpointed
+        if not self.settings.is_due(steps, self._history.size):
+            return
+        replay = self.replay
+        if self.in_flight or self.outlived() or not replay.used_up or replay.later_steps(self.step):
+            return
+        if self._in_place is not None:
+            self.attempt(self._in_place.look)
+        self._write_pending()  # first, so that the checkpoint knows of it
+        what = CheckpointMeta(
+            self.run_id,
+            self.step,
+            time.time(),
+            recoveries=self.recovery_count,
+            prologue=tuple(self._prologue),
+            carried=self.tallies.carry(),
+            grown=self._history.size,
+            removed=self.loop.removed(),
+        )
+        lsn = self.attempt(self.pruning.write, what, self.state, self.messages)
+        self.loop.checkpointed()
+        self.conversation.forget_before(self.pruning.first)
+        self._checkpointed, self._history.size = self.step, 0
+        if self._history.listener is not None:
+            self._history.listener.checkpoint(lsn, self.log.last_time_ns, self.step)
+        self.log.commit_behind()
+        self.pruning.prune(self.mutex)
+
+    # -- calls under way
+
+    def enter(self, scope: Scope) -> None:
+        """A call is under way in this scope."""
+        self.in_flight += 1
+        if scope.call is not None:
+            self.inside[scope.call.lsn] += 1
+
+    def leave(self, scope: Scope) -> None:
+        """It is not any more."""
+        self.in_flight -= 1
+        if scope.call is not None:
+            self.inside[scope.call.lsn] -= 1
+            self.inside += Counter()  # forget what is zero
+
+    def idle(self) -> bool:
+        """Whether every call under way waits for something outside, or for a call that does."""
+        busy = self.in_flight - len(self.inside)
+        return busy <= self.waiting + self.children.idle()
+
+    def landed(self) -> bool:
+        """Whether no call is under way any more. The agent function has ended: nobody reads on in
+        the streams that it left open, nor in one whose chunk has come only now."""
+        for stream in [one for one in self.streams if one.is_left(ended=True)]:
+            with suppress(Stop):
+                stream.abandon() if sys.exc_info()[1] is not None else stream.refuse()
+        return not self.in_flight
+
+    # -- what is missing, and the end
+
+    def missing(self) -> tuple[int, str]:
+        """What is recorded and the code has not done again: LSN and description; 0 if nothing."""
+        for call in self.replay.unclaimed():
+            return call.lsn, describe(call)
+        for recorded in self.replay.changes:
+            return recorded.lsn, change_text(self._history, recorded)
+        return 0, ""
+
+    def finish(self, result: Any) -> RunFinished:
+        """Record that the agent returned ``result``; durable when this returns."""
+        with self.mutex:
+            self.here().check()  # a gather may have made a result of what was to stop the agent
+            self.act()
+            self.check_open()
+            lsn, recorded = self.missing()
+            if lsn and not self.drift.may_finish():
+                self.drift.diverge(Sides(lsn, recorded, "the agent returned"))
+            packed = pack(result, "result")
+            event = RunFinished(packed, self._history.step, self.recovery_count)
+            self.emit(event)
+            self.attempt(self.log.commit)
+            return replace(event, result=unpack(packed))
+
+    def cancel(self, error: Exception) -> None:
+        super().cancel(error)
+        self.children.stop(error)
+
+    def close(self) -> None:
+        super().close()
+        self.inbox.close()

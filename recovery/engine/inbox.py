@@ -1,0 +1,209 @@
+"""What others have sent to a run, as the run sees it.
+
+A run's log has one writer, so what comes from outside goes into a log beside it, which its senders
+open one after the other and the run reads. Messages are only believed once they are durable: what
+the run records of them must not be about a message that a power loss takes away.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from eventlog import Damage, LogReader, Packed, Record
+from recovery.errors import DamagedRunError, RunCancelledError
+from recovery.inspect.inbox_check import inbox_damage, lost_inbox, lost_log
+from recovery.journal.envelope import OTHER_ARGUMENTS, Message, is_message, is_repair, last_of
+from recovery.journal.events import RunCancelled
+from recovery.replay.taken_signals import Signals
+
+if TYPE_CHECKING:
+    from recovery.engine.core import RunCore
+
+_logger = logging.getLogger("recovery")
+
+LOOK_S = 0.2  # how often an agent that does one thing after the other looks for messages
+
+
+class Inbox:
+    """The messages to a run, each read once; guarded by the run's mutex."""
+
+    def __init__(self, run: RunCore) -> None:
+        self._run = run
+        # Looks for the run that has started this one, and does nothing else meanwhile.
+        self.above: Callable[[], None] | None = None
+        self._reader: LogReader | None = None
+        self._arrivals: Iterator[Record | Damage | None] = iter(())
+        self._held: deque[Record] = deque()  # read, and not known to be durable
+        self._next_look = 0.0
+        self._signals: dict[str, deque[Message]] = {}  # those not taken, by name
+        self._decisions: dict[str, list[Message]] = {}  # by the key of the call
+        self._spent: set[str] = set()
+        self._told: set[int] = set()
+        self._cancelled: Message | None = None
+
+    def look(self, *, at_once: bool = False) -> None:
+        """Read what is new, at most every LOOK_S unless ``at_once``. A cancelled run ends here."""
+        now = time.monotonic()
+        if now >= self._next_look or at_once:
+            self._next_look = now + LOOK_S
+            self._run.attempt(self._read)
+            if self.above is not None:
+                self.above()
+                self._run.check()
+        if self._cancelled is not None:
+            self._end_run(self._cancelled)
+
+    def came(self, names: tuple[str, ...], until: float | None) -> float | None:
+        """When the signal was sent that ``take`` would give (seconds since 1970)."""
+        found = self._next(names, until)
+        return None if found is None else found.time_ns / 1e9
+
+    def take(
+        self, names: tuple[str, ...], until: float | None = None
+    ) -> tuple[Message, Packed] | None:
+        """The oldest signal of these names that is not taken, and its value.
+
+        One that was sent later than ``until`` is for a later wait, and so are those behind it.
+        """
+        found = self._next(names, until)
+        if found is None:
+            return None
+        self._signals[found.about].popleft()
+        record = self._run.attempt(lambda: self._fetch(found.lsn))
+        value = Message.of(record).value
+        assert value is not None
+        return found, value
+
+    def _next(self, names: tuple[str, ...], until: float | None) -> Message | None:
+        signals = self._signals_taken()
+        first: Message | None = None
+        for name in names:
+            waiting = self._signals.get(name)
+            if not waiting:
+                continue
+            taken = signals.taken(self._run.uid, name)
+            while waiting and waiting[0].lsn <= taken:
+                waiting.popleft()
+            if waiting and (until is None or waiting[0].time_ns / 1e9 <= until):
+                first = min(first or waiting[0], waiting[0], key=lambda sent: sent.lsn)
+        return first
+
+    def decision(
+        self, key: str, counts: Callable[[Message], bool], packed: Packed
+    ) -> Message | None:
+        """The last decision about the call of this idempotency key, and of these arguments, among
+        those that ``counts`` lets count."""
+        counting: list[Message] = []
+        for made in self._decisions.get(key, ()):
+            if made.is_about(packed):
+                counting += [made] * counts(made)
+            else:
+                self._refused(made, OTHER_ARGUMENTS)
+        return last_of(counting)
+
+    def spent(self, key: str) -> None:
+        """The call of this key begins: what is decided from now on comes too late."""
+        self._spent.add(key)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader, self._arrivals = None, iter(())
+
+    def _read(self) -> None:
+        if self._reader is None:
+            self._reader = self._run.store.backend.inbox(self._run.run_id)
+            self._check(self._reader)
+            if self._reader is None:
+                return
+            self._arrivals = self._reader.arrivals()
+        durable_lsn = self._reader.durable_lsn() if self._held else 0
+        for item in self._arrivals:
+            if item is None:
+                break
+            if isinstance(item, Record):
+                self._held.append(item)
+                durable_lsn = durable_lsn or self._reader.durable_lsn()
+                self._sort(durable_lsn)
+            elif item.lost:
+                raise self._lost(item)
+            else:
+                _logger.warning("run %s: inbox: %s", self._run.run_id, item)
+        if self._held:
+            self._sort(self._reader.durable_lsn())
+
+    def _sort(self, durable_lsn: int) -> None:
+        while self._held and self._held[0].lsn <= durable_lsn:
+            self._sort_one(self._held.popleft())
+
+    def _check(self, inbox: LogReader | None) -> None:
+        """That this is the inbox of which the run has read messages."""
+        damage = inbox_damage(inbox, self._signals_taken(), self._run.uid)
+        if damage:
+            raise lost_inbox(self._run.run_id, damage)
+
+    def _signals_taken(self) -> Signals:
+        signals = self._run.tallies[Signals.name]
+        assert isinstance(signals, Signals)
+        return signals
+
+    def _sort_one(self, record: Record) -> None:
+        if is_repair(record):
+            return
+        if not is_message(record):
+            what = f"record {record.lsn} is no message, but {record.kind!r}: files of another log"
+            raise self._lost(Damage(0, 0, 0, record.lsn, record.lsn, what))
+        sent, last = Message.of(record), self._run.log.last_lsn
+        if sent.run_lsn > last:
+            raise lost_log(self._run.run_id, sent.run_lsn, last)
+        if refused := self._run.recipient.refuses(sent):
+            self._refused(sent, refused)
+            return
+        sent = replace(sent, value=None)  # which may be large, and is read when it is taken
+        match sent.kind:
+            case "signal":
+                self._signals.setdefault(sent.about, deque()).append(sent)
+            case "cancel":
+                self._cancelled = self._cancelled or sent
+            case "decision":
+                if sent.about in self._spent:
+                    _logger.warning(
+                        "run %s: too late, the call has begun: %s", self._run.run_id, sent
+                    )
+                self._decisions.setdefault(sent.about, []).append(sent)
+
+    def _refused(self, sent: Message, why: str) -> None:
+        """Say once that it does not count."""
+        if sent.lsn not in self._told:
+            self._told.add(sent.lsn)
+            what = f"message {sent.lsn} ({sent.kind}) does not count: {why}"
+            _logger.warning("run %s: inbox: %s", self._run.run_id, what)
+
+    def _fetch(self, lsn: int) -> Record:
+        assert self._reader is not None
+        record = self._reader.fetch({lsn}).get(lsn)
+        if record is None:
+            raise self._lost(Damage(0, 0, 0, lsn, lsn, "a signal cannot be read again"))
+        return record
+
+    def _lost(self, damage: Damage) -> DamagedRunError:
+        # It may have been a no, or an end.
+        error = DamagedRunError(self._run.run_id, [damage])
+        error.add_note(
+            "This is in what others have sent to the run: the log in `inbox`, which `logdump "
+            "repair RUN/inbox` repairs."
+        )
+        return error
+
+    def _end_run(self, asked: Message) -> None:
+        run = self._run
+        in_doubt = [call.lsn for call in run.replay.in_doubt()]
+        run.emit(RunCancelled(asked.who, asked.why, in_doubt, asked.lsn))
+        run.commit()
+        run.stop(RunCancelledError(run.run_id, asked.who, asked.why, in_doubt))

@@ -1,0 +1,28 @@
+"""Writes the events of a run: encoded, appended, counted, and told to a listener."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from eventlog import EventLog, RefusedValueError
+from recovery.journal.encoding import encode
+from recovery.journal.events import Event
+
+if TYPE_CHECKING:
+    from recovery.history.load import History
+
+
+def record(log: EventLog, history: History, event: Event) -> int:
+    """Append an event, count it, and tell whoever listens; its LSN."""
+    kind, body = encode(event)
+    try:
+        lsn = log.append(kind, body)
+    except RefusedValueError as exc:  # too large
+        raise RefusedValueError(kind, exc.reason) from None
+    history.size += len(body)
+    history.tallies.observe(lsn, log.last_time_ns, event)
+    if history.replay.losses is not None:
+        history.replay.losses.observe(lsn, event)
+    if history.listener is not None:
+        history.listener.event(lsn, log.last_time_ns, event)
+    return lsn

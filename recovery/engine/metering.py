@@ -1,0 +1,94 @@
+"""What calls have used, held against the budget of their run."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+
+from recovery.declare.scope import Scope
+from recovery.declare.spec import ToolSpec
+from recovery.errors import BudgetError, RunFailedError
+from recovery.journal.events import RunFailed, RunParked
+from recovery.journal.keys import UNDO_CALL, UNDO_PREFIX
+from recovery.journal.usage import recognised, recorded_usage
+
+if TYPE_CHECKING:
+    from recovery.engine.core import RunCore
+
+_logger = logging.getLogger("recovery")
+_NOTHING = [0, 0, 0.0]
+# A limit of what models use is looked at after so many calls that did not say what they used, and
+# at the end of the run.
+UNMEASURED_MAX = 10
+
+
+def admit(run: RunCore, what: Literal["step", "call"], tool: str = "") -> None:
+    """Stop the run if a new step or call goes beyond its budget. What undoes it always may be done.
+
+    Invariant: nothing can come between this and the record of what is admitted, for both are made
+    while the run's mutex is held: so no two calls are admitted for one.
+    """
+    budget = run.settings.budget
+    if budget is None:
+        return
+    around = run.here().call
+    if _undoes(tool) or (around is not None and _undoes(around.tool)):
+        return
+    used = run.used()
+    reached = budget.reached(used, what)
+    if not reached:
+        return
+    error = BudgetError(run.run_id, used, reached)
+    if budget.on_exceeded == "park":
+        run.emit(RunParked([], why=f"budget used up: {'; '.join(reached)}"))
+        run.commit()
+        run.stop(error)
+    cause = "recovery.BudgetError", "; ".join(reached), ""
+    run.emit(RunFailed(*cause))
+    run.commit()
+    run.stop(RunFailedError(run.run_id, cause, 0))
+
+
+def _undoes(tool: str) -> bool:
+    return tool == UNDO_CALL or tool.startswith(UNDO_PREFIX)
+
+
+def warn_if_unmeasured(run: RunCore) -> None:
+    """Say so when a limit counts for nothing, because no call has said what it used."""
+    budget = run.settings.budget
+    if budget is None or not run.unmeasured:
+        return
+    used = run.used()
+    names = [name for name in ("tokens", "cost") if getattr(budget, name) is not None]
+    if names and not used.tokens and not used.cost:
+        _logger.warning(
+            "run %s: Budget(%s) has stopped nothing and cannot: no call has said what it used. "
+            "Return the model's reply as the SDK gives it, or say it by @tool(usage=...).",
+            run.run_id,
+            ", ".join(f"{name}=" for name in names),
+        )
+
+
+def measured(run: RunCore, spec: ToolSpec, scope: Scope, value: Any) -> list[Any] | None:
+    """What is recorded of what a call used, by what it returned; None when that does not say so.
+
+    A tool that hands on the reply of a model that it has called counts for nothing: the call inside
+    it does. What goes wrong here is logged, for a result that was paid for is not to be lost.
+    """
+    try:
+        if spec.usage is not None:
+            return recorded_usage(spec.usage(value))
+        if scope.metered:
+            return _NOTHING
+        usage = recognised(value)
+        if usage is not None:
+            return recorded_usage(usage)
+        run.unmeasured += 1
+        if run.unmeasured == UNMEASURED_MAX:
+            warn_if_unmeasured(run)
+        return None
+    except Exception:
+        _logger.exception(
+            "run %s: what %s used is not known, and not counted", run.run_id, spec.name
+        )
+        return None

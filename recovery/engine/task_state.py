@@ -1,0 +1,153 @@
+"""What the other code of an agent waits for: whether it can still come to a call by itself.
+
+A recorded call that nobody has made again may yet be made by a coroutine that is asleep, or by a
+thread at work; it never will be if each of them waits for the record. So each is one of
+
+    HELD     waits for its turn in the record, or for tasks that are looked at themselves
+    SHARED   waits for what another one may give it: a lock, a queue, some future
+    MOVING   goes on by itself: ready, asleep on a timer, in a thread, in a call under way
+
+They are looked at from outside, and what is not known is SHARED.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import concurrent.futures.thread
+import contextvars
+import gc
+import queue
+import sys
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from enum import IntEnum
+from types import CodeType, FrameType
+from typing import Any
+
+from recovery.declare.scope import Scope, current_scope
+
+
+class Blocking(IntEnum):
+    """What code waits for; of several, the greatest counts."""
+
+    HELD = 0
+    SHARED = 1
+    MOVING = 2
+
+
+CHAIN_MAX = 1000  # coroutines that await one another
+# A coroutine in one of these goes on after some time, whatever else happens.
+_TO_THREAD = asyncio.to_thread.__code__
+_TIMED = {asyncio.sleep.__code__, asyncio.wait_for.__code__, _TO_THREAD}
+_GROUP = asyncio.TaskGroup.__aexit__.__code__
+_IDLE = concurrent.futures.thread._worker.__code__
+_LOCKS = {module.__file__ for module in (threading, queue, concurrent.futures._base)}
+_NO_CONTEXT = contextvars.Context()
+
+
+def context_of(task: asyncio.Task[Any]) -> contextvars.Context:
+    """The context in which a task runs."""
+    if sys.version_info >= (3, 12):
+        return task.get_context()
+    # Python 3.11 has no name for it.
+    held = gc.get_referents(task)
+    return next((one for one in held if isinstance(one, contextvars.Context)), _NO_CONTEXT)
+
+
+def of_task(
+    task: asyncio.Task[Any], ours: Collection[Any], calls: Collection[CodeType]
+) -> Blocking:
+    """What a task waits for. ``ours``: the futures of those who wait for their turn; ``calls``:
+    the code that has a call under way."""
+    waiter = getattr(task, "_fut_waiter", None)
+    if waiter in ours:
+        return Blocking.HELD
+    codes = {frame.f_code for frame in frames_of(task)}
+    if waiter is None or waiter.done() or not codes.isdisjoint(_TIMED.union(calls)):
+        return Blocking.MOVING
+    awaited = getattr(waiter, "_children", [waiter])  # of a gather
+    if _GROUP in codes or all(isinstance(one, asyncio.Task) for one in awaited):
+        return Blocking.HELD
+    return Blocking.SHARED
+
+
+def is_ready(task: asyncio.Task[Any]) -> bool:
+    """Whether a task runs at the next turn of its loop."""
+    waiter = getattr(task, "_fut_waiter", None)
+    return waiter is None or waiter.done()
+
+
+def is_asleep(task: asyncio.Task[Any], calls: Collection[CodeType]) -> bool:
+    """Whether a task is in an ``asyncio.sleep`` of the agent's own, in no call."""
+    frames = list(frames_of(task))
+    if len(frames) < 2 or frames[-1].f_code is not asyncio.sleep.__code__:
+        return False
+    own = not frames[-2].f_globals.get("__name__", "").startswith("recovery.")
+    return own and {frame.f_code for frame in frames}.isdisjoint(calls)
+
+
+def place_of(task: asyncio.Task[Any]) -> str:
+    """File and line of the agent's code at which a task waits; "" where it has none."""
+    not_the_agents = ("asyncio.", "recovery.")
+    frames = [
+        frame
+        for frame in frames_of(task)
+        if not frame.f_globals.get("__name__", "").startswith(not_the_agents)
+    ]
+    return f"{frames[-1].f_code.co_filename}:{frames[-1].f_lineno}" if frames else ""
+
+
+def place_of_call(task: asyncio.Task[Any], calls: Collection[CodeType]) -> str:
+    """File and line of the agent's code at which a task makes a call; "" where it makes none."""
+    place = task.get_name()
+    for frame in frames_of(task):
+        if frame.f_code in calls:
+            return place
+        if not frame.f_globals.get("__name__", "").startswith(("asyncio.", "recovery.")):
+            place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return ""
+
+
+def is_in_thread(task: asyncio.Task[Any]) -> bool:
+    """Whether a task waits for a thread of ``asyncio.to_thread``."""
+    return any(frame.f_code is _TO_THREAD for frame in frames_of(task))
+
+
+def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
+    """The frames of the coroutines and generators that await one another, the task's own first."""
+    inner: Any = task.get_coro()
+    for _ in range(CHAIN_MAX):
+        for kind in ("cr", "gi", "ag"):
+            frame = getattr(inner, f"{kind}_frame", None)
+            if frame is not None:
+                yield frame
+                inner = getattr(inner, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
+                break
+        else:
+            return
+
+
+def of_threads(threads: Iterable[threading.Thread], ours: Collection[CodeType]) -> Blocking:
+    """What threads wait for. ``ours``: the code in which they wait for their turn."""
+    frames = sys._current_frames()
+    return max(
+        (_of_thread(frames.get(thread.ident or 0), ours) for thread in threads),
+        default=Blocking.HELD,
+    )
+
+
+def _of_thread(frame: FrameType | None, ours: Collection[CodeType]) -> Blocking:
+    if frame is None or frame.f_code is _IDLE or frame.f_code in ours:
+        return Blocking.HELD
+    return Blocking.SHARED if frame.f_code.co_filename in _LOCKS else Blocking.MOVING
+
+
+def tasks_of(
+    run: object, loop: asyncio.AbstractEventLoop, without: Collection[object] = ()
+) -> Iterator[tuple[Any, Scope]]:
+    """The tasks of an agent that have not ended, and where in the run each was started."""
+    for task in asyncio.all_tasks(loop).difference(without):
+        scope = context_of(task).get(current_scope)
+        if scope is not None and scope.run is run:
+            yield task, scope

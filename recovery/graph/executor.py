@@ -1,0 +1,231 @@
+"""GraphExecutor: runs graphs as recorded runs, and says how they ended."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from os import urandom
+from typing import Any, Unpack
+
+from eventlog import RefusedValueError
+from recovery.agent.checkpoint_store import CheckpointStore
+from recovery.agent.recoverable import RecoverableAgent
+from recovery.declare.settings import Options
+from recovery.engine.recovery_report import RunResult
+from recovery.errors import RecoveryError, WaitingError
+from recovery.graph.checkpoint_manager import CheckpointManager
+from recovery.graph.graph import Graph
+from recovery.graph.hooks import tell
+from recovery.graph.state import Standing
+from recovery.graph.walk import GraphParkedError, Walk, check_task, finished
+from recovery.inspect.status import status
+from recovery.values.pack import pack
+
+Live = Callable[[RecoverableAgent], Awaitable[RunResult]]
+
+
+@dataclass(slots=True)
+class ExecutionResult:
+    """How an execution of a graph ended.
+
+    ``success``: it came to its end; ``output`` is then the memory, all that the nodes have written.
+    Else ``error`` says why, or ``paused_at`` names the node at which it waits for somebody; the
+    run is as it was, and can be resumed by its ``run_id``. ``path``: the nodes visited, in order;
+    ``node_visit_counts`` by node; ``total_retries``, ``retry_details`` (by node) and
+    ``nodes_with_failures`` (gone on from by an edge) say how smoothly. ``steps_executed``: visits
+    that this process has made. ``branches_not_made``: nodes that were to be visited, and are not,
+    because the graph was changed since. ``report``: the RecoveryReport of a run that has ended.
+    """
+
+    success: bool
+    run_id: str
+    output: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    paused_at: str | None = None
+    path: list[str] = field(default_factory=list)
+    steps_executed: int = 0
+    node_visit_counts: dict[str, int] = field(default_factory=dict)
+    total_retries: int = 0
+    retry_details: dict[str, int] = field(default_factory=dict)
+    nodes_with_failures: list[str] = field(default_factory=list)
+    branches_not_made: list[str] = field(default_factory=list)
+    report: Any = None
+
+
+class GraphExecutor:
+    """Executes graphs: each visit of a node is a recorded call, so that none is made twice.
+
+    ``runtime``: an object that is told what happens, by those of these methods that it has:
+    ``start_run``, ``end_run``, ``report_problem``, ``set_node``, ``decide``, ``record_outcome``.
+    They are told of what this process does, never of what is served from the log.
+    ``checkpoint_manager``: where runs are kept; without one nothing is stored, and runs end with
+    the executor.
+
+    ``options``: those of a RecoverableAgent, by name: ``max_recoveries``, ``after_crash``,
+    ``stop_on``, ``max_children``, ``on_event``, ``budget``, ``checkpoint_every_bytes``,
+    ``park_after_s``, ``check_locals``, ``on_drift``.
+    """
+
+    def __init__(
+        self,
+        runtime: Any = None,
+        checkpoint_manager: CheckpointManager | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        self.runtime, self.checkpoint_manager = runtime, checkpoint_manager
+        self._keeps = checkpoint_manager is not None and checkpoint_manager.config.enabled
+        self.store = (
+            checkpoint_manager.store
+            if checkpoint_manager is not None and self._keeps
+            else CheckpointStore()
+        )
+        given: Options = {"max_recoveries": 0, "park_after_s": 0.0}
+        self._options: Options = {**given, **options}
+
+    async def execute(
+        self,
+        graph: Graph,
+        goal: Any,
+        input_data: Mapping[str, Any] | None = None,
+        run_id: str | None = None,
+    ) -> ExecutionResult:
+        """Execute a graph, or go on with run ``run_id`` where it stopped.
+
+        ``goal``: a value that can be recorded, or an object with ``id`` or ``description``.
+        ``input_data`` is what the memory begins with. A run that has ended gives its recorded
+        result, and executes nothing. A node that fails leaves the run to be resumed.
+
+        Raises GraphError for a graph that cannot be executed, and as
+        ``RecoverableAgent.run_with_recovery``: InDoubtError, DivergenceError, TaskMismatchError,
+        LogLockedError, ...
+        """
+        graph.check()
+        task = {"graph": graph.name, "goal": plain_goal(goal), "input": dict(input_data or {})}
+        if run_id is None:
+            run_id = f"run_{urandom(16).hex()}"
+        elif self._keeps:
+            self._check_automatic(run_id)
+        return await self._live(
+            graph, run_id, task, lambda agent: agent.run_with_recovery(task, run_id)
+        )
+
+    async def resume(self, graph: Graph, run_id: str) -> ExecutionResult:
+        """Go on with a run from its id alone; its goal and input are those that are recorded.
+
+        After a failure of a node that is to try again. Raises RecoveryError when there is no such
+        run, or it is not one of this graph; else as ``execute``.
+        """
+        graph.check()
+        task = status(self.store, run_id).task
+        check_task(run_id, task, graph)
+        return await self._live(graph, run_id, task, lambda agent: agent.resume(run_id))
+
+    def execute_sync(
+        self,
+        graph: Graph,
+        goal: Any,
+        input_data: Mapping[str, Any] | None = None,
+        run_id: str | None = None,
+    ) -> ExecutionResult:
+        """``execute`` without an event loop."""
+        return asyncio.run(self.execute(graph, goal, input_data, run_id))
+
+    def resume_sync(self, graph: Graph, run_id: str) -> ExecutionResult:
+        """``resume`` without an event loop."""
+        return asyncio.run(self.resume(graph, run_id))
+
+    def agent(self, walk: Walk) -> RecoverableAgent:
+        """What runs a walk."""
+        manager = self.checkpoint_manager
+        every = manager.config.every if manager is not None and self._keeps else sys.maxsize
+        return RecoverableAgent(walk.agent, self.store, every, **self._options)
+
+    async def _live(
+        self, graph: Graph, run_id: str, task: dict[str, Any], live: Live
+    ) -> ExecutionResult:
+        walk = Walk(graph, self.runtime)
+        goal = task["goal"]
+        told = goal if isinstance(goal, dict) else {}
+        await tell(
+            self.runtime,
+            "start_run",
+            goal_id=str(told.get("id", graph.name)),
+            goal_description=str(told.get("description", goal)),
+            input_data=task["input"],
+        )
+        try:
+            result = await self._ended(walk, run_id, live)
+        except Exception as exc:
+            await self._told(str(exc), {}, problem=True)
+            raise
+        await self._told(result.error or "", result.output, problem=result.error is not None)
+        if result.success and not self._keeps:
+            self.store.backend.remove(run_id)
+        return result
+
+    async def _ended(self, walk: Walk, run_id: str, live: Live) -> ExecutionResult:
+        try:
+            done = await live(self.agent(walk))
+        except GraphParkedError as exc:
+            return self._stopped(walk, run_id, error=exc.why)
+        except WaitingError:
+            return self._stopped(walk, run_id, paused_at=next(iter(walk.under_way), None))
+        return as_result(run_id, done["result"], walk.executed, success=True, report=done["report"])
+
+    def _stopped(self, walk: Walk, run_id: str, **how: str | None) -> ExecutionResult:
+        standing = walk.standing or Standing()
+        return as_result(run_id, finished(standing), walk.executed, success=False, **how)
+
+    async def _told(self, error: str, output: dict[str, Any], problem: bool) -> None:
+        if problem:
+            await tell(self.runtime, "report_problem", severity="critical", description=error)
+        await tell(
+            self.runtime,
+            "end_run",
+            success=not problem,
+            output_data=output,
+            narrative=error or "the graph came to its end",
+        )
+
+    def _check_automatic(self, run_id: str) -> None:
+        manager = self.checkpoint_manager
+        if manager is None or manager.config.auto_recovery:
+            return
+        if manager.is_unfinished(run_id):
+            raise RecoveryError(
+                f"run {run_id!r} was begun and has not ended, and auto_recovery is off. Nothing "
+                "was executed. executor.resume(graph, run_id) goes on with it."
+            )
+
+
+def as_result(run_id: str, found: dict[str, Any], executed: int, **how: Any) -> ExecutionResult:
+    """The result of an execution, from what is recorded of it."""
+    return ExecutionResult(
+        run_id=run_id,
+        output=dict(found["output"]),
+        path=list(found["path"]),
+        node_visit_counts=dict(found["visits"]),
+        retry_details=dict(found["retries"]),
+        total_retries=sum(found["retries"].values()),
+        nodes_with_failures=list(found["failed"]),
+        steps_executed=executed,
+        branches_not_made=list(found.get("not_made", ())),
+        **how,
+    )
+
+
+def plain_goal(goal: Any) -> Any:
+    """A goal as it is recorded: itself if it can be, else what an object says of itself."""
+    try:
+        pack(goal, "goal")
+    except RefusedValueError:
+        names = ("id", "name", "description")
+        said = {
+            name: found for name in names if isinstance(found := getattr(goal, name, None), str)
+        }
+        if not said:
+            raise
+        return said
+    return goal

@@ -1,0 +1,77 @@
+"""Runs that are there: their logs, to read or to write, for whoever comes from outside."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from eventlog import EventLog, LogReader
+from recovery.errors import RecoveryError
+from recovery.history.checkpoint_store_base import CheckpointStoreBase
+from recovery.stores.file import FileStore
+from recovery.stores.protocol import RunStore
+
+if TYPE_CHECKING:
+    from recovery.approvers import Approvers
+
+# What runs are looked for in: a path is that of a directory with runs in it.
+Store = CheckpointStoreBase | RunStore | str | os.PathLike[str]
+
+
+def store_of(store: Store) -> CheckpointStoreBase:
+    """The store itself, or one at this path; TypeError for anything else."""
+    return store if isinstance(store, CheckpointStoreBase) else CheckpointStoreBase(_there(store))
+
+
+def backend_of(store: Store) -> RunStore:
+    """Where the store keeps its runs."""
+    return store.backend if isinstance(store, CheckpointStoreBase) else store_of(store).backend
+
+
+def approvers_of(store: Store) -> Approvers | None:
+    """By whom what is sent to its runs has to be signed, as far as the store says."""
+    return store.approvers if isinstance(store, CheckpointStoreBase) else None
+
+
+def _there(store: Any) -> Any:
+    if store is None:
+        raise TypeError("store is a CheckpointStore, a RunStore or a path, not None")
+    return store
+
+
+def store_difference(ours: CheckpointStoreBase, its: CheckpointStoreBase) -> str:
+    """In what a child's store differs from ours, so that what we promise of our runs would not
+    hold for those of the child; "" if it is ours."""
+    if its.retention != ours.retention:
+        return "has another retention="
+    if its.approvers != ours.approvers:
+        return "has other approvers="
+    one, other = ours.backend, its.backend
+    if one is other:
+        return ""
+    if not (isinstance(one, FileStore) and isinstance(other, FileStore)) or one.root != other.root:
+        return "is another one"
+    if one.encryption != other.encryption:
+        return f"has encryption={other.encryption}, not the {one.encryption} of the parent's"
+    if one.durability != other.durability:
+        return f"has durability={other.durability!r}, not {one.durability!r}"
+    return ""
+
+
+def reader_of(store: Store, run_id: str, consequence: str = "") -> LogReader:
+    """A reader of the run's log; RecoveryError, with what follows from it, when there is none."""
+    reader = backend_of(store).read(run_id)
+    if reader is None:
+        raise RecoveryError(f"there is no run {run_id!r}{consequence}")
+    return reader
+
+
+def claimed(store: Store, run_id: str) -> EventLog:
+    """The run's log, for this process alone; RecoveryError when there is none."""
+    reader_of(store, run_id).close()  # a claim would make it
+    return claim(store, run_id)
+
+
+def claim(store: Store, run_id: str) -> EventLog:
+    """The same of a run that may not be there yet."""
+    return (store if isinstance(store, CheckpointStoreBase) else backend_of(store)).claim(run_id)

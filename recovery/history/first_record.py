@@ -1,0 +1,52 @@
+"""How a run's log says that it began."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from recovery.history.snapshot import checked_body, prologue_in
+from recovery.history.start import readable
+from recovery.journal.encoding import decode
+from recovery.journal.events import Event, RunStarted
+
+if TYPE_CHECKING:
+    from eventlog import Record, Snapshot
+    from recovery.history.run_records import RunRecords
+
+
+def started_of(
+    log: RunRecords, read: Callable[[Record], Event | None] = decode
+) -> RunStarted | None:
+    """How a run's log says it began; None for one that no agent has run.
+
+    Where retention has removed its beginning, the newest checkpoint that can be read says it.
+    """
+    if log.oldest_lsn > 1:
+        return _started_in_checkpoint(log, read)
+    for record in log.records(1, on_damage=lambda damage: None):
+        try:
+            event = read(record)
+        except ValueError:
+            continue
+        if isinstance(event, RunStarted):
+            return event
+        if event is not None:
+            return None
+    return None
+
+
+def _started_in_checkpoint(
+    log: RunRecords, read: Callable[[Record], Event | None]
+) -> RunStarted | None:
+    def started(snapshot: Snapshot) -> RunStarted | None:
+        body = checked_body(snapshot)
+        first = min(body["prologue"], default=0)  # it is the first of all records
+        record = prologue_in(log.fetch, [first], body["generation"]).get(first)
+        event = None
+        with suppress(ValueError):
+            event = read(record) if record is not None else None
+        return event if isinstance(event, RunStarted) else None
+
+    return next(readable(log, started), None)

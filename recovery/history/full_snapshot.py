@@ -1,0 +1,116 @@
+"""The beginning of a generation: a checkpoint that needs nothing in front of it.
+
+What a run may need of the records before a checkpoint is copied into portions: the messages and the
+values of the state, and the records of the code before the first step, under the LSNs that they
+have. A portion is a snapshot record, so that its loss costs a checkpoint, and never the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from eventlog import EventLog, Packed, Record
+from recovery.history.snapshot import Generation
+from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
+from recovery.journal.messages import Messages
+from recovery.values.backrefs import Values, resolve
+from recovery.values.pack import pack, pack_list, pack_map
+from recovery.values.types import Ref, digest
+
+VERSION = 1
+PORTION_SIZE = 4 << 20  # about; a value is in one of them, whatever its size
+
+_Item = tuple[str, Any, Packed]  # of what kind, its key, its bytes
+
+
+def write_whole(
+    log: EventLog,
+    writer: SnapshotWriter,
+    what: CheckpointMeta,
+    state: Mapping[str, Any],
+    messages: Messages,
+    prologue: Iterable[Record],
+) -> int:
+    """Append a checkpoint with which a generation begins; its LSN.
+
+    ``prologue``: the records of the code before the first step, all of them. Raises ValueError when
+    one of the messages cannot be read again; then, as in a crash, some portions may be there, which
+    nothing refers to.
+    """
+    first = log.last_lsn + 1
+    at: dict[tuple[str, Any], Ref] = {}
+    kept: dict[str, tuple[bytes, int, int]] = {}
+    portions: set[int] = set()
+    for portion in _portioned(_items(log, state, messages, prologue)):
+        lsn = log.append_snapshot(_packed(portion))
+        number = 0
+        for kind, key, packed in portion:
+            match kind:
+                case "message":
+                    at[kind, key] = Ref(lsn, number)
+                    number += 1
+                case "state":
+                    kept[key] = digest(packed), lsn, len(packed)
+                case "prologue":
+                    portions.add(lsn)
+    messages.refs[:] = [at["message", one] for one in messages.message_digests]
+    writer.begin(Generation(first, 0, tuple(sorted(portions))), kept)
+    return writer.write(what, state, messages)
+
+
+def _items(
+    log: EventLog, state: Mapping[str, Any], messages: Messages, prologue: Iterable[Record]
+) -> Iterator[_Item]:
+    for record in sorted(prologue, key=lambda record: record.lsn):
+        # Messages in them are what outcomes among them are, and nothing else.
+        carried = [record.lsn, record.kind, record.time_ns, bytes(record.packed)]
+        yield "prologue", record.lsn, pack(carried, "record")
+    for key, value in state.items():
+        yield "state", key, pack(value, f"state.{key}")
+    seen: set[bytes] = set()
+    for i, found in enumerate(messages.message_digests):
+        if found not in seen:  # a message that is there many times is written once
+            seen.add(found)
+            yield "message", found, _message(log, messages, i)
+
+
+def _message(log: EventLog, messages: Messages, i: int) -> Packed:
+    """A message, byte for byte as it was recorded."""
+    packed = pack(messages[i], f"messages[{i}]")
+    if digest(packed) == messages.message_digests[i]:
+        return packed
+    # Its type has changed since: the record is what counts.
+    ref = messages.refs[i]
+    (found,), _ = resolve(Values(log.fetch), [ref if ref is not None else packed])
+    if digest(found) != messages.message_digests[i]:
+        raise ValueError(f"messages[{i}] cannot be read again")
+    return Packed(found)
+
+
+def _portioned(items: Iterable[_Item]) -> Iterator[list[_Item]]:
+    portion: list[_Item] = []
+    size = 0
+    for item in items:
+        if portion and size + len(item[2]) > PORTION_SIZE:
+            yield portion
+            portion, size = [], 0
+        portion.append(item)
+        size += len(item[2])
+    if portion:
+        yield portion
+
+
+def _packed(portion: list[_Item]) -> Packed:
+    by_kind: dict[str, list[tuple[Any, Packed]]] = {"message": [], "state": [], "prologue": []}
+    for kind, key, packed in portion:
+        by_kind[kind].append((key, packed))
+    held = {key: pack_list([packed]) for key, packed in by_kind["state"]}
+    return pack_map(
+        {
+            "portion": pack(VERSION, ""),
+            "messages": pack_list([packed for _, packed in by_kind["message"]]),
+            "state": pack_map(held),
+            "prologue": pack_list([packed for _, packed in by_kind["prologue"]]),
+        }
+    )

@@ -1,0 +1,173 @@
+"""The checkpoints that a run's log holds, without restoring any of them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from eventlog import Damage, Record, Snapshot
+from recovery.history.run_records import RunRecords
+from recovery.history.snapshot import (
+    BrokenCheckpointError,
+    checked_body,
+    checkpoints_in,
+    is_left_over,
+    place_in_state,
+)
+from recovery.journal.events import RecordsLost
+from recovery.values.backrefs import CompositeMessage, parse_reference, values_in
+from recovery.values.types import Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """Whether a checkpoint is sound (its truth value), and why not."""
+
+    sound: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.sound
+
+    def __str__(self) -> str:
+        return "sound" if self.sound else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """A checkpoint as it is in the log: taken at the end of ``step`` (None: it cannot be read).
+
+    ``lsn``: its record. ``timestamp``: when, in seconds since 1970. ``size``: bytes of its record,
+    which holds what was new. ``validity``: whether it and all records that it refers to are there
+    and undamaged, and if not, why.
+    """
+
+    checkpoint_id: str
+    step: int | None
+    lsn: int
+    timestamp: float
+    size: int
+    validity: Validity
+
+    def __str__(self) -> str:
+        step = "?" if self.step is None else self.step
+        return f"step {step} (LSN {self.lsn}, {self.size} bytes): {self.validity}"
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """What a checkpoint's record says of where the rest of it is."""
+
+    found: StoredCheckpoint
+    bases: list[int]
+    keep: int
+    # What stands for them; None: they are in its record.
+    messages: list[Ref | CompositeMessage | None]
+    others: set[int]
+
+
+def stored_checkpoints(log: RunRecords) -> list[StoredCheckpoint]:
+    """The checkpoints in a log, the newest first. Reads it once and restores nothing."""
+    damage: list[Damage] = []
+    snapshots: list[_Pieces] = []
+    left_over: set[int] = set()
+    unsound: list[StoredCheckpoint] = []
+    for snapshot in checkpoints_in(log, damage.append):
+        try:
+            snapshots.append(_pieces(snapshot))
+            if is_left_over(snapshot, log.oldest_lsn):
+                left_over.add(snapshot.lsn)
+        except BrokenCheckpointError as exc:
+            unsound.append(_unreadable(snapshot.lsn, len(snapshot.packed), str(exc)))
+    unsound += [_unreadable(one.first_lsn, one.size, str(one)) for one in damage if one.snapshot]
+    there: set[int] = set()
+    lent: dict[Ref, set[int]] = {}
+    for record in log.records(1, on_damage=lambda damage: None):
+        if record.kind != RecordsLost.kind:
+            there.add(record.lsn)
+        lent |= _lent(record)
+    read = {one.found.lsn: one for one in snapshots}
+    listed = [_verified(one, read, there, lent) for one in snapshots]
+    listed = [one for one in listed if one.validity or one.lsn not in left_over]
+    return sorted(listed + unsound, key=lambda one: -one.lsn)
+
+
+def _lent(record: Record) -> dict[Ref, set[int]]:
+    """Messages in a record that are made of parts, and what those need."""
+    with suppress(KeyError, ValueError):  # a record that makes no sense
+        if record.kind == "messages":
+            items = enumerate(map(parse_reference, values_in(record)))
+            return {
+                Ref(record.lsn, i): item.lsns
+                for i, item in items
+                if isinstance(item, CompositeMessage)
+            }
+    return {}
+
+
+def _pieces(snapshot: Snapshot) -> _Pieces:
+    body = checked_body(snapshot)
+    found = StoredCheckpoint(
+        body["checkpoint_id"],
+        body["step"],
+        snapshot.lsn,
+        float(body["timestamp"]),
+        len(snapshot.packed),
+        Validity(True),
+    )
+    messages = [parse_reference(item) for item in body["messages"]]
+    others = {place_in_state(part) for part in body["state"].values()} - {0}
+    generation = body["generation"]
+    others |= {lsn for lsn in body["prologue"] if lsn >= generation.first}
+    others |= set(generation.prologue)
+    return _Pieces(found, body["bases"], body["keep"], messages, others)
+
+
+def needs(log: RunRecords, snapshot: Snapshot) -> tuple[int, set[int]]:
+    """The step of a checkpoint, and the LSNs of all that it needs; BrokenCheckpointError.
+
+    Reads the messages that it restores, and the checkpoints that it is based on.
+    """
+    one = _pieces(snapshot)
+    found = log.fetch(set(one.bases))
+    bases = {lsn: _pieces(base) for lsn, base in found.items() if isinstance(base, Snapshot)}
+    needed, placed = _needed(one, bases)
+    refs = {item for item in placed if isinstance(item, Ref)}
+    for record in log.fetch({item.lsn for item in refs}).values():
+        for item, lsns in _lent(record).items():
+            needed |= lsns if item in refs else set()
+    return one.found.step or 0, needed
+
+
+def _verified(
+    one: _Pieces, read: dict[int, _Pieces], there: set[int], lent: dict[Ref, set[int]]
+) -> StoredCheckpoint:
+    needed, placed = _needed(one, read)
+    for item in placed:
+        if isinstance(item, Ref):
+            needed |= lent.get(item, set())
+    missing = sorted(needed - there)
+    if not missing:
+        return one.found
+    what = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+    reason = f"it needs LSN {what}, which is damaged or missing"
+    return replace(one.found, validity=Validity(False, reason))
+
+
+def _needed(
+    one: _Pieces, read: dict[int, _Pieces]
+) -> tuple[set[int], list[Ref | CompositeMessage | None]]:
+    """What a checkpoint refers to, and what stands for its messages."""
+    needed = one.others | set(one.bases)
+    placed: list[Ref | CompositeMessage | None] = []
+    for part in [*(read[lsn] for lsn in one.bases if lsn in read), one]:
+        del placed[part.keep :]
+        placed += part.messages
+    for item in placed:
+        if item is not None:
+            needed |= item.lsns
+    return needed, placed
+
+
+def _unreadable(lsn: int, size: int, reason: str) -> StoredCheckpoint:
+    return StoredCheckpoint("", None, lsn, 0.0, size, Validity(False, reason))

@@ -1,0 +1,255 @@
+"""Which checkpoints of a run are kept, and when what is before them goes.
+
+A generation begins when what it would free is as much as it takes: so all of them together take no
+more than what is recorded besides. The log is cut behind the agent's back, once the checkpoints
+that are kept are durable and were read back as a recovery would read them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from eventlog import Damage, EventLog, LogError, RefusedValueError, Snapshot
+from recovery.errors import RecoveryError
+from recovery.history.run_records import RunRecords
+from recovery.history.snapshot import BrokenCheckpointError, checked_body, restore, whole_prologue
+from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
+from recovery.history.start import Start, lowest_step, read_shallow, starts
+from recovery.journal.encoding import skim
+from recovery.journal.events import Event
+from recovery.journal.messages import Messages
+from recovery.option_checks import check_count, check_one_of
+
+if TYPE_CHECKING:
+    from eventlog import LogReader, Record
+
+_logger = logging.getLogger("recovery")
+
+Kept = Literal["all", "prune_old", "latest_only"]
+KEEP = 3  # of "prune_old"
+GAIN = 2  # a generation is worth so many times what its checkpoint takes
+NO_LSN = 1 << 63  # above all of them
+PER_RECORD = 72  # bytes that a record takes besides its body
+
+# What is due is cut in threads of these, whose name says that they are not the agent's.
+_cutters = ThreadPoolExecutor(4, "recovery-commit-retention")
+
+
+def _begin_in_child() -> None:
+    """A forked child has none of these threads: without this it would wait for them for ever."""
+    ThreadPoolExecutor.__init__(_cutters, 4, "recovery-commit-retention")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The newest ``checkpoints`` are kept (0: all), and those of as many ``generations``."""
+
+    checkpoints: int = 0
+    generations: int = 0
+
+    @classmethod
+    def of(cls, kept: Kept, keep: int | None) -> Retention:
+        """As users say it; ValueError for what makes no sense."""
+        check_one_of("retention", kept, ("all", "prune_old", "latest_only"))
+        check_count("keep", keep, none=True)
+        if keep is not None and kept != "prune_old":
+            raise ValueError(
+                f'keep is for retention="prune_old", and 1 or more; not {keep} for {kept!r}'
+            )
+        if kept == "all":
+            return cls()
+        # Checkpoints of one generation have values in common. Those of two have none.
+        return cls(1, 1) if kept == "latest_only" else cls(keep or KEEP, 2)
+
+
+class Pruning:
+    """Writes the checkpoints of a run, and removes what is before those that are kept.
+
+    ``read`` opens the run's log for reading. Guarded by whoever has the run.
+
+    A task that outlives its step is brought back by a recovery from a checkpoint before that step.
+    Where there is none any more, what the task does is refused: a plain agent's thread may do so,
+    for nobody knows of it.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        writer: SnapshotWriter,
+        retention: Retention,
+        read: Callable[[], LogReader | None],
+    ) -> None:
+        self._log, self._writer, self._retention, self._read = log, writer, retention, read
+        writer.measures |= retention.checkpoints > 0
+        self._prologue: list[Record] = []
+        self._prologue_size = 0
+        # Whether something may go: what a process before this one left, or a generation.
+        self._due = True
+        self._work: Future[None] | None = None
+        self._closed = False
+        self.step = 0  # of the oldest checkpoint that is kept, if others were removed; else 0
+
+    @property
+    def first(self) -> int:
+        """The LSN before which nothing is needed by checkpoints that are taken from now on."""
+        return self._writer.generation.first
+
+    def write(self, what: CheckpointMeta, state: Mapping[str, Any], messages: Messages) -> int:
+        """Append a checkpoint; its LSN. See SnapshotWriter.write."""
+        begins = self._retention.checkpoints > 0 and self._pays(what, messages)
+        if begins:
+            from recovery.history.full_snapshot import write_whole  # noqa: PLC0415 - only where it is needed
+
+            try:
+                lsn = write_whole(self._log, self._writer, what, state, messages, self._prologue)
+                self._due = True
+                return lsn
+            except RefusedValueError:
+                raise
+            except ValueError as exc:
+                _logger.warning(
+                    "run %s: retention: no checkpoint can stand alone, so nothing is removed: %s",
+                    what.run_id,
+                    exc,
+                )
+            finally:
+                self._prologue = []
+        return self._writer.write(what, state, messages)
+
+    def _pays(self, what: CheckpointMeta, messages: Messages) -> bool:
+        """Whether as much could go as a checkpoint that stands alone would take."""
+        generation = self._writer.generation
+        records = self._log.last_lsn - generation.first
+        recorded = generation.size + what.grown + PER_RECORD * records - self._log.segment_size
+        size = self._writer.size(messages)
+        if recorded < GAIN * (size + self._prologue_size):
+            return False
+        try:
+            found = whole_prologue(
+                self._log.fetch, self._log.last_lsn + 1, what.prologue, generation
+            )
+        except BrokenCheckpointError:
+            return False
+        self._prologue_size = sum(len(record.packed) for record in found)
+        self._prologue = found
+        return recorded >= GAIN * (size + self._prologue_size)
+
+    def check(self, event: Event) -> None:
+        """RecoveryError if no recovery could bring back the code that does this."""
+        if self.step and (step := lowest_step([event])) <= self.step:
+            raise RecoveryError(
+                f"{self._log.path}: a task of step {step} is at work, which a recovery "
+                f"could not bring back: retention keeps no checkpoint before step {self.step}. "
+                "What it did was refused. Let tasks and threads end in the step that starts them, "
+                "or keep more checkpoints."
+            )
+
+    def prune(self, mutex: AbstractContextManager[Any]) -> None:
+        """Have removed what can go, soon and by another thread, if there may be something.
+
+        To be called behind a checkpoint. ``mutex``: in which events are recorded.
+        """
+        if not self._retention.checkpoints or not self._due:
+            return
+        if self.first <= self._log.oldest_lsn:  # the present generation needs all that there is
+            self._due = False
+            return
+        if self._work is None or self._work.done():
+            self._due = False
+            self._work = _cutters.submit(partial(self._cut, mutex))
+
+    def close(self) -> None:
+        """Remove nothing more. What is being removed just now is waited for."""
+        self._closed = True
+        if self._work is not None and not self._work.cancel():
+            self._work.exception()
+
+    def _cut(self, mutex: AbstractContextManager[Any]) -> None:
+        try:
+            self._log.commit()
+            reader = self._read()
+            if reader is None:
+                return
+            with reader:
+                first, step, last = first_needed(reader, self._retention)
+                if first <= self._log.oldest_lsn or self._closed:
+                    return
+                with mutex:
+                    before, self.step = self.step, step
+                    end = self._log.last_lsn
+                # What was recorded between the first look and that was not refused.
+                if lowest_step(event for (event,) in _between(reader, last, end + 1)) <= step:
+                    self.step = before
+                    return
+            self._log.truncate_before(first)
+        except (LogError, OSError, RecoveryError, ValueError) as exc:
+            _logger.warning("%s: retention: %s. What was not removed stays.", self._log.path, exc)
+
+
+def first_needed(log: RunRecords, retention: Retention) -> tuple[int, int, int]:
+    """The LSN of the first record that the checkpoints to be kept need, 0 if there are too few; the
+    step of the oldest of them; the last LSN that was looked at.
+
+    Of each generation the newest is restored as a recovery would restore it, and the oldest of all.
+    """
+    firsts, found, last, end = set[int](), 0, 0, NO_LSN
+
+    def read(snapshot: Snapshot) -> Start | None:
+        nonlocal last
+        last = last or snapshot.lsn
+        is_new = checked_body(snapshot)["generation"].first not in firsts
+        if (
+            not is_new
+            and len(firsts) < retention.generations
+            and found + 1 >= retention.checkpoints
+        ):
+            return None  # one of many between the newest ones and the generation before
+        return read_shallow(log, snapshot)
+
+    def behind(start: Start) -> Iterator[tuple[Event]]:
+        nonlocal end
+        upto, end = end, start.lsn
+        return _between(log, start.lsn, upto)
+
+    for start, _ in starts(log, read, behind):
+        if start.snapshot is None:
+            break
+        first = start.generation.first
+        is_enough = len(firsts | {first}) >= retention.generations
+        is_last = is_enough and found + 1 >= retention.checkpoints
+        if is_last or first not in firsts:
+            try:
+                restore(log.fetch, start.snapshot, lambda packed: packed)
+            except BrokenCheckpointError:
+                continue
+        found += 1
+        firsts.add(first)
+        if is_last:
+            return min(firsts), start.step, last
+    return 0, 0, last
+
+
+def _between(log: RunRecords, start: int, end: int) -> Iterator[tuple[Event]]:
+    """The events between two LSNs; ValueError for damage."""
+
+    def on_damage(found: Damage) -> None:
+        if found.lost and not found.snapshot:
+            raise ValueError(f"nothing goes from a damaged log: {found}")
+
+    for record in log.records(start + 1, on_damage=on_damage):
+        if record.lsn >= end:
+            break
+        event = skim(record)
+        if event is not None:
+            yield (event,)

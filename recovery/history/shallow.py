@@ -1,0 +1,188 @@
+"""What a log says of a run, values unread: for those who decide about runs without their code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from eventlog import Damage, Record
+from recovery.errors import DamagedRunError, UnreadableValueError
+from recovery.history.inventory import needs
+from recovery.history.load import Ended, Entry, ended_by, unrepaired
+from recovery.history.run_records import RunRecords
+from recovery.history.signed_resolutions import Resolutions
+from recovery.history.snapshot import BrokenCheckpointError
+from recovery.history.start import Start, beginning_gone, read_shallow, starts
+from recovery.journal.call import Call
+from recovery.journal.encoding import skim
+from recovery.journal.events import (
+    CallIntended,
+    CallResolved,
+    CallReturned,
+    LogRepaired,
+    MessagesChanged,
+    RunStarted,
+    SignalTaken,
+    ValueRecorded,
+)
+from recovery.journal.forked_from import ForkedFrom
+from recovery.replay.call_view import call_of
+from recovery.replay.matching import Replay
+from recovery.replay.recorded_call import RecordedCall
+from recovery.values.pack import PACKED_NONE, unpack
+
+if TYPE_CHECKING:
+    from recovery.journal.signed_statement import Signatures
+
+# What of these is let go of.
+_VALUES: dict[type, str] = {
+    CallReturned: "value",
+    SignalTaken: "value",
+    CallResolved: "value",
+    ValueRecorded: "value",
+    MessagesChanged: "new",
+}
+
+
+@dataclass(slots=True)
+class ShallowHistory:
+    """A run from its newest checkpoint on, as ``history.load`` reads it; no type is needed.
+
+    The checkpoint is not restored, and so not wholly verified. ``damage``: all that is not sound;
+    ``lost``: of it, what a recovery cannot do without. ``tail``: the entries behind the checkpoint.
+    """
+
+    run_id: str
+    start: Start
+    entries: list[Entry]
+    tail: list[Entry]
+    replay: Replay
+    started: RunStarted | None
+    origin: ForkedFrom | None
+    ended: Ended | None
+    damage: list[Damage]
+    lost: list[Damage]
+
+    @property
+    def uid(self) -> str:
+        """See History.uid."""
+        return self.started.uid if self.started is not None else ""
+
+    def check(self) -> None:
+        """Raise what would forbid a recovery: DamagedRunError, or RecoveryError for a fork that
+        was not finished."""
+        if self.lost:
+            raise DamagedRunError(self.run_id, self.lost)
+        if self.origin is not None:
+            last = max(self.start.lsn, self.entries[-1][0])
+            self.origin.check(self.run_id, last, self.start.lsn, tuple(self.damage))
+
+    def open_calls(self) -> list[RecordedCall]:
+        """The calls without an outcome that a recovery would come to."""
+        return [one for one in self.replay.unclaimed() if not (one.done or one.cancelled)]
+
+    def keys(self) -> dict[int, str]:
+        """The idempotency keys of the calls that are read, by LSN."""
+        return {
+            lsn: event.idempotency_key(self.uid)
+            for lsn, _, event in self.entries
+            if isinstance(event, CallIntended)
+        }
+
+    def call(self, made: RecordedCall) -> Call:
+        """A recorded call for people; what of its arguments cannot be read here is ``...``."""
+        given: Any = None
+        try:
+            given = unpack(made.intent.args) if made.intent.args is not None else None
+        except (UnreadableValueError, ValueError):
+            given = [[...], {}]
+        args, kwargs = given if given is not None else ([], {})
+        return call_of(
+            self, made.lsn, made.intent, (tuple(args), kwargs), (made.attempts, made.time_ns)
+        )
+
+
+def load_shallow(
+    log: RunRecords, run_id: str, approvers: Signatures | None = None
+) -> ShallowHistory:
+    """Read a run from its newest checkpoint on; changes nothing. Says what is lost.
+
+    ``approvers``: see history.load.
+    """
+    damage: list[Damage] = []
+    lost: list[Damage] = []
+    before: list[Entry] = []
+
+    def behind(start: Start) -> list[Entry]:
+        lost.clear()
+        counting = Resolutions(run_id, approvers)
+        before[:] = counting.of_entries(skimmed(start.prologue, lost))
+        later = skimmed(log.records(start.lsn + 1, on_damage=lost.append), lost)
+        return list(_light(counting.of_entries(later)))
+
+    for start, tail in starts(log, partial(read_shallow, log), behind, damage.append):
+        if not _needs_what_is_lost(log, start, tail):
+            break
+    if not start.lsn and log.oldest_lsn > 1:
+        lost.append(beginning_gone(log, []))
+    entries = [*before, *tail]
+    started = next((event for _, _, event in entries if isinstance(event, RunStarted)), None)
+    origin = ForkedFrom.of(started)
+    replay = Replay.of(entries, origin.optional if origin else 0, (start.step, start.lsn))
+    if replay.losses is not None:
+        lost += unrepaired(replay.losses, started)
+    return ShallowHistory(
+        run_id,
+        start,
+        entries,
+        tail,
+        replay,
+        started,
+        origin,
+        ended_by(entries),
+        [*damage, *lost],
+        [one for one in lost if one.lost and not one.snapshot],
+    )
+
+
+def _needs_what_is_lost(log: RunRecords, start: Start, tail: list[Entry]) -> bool:
+    """Whether the checkpoint could not be restored: a repair behind it says what is lost.
+
+    One that was taken behind a repair refers to nothing that was lost before.
+    """
+    ranges = [one for _, _, event in tail if isinstance(event, LogRepaired) for one in event.ranges]
+    if start.snapshot is None or not ranges:
+        return False
+    try:
+        _, needed = needs(log, start.snapshot)
+    except BrokenCheckpointError:
+        return True
+    return any(first <= lsn <= last for lsn in needed for first, last in ranges)
+
+
+def _light(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Without values that nobody decides by: all of them together may be larger than memory. The
+    last entry keeps its own, to be shown."""
+    before: tuple[int, int, Any] | None = None
+    for entry in entries:
+        if before is not None:
+            lsn, time_ns, event = before
+            name = _VALUES.get(type(event))
+            yield before if name is None else (lsn, time_ns, replace(event, **{name: PACKED_NONE}))
+        before = entry
+    if before is not None:
+        yield before
+
+
+def skimmed(records: Iterable[Record], lost: list[Damage]) -> Iterator[Entry]:
+    """The events of records, values unread; notes records that make no sense as lost."""
+    for record in records:
+        try:
+            event = skim(record)
+        except ValueError as exc:
+            lost.append(Damage(0, 0, len(record.packed), record.lsn, record.lsn, str(exc)))
+            continue
+        if event is not None:
+            yield record.lsn, record.time_ns, event

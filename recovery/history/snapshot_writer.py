@@ -1,0 +1,122 @@
+"""Writes checkpoints: what changed since the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from eventlog import RefusedValueError
+from recovery.errors import RecoveryError
+from recovery.history.run_records import SnapshotSink
+from recovery.history.snapshot import INDEX_WHOLE, VERSION, Base, Generation, Restored
+from recovery.history.state_delta import StateDelta, checksum
+from recovery.journal.messages import Messages
+from recovery.values.pack import PACKED_NONE, Plain, pack, pack_list, pack_map
+from recovery.values.types import Ref, digest
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMeta:
+    """What goes into a snapshot besides state and messages.
+
+    ``grown``: bytes that were recorded since the snapshot before. ``removed``: keys of the state
+    that were there when a loop of steps was entered, and are not any more; None: all others, for
+    somebody has said what the state is.
+    """
+
+    run_id: str
+    step: int
+    timestamp: float
+    checkpoint_id: str = ""
+    recoveries: int = 0
+    prologue: tuple[int, ...] = ()
+    tool_results: Any = None
+    checksum: str = ""
+    carried: Mapping[str, Any] = field(default_factory=dict)
+    grown: int = 0
+    timestamp_text: str | None = None
+    removed: tuple[str, ...] | None = ()
+
+
+class SnapshotWriter:
+    """Writes the snapshots of one run, each as what changed since an earlier one."""
+
+    def __init__(self, log: SnapshotSink, restored: Restored | None = None) -> None:
+        self._log = log
+        self._bases: list[Base] = restored.bases if restored else []
+        self._state = StateDelta(restored.state_at if restored else {})
+        self.generation = restored.generation if restored else Generation()
+        self.measures = self.generation != Generation()  # how much is recorded in a generation
+
+    def size(self, messages: Messages) -> int:
+        """Bytes of all that a snapshot restores: as the last one had it, with these messages."""
+        return self._state.size() + messages.size
+
+    def begin(self, generation: Generation, state_at: Mapping[str, tuple[bytes, int, int]]) -> None:
+        """What the next snapshot restores is in portions, the first records of a generation."""
+        self._bases, self._state, self.generation = [], StateDelta(state_at), generation
+        self.measures = True
+
+    def messages_changed(self, start: int) -> None:
+        """Messages from index ``start`` on are not what they were."""
+        for base in self._bases:
+            base.keep = min(base.keep, start)
+
+    def write(self, what: CheckpointMeta, state: Mapping[str, Any], messages: Messages) -> int:
+        """Append the snapshot; its LSN. Durable with the next commit of the log."""
+        changed = self._state.news(state)
+        begins = INDEX_WHOLE if self.generation.first > 1 else 1
+        index = self._bases[-1].index + 1 if self._bases else begins
+        bases = [base for base in self._bases if base.index <= index & (index - 1)]
+        base = bases[-1] if bases else Base(0, 0, 0)
+        news = list(zip(messages.refs[base.keep :], messages[base.keep :], strict=True))
+        generation, recorded = self.generation, self.generation.size + what.grown
+        results = None if what.tool_results is None else pack(what.tool_results, "tool_results")
+        rest = messages.digest(), b"" if results is None else digest(results)
+        digests = self._state.digests(state, changed)
+        found = checksum(what.run_id, what.step, digests, rest)
+        if what.checksum not in ("", found):
+            raise RecoveryError(
+                f"checkpoint {what.checkpoint_id!r} was changed after its checksum was computed; "
+                "nothing was saved. Make a new Checkpoint from the values."
+            )
+        plain: dict[str, Plain] = {
+            "version": VERSION,
+            "checkpoint_id": what.checkpoint_id or f"{what.run_id}-{what.step:06d}",
+            "run_id": what.run_id,
+            "step": what.step,
+            "timestamp": what.timestamp,
+            "recoveries": what.recoveries,
+            "prologue": list(what.prologue),
+            "index": index,
+            "bases": [base.lsn for base in bases],
+            "keep": base.keep,
+            "checksum": found,
+        }
+        parts = {
+            "messages": pack_list([pack(ref or message, "messages") for ref, message in news]),
+            "state": self._state.packed(state, changed),
+            "tool_results": PACKED_NONE if results is None else results,
+            "carried": pack(dict(what.carried), "carried"),
+        }
+        if what.timestamp_text is not None:
+            plain["timestamp_text"] = what.timestamp_text
+        if what.removed != ():
+            removed = None if what.removed is None else list(what.removed)
+            parts["removed"] = pack(removed, "removed")
+        if self.measures:
+            measured = [generation.first, recorded, list(generation.prologue)]
+            parts["generation"] = pack(measured, "generation")
+        packed = pack_map(parts, plain)
+        try:
+            lsn = self._log.append_snapshot(packed)
+        except RefusedValueError as exc:  # too large
+            raise RefusedValueError("checkpoint", exc.reason) from None
+        for i in range(base.keep, len(messages)):
+            messages.refs[i] = messages.refs[i] or Ref(lsn, i - base.keep)
+        self._bases = [*bases, Base(index, lsn, len(messages))]
+        if self.measures:
+            self.generation = replace(generation, size=recorded + len(packed))
+        self._state.keep(state, changed, lsn)
+        return lsn

@@ -1,0 +1,152 @@
+"""What two runs did differently: the first difference first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recovery.history.find_run import Store, reader_of
+from recovery.history.run_records import RunRecords
+from recovery.inspect.differences import Found, RunComparison, Side, as_types
+from recovery.inspect.outline import RunTold, tell
+from recovery.journal.forked_from import ForkedFrom
+from recovery.text import shorten
+
+PATHS_MAX = 5  # differences that are shown of two values
+WIDTH_MAX = 56  # of a column of text
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two runs are not alike.
+
+    ``what``: "task", "state", "messages", "call" (made by one alone), "arguments", "outcome",
+    "steps" or "end". ``where`` says it more closely. ``a`` and ``b``: what the runs have there, as
+    text, empty where one has nothing; ``lsn_a`` and ``lsn_b``: the records that say so, or 0.
+    """
+
+    step: int
+    what: str
+    where: str
+    a: str
+    b: str
+    lsn_a: int = 0
+    lsn_b: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """A run that was compared: how far it is, how it ended ("open": it has not), its origin.
+
+    ``since``: the step behind which its log tells of it; what a fork began with is not in it.
+    ``damage``: what of the log could not be read, and so was not compared.
+    """
+
+    run_id: str
+    steps: int
+    calls: int
+    end: str
+    since: int
+    forked_from: ForkedFrom | None
+    damage: tuple[str, ...]
+
+    def __str__(self) -> str:
+        text = f"{self.run_id}: {self.steps} steps, {self.calls} calls, {self.end}"
+        if self.forked_from is not None:
+            link = self.forked_from
+            text += f"; forked from {link.run_id} at the end of step {link.step} (LSN {link.lsn})"
+        return text + "".join(f"\n  DAMAGE: {found}" for found in self.damage)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs and their differences, in the order of the steps. ``str()`` shows it side by side.
+
+    ``since``: steps up to this one were not compared, since one of the logs does not hold them.
+    """
+
+    a: ComparedRun
+    b: ComparedRun
+    since: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def alike(self) -> bool:
+        """Whether no difference was found."""
+        return not self.differences
+
+    def __str__(self) -> str:
+        lines = [str(self.a), str(self.b)]
+        if self.since:
+            lines.append(f"compared from the end of step {self.since} on")
+        if self.alike:
+            return "\n".join([*lines, "no difference"])
+        rows = [("step", "", self.a.run_id, self.b.run_id)]
+        for one in self.differences:
+            what = f"{one.what} {one.where}".strip()
+            rows.append((str(one.step), what, _cell(one.a, one.lsn_a), _cell(one.b, one.lsn_b)))
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        count = len(self.differences)
+        many = "one difference, in" if count == 1 else f"{count} differences, the first in"
+        lines.append(f"{many} step {rows[1][0]}:")
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+            lines.append("  ".join([*cells, row[3]]).rstrip())
+        return "\n".join(lines)
+
+
+def compare(store: Store, run_a: str, run_b: str) -> Comparison:
+    """See RunHandle.compare."""
+    with reader_of(store, run_a) as log_a, reader_of(store, run_b) as log_b:
+        comparing = RunComparison(*told_both((log_a, run_a), (log_b, run_b)), as_types, PATHS_MAX)
+        found = tuple(map(_difference, comparing.found()))
+        return Comparison(compared(comparing.a), compared(comparing.b), comparing.since, found)
+
+
+def told_both(a: tuple[RunRecords, str], b: tuple[RunRecords, str]) -> tuple[RunTold, RunTold]:
+    """Two runs as their logs tell of them, with their states where the later one begins."""
+    one, other = tell(*a), tell(*b)
+    since = max(one.since, other.since)
+    return (tell(*a, since), tell(*b, since)) if since else (one, other)
+
+
+def compared(told: RunTold) -> ComparedRun:
+    """What there is to say of a run that was compared."""
+    calls = sum(1 for step in told.steps.values() for call in step.calls for _ in call.all())
+    return ComparedRun(
+        told.run_id,
+        told.reached,
+        calls,
+        told.end[0],
+        told.since,
+        told.origin,
+        tuple(map(str, told.damage)),
+    )
+
+
+def _difference(found: Found) -> Difference:
+    space = " " if found.what == "arguments" and found.path else ""
+    sides = _text(found, found.a), _text(found, found.b)
+    lsns = found.a.lsn if found.a else 0, found.b.lsn if found.b else 0
+    return Difference(found.step, found.what, f"{found.name}{space}{found.path}", *sides, *lsns)
+
+
+def _text(found: Found, side: Side | None) -> str:
+    if side is None:
+        return ""
+    if found.what == "messages" and side.head:
+        return f"{side.head} = {shorten(side.value)}"
+    if found.what != "call":
+        return shorten(side.value)
+    given = str(side.value)
+    match side.value:
+        case [list(args), dict(kwargs)]:
+            parts = [shorten(arg, 80) for arg in args]
+            given = ", ".join([*parts, *(f"{k}={shorten(v, 80)}" for k, v in kwargs.items())])
+    return f"{side.head}({given}){' (dropped)' if side.dropped else ''}"
+
+
+def _cell(text: str, lsn: int) -> str:
+    text = " ".join(text.split())
+    half = WIDTH_MAX // 2 - 2
+    text = text if len(text) <= WIDTH_MAX else f"{text[:half]} .. {text[-half:]}"
+    return f"{text} (LSN {lsn})" if lsn and text else text or "-"

@@ -1,0 +1,74 @@
+"""Compares a run and its inbox: whether each knows of the other what it should.
+
+The run's log has the number and the time of the newest message that the run has read. Each message
+has the LSN up to which the run's log was durable when it was sent. So an inbox that is gone, or was
+exchanged for another one, is noticed, and so is a log that has lost records, or is another one.
+"""
+
+from __future__ import annotations
+
+from eventlog import EventLog, LogReader
+from recovery.errors import RecoveryError
+from recovery.journal.envelope import Message, is_message, is_repair
+from recovery.replay.taken_signals import Signals
+from recovery.stores.protocol import RunStore
+from recovery.text import shown_time
+
+
+def inbox_damage(inbox: LogReader | None, signals: Signals, uid: str) -> str:
+    """What is wrong with the inbox of run ``uid``, by what it has read of it; "" if nothing."""
+    lsn, sent = signals.heard(uid)
+    if not lsn:
+        return ""
+    if inbox is None:
+        return f"its inbox is gone, of which it has read message {lsn}"
+    if inbox.tail().next_lsn <= lsn:
+        last = inbox.tail().next_lsn - 1
+        return f"its inbox ends with message {last}, and it has read message {lsn}"
+    record = inbox.fetch({lsn}).get(lsn)
+    if record is None or is_repair(record) or not sent or record.time_ns == sent:
+        return ""  # what is damaged in it is told where it is read
+    return (
+        f"its inbox is another one: message {lsn} was sent at {shown_time(record.time_ns / 1e9)}, "
+        f"and the one that it has read at {shown_time(sent / 1e9)}"
+    )
+
+
+def lost_inbox(run_id: str, damage: str) -> RecoveryError:
+    """The error for an inbox that is not the one of which the run has read messages."""
+    return RecoveryError(
+        f"run {run_id!r} cannot be resumed safely: {damage}. What was sent and not read is lost "
+        "with it: signals, decisions, perhaps that the run is to end. Nothing was executed. Put "
+        f"the directory `inbox` of the run back; or let the run go on without it: `recovery "
+        f"accept {run_id}`, store.run({run_id!r}).accept(). What is sent from then on counts."
+    )
+
+
+def check_not_begun(store: RunStore, run_id: str, log: EventLog) -> None:
+    """Raise RecoveryError if a run, whose log does not say how it began, has begun all the same:
+    it would do again what it has done."""
+    first = next(log.records(1, on_damage=lambda damage: None), None)
+    if first is not None and is_message(first):
+        raise RecoveryError(
+            f"run {run_id!r} cannot be resumed: its log begins with a message, and nothing says "
+            "how the run began. These are the files of an inbox. Nothing was executed. Put the "
+            "files of the run back, or use another run_id."
+        )
+    inbox = store.inbox(run_id)
+    if inbox is None:
+        return
+    with inbox:
+        sent = filter(is_message, inbox.records(on_damage=lambda damage: None))
+        known = max((Message.of(record).run_lsn for record in sent), default=0)
+    if known > log.last_lsn:
+        raise lost_log(run_id, known, log.last_lsn)
+
+
+def lost_log(run_id: str, known: int, last_lsn: int) -> RecoveryError:
+    """The error for a log that ends before what a message knows of it."""
+    return RecoveryError(
+        f"run {run_id!r} cannot be resumed safely: its inbox knows of {known} records in its log, "
+        f"which has {last_lsn}. The log is another one, an old copy, or was lost. Nothing was "
+        "executed, for what the run has done would be done again. Put the files of its log back; "
+        "or use another run_id."
+    )

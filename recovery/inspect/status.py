@@ -1,0 +1,447 @@
+"""How it stands with a run, for whoever has to decide: read from its log, live or dead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, assert_never, get_args
+
+from eventlog import Damage, LogError, LogOwner, LogReader, Packed
+from eventlog.errors import EncryptedLogError
+from recovery.errors import RecoveryError
+from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
+from recovery.history.load import Ended, Entry
+from recovery.history.shallow import ShallowHistory, load_shallow
+from recovery.inspect.inbox_view import OpenInbox, PendingMessage, awaited, unread
+from recovery.inspect.run_event import EventReader, text_of
+from recovery.journal.events import (
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    RunUndone,
+)
+from recovery.journal.forked_from import ForkedFrom
+from recovery.journal.keys import step_of
+from recovery.journal.links import ParentRun
+from recovery.replay.error_counts import ErrorTally, RunError
+from recovery.replay.matching import Replay
+from recovery.replay.progress import Progress, ProgressTally
+from recovery.replay.recorded_call import RecordedCall
+from recovery.text import shown_time
+from recovery.values.pack import unpack
+
+if TYPE_CHECKING:
+    from recovery.approvers import Approvers
+
+State = Literal[
+    "running",
+    "interrupted",
+    "in doubt",
+    "waiting",
+    "parked",
+    "finished",
+    "failed",
+    "cancelled",
+    "undone",
+    "empty",
+    "damaged",
+    "unreadable",
+]
+STATES: tuple[State, ...] = get_args(State)
+CallState = Literal["in doubt", "under way", "asks", "waits", "to be made again"]
+
+# What a recovery does with a call in doubt, by what its tool says of crashes.
+_THEN = {
+    "park": "parks the run until somebody resolves it",
+    "retry": "makes it again: its tool may be repeated",
+    "report": "tells the agent that its outcome is unknown",
+    "reconcile": "asks the tool's reconcile function what became of it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A call of a run of which nothing says how it ended.
+
+    ``lsn``: the record of its intent, by which ``resolve`` and ``approve`` know it. ``state``: "in
+    doubt" (begun, and its process has died), "under way" (its process is alive), "asks" (for
+    approval), "waits" (for a time or a signal), "to be made again" (it failed or was not begun).
+    ``then``: what a recovery does with it, in words. ``step``: None for a call made inside another.
+    ``since``: when it was first intended, in seconds since 1970. ``size``: bytes of its arguments.
+    ``child``: the run that it started, if it did. ``signals``: those that it waits for, by name.
+    ``signed``: whether a yes or no to it counts with a signature alone.
+    """
+
+    lsn: int
+    tool: str
+    call_id: str
+    step: int | None
+    state: CallState
+    then: str
+    after_crash: str
+    attempt: int
+    since: float
+    idempotency_key: str
+    size: int
+    child: str = ""
+    signals: tuple[str, ...] = ()
+    signed: bool = False
+    packed: Packed | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Tool and LSN, as in ``charge#88``."""
+        return f"{self.tool}#{self.lsn}"
+
+    @property
+    def arguments(self) -> Any:
+        """[positional, by name]; None when they were too large to be recorded whole.
+
+        UnreadableValueError when a type in them is not registered here.
+        """
+        return None if self.packed is None else unpack(self.packed)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """How it stands with a run.
+
+    ``state``: "running" (a process has it), "interrupted" (none has it, and it can go on: run it
+    again), "in doubt" (parked until calls are resolved), "waiting" (parked for a time, a signal or
+    an approval), "parked" (for what ``why`` says), "finished", "failed", "cancelled", "undone",
+    "empty" (no agent has begun it), "damaged" (records that a recovery needs are lost, so that it
+    refuses), "unreadable" (nothing can be said: no log, or encrypted, or all of it is lost).
+    ``why`` says more, in a line, where there is more to say.
+
+    ``progress``: steps, calls, tokens, cost (see Progress). ``owner``: who has it, or had it last.
+    ``started`` and ``last``: its first and last record, in seconds since 1970, 0.0 if not known;
+    ``last_event``: what the last one says, in a line.
+    ``wake_at``: when a waiting run can go on by itself. ``checkpoint`` and ``checkpoint_step``: LSN
+    and step of the checkpoint that a recovery begins with, 0 if none; ``replayed``: the records
+    behind it. ``damage``: what is lost of these, or of the end of the log. ``last_lsn``: where it
+    ends, with ``torn`` bytes of a torn tail behind. ``uid`` tells it from other runs of its name.
+    ``parent`` is the run that started it as its child, ``forked_from`` the one it was forked from.
+    ``failed_call``: the call (LSN) that a failed run ended by, which can be resolved; 0 if none.
+    ``failed_call_key``: its idempotency key; "" if there is none, or the log does not say it.
+    ``unread``: what others have sent and the run has not read, in the order sent: a signal that no
+    wait is for (perhaps its name is misspelt) stays there. ``inbox_damage``: why that cannot be
+    read, or that messages which the run has read are lost.
+    ``error``: the last error that the agent's own code raised (see RunError); None if there is none
+    behind the newest checkpoint, nor was one before it.
+    ``signed``: what counts for it with a signature alone (see Approvers.also).
+    """
+
+    run_id: str
+    state: State
+    why: str = ""
+    progress: Progress = field(default_factory=lambda: ProgressTally().progress())
+    recoveries: int = 0
+    calls: tuple[OpenCall, ...] = ()
+    owner: LogOwner | None = None
+    started: float = 0.0
+    last: float = 0.0
+    last_event: str = ""
+    wake_at: float | None = None
+    checkpoint: int = 0
+    checkpoint_step: int = 0
+    replayed: int = 0
+    last_lsn: int = 0
+    torn: int = 0
+    damage: tuple[Damage, ...] = ()
+    uid: str = ""
+    parent: ParentRun | None = None
+    forked_from: ForkedFrom | None = None
+    failed_call: int = 0
+    failed_call_key: str = ""
+    unread: tuple[PendingMessage, ...] = ()
+    inbox_damage: str = ""
+    error: RunError | None = None
+    signed: tuple[str, ...] = ()
+    packed_task: Packed | None = field(default=None, repr=False)
+
+    @property
+    def due(self) -> bool:
+        """Whether it gets on when it is run again now: it was interrupted, the time that it waits
+        for has come, or what it waits for was sent."""
+        if self.state == "waiting" and self.wake_at is not None and self.wake_at <= time.time():
+            return True
+        sent = any(message.wanted for message in self.unread)
+        return self.state == "interrupted" or (self.state in ("waiting", "parked") and sent)
+
+    @property
+    def in_doubt(self) -> tuple[OpenCall, ...]:
+        """The calls that were begun and of which nothing says how they ended."""
+        return tuple(call for call in self.calls if call.state == "in doubt")
+
+    @property
+    def task(self) -> Any:
+        """What the agent was given; UnreadableValueError when its type is not registered here."""
+        return None if self.packed_task is None else unpack(self.packed_task)
+
+
+def status(store: Store, run_id: str) -> RunStatus:
+    """See RunHandle.status."""
+    with reader_of(store, run_id) as reader:
+        return status_of(reader, run_id, backend_of(store).inbox, approvers_of(store))
+
+
+def runs(store: Store) -> Iterator[RunStatus]:
+    """How it stands with each run of a store. See CheckpointStore.runs."""
+    backend = backend_of(store)
+    for run_id in backend.run_ids():
+        try:
+            reader = backend.read(run_id)
+            if reader is not None:  # else just being made, or no run at all
+                with reader:
+                    yield status_of(reader, run_id, backend.inbox, approvers_of(store))
+        except (LogError, OSError, RecoveryError) as exc:
+            yield RunStatus(run_id, "unreadable", str(exc))
+
+
+def status_of(
+    reader: LogReader,
+    run_id: str,
+    inbox: OpenInbox | None = None,
+    approvers: Approvers | None = None,
+) -> RunStatus:
+    """The same of an open log; ``inbox`` opens that of a run, for what others have sent."""
+    tail, owner = reader.tail(), reader.owner()
+    known: dict[str, Any] = {
+        "owner": owner,
+        "last_lsn": tail.next_lsn - 1,
+        "torn": tail.torn_size,
+        "damage": tail.damaged,
+    }
+    try:
+        read = _read(reader, run_id, approvers)
+    except (EncryptedLogError, RecoveryError, ValueError) as exc:
+        return RunStatus(run_id, "unreadable", str(exc), **known)
+    read.damage = list(dict.fromkeys((*tail.damaged, *read.damage)))
+    known["damage"] = tuple(read.damage)
+    alive = owner is not None and owner.alive
+    calls = tuple(read.open_calls(run_id, alive))
+    failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
+    state, why = _state(read, calls, alive)
+    parked = read.parked
+    unread, inbox_damage = _unread(inbox, read.run, approvers) if inbox is not None else ((), "")
+    return RunStatus(
+        run_id,
+        state,
+        why,
+        read.tally.progress(),
+        read.recoveries,
+        calls,
+        started=read.started_ns / 1e9,
+        last=read.last_ns / 1e9,
+        last_event=_told(reader, run_id, read),
+        wake_at=parked.wake_at if state == "waiting" and parked is not None else None,
+        checkpoint=read.checkpoint,
+        checkpoint_step=read.step,
+        replayed=read.replayed,
+        packed_task=_packed(read.started.task) if read.started else None,
+        uid=read.started.uid if read.started else "",
+        parent=read.parent,
+        forked_from=read.origin,
+        failed_call=failed,
+        failed_call_key=read.run.keys().get(failed, "") if failed else "",
+        unread=unread,
+        inbox_damage=inbox_damage,
+        error=read.errors.last,
+        signed=tuple(read.started.signed or ()) if read.started else (),
+        **known,
+    )
+
+
+@dataclass(slots=True)
+class _Read:
+    """What the newest checkpoint and the records behind it say, values unread."""
+
+    run: ShallowHistory
+    tally: ProgressTally
+    errors: ErrorTally
+    replay: Replay
+    started: RunStarted | None
+    parent: ParentRun | None
+    origin: ForkedFrom | None
+    ended: Ended | None
+    parked: RunParked | None
+    damage: list[Damage]
+    lost: list[Damage]  # of it: what a recovery cannot do without
+    checkpoint: int
+    step: int
+    recoveries: int
+    replayed: int
+    started_ns: int
+    last_ns: int
+    last_entry: Entry | None
+
+    def open_calls(self, run_id: str, alive: bool) -> Iterator[OpenCall]:
+        """The calls without an outcome, in the order of the log; of a run that has finished or
+        failed, the side effects that are in doubt all the same."""
+        over = self.ended is not None and not isinstance(self.ended, RunCancelled | RunUndone)
+        doubt = {call.lsn for call in self.replay.in_doubt()}
+        asking = {call.lsn for call in self.replay.undecided()}
+        for call in self.replay.unclaimed():
+            if call.done or call.cancelled or (over and not call.is_open_effect):
+                continue
+            state: CallState = "to be made again"
+            if call.intent.after_crash == "wait":
+                state = "waits"
+            elif call.lsn in asking:
+                state = "asks"
+            elif call.lsn in doubt:
+                state = "under way" if alive else "in doubt"
+            yield self._open_call(call, state)
+
+    def _open_call(self, call: RecordedCall, state: CallState) -> OpenCall:
+        intent = call.intent
+        uid = self.started.uid if self.started is not None else ""
+        expired = state == "asks" and call.asks_until < time.time()
+        then = {
+            "in doubt": _THEN.get(intent.after_crash, intent.after_crash),
+            "under way": "nothing, while its process is alive",
+            "asks": f"denies it: nobody decided until {shown_time(call.asks_until)}"
+            if expired
+            else "waits until somebody approves or denies it",
+            "waits": "goes on waiting",
+            "to be made again": "makes it again",
+        }[state]
+        return OpenCall(
+            call.lsn,
+            intent.tool,
+            intent.call_id,
+            step_of(intent.scope),
+            state,
+            then,
+            intent.after_crash,
+            call.attempts,
+            call.time_ns / 1e9,
+            intent.idempotency_key(uid),
+            intent.size,
+            intent.child,
+            awaited(intent.args)[0] if state == "waits" else (),
+            intent.signed is True,
+            _packed(intent.args),
+        )
+
+
+def _unread(
+    inbox: OpenInbox, run: ShallowHistory, approvers: Approvers | None
+) -> tuple[tuple[PendingMessage, ...], str]:
+    if run.started is None:
+        return (), ""
+    try:
+        return tuple(unread(inbox, run, approvers)), ""
+    except (LogError, RecoveryError, ValueError) as exc:
+        return (), str(exc)
+
+
+def _told(reader: LogReader, run_id: str, read: _Read) -> str:
+    if read.last_entry is None:
+        return f"checkpoint at the end of step {read.step}" if read.checkpoint else ""
+    return text_of(EventReader(run_id, read.tally, reader.fetch).tell(*read.last_entry))
+
+
+def _packed(value: Any) -> Packed | None:
+    return value if type(value) is Packed and value != b"\xc0" else None
+
+
+def _read(reader: LogReader, run_id: str, approvers: Approvers | None) -> _Read:
+    found = load_shallow(reader, run_id, approvers)
+    entries, tail, start = found.entries, found.tail, found.start
+    tally = ProgressTally()
+    errors = ErrorTally()
+    for one in (tally, errors):
+        with suppress(KeyError, ValueError):  # of a version that carries something else
+            one.restore(start.carried[one.name])
+        for entry in tail:
+            one.observe(*entry)
+    events = [event for *_, event in entries]
+    return _Read(
+        found,
+        tally,
+        errors,
+        found.replay,
+        found.started,
+        ParentRun.of(found.started),
+        found.origin,
+        found.ended,
+        next((event for event in reversed(events) if isinstance(event, RunParked)), None),
+        found.damage,
+        found.lost,
+        start.lsn,
+        start.step,
+        start.recoveries + sum(isinstance(event, RunResumed) for _, _, event in tail),
+        len(tail),
+        entries[0][1] if entries else start.time_ns,
+        tail[-1][1] if tail else start.time_ns,
+        tail[-1] if tail else None,
+    )
+
+
+def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State, str]:
+    if read.ended is not None and not (
+        isinstance(read.ended, RunUndone) and read.tally.status != "undone"
+    ):
+        return _ended(read.ended)
+    if alive:
+        return "running", ""
+    if read.ended is not None:
+        return "interrupted", "its undo was not finished"
+    if read.started is None:
+        found = [*read.lost, *read.damage]
+        return ("unreadable", str(found[0])) if found else ("empty", "")
+    if read.lost:
+        return "damaged", f"{read.lost[0]}. A recovery refuses; see `logdump repair`"
+    if read.parked is None or read.tally.status != "parked":
+        error = read.errors.last
+        return "interrupted", str(error) if error is not None and not error.is_past else ""
+    again = {call.lsn for call in read.replay.unclaimed() if call.stood_still}
+    return _parked(read.parked, calls, again)
+
+
+def _ended(ended: Ended) -> tuple[State, str]:
+    match ended:
+        case RunFinished():
+            return "finished", ""
+        case RunFailed(type=kind, message=message, call=call):
+            settled = f" (call {call} can be made again: recovery retry)" if call else ""
+            return "failed", f"{kind.removeprefix('builtins.')}: {message}{settled}"
+        case RunCancelled():
+            return "cancelled", _said(ended.who, ended.why)
+        case RunUndone():
+            return "undone", _said(ended.who, ended.why)
+        case _:
+            assert_never(ended)
+
+
+def _parked(parked: RunParked, calls: tuple[OpenCall, ...], again: set[int]) -> tuple[State, str]:
+    """Why a run stands still: for its calls, while these are open, or for what it says.
+
+    ``again``: calls that have failed, and that resuming the run makes again.
+    """
+    left = [
+        call
+        for call in calls
+        if call.lsn in parked.calls
+        and (call.child or call.lsn in again or call.state != "to be made again")
+    ]
+    if any(call.state == "in doubt" for call in left):
+        return "in doubt", ", ".join(call.name for call in left)
+    if any(call.lsn in again for call in left):
+        return "parked", parked.why
+    if left and (parked.why or parked.wake_at is not None):
+        return "waiting", parked.why
+    if parked.calls and not left:
+        return "interrupted", "what it was parked for is settled: it goes on when it is run"
+    children = [f"child run {call.child}" for call in left if call.child]
+    return "parked", parked.why or ", ".join(children or (call.name for call in left))
+
+
+def _said(who: str, why: str) -> str:
+    return ": ".join(part for part in (who, why) if part)

@@ -1,0 +1,338 @@
+"""The conversation store of an AgentLoop: Hive's own, recorded, healed, and never deleted.
+
+Hive's files stay where they are, for what else reads them; each message is recorded first. When the
+conversation is opened, files that are lost, cut or altered are put right from the record, and what
+tools have done, and the conversation does not know, is put into it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from copy import deepcopy
+from typing import Any
+
+from eventlog import RefusedValueError
+from recovery import RecoveryError
+from recovery.integrations.hive.keyed_run import SHARED, Book, conversation_of, ids_of
+from recovery.integrations.hive.tools import outcome_of
+from recovery.replay.recorded_call import RecordedCall
+
+_logger = logging.getLogger("recovery")
+
+RESULT_SIZE_MAX = 30_000  # characters of a result that is put in: as much as Hive lets into one
+
+
+class DamagedConversationError(RecoveryError):
+    """Hive's files of a conversation are damaged, and nothing of it is recorded to put them right.
+
+    Nothing was changed; Hive would have deleted all of it. Put the file back from a copy, or begin
+    a new conversation in another directory.
+    """
+
+
+class RecordedConversation:
+    """In the place of Hive's ConversationStore: the methods of its protocol, and ``clear``.
+
+    ``opened``: what was done when it was opened, a line each; empty before, and where there was
+    nothing to do.
+    """
+
+    def __init__(self, book: Book, inner: Any, settle: Callable[[], Awaitable[None]]) -> None:
+        self._book, self._inner, self._settle = book, inner, settle
+        self._opening = asyncio.Lock()
+        self._is_open = False
+        self.opened: list[str] = []
+
+    # -- the protocol
+
+    async def write_part(self, seq: int, data: dict[str, Any]) -> None:
+        """Record a message, and write it."""
+        await self._open()
+        self._record(seq, data)
+        await self._inner.write_part(seq, data)
+
+    async def read_parts(self) -> list[dict[str, Any]]:
+        """All messages, in order."""
+        await self._open()
+        return [deepcopy(part) for part in self._book.parts]
+
+    async def write_meta(self, data: dict[str, Any]) -> None:
+        """Record and write what the conversation is about."""
+        await self._open()
+        self._book.put("meta", _plain(data))
+        await self._inner.write_meta(data)
+
+    async def read_meta(self) -> dict[str, Any] | None:
+        """The same; None of a conversation that has not begun, or was cleared, and of no other."""
+        await self._open()
+        found: dict[str, Any] | None = deepcopy(self._book.state.get("meta"))
+        return found
+
+    async def write_cursor(self, data: dict[str, Any]) -> None:
+        """Record and write where the loop is."""
+        await self._open()
+        self._book.put("cursor", _cursor(_plain(data)))
+        await self._inner.write_cursor(data)
+
+    async def read_cursor(self) -> dict[str, Any] | None:
+        """The same."""
+        await self._open()
+        found: dict[str, Any] | None = await self._inner.read_cursor()
+        return found
+
+    async def delete_parts_before(self, seq: int, run_id: str | None = None) -> None:
+        """Take the messages before ``seq`` out of the conversation; the record keeps them."""
+        await self._open()
+        self._book.put("from", seq)
+        self._book.write(0, self._book.place_of(seq), [])
+        await self._inner.delete_parts_before(seq, run_id)
+
+    async def write_partial(self, seq: int, data: dict[str, Any]) -> None:
+        """Keep what a model has said so far; not recorded."""
+        await self._open()
+        await self._inner.write_partial(seq, data)
+
+    async def read_partial(self, seq: int) -> dict[str, Any] | None:
+        """The same."""
+        await self._open()
+        found: dict[str, Any] | None = await self._inner.read_partial(seq)
+        return found
+
+    async def read_all_partials(self) -> list[dict[str, Any]]:
+        """All of them."""
+        await self._open()
+        found: list[dict[str, Any]] = await self._inner.read_all_partials()
+        return found
+
+    async def clear_partial(self, seq: int) -> None:
+        """Forget one."""
+        await self._inner.clear_partial(seq)
+
+    async def clear(self) -> None:
+        """Begin a new conversation. That of before is gone from Hive's files, and in the record."""
+        await self._open()
+        await self._leave()
+        await self._inner.clear()
+
+    async def destroy(self) -> None:
+        """Remove Hive's files. What they said is in the record."""
+        await self._open()
+        await self._leave()
+        await self._inner.destroy()
+
+    async def close(self) -> None:
+        """Close Hive's store; the record stays open until the RecordedLoop is closed."""
+        await self._inner.close()
+
+    def __getattr__(self, name: str) -> Any:  # what else Hive's store has
+        return getattr(self._inner, name)
+
+    # -- what is recorded
+
+    def _record(self, seq: int, data: dict[str, Any]) -> None:
+        book = self._book
+        with book.mutex:
+            at = book.place_of(seq)
+            part = _plain({**data, "seq": seq})
+            if book.part(seq) is None:
+                book.write(at, at, [part])
+            elif book.parts[at] != part:
+                book.write(at, at + 1, [part])
+
+    async def _leave(self) -> None:
+        book = self._book
+        if not book.parts and book.state.get("meta") is None:
+            return
+        partials = await self._inner.read_all_partials()
+        with book.mutex:
+            if partials:
+                book.put("left", _plain(partials))
+            _logger.warning(
+                "run %s: Hive clears the conversation; its %d messages stay in the log, up to "
+                "LSN %d",
+                book.run_id,
+                len(book.parts),
+                book.last_lsn,
+            )
+            book.put("meta", None)
+            book.put("cursor", None)
+            book.put("from", 0)
+            book.write(0, len(book.parts), [])
+
+    # -- opening it
+
+    async def _open(self) -> None:
+        async with self._opening:
+            if self._is_open:
+                return
+            await self._agree()
+            await self._settle()
+            await self._promote_partials()
+            await self._heal()
+            self._is_open = True
+        for line in self.opened:
+            _logger.warning("run %s: %s", self._book.run_id, line)
+
+    async def _agree(self) -> None:
+        """Files and record say the same: the record counts for what it has, and takes what it does
+        not know, from the time before it began or from a loop without it."""
+        book, inner = self._book, self._inner
+        meta, cursor = await inner.read_meta(), await inner.read_cursor()
+        parts = {part["seq"]: part for part in await inner.read_parts() if _is_message(part)}
+        if meta is None and book.state.get("meta") is None and (parts or cursor):
+            raise DamagedConversationError(
+                f"run {book.run_id!r}: meta.json of a conversation of {len(parts)} messages cannot "
+                "be read, and nothing of it is recorded. Nothing was changed or executed. Put "
+                "meta.json back from a copy; Hive itself would delete the messages."
+            )
+        first = book.state.get("from") or 0
+        # Hive writes no number that its cursor has not come to; an altered one may say anything.
+        limit = (cursor or {}).get("next_seq", max(parts, default=0))
+        news = [seq for seq in sorted(parts) if book.part(seq) is None and seq <= limit]
+        if any(seq < first for seq in news) and not any(one["seq"] < first for one in book.parts):
+            await inner.delete_parts_before(first)  # a crash came between record and files
+            news = [seq for seq in news if seq >= first]
+        for seq in news:
+            self._record(seq, parts[seq])
+        for part in book.parts:
+            await self._put_right(part, parts.get(part["seq"]))
+        known = book.state.get("meta")
+        if known is not None and (meta is None or (meta != known and not news)):
+            self.opened.append("meta.json was lost or altered, and is put right from the record")
+            await inner.write_meta(deepcopy(known))
+        elif meta is not None:
+            book.put("meta", _plain(meta))
+        await self._agree_about_cursor(cursor, bool(news))
+
+    async def _put_right(self, part: Any, found: Any) -> None:
+        if found == part:
+            return
+        what = "lost or cut" if found is None else "altered"
+        if found is not None:
+            self._book.put("set aside", _plain(found))
+        self.opened.append(f"message {part['seq']} was {what}, and is put right from the record")
+        await self._inner.write_part(part["seq"], deepcopy(part))
+
+    async def _agree_about_cursor(self, cursor: Any, is_newer: bool) -> None:
+        book = self._book
+        known = book.state.get("cursor")
+        after = book.parts[-1]["seq"] + 1 if book.parts else 0
+        if known is not None and (cursor is None or (_cursor(cursor) != known and not is_newer)):
+            self.opened.append("cursor.json was lost or altered, and is put right from the record")
+            cursor = {**deepcopy(known), "next_seq": after}
+            await self._inner.write_cursor(cursor)
+        elif cursor is not None:
+            book.put("cursor", _cursor(_plain(cursor)))
+        if book.parts and (cursor or {}).get("next_seq", 0) < after:
+            await self._inner.write_cursor({**(cursor or {}), "next_seq": after})
+
+    async def _promote_partials(self) -> None:
+        """A tool that may run beside others starts while the model still speaks: then what it was
+        asked for by is a partial, and becomes a message, so that its result has a place."""
+        for partial in await self._inner.read_all_partials():
+            seq = partial.get("seq", -1)
+            asked = ids_of(partial).keys()
+            if asked.isdisjoint(self._book.unseen) or self._book.part(seq) is not None:
+                continue
+            if self._book.parts and seq <= self._book.parts[-1]["seq"]:
+                continue
+            part = {name: value for name, value in partial.items() if value is not None}
+            self._record(seq, part)
+            await self._inner.write_part(seq, part)
+            await self._inner.clear_partial(seq)
+            self.opened.append(f"message {seq}, which the model had not ended, is one now")
+
+    async def _heal(self) -> None:
+        """Put in what tools have done and the conversation does not know, where Hive looks for it:
+        right behind the message that asks for it, and what had come after that behind it."""
+        book = self._book
+        # Of each conversation in the store the last one: ids may be those of former turns again.
+        last = {conversation_of(part): part for part in book.parts if part["role"] == "assistant"}
+        for asking in last.values():
+            at = book.place_of(asking["seq"]) + 1
+            # Hive may have waited no longer for a tool, and said so, before that had its result.
+            told = {
+                part.get("tool_use_id")
+                for part in book.parts[at:]
+                if part["role"] == "tool" and conversation_of(part) == conversation_of(asking)
+            }
+            asked = [
+                one
+                for one, how in ids_of(asking).items()
+                if one not in told and one in book.unseen and _is_same(how, book.unseen[one])
+            ]
+            if not asked:
+                continue
+            while at < len(book.parts) and _answers(book.parts[at], asking):
+                at += 1
+            new = [self._answer(asking, book.unseen[one]) for one in asked]
+            rest = [deepcopy(part) for part in book.parts[at:]]
+            seq = book.parts[at - 1]["seq"]
+            # Invariant: no message keeps a number that it is not written under, for there is no
+            # way to take a single one out of Hive's files.
+            for part in [*new, *rest]:
+                seq += 1
+                part["seq"] = seq = max(seq, part.get("seq", 0))
+            self.opened += [
+                f"the recorded result of {book.unseen[one].key.tool} ({one}) was put in"
+                for one in asked
+            ]
+            book.write(at, len(book.parts), [*new, *rest])
+            for part in reversed([*new, *rest]):
+                await self._inner.write_part(part["seq"], part)
+            cursor = await self._inner.read_cursor() or {}
+            await self._inner.write_cursor({**cursor, "next_seq": seq + 1})
+
+    def _answer(self, asking: Any, call: RecordedCall) -> dict[str, Any]:
+        key = self._book.call(call).idempotency_key
+        held = outcome_of(call, key)
+        text = str(held.get("content") or "")
+        if len(text) > RESULT_SIZE_MAX:
+            text = (
+                f"{text[:RESULT_SIZE_MAX]}\n... cut here: {len(text):,} characters. The whole "
+                f"result is recorded in LSN {call.last_lsn}."
+            )
+        part = {"role": "tool", "content": text, "tool_use_id": call.key.call_id}
+        part |= {name: asking[name] for name in SHARED if asking.get(name) is not None}
+        for name in ("is_error", "is_skill_content", "image_content"):
+            if held.get(name):
+                part[name] = held[name]
+        return part
+
+
+def _answers(part: Any, asking: Any) -> bool:
+    """Whether a message is an answer to this one, or of another conversation in the same store."""
+    return part["role"] == "tool" or conversation_of(part) != conversation_of(asking)
+
+
+def _is_same(asked: Any, call: RecordedCall) -> bool:
+    """Whether what a message asks for is this call, and not one whose id is used again."""
+    function = asked.get("function") or {}
+    try:
+        given = json.loads(function.get("arguments") or "{}")
+    except ValueError:
+        given = None
+    known = call.arguments
+    # Hive may have cut the arguments of an older message.
+    cut = not isinstance(given, dict) or "_compacted" in given
+    return function.get("name") == call.key.tool and (cut or ((), given) == known)
+
+
+def _is_message(part: Any) -> bool:
+    return isinstance(part, dict) and type(part.get("seq")) is int and "role" in part
+
+
+def _cursor(cursor: dict[str, Any]) -> dict[str, Any]:
+    """What a cursor says that does not follow from the messages."""
+    return {name: value for name, value in cursor.items() if name != "next_seq"}
+
+
+def _plain(data: Any) -> Any:
+    """Data as Hive's files have it, which are JSON."""
+    try:
+        return json.loads(json.dumps(data))
+    except (TypeError, ValueError) as exc:
+        raise RefusedValueError("conversation", str(exc)) from None

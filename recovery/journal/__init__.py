@@ -1,0 +1,1 @@
+"""What a run writes: its events, their bytes, the identity of a call, links between runs."""

@@ -1,0 +1,80 @@
+"""A call as its tool or an operator sees it, and what somebody says became of it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from recovery.journal.keys import is_idempotency_key
+from recovery.text import shorten
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What became of a call in doubt: made by the class methods."""
+
+    how: Literal["outcome", "retry", "fail", "unknown"]
+    value: Any = None
+
+    @classmethod
+    def outcome(cls, value: Any) -> Resolution:
+        """It happened, and this is its result. It is not executed again."""
+        return cls("outcome", value)
+
+    @classmethod
+    def retry(cls) -> Resolution:
+        """It did not happen (or is safe to repeat): execute it, under the same idempotency key."""
+        return cls("retry")
+
+    @classmethod
+    def fail(cls, reason: str) -> Resolution:
+        """Give up on it: the agent gets a ToolError with this reason."""
+        return cls("fail", reason)
+
+    @classmethod
+    def unknown(cls) -> Resolution:
+        """Nobody can tell yet: the call stays in doubt and the run parks."""
+        return cls("unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call as its tool, a reconcile hook or an operator sees it.
+
+    ``idempotency_key`` is the same for every attempt; ``attempt`` counts from 1; ``lsn`` is the
+    record of the intent; ``started_ns`` when it was first intended (wall clock, ns).
+    """
+
+    run_id: str
+    lsn: int
+    step: str
+    tool: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    call_id: str
+    idempotency_key: str
+    attempt: int
+    started_ns: int
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The idempotency key as the HTTP header that services of that kind look at."""
+        return {"Idempotency-Key": self.idempotency_key}
+
+    def __str__(self) -> str:
+        parts = [shorten(arg, 80) for arg in self.args]
+        text = ", ".join(
+            parts + [f"{name}={shorten(arg, 80)}" for name, arg in self.kwargs.items()]
+        )
+        return f"LSN {self.lsn}: {self.tool}({text}), idempotency key {self.idempotency_key}"
+
+
+def check_call(call: object) -> None:
+    """TypeError for what names no call."""
+    if type(call) not in (Call, int) and not (isinstance(call, str) and is_idempotency_key(call)):
+        raise TypeError(
+            "call is a Call, as errors and pending() give it, its idempotency key (32 hexadecimal "
+            f"digits) or its LSN (an int), not {call!r:.80}"
+        )

@@ -1,0 +1,86 @@
+"""Events to records and back. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+from eventlog.format.record import Packed, Record
+from recovery.errors import UnreadableValueError
+from recovery.journal.events import TYPES, Event
+from recovery.values.fields import declared
+from recovery.values.pack import pack, unpack, unpack_map
+
+_FIELDS = {kind: tuple(f.name for f in fields(event)) for kind, event in TYPES.items()}
+assert all(len(names) < 16 for names in _FIELDS.values())  # so that a fixmap holds them
+_REQUIRED = {
+    kind: {f.name for f in fields(event) if f.default is MISSING and f.default_factory is MISSING}
+    for kind, event in TYPES.items()
+}
+_DECLARED = {
+    kind: [
+        (one.name, one.plain, one) for one in declared((f.name, str(f.type)) for f in fields(event))
+    ]
+    for kind, event in TYPES.items()
+}
+_NAMES = {name: bytes(pack(name, name)) for names in _FIELDS.values() for name in names}
+# Fields that are None unless there is something to say.
+_SILENT = {
+    kind: {f.name for f in fields(event) if f.default is None} for kind, event in TYPES.items()
+}
+# Fields that may be large: what a follower does not decode unless it is asked to.
+_LARGE = {"task", "args", "value", "new", "result", "attributes", "group"}
+
+
+def encode(event: Event) -> tuple[str, Packed]:
+    """Kind and body of the record. A field that is Packed already goes in as it is."""
+    kind = event.kind
+    parts = [b""]
+    for name in _FIELDS[kind]:
+        value = getattr(event, name)
+        if value is not None or name not in _SILENT[kind]:
+            parts += (_NAMES[name], value if type(value) is Packed else pack(value, name))
+    parts[0] = bytes((0x80 | len(parts) // 2,))  # msgpack's fixmap
+    return kind, Packed(b"".join(parts))
+
+
+def is_event(kind: str) -> bool:
+    """Whether records of this kind are what runs write."""
+    return kind in TYPES
+
+
+def decode(record: Record) -> Event | None:
+    """The event in a record; None for kinds of other writers. ValueError when it makes no sense,
+    UnreadableValueError when a value in it is of a type that is not registered."""
+    if record.kind not in TYPES:
+        return None
+    try:
+        body = unpack(record.packed)
+    except UnreadableValueError as exc:
+        raise exc.at(record.lsn) from exc.__cause__
+    return _event(record, body if isinstance(body, dict) else {})
+
+
+def skim(record: Record) -> Event | None:
+    """``decode`` for those who need not know the values: fields that may be large stay Packed."""
+    if record.kind not in TYPES:
+        return None
+    parts = unpack_map(record.packed)
+    return _event(
+        record,
+        {
+            name: parts[name] if name in _LARGE else unpack(parts[name])
+            for name in _FIELDS[record.kind]
+            if name in parts
+        },
+    )
+
+
+def _event(record: Record, body: dict[str, Any]) -> Event:
+    if not _REQUIRED[record.kind] <= body.keys():
+        raise ValueError(f"record {record.lsn} is no {record.kind!r} event")
+    for name, plain, one in _DECLARED[record.kind]:
+        if name in body and type(body[name]) not in plain and one.refuses(body[name]):
+            raise ValueError(f"record {record.lsn}: {name} of {record.kind!r} makes no sense")
+    known = {name: body[name] for name in _FIELDS[record.kind] if name in body}
+    return TYPES[record.kind](**known)

@@ -1,0 +1,207 @@
+"""What others send to a run: one envelope for signals, decisions and the end of the run. Pure.
+
+A message names the run that it is for by the run's uid, inside the record. So whoever can copy
+files, and has no key, cannot have a message count in another run, or in a fork of its run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+from eventlog import Packed, Record
+from recovery.journal.contract_version import version_of
+from recovery.journal.events import LogRepaired, RecordsLost, RunStarted
+from recovery.journal.signed_statement import (
+    NOBODY_KNOWS,
+    UNSIGNED,
+    Signatures,
+    Statement,
+    content_of,
+    has_to_be_signed,
+)
+from recovery.values.pack import unpack, unpack_map
+
+Kind = Literal["signal", "decision", "cancel"]
+SIGNAL: Kind = "signal"
+DECISION: Kind = "decision"
+CANCEL: Kind = "cancel"
+_KINDS = {SIGNAL, DECISION, CANCEL}
+_REPAIRS = {RecordsLost.kind, LogRepaired.kind}
+
+# Fields of the envelope. RUN_LSN: up to where the log of the run was known to be durable when the
+# message was sent. A log that ends before that has lost records, or is another one.
+UID, RUN_LSN, KEY = "uid", "run_lsn", "key"
+# What is signed besides, and the signature.
+CONTENT, SIGNATURE = "content", "signature"
+OTHER_ARGUMENTS = "it was signed for other arguments"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message; ``lsn`` is its number in the inbox, ``time_ns`` when it was sent.
+
+    ``about``: the name of a signal, or the idempotency key of the call that was decided about.
+    ``uid``: of the run that it is for; "" in messages of older libraries. ``value``: of a signal.
+    ``content`` and ``signature``: see approvers.Statement; empty where it is not signed.
+    ``nonsense``: why it cannot be read; then nothing else of it is known.
+    """
+
+    lsn: int
+    time_ns: int
+    kind: Kind
+    about: str = ""
+    who: str = ""
+    why: str = ""
+    approved: bool = False
+    uid: str = ""
+    run_lsn: int = 0
+    value: Packed | None = None
+    content: str = ""
+    signature: bytes = b""
+    nonsense: str = ""
+
+    @property
+    def statement(self) -> Statement:
+        """What its signature is under."""
+        answer = ("denied", "approved")[self.approved] if self.kind == DECISION else ""
+        return Statement(
+            self.uid, self.kind, self.about, answer, self.who, self.why, self.time_ns, self.content
+        )
+
+    def signed_after(self, records: Iterable[Record]) -> Message:
+        """The same, at a time after those at which what is recorded of it was signed."""
+        others = map(Message.of, filter(is_message, records))
+        times = [one.time_ns for one in others if one.signature and one.about == self.about]
+        return replace(self, time_ns=max([self.time_ns, *(time_ns + 1 for time_ns in times)]))
+
+    def is_after(self, heard: tuple[int, int]) -> bool:
+        """Whether a decision was made after this one (its LSN, and when it was made).
+
+        What is signed goes by when it was signed: else a yes could be sent again after a no.
+        """
+        lsn, time_ns = heard
+        return self.lsn > lsn and (not self.signature or self.time_ns > time_ns)
+
+    def is_about(self, packed: Packed) -> bool:
+        """Whether a decision is about a call with these arguments, as far as it says."""
+        return not self.content or self.content == content_of(packed)
+
+    @classmethod
+    def of(cls, record: Record) -> Message:
+        """The message in a record of a kind that ``is_message`` knows."""
+        where = record.lsn, record.time_ns, cast(Kind, record.kind)
+        try:
+            body = unpack_map(record.packed)
+            return cls(*where, **_fields(record.kind, body))
+        except (KeyError, TypeError, ValueError) as exc:
+            return cls(*where, nonsense=f"it makes no sense ({type(exc).__name__}: {exc})"[:200])
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """The run to which messages are sent. ``takes_unbound``: those count, too, that name no run.
+    ``approvers``: by whom messages have to be signed. ``started``: the run's first record."""
+
+    uid: str
+    takes_unbound: bool = False
+    approvers: Signatures | None = None
+    started: RunStarted | None = None
+
+    @classmethod
+    def of(cls, started: RunStarted | None, approvers: Signatures | None) -> Recipient:
+        """The run that began with this record. Only a run of an older library can have been sent
+        messages that name no run; none of them was meant for a fork."""
+        if started is None:
+            return cls("")
+        unbound = version_of(started.rules) < 2 and not started.forked_from
+        return cls(started.uid, unbound, approvers, started)
+
+    def refuses(self, message: Message) -> str:
+        """Why a message does not count here; "" if it does."""
+        if message.nonsense:
+            return message.nonsense
+        if not message.uid:
+            if not self.takes_unbound:
+                return "it names no run, as messages of older libraries do: send it again"
+        elif message.uid != self.uid:
+            return "it was sent to another run"
+        return self._unsigned(message)
+
+    def _unsigned(self, message: Message) -> str:
+        approvers = self.approvers
+        if not has_to_be_signed(message.kind, self.started, approvers):
+            return ""
+        if not message.signature:
+            return UNSIGNED
+        if approvers is None:
+            # To a decision the call itself says so, and nothing goes on: see calls.approval.
+            return "" if message.kind == DECISION else NOBODY_KNOWS
+        if message.kind == DECISION and not message.content:
+            return "it was signed without the arguments of the call"
+        if message.value is not None and message.content != content_of(message.value):
+            return "it was signed with another value"
+        if approvers.accepts(message.statement, message.signature):
+            return ""
+        return f"approvers= knows of no such signature of {message.who!r}"
+
+
+def last_of(decisions: Sequence[Message]) -> Message | None:
+    """The last word about a call. Of those that are signed the one that was signed last, for they
+    can be copied; of others the one that was sent last, for clocks differ."""
+    return max(
+        decisions, key=lambda one: ((one.signature and one.time_ns) or 0, one.lsn), default=None
+    )
+
+
+def is_message(record: Record) -> bool:
+    """Whether the record is of a kind that messages have."""
+    return record.kind in _KINDS
+
+
+def is_repair(record: Record) -> bool:
+    """Whether the record is what a repair has put in the place of messages."""
+    return record.kind in _REPAIRS
+
+
+def _fields(kind: str, body: dict[str, Packed]) -> dict[str, Any]:
+    def read(name: str, wanted: type, default: Any = None) -> Any:
+        if name not in body and default is not None:
+            return default
+        value = unpack(body[name])
+        if type(value) is not wanted:
+            raise TypeError(f"{name} is no {wanted.__name__}")
+        return value
+
+    found = {
+        "who": read("who", str, ""),
+        "why": read("why", str, ""),
+        "uid": read(UID, str, ""),
+        "run_lsn": read(RUN_LSN, int, 0),
+        "content": read(CONTENT, str, ""),
+        "signature": read(SIGNATURE, bytes, b""),
+    }
+    match kind:
+        case "signal":
+            found |= {"about": read("name", str), "value": body["value"]}
+        case "decision":
+            found |= {"about": read("of", str), "approved": read("approved", bool)}
+    return found
+
+
+def is_same_message(record: Record, sent: tuple[str, dict[str, Packed]], key: str) -> bool | None:
+    """Whether a record is the message ``sent`` (kind and body) under ``key``; None if it was sent
+    under another key, or to another run."""
+    try:
+        body = unpack_map(record.packed)
+        known = unpack(body[KEY])
+    except (KeyError, ValueError):
+        return None
+    if known != key or body.get(UID) != sent[1].get(UID):
+        return None
+    body.pop(RUN_LSN, None)
+    first, again = (
+        {name: part for name, part in one.items() if name != SIGNATURE} for one in (body, sent[1])
+    )
+    return (record.kind, first) == (sent[0], again)

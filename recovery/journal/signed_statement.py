@@ -1,0 +1,63 @@
+"""What is signed under a message to a run. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from recovery.journal.events import RunStarted
+
+RESOLVE = "resolve"
+UNSIGNED = "it is not signed, and approvers= asks for that"
+NOBODY_KNOWS = "it has to be signed, and the store of this process has no approvers= to know it by"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What is signed: that ``who`` says ``answer`` about ``about``, in the run of this ``uid``.
+
+    ``kind``: "decision" (``about`` is the idempotency key of the call, ``answer`` "approved" or
+    "denied"), "signal" (``about`` is its name), "cancel", or "resolve" (``about`` is the call's
+    idempotency key, "@" and the LSN at which this is recorded, ``answer`` "outcome", "retry" or
+    "fail"). ``time_ns``: when, since 1970. ``content``: the SHA-256, in hexadecimal digits, of the
+    call's packed arguments, or of the packed value of a signal or resolution; "" without one.
+    """
+
+    uid: str
+    kind: str
+    about: str
+    answer: str
+    who: str
+    why: str
+    time_ns: int
+    content: str
+
+    def to_bytes(self) -> bytes:
+        """The bytes that are signed: JSON, keys in order, ASCII, behind a line that says what it
+        is."""
+        text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return f"agent-eventlog statement 1\n{text}".encode("ascii")
+
+
+def content_of(packed: bytes) -> str:
+    """See Statement.content."""
+    from hashlib import sha256  # noqa: PLC0415 - only where something is signed
+
+    return sha256(packed).hexdigest()
+
+
+class Signatures(Protocol):
+    """Whose signature counts: recovery.approvers.Approvers."""
+
+    @property
+    def also(self) -> tuple[str, ...]: ...
+    def needed_for(self, kind: str) -> bool: ...
+    def accepts(self, statement: Statement, signature: bytes) -> bool: ...
+
+
+def has_to_be_signed(kind: str, started: RunStarted | None, approvers: Signatures | None) -> bool:
+    """Whether this kind of thing counts for a run with a signature alone: by what the store of
+    this process asks for, or that of the process which has begun the run."""
+    by_store = approvers is not None and approvers.needed_for(kind)
+    return by_store or (started is not None and kind in (started.signed or ()))

@@ -1,0 +1,111 @@
+"""What calls of models use up: tokens and money. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TOKENS_MAX = 1 << 53  # what a float still counts one by one; beyond it is no count of tokens
+
+# Where replies keep it, and under which names: those that are there are added up. Anthropic counts
+# what it took from its cache apart from the other input, OpenAI among it.
+_PLACES = ("usage", "usage_metadata")
+_NO_REPLIES = (str, bytes, int, float, list, tuple)
+_NAMES = (
+    (("prompt_tokens",), ("completion_tokens",)),
+    (
+        ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
+        ("output_tokens",),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one call of a model used, or a run so far.
+
+    ``input_tokens``, ``output_tokens``, and ``tokens``, their sum; ``cost`` in the currency that
+    the tools count in. Of a run besides: ``steps`` begun, ``calls`` made (each attempt counts, one
+    that was served from the log does not), ``seconds`` for which a process had the run.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+    steps: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+    def __str__(self) -> str:
+        parts = [f"{self.steps} steps, {self.calls} calls"]
+        if self.tokens:
+            parts.append(f"{self.tokens:,} tokens")
+        if self.cost:
+            parts.append(f"cost {self.cost:,.4f}")
+        return ", ".join([*parts, f"{self.seconds:,.1f} s"])
+
+
+def recorded_usage(usage: Usage) -> list[Any]:
+    """The usage of one call, as it is recorded; ValueError when it makes no sense."""
+    tokens = usage.input_tokens, usage.output_tokens
+    if not all(_is_count(count) for count in tokens) or not _is_cost(usage.cost):
+        raise ValueError(f"tokens are 0 or more, and cost is a number of 0 or more: {usage!r}")
+    return [*tokens, float(usage.cost)]
+
+
+def usage_from(recorded: Any) -> Usage | None:
+    """What was recorded of one call; None when that is nothing."""
+    match recorded:
+        case [given, made, cost] if _is_count(given) and _is_count(made) and _is_cost(cost):
+            return Usage(given, made, cost)
+    return None
+
+
+def recognised(value: Any) -> Usage | None:
+    """The usage that a model's reply gives of itself; None when it is no such reply.
+
+    Knows the shapes of OpenAI and Anthropic and of those that speak like them: ``usage`` with
+    ``prompt_tokens`` or ``input_tokens``, in dicts or in objects of any class; ``cost`` if it is
+    there too.
+    """
+    if value is None or isinstance(value, _NO_REPLIES):
+        return None
+    for place in _PLACES:
+        usage = _part(value, place)
+        if usage is None:
+            continue
+        for given, made in _NAMES:
+            counts = _sum(usage, given), _sum(usage, made)
+            if counts != (None, None):
+                cost = _part(usage, "cost")
+                return Usage(counts[0] or 0, counts[1] or 0, cost if _is_cost(cost) else 0.0)
+    return None
+
+
+def _sum(usage: Any, names: tuple[str, ...]) -> int | None:
+    found = [count for name in names if _is_count(count := _part(usage, name))]
+    return sum(found) if found else None
+
+
+def _part(value: Any, name: str) -> Any:
+    if type(value) is dict or isinstance(value, Mapping):
+        return value.get(name)
+    try:
+        return getattr(value, name, None)
+    except Exception:  # a property of somebody else's class
+        return None
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < TOKENS_MAX
+
+
+def _is_cost(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf

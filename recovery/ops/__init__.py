@@ -1,0 +1,1 @@
+"""What an operator does with whole runs: fork, remove, gc."""

@@ -1,0 +1,139 @@
+"""Which runs that have ended are kept, by age and number."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from eventlog import LogError, LogLockedError
+from recovery.history.find_run import Store, backend_of
+from recovery.inspect.status import RunStatus, State, runs
+from recovery.ops.remove import ENDED, OVER, RemovedRun
+from recovery.stores.protocol import RunStore
+
+_logger = logging.getLogger("recovery")
+
+
+def gc(
+    store: Store,
+    *,
+    older_than_s: float | None = None,
+    keep: int | None = None,
+    states: Sequence[State] = OVER,
+    dry_run: bool = False,
+) -> list[RemovedRun]:
+    """See CheckpointStore.gc."""
+    wanted = frozenset(states)
+    if not wanted <= set(ENDED):
+        raise ValueError(f"states are of {', '.join(ENDED)}, not {sorted(wanted - set(ENDED))}")
+    if (keep is not None and keep < 0) or (older_than_s is not None and not older_than_s >= 0):
+        raise ValueError(f"keep and older_than_s are 0 or more, not {keep} and {older_than_s}")
+    backend = backend_of(store)
+    if not dry_run:
+        backend.sweep()
+    if keep is None and older_than_s is None:
+        return []
+    known = {one.run_id: _Known.of(one) for one in runs(store)}
+    before = math.inf if older_than_s is None else time.time() - older_than_s
+    gone: dict[str, RemovedRun] = {}
+    failed: list[tuple[str, OSError]] = []
+    for one in _in_order(_due(known, wanted, keep or 0, before)):
+        above = one.needed_by(known)
+        if above is not None and above.run_id not in gone:
+            continue  # it does not go, or was to go first and has not
+        try:
+            size = backend.size(one.run_id)
+            if dry_run or _remove(backend, one):
+                gone[one.run_id] = RemovedRun(one.run_id, one.state, one.ended, one.records, size)
+        except OSError as exc:  # of one run, which is not to keep the others
+            failed.append((one.run_id, exc))
+    if failed:
+        run_id, why = failed[0]
+        more = f", and {len(failed) - 1} more runs" if len(failed) > 1 else ""
+        raise OSError(
+            why.errno,
+            f"run {run_id} could not be removed: {why.strerror or why}{more}. "
+            f"Runs that were removed: {len(gone)}",
+        ) from why
+    return list(gone.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What retention looks at, of a run. ``source``: the run whose unfinished fork this is."""
+
+    run_id: str
+    uid: str
+    state: State
+    ended: float
+    records: int
+    damaged: bool
+    parent: str
+    parent_uid: str
+    source: str
+
+    @classmethod
+    def of(cls, found: RunStatus) -> _Known:
+        parent, fork = found.parent, found.forked_from
+        return cls(
+            found.run_id,
+            found.uid,
+            found.state,
+            found.last,
+            found.last_lsn,
+            bool(found.damage),
+            parent.run_id if parent else "",
+            parent.uid if parent else "",
+            fork.run_id if fork and found.last_lsn < fork.until else "",
+        )
+
+    def needed_by(self, known: Mapping[str, _Known]) -> _Known | None:
+        """The run that started this one, if that is there and may still go on."""
+        above = known.get(self.parent)
+        if above is None or above.uid not in ("", self.parent_uid):  # gone, or another of its name
+            return None
+        return None if above.state in OVER and not above.damaged else above
+
+
+def _due(
+    known: Mapping[str, _Known], states: frozenset[State], keep: int, before: float
+) -> dict[str, _Known]:
+    """The runs that may go as far as each alone is asked. Of those that ended at the same moment
+    the first by id are kept."""
+    ended = [one for one in known.values() if one.state in states and not one.damaged]
+    ended.sort(key=lambda one: (-one.ended, one.run_id))
+    sources = {one.source for one in known.values()}
+    return {
+        one.run_id: one for one in ended[keep:] if one.ended <= before and one.run_id not in sources
+    }
+
+
+def _in_order(due: Mapping[str, _Known]) -> Iterator[_Known]:
+    """The oldest first, but each behind the run that started it."""
+    put: set[str] = set()
+
+    def with_those_above(one: _Known) -> Iterable[_Known]:
+        if one.run_id in put:
+            return
+        put.add(one.run_id)
+        if one.parent in due:
+            yield from with_those_above(due[one.parent])
+        yield one
+
+    for one in sorted(due.values(), key=lambda one: (one.ended, one.run_id)):
+        yield from with_those_above(one)
+
+
+def _remove(backend: RunStore, one: _Known) -> bool:
+    try:
+        backend.remove(one.run_id, one.records)
+    except (FileNotFoundError, LogLockedError) as exc:  # removed, or taken up, meanwhile
+        _logger.info("gc: run %s stays: %s", one.run_id, exc)
+    except LogError as exc:
+        _logger.warning("gc: run %s stays: %s", one.run_id, exc)
+    else:
+        return True
+    return False

@@ -1,0 +1,107 @@
+"""Records of one run's log as records of another's. Pure.
+
+Events refer to each other by LSN: an outcome to its call, a call to the one inside which it was
+made, a message to the outcome that it is. In another log each of them has another LSN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from eventlog.format.record import Packed, Record, unpack
+from recovery.journal.events import CallDecided, CallIntended, Event
+from recovery.journal.keys import UNDO_PREFIX, call_scope, outer_call
+from recovery.values.backrefs import CompositeMessage, parse_reference
+from recovery.values.pack import pack
+from recovery.values.types import Ref
+
+
+def packed_again(undecoded: Any) -> Packed:
+    """The bytes of which a value was unpacked, its extension types undecoded."""
+    return Packed(msgpack.packb(undecoded, strict_types=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A record that is to be written; ``time_ns`` is None for the time of writing."""
+
+    kind: str
+    packed: Packed
+    time_ns: int | None = None
+    is_snapshot: bool = False
+
+
+class RecordList:
+    """The records of a log that is yet to be written, from LSN 1."""
+
+    def __init__(self) -> None:
+        self.records: list[Drafted] = []
+
+    def append(self, kind: str, packed: Packed, time_ns: int | None = None) -> int:
+        """Add a record; its LSN."""
+        self.records.append(Drafted(kind, packed, time_ns))
+        return len(self.records)
+
+    def append_snapshot(self, state: Any) -> int:
+        """Add a snapshot; its LSN."""
+        self.records.append(Drafted("snapshot", state, None, is_snapshot=True))
+        return len(self.records)
+
+
+class Mover:
+    """Copies events of run ``uid`` into a draft.
+
+    ``at``: where what was copied is now, by LSN. ``packed_of``: the message for which a reference
+    stands, where it needs a record that was not copied.
+    """
+
+    def __init__(
+        self, uid: str, draft: RecordList, packed_of: Callable[[Ref | CompositeMessage], bytes]
+    ) -> None:
+        self._uid, self._draft, self._packed_of = uid, draft, packed_of
+        self.at: dict[int, int] = {}
+
+    def copy(self, record: Record, event: Event) -> None:
+        """Add the event, its references changed; none if it is about a call that is not there."""
+        body = unpack(record.packed)  # values of ours stay as they are
+        if isinstance(event, CallIntended):
+            body["key"] = event.idempotency_key(self._uid)
+            if event.tool.startswith(UNDO_PREFIX):  # its id is the LSN of the call that it undoes
+                undone = int(event.call_id) if event.call_id.isdecimal() else 0
+                body["call_id"] = str(self.at.get(undone, 0))
+        if isinstance(event, CallDecided):
+            body["inbox"] = 0  # that is in the inbox of another run
+        for name in body:
+            moved = self._moved(name, body[name])
+            if moved is None and body[name] is not None:
+                return
+            body[name] = moved
+        self.at[record.lsn] = self._draft.append(record.kind, packed_again(body), record.time_ns)
+
+    def _moved(self, name: str, value: Any) -> Any:
+        """A field of an event as it is in the new log; None for a call that is not there."""
+        match name, value:
+            case "call", int():
+                return self.at.get(value) if value else 0
+            case "scope", str():
+                outer = outer_call(value)
+                if not outer:
+                    return value
+                return call_scope(self.at[outer]) if outer in self.at else None
+            case _, msgpack.ExtType():
+                return self._reference(value)
+            case _, list():
+                return [self._reference(item) for item in value]
+        return value
+
+    def _reference(self, item: Any) -> Any:
+        found = parse_reference(packed_again(item)) if isinstance(item, msgpack.ExtType) else None
+        if found is None:
+            return item
+        if not found.lsns <= self.at.keys():
+            return unpack(self._packed_of(found))
+        return unpack(pack(found.moved(self.at), "message"))

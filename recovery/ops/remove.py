@@ -1,0 +1,144 @@
+"""Removing a run for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from eventlog import LogError, LogLockedError
+from recovery.control.relatives import earlier_children
+from recovery.errors import RecoveryError
+from recovery.history.checkpoint_store_base import CheckpointStoreBase
+from recovery.history.find_run import Store, backend_of, reader_of
+from recovery.inspect.status import RunStatus, State, status
+from recovery.journal.encoding import skim
+from recovery.journal.links import ChildRun
+from recovery.replay.children import children_of
+
+# Nothing makes these go on. A failed run does, when somebody resolves the call that failed.
+OVER: tuple[State, ...] = ("finished", "cancelled", "undone")
+ENDED: tuple[State, ...] = (*OVER, "failed")
+GOING_ON: tuple[State, ...] = ("interrupted", "in doubt", "waiting", "parked", "empty")
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedRun:
+    """A run that was removed.
+
+    ``state``: as in RunStatus. ``ended``: its last record, in seconds since 1970, 0.0 if not known.
+    ``records`` and ``size``: how many it had, and the bytes that it took. ``children``: child runs
+    of it that remain (of ``remove``; ``gc`` does not look for them).
+    """
+
+    run_id: str
+    state: State
+    ended: float
+    records: int
+    size: int
+    children: tuple[str, ...] = ()
+
+
+def remove(
+    store: Store,
+    run_id: str,
+    *,
+    force: bool = False,
+    children: bool = False,
+    dry_run: bool = False,
+) -> list[RemovedRun]:
+    """See RunHandle.remove."""
+    found = status(store, run_id)
+    below = list(_below(store, found, {run_id}))
+    family = [found, *(below if children else [])]
+    for one in family:
+        _check(one, force)
+    if found.parent is not None:
+        _check_parent(store, found)
+    backend = backend_of(store)
+    removed = [
+        RemovedRun(one.run_id, one.state, one.last, one.last_lsn, backend.size(one.run_id))
+        for one in family
+    ]
+    if not children:
+        removed[0] = replace(removed[0], children=tuple(one.run_id for one in below))
+    if not dry_run:
+        for one in family:
+            if isinstance(store, CheckpointStoreBase):
+                store.let_go(one.run_id)
+            try:
+                backend.remove(one.run_id, one.last_lsn)
+            except FileNotFoundError:
+                if one is found:
+                    raise RecoveryError(f"there is no run {run_id!r} any more") from None
+        backend.sweep()
+    return removed
+
+
+def _check(found: RunStatus, force: bool) -> None:
+    """Raise unless the run may be removed as far as it alone is asked."""
+    owner = found.owner
+    if owner is not None and owner.alive:
+        raise LogLockedError(f"run {found.run_id!r}", owner.pid, owner.host, owner.since)
+    if force or (found.state in ENDED and not found.damage):
+        return
+    if found.damage or found.state not in GOING_ON:
+        what = found.why or "; ".join(map(str, found.damage))
+        raise RecoveryError(
+            f"run {found.run_id!r} is damaged or cannot be read: {what.rstrip('.')}. So nothing "
+            "says for certain whether it has ended. Nothing was removed; `logdump verify` says "
+            "more. To remove it all the same: force=True."
+        )
+    why = f": {found.why}" if found.why else ""
+    raise RecoveryError(
+        f"run {found.run_id!r} has not ended: it is {found.state}{why}. Nothing was removed. Let "
+        "it end, or cancel it; to remove it all the same, and with it what is known of its calls: "
+        "force=True."
+    )
+
+
+def _check_parent(store: Store, found: RunStatus) -> None:
+    """Raise when the run that started this one may come back for its outcome."""
+    assert found.parent is not None
+    parent = found.parent.run_id
+    try:
+        above = status(store, parent)
+    except RecoveryError:
+        return  # it is gone
+    if above.uid not in ("", found.parent.uid) or (above.state in OVER and not above.damage):
+        return
+    known = {child.run_id: child.state for child in _begun(store, parent)}
+    if known.get(found.run_id) in ("finished", "cancelled") and not above.damage:
+        return  # the parent has what it needs of it in its own log
+    raise RecoveryError(
+        f"run {found.run_id!r} is a child of run {parent!r}, which is {above.state} and would need "
+        f"it to go on (LSN {found.parent.lsn} there). Nothing was removed. Remove {parent!r} "
+        "first, or together with it: children=True."
+    )
+
+
+def _below(store: Store, above: RunStatus, seen: set[str]) -> Iterator[RunStatus]:
+    """The runs that are there of those that this one has started, and of those that they have."""
+    for child in _begun(store, above.run_id):
+        if child.run_id in seen:
+            continue
+        try:
+            found = status(store, child.run_id)
+        except RecoveryError:  # never begun, or gone
+            continue
+        seen.add(child.run_id)
+        link = found.parent
+        # What the log of a fork says of children may be about those of another run.
+        if link is not None and (link.run_id, link.uid) == (above.run_id, above.uid):
+            yield found
+            yield from _below(store, found, seen)
+
+
+def _begun(store: Store, run_id: str) -> list[ChildRun]:
+    """The child runs that a run's log tells of, as far as it can be read."""
+    try:
+        with reader_of(store, run_id) as reader:
+            read = reader.records(1, on_damage=lambda damage: None)
+            known = children_of([(record.lsn, skim(record)) for record in read])
+            return earlier_children(store, run_id, reader) + known
+    except (LogError, RecoveryError, ValueError):
+        return []

@@ -1,0 +1,100 @@
+"""What is counted over the whole life of a run, however often it was resumed. Pure.
+
+A checkpoint stands in for what was recorded before it. What a run still has to know of that is kept
+by a tally: it sees each event once, and what it carries is saved with each checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, cast
+
+from recovery.journal.events import Event, RunResumed, RunStarted
+from recovery.replay.error_counts import ErrorTally
+from recovery.replay.progress import ProgressTally
+from recovery.replay.retries import Retries
+from recovery.replay.taken_signals import Signals
+
+
+class Accumulator(Protocol):
+    """Counts something over the events of a run."""
+
+    name: str
+    wants: frozenset[type[Event]]  # the types of event that it takes notice of
+
+    def restore(self, carried: Any) -> None:
+        """Become what ``carry`` gave; ValueError when it makes no sense."""
+
+    def observe(self, lsn: int, time_ns: int, event: Event) -> None:
+        """One event, as recorded or read back, of whatever type. Values in it may be Packed."""
+
+    def carry(self) -> Any:
+        """What to restore from the next time, as a value that msgpack can hold; None: nothing."""
+
+
+class CodeTally:
+    """The digest of the code that was at work last. It wrote what stands behind a checkpoint, up to
+    where another process took the run up."""
+
+    name, wants = "code", frozenset[type[Event]]((RunStarted, RunResumed))
+
+    def __init__(self) -> None:
+        self._code: str | None = None
+
+    def restore(self, carried: Any) -> None:
+        """See Tally."""
+        if type(carried) is not str:
+            raise ValueError("no digest of code")
+        self._code = carried
+
+    def observe(self, lsn: int, time_ns: int, event: Event) -> None:
+        """See Tally."""
+        if isinstance(event, RunStarted | RunResumed):
+            self._code = event.code
+
+    def carry(self) -> Any:
+        """See Tally."""
+        return self._code or None
+
+
+Observer = Callable[[int, int, Event], None]
+
+# One of each in every run.
+KINDS: tuple[type[Accumulator], ...] = (ProgressTally, Signals, Retries, ErrorTally, CodeTally)
+
+
+class Accumulators:
+    """The tallies of one run, by name."""
+
+    def __init__(
+        self, carried: Mapping[str, Any], kinds: Iterable[type[Accumulator]] = KINDS
+    ) -> None:
+        self._carried = dict(carried)  # also what another version of this library has counted
+        self._tallies = {tally.name: tally for tally in (kind() for kind in kinds)}
+        self._observers: dict[type[Event], list[Observer]] = {}  # by the type of event
+        for name, tally in self._tallies.items():
+            if name in carried:
+                tally.restore(carried[name])
+
+    def __getitem__(self, name: str) -> Accumulator:
+        return self._tallies[name]
+
+    @property
+    def progress(self) -> ProgressTally:
+        """The one that every run has."""
+        return cast(ProgressTally, self._tallies[ProgressTally.name])
+
+    def observe(self, lsn: int, time_ns: int, event: Event) -> None:
+        """Show an event to those that take notice of it."""
+        kind = type(event)
+        observers = self._observers.get(kind)
+        if observers is None:
+            observers = [one.observe for one in self._tallies.values() if kind in one.wants]
+            self._observers[kind] = observers
+        for observe in observers:
+            observe(lsn, time_ns, event)
+
+    def carry(self) -> dict[str, Any]:
+        """What goes into a checkpoint."""
+        carried = {name: tally.carry() for name, tally in self._tallies.items()}
+        return self._carried | {name: one for name, one in carried.items() if one is not None}

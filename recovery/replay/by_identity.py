@@ -1,0 +1,61 @@
+"""Recorded calls by the identity that the code of now would give them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from recovery.journal.keys import CallKey
+
+if TYPE_CHECKING:
+    from recovery.replay.recorded_call import RecordedCall
+
+DigestNow = Callable[[Any], bytes | None]  # of recorded arguments
+
+
+class AlikeCalls:
+    """Calls that nobody has claimed yet, by scope, tool and call id."""
+
+    def __init__(self, calls: Iterable[RecordedCall]) -> None:
+        self._calls: dict[tuple[str, str, str], list[RecordedCall]] = {}
+        self._by_digest: dict[tuple[str, str, str], dict[bytes, list[RecordedCall]]] = {}
+        for call in sorted(calls, key=lambda one: one.lsn):
+            self._calls.setdefault(_place(call.key), []).append(call)
+
+    def find(self, key: CallKey, digest_now: DigestNow) -> Sequence[RecordedCall]:
+        """Those that would have this identity now, the first first. What is known of the calls of
+        a tool is found out once."""
+        place = _place(key)
+        if place not in self._calls:
+            return ()
+        if place not in self._by_digest:
+            known = self._by_digest[place] = {}
+            for call in self._calls[place]:
+                digest = None if call.arguments is None else digest_now(call.arguments)
+                if digest is not None:
+                    known.setdefault(digest, []).append(call)
+        return self._by_digest[place].get(key.digest, ())
+
+
+def counterpart(left: Iterable[RecordedCall], key: CallKey) -> RecordedCall | None:
+    """What a call that is not recorded was before the code changed, if there is no doubt: the one
+    of its tool and scope, among those that are left, that has its call id, or that is the only
+    one; and it had an outcome."""
+    place = key.scope, key.tool
+    found = [call for call in left if (call.key.scope, call.key.tool) == place]
+    found = [one for one in found if key.call_id and one.key.call_id == key.call_id] or found
+    return found[0] if len(found) == 1 and found[0].done else None
+
+
+def closest(left: Iterable[RecordedCall], key: CallKey) -> RecordedCall | None:
+    """The one most like this call, for a person to compare: the first of the same scope and tool,
+    if there is one."""
+    return max(
+        left,
+        default=None,
+        key=lambda call: (call.key.scope == key.scope) + (call.key.tool == key.tool),
+    )
+
+
+def _place(key: CallKey) -> tuple[str, str, str]:
+    return key.scope, key.tool, key.call_id

@@ -1,0 +1,259 @@
+"""What may have been among records that are lost. Pure.
+
+A repair puts placeholders where records were. Any of them may have been the intent of a call, which
+may have taken effect; so a call that could have been made there, and is not recorded, is in doubt.
+It could have been made there if the agent can have come to it by then:
+
+* a call of a step that had begun before the loss, or that could begin in it: each step that did
+  takes one of the lost records; and none from the next step on whose beginning is recorded behind
+  the loss;
+* a call made inside a call that had begun before the loss ended;
+* a call made inside one that is itself in doubt for this reason.
+
+When the code has come by as many things, in the same task, as there are lost records, then all of
+the lost ones are accounted for, and what comes now is new. So are calls of the step behind the last
+one that fits into what is lost beside what is known to have been there. Both hold as long as the
+code does what it did: not once it was given anything that may not be what it got then, the outcome
+of a call that was made again, or another time or random number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from recovery.journal.events import (
+    CallAbandoned,
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallReturned,
+    Event,
+    HistoryDropped,
+    LogRepaired,
+    MessagesChanged,
+    RecordsLost,
+    RunStarted,
+    SignalTaken,
+    StepStarted,
+    ValueRecorded,
+)
+from recovery.journal.forked_from import ForkedFrom
+from recovery.journal.keys import CallKey, outer_call, step_of
+from recovery.values.backrefs import is_reference
+
+
+@dataclass(slots=True)
+class Gap:
+    """Records ``first`` to ``last`` are lost. ``upto``: the highest step that may have begun before
+    it ended. ``repaired``: the LSN of the record that says so; 0: a repair was interrupted."""
+
+    first: int
+    last: int
+    begun: int  # the highest step that is known to have begun before it
+    upto: int
+    repaired: int = 0
+    about: str = ""  # who repaired it, and why
+    is_bounded: bool = False
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+    def __str__(self) -> str:
+        lsns = f"LSN {self.first}" + (f"-{self.last}" if self.last > self.first else "")
+        return f"{lsns}{self.about}; in doubt: calls of steps up to {self.upto} without a record"
+
+
+@dataclass(slots=True)
+class LostRecords:
+    """The losses in the part of a log that is replayed, and what may have been among them.
+
+    ``step`` is the one that was over where that part begins. ``drawn``: whether the code was given
+    another time, random number or id than the one that may be lost. ``strayed``: whether it may do
+    something else than it did, for it was given something else.
+    """
+
+    step: int
+    gaps: list[Gap] = field(default_factory=list)
+    presumed: set[int] = field(default_factory=set)  # intents of calls that may have been made
+    drawn: bool = False
+    strayed: bool = False
+    upto_change: int = 0  # the highest step in which a change of the messages cannot be read
+    origin: ForkedFrom | None = None  # the run of whose records the first ones here are copies
+    _high: int = 0  # the highest step that may have begun
+    _declared: list[tuple[int, int]] = field(default_factory=list)
+    _orphans: set[int] = field(default_factory=set)  # lost intents of which something is told
+    _signals: list[SignalTaken] = field(default_factory=list)  # of waits whose intents are lost
+    _spent: int = 0  # steps begun since, and calls that were made then: records that were lost
+
+    def __post_init__(self) -> None:
+        self._high = self.step
+
+    @property
+    def room(self) -> int:
+        """For how many things a call may come to that are not recorded, or only in part."""
+        return sum(gap.count for gap in self.gaps) + len(self._orphans)
+
+    @property
+    def upto(self) -> int:
+        """The highest step of which calls may be among what is lost."""
+        return max((gap.upto for gap in self.gaps), default=0)
+
+    def observe(self, lsn: int, event: Event) -> None:
+        """The next event of the log, or one that is recorded now."""
+        match event:
+            case RecordsLost(last=last, snapshot=False) if last >= lsn:
+                self._lose(lsn, last)
+            case LogRepaired():
+                self._declare(lsn, event)
+            case RunStarted():
+                self.origin = ForkedFrom.of(event)
+            case StepStarted(step=step):
+                self._begin(step)
+            case HistoryDropped():
+                # Steps begin anew: that one does says nothing of when it first did.
+                for gap in self.gaps:
+                    gap.is_bounded = gap.is_bounded or not gap.repaired
+            case CallIntended(lost=True):
+                self.presumed.add(lsn)
+            case ValueRecorded():
+                self.strayed |= self._is_repaired
+            case CallReturned() | CallFailed() | CallResolved() | CallAbandoned():
+                self._end(event)
+
+    def hides(self, key: CallKey, before: int = 0) -> bool:
+        """Whether a call that is not recorded may have been, among what is lost.
+
+        ``before``: so many things of which that is true were done by the same code before it. If
+        this was among what is lost, so were they.
+        """
+        outer = outer_call(key.scope)
+        if outer in self.presumed:
+            return True  # perhaps not even lost, but recorded inside of a call that is
+        if before + 1 > self.room and not self.strayed:
+            return False
+        if outer:
+            return any(outer < gap.last for gap in self.gaps)
+        step = step_of(key.scope)
+        return step is not None and self.reaches(step)
+
+    def reaches(self, step: int) -> bool:
+        """Whether what is done in this step may be among what is lost."""
+        return bool(self.gaps) and step <= self.upto
+
+    @property
+    def in_copies(self) -> bool:
+        """Whether some of what is lost came here with a fork. A call among it was made in another
+        run, and has its idempotency key from there: this may be one further up."""
+        return self.origin is not None and self.gaps[0].first <= self.origin.until
+
+    @property
+    def uid_of_copies(self) -> str:
+        """The uid of the run in which a call was made that is among what is lost, if all of that
+        came here with a fork; else ""."""
+        if self.origin is None or self.gaps[-1].last > self.origin.until:
+            return ""
+        return self.origin.uid
+
+    def hold(self, lsn: int) -> bool:
+        """Whether this record is among those lost."""
+        return any(gap.first <= lsn <= gap.last for gap in self.gaps)
+
+    def refers_to_lost(self, change: MessagesChanged) -> bool:
+        """Whether a change of the messages cannot be read, for what it refers to is lost."""
+        items = change.new if isinstance(change.new, list) else []
+        return any(self.hold(lsn) for item in items if is_reference(item) for lsn in item.lsns)
+
+    def cannot_read_change(self, step: int) -> None:
+        """A change recorded in this step refers to what is lost: so it is lost as well."""
+        self.upto_change = max(self.upto_change, step)
+
+    def signal(self, names: tuple[str, ...], several: bool) -> SignalTaken | None:
+        """The first signal of these names that was taken by a wait whose intent is lost: nobody
+        sends it again. ``several``: whether that wait was for one of several names."""
+        return next(
+            (one for one in self._signals if one.name in names and bool(one.several) == several),
+            None,
+        )
+
+    def undeclared(self) -> list[Gap]:
+        """Losses of which no record says so: their repair was interrupted."""
+        return [gap for gap in self.gaps if self._next_undeclared(gap.first) <= gap.last]
+
+    def _next_undeclared(self, lsn: int) -> int:
+        for first, last in sorted(self._declared):
+            if first <= lsn <= last:
+                lsn = last + 1
+        return lsn
+
+    # -- in the order of the log
+
+    def _lose(self, first: int, last: int) -> None:
+        count, known = last - first + 1, self.gaps[-1] if self.gaps else None
+        if known is not None and known.last == first - 1 and not known.repaired:
+            known.last, known.upto = last, known.upto + count
+        else:
+            # The last of them may be an intent; each of the others the beginning of a step.
+            self.gaps.append(Gap(first, last, self.step, self._high + count - 1))
+        self._high += count
+
+    def _declare(self, lsn: int, event: LogRepaired) -> None:
+        self._declared += event.ranges
+        said = ": ".join(filter(None, (f"by {event.who}" * bool(event.who), event.why)))
+        for gap in self.gaps:
+            if not gap.repaired and any(a <= gap.last and gap.first <= b for a, b in event.ranges):
+                gap.repaired, gap.about = lsn, f" (repaired{said and f' {said}'})"
+
+    def _begin(self, step: int) -> None:
+        for gap in self.gaps:
+            # Steps begin one after the other. One that began behind the loss did not in it.
+            if not gap.repaired and not gap.is_bounded and step > gap.begun:
+                gap.upto, gap.is_bounded = min(gap.upto, step - 1), True
+        if step > self.step:
+            if self._is_repaired:
+                self._spent += 1
+                if self._spent + 1 > self.room and not self.strayed:
+                    for gap in self.gaps:
+                        gap.upto = min(gap.upto, step - 1)
+            self.step = self._high = step
+
+    @property
+    def _is_repaired(self) -> bool:
+        return any(gap.repaired for gap in self.gaps)
+
+    def _end(self, event: CallReturned | CallFailed | CallResolved | CallAbandoned) -> None:
+        """A call has its outcome, which it may have had before, among what is lost."""
+        call = event.call
+        if self.hold(call):
+            self._orphans.add(call)  # its intent is lost, and this is not
+            if isinstance(event, SignalTaken):
+                self._signals.append(event)
+        elif call in self.presumed or any(gap.repaired and call < gap.last for gap in self.gaps):
+            match event:
+                case SignalTaken() if self._taken_again(event):
+                    pass  # what it was given then
+                case CallResolved(how="retry") | CallAbandoned(went_on=False):
+                    pass  # not yet
+                case CallResolved(how="outcome", who=who) if who != "after_crash=report":
+                    self._spent += call in self.presumed  # it was made: so its record was there
+                case _:
+                    self.strayed = True
+
+    def _taken_again(self, event: SignalTaken) -> bool:
+        this = event.uid, event.name, event.inbox
+        left = [one for one in self._signals if (one.uid, one.name, one.inbox) != this]
+        known, self._signals = len(left) < len(self._signals), left
+        return known
+
+
+def losses_in(events: Iterable[tuple[int, int, Event]], step: int) -> LostRecords | None:
+    """The losses in these (LSN, time in ns, event), behind the end of ``step``; None if nothing is
+    lost there."""
+    known = list(events)
+    if not any(isinstance(event, RecordsLost) for _, _, event in known):
+        return None
+    losses = LostRecords(step)
+    for lsn, _, event in known:
+        losses.observe(lsn, event)
+    return losses if losses.gaps else None

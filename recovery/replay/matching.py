@@ -1,0 +1,524 @@
+"""The record against which a run is replayed. Pure: events in, answers out.
+
+A call that the agent makes is looked up by its identity and is one of
+
+    recorded    it has an outcome: that is served, nothing is executed
+    resolved    somebody decided that it is to be made again
+    in doubt    it was started, and nothing says how it ended
+    new         the record does not know it
+
+An outcome is served when all that was recorded before it has been done again, so that coroutines
+go on in the order in which they first did. A new call waits until every recorded one has been
+claimed: a recorded call that nobody claims any more means that the code has changed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from recovery.journal.events import (
+    AgentRaised,
+    AttemptFailed,
+    CallAbandoned,
+    CallDecided,
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallRetried,
+    CallReturned,
+    ChildStarted,
+    DivergenceAccepted,
+    Event,
+    HistoryDropped,
+    LogRepaired,
+    MessagesChanged,
+    RecordsLost,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    RunUndone,
+    StepStarted,
+    ValueRecorded,
+)
+from recovery.journal.keys import BEFORE_STEPS, UNDO_CALL, CallKey, outer_call
+from recovery.replay.before_loop import BeforeLoop
+from recovery.replay.by_identity import AlikeCalls
+from recovery.replay.lost_records import LostRecords, losses_in
+from recovery.replay.past_attempts import PastAttempts
+from recovery.replay.recorded_call import (
+    RECORDED_ANEW,
+    About,
+    RecordedCall,
+    RecordedChange,
+    dropped_by,
+    put_in_doubt,
+)
+from recovery.replay.side_effects import SideEffects
+
+
+@dataclass(slots=True)
+class Replay:
+    """What the record holds and the code has not yet claimed.
+
+    ``claims`` counts what it has: that it grows is progress.
+    """
+
+    changes: deque[RecordedChange] = field(default_factory=deque)
+    claims: int = 0
+    # Calls up to this LSN that have an outcome are served if they are made again, and not missed
+    # if they are not.
+    optional: int = 0
+    before_loop: BeforeLoop = field(default_factory=BeforeLoop)
+    losses: LostRecords | None = None  # what may have been among records that are lost
+    # What attempts that are over have left.
+    earlier: PastAttempts = field(default_factory=PastAttempts)
+    side_effects: SideEffects = field(default_factory=SideEffects)
+    # From which LSN on which code was at work, by its digest ("": nobody knows).
+    codes: list[tuple[int, str]] = field(default_factory=list)
+    _calls: dict[CallKey, RecordedCall] = field(default_factory=dict)
+    _by_lsn: dict[int, RecordedCall] = field(default_factory=dict)
+    _values: dict[tuple[str, str, int], tuple[int, ValueRecorded]] = field(default_factory=dict)
+    _steps: dict[int, int] = field(default_factory=dict)
+    _step_ns: int = 0
+    _tools: set[str] = field(default_factory=set)  # of which calls are recorded
+    _dropped: set[int] = field(default_factory=set)  # what the code may do without
+    # What the code has yet to do again, in the order of the log: (LSN, scope). Of what was done
+    # out of that order, the LSNs stand in _claimed until their turn comes.
+    _open: deque[tuple[int, str]] = field(default_factory=deque)
+    _claimed: set[int] = field(default_factory=set)
+    _alike: AlikeCalls | None = None  # what is unclaimed, by how it would be known now
+    # Calls among which those are that are unclaimed.
+    _left: deque[RecordedCall] = field(default_factory=deque)
+
+    @classmethod
+    def of(
+        cls,
+        events: Iterable[tuple[int, int, Event]],
+        optional: int = 0,
+        at: tuple[int, int] = (0, 0),
+    ) -> Replay:
+        """The replay of (LSN, time in ns, event) in the order of the log. ``at``: the checkpoint
+        with which it begins, its step and its LSN."""
+        step, behind = at
+        replay = cls(before_loop=BeforeLoop(behind, optional))
+        known = list(events)
+        replay.losses = losses_in(known, step)
+        dropped = dropped_by(event for _, _, event in known)
+        replay._dropped = dropped
+        replay.codes = [
+            (lsn, event.code or "")
+            for lsn, _, event in known
+            if isinstance(event, RunStarted | RunResumed)
+        ]
+        for lsn, time_ns, event in known:
+            is_in_checkpoint = lsn <= behind and isinstance(event, MessagesChanged)
+            if not (is_in_checkpoint or (lsn in dropped and isinstance(event, RECORDED_ANEW))):
+                replay._add(lsn, time_ns, event)
+        # Nobody asks for a call inside a call that is itself served; but of a side effect.
+        calls = replay._calls = {
+            call.key: call
+            for call in replay._calls.values()
+            if call.is_open_effect
+            or not replay._covered(call.key.scope, call.lsn, lambda outer: outer.done)
+        }
+        wanted = [call for call in calls.values() if call.lsn not in dropped]
+        placed = [call for call in wanted if call.is_placed]
+        opened = [(call.lsn, call.key.scope) for call in placed]
+        opened += [(call.last_lsn, call.key.scope) for call in placed if call.done]
+        opened += [(lsn, value.scope) for lsn, value in replay._values.values() if lsn]
+        opened += [(recorded.lsn, "") for recorded in replay.changes]
+        opened += [(lsn, "") for lsn in replay._steps.values()]
+        replay.optional = optional
+        replay._left.extend(calls.values())
+        # A call that was made again behind others has its place no more: its outcome has one.
+        gone = {
+            one
+            for _, _, event in known
+            if isinstance(event, HistoryDropped)
+            for one in event.records
+        }
+        replay._open = deque(
+            sorted(one for one in opened if one[0] > optional and one[0] not in gone)
+        )
+        return replay
+
+    def _add(self, lsn: int, time_ns: int, event: Event) -> None:
+        match event:
+            case CallIntended():
+                self._add_call(lsn, time_ns, event)
+            case (
+                CallReturned()
+                | CallFailed()
+                | CallResolved()
+                | CallRetried()
+                | AttemptFailed()
+                | CallAbandoned()
+                | CallDecided()
+            ):
+                self._add_about(lsn, time_ns, event)
+            case DivergenceAccepted(inbox=True):
+                self._forget_heard()
+            case HistoryDropped():
+                self._rename(event)
+            case ValueRecorded():
+                drawn = event.scope, event.name, event.occurrence
+                self._values[drawn] = lsn, event
+                self.earlier.add_value(drawn)
+            case MessagesChanged():
+                self._add_change(lsn, event)
+            case RunParked(calls=calls):
+                for stopped in (self._by_lsn[call] for call in calls if call in self._by_lsn):
+                    stopped.stood_still = isinstance(stopped.last, CallFailed)
+            case RecordsLost(snapshot=False):
+                put_in_doubt(self._by_lsn.values())
+            case StepStarted():
+                self._steps[event.step], self._step_ns = lsn, time_ns
+            case (
+                RunStarted()
+                | RunResumed()
+                | RunFinished()
+                | RunFailed()
+                | RunUndone()
+                | RunCancelled()
+                | AgentRaised()
+                | ChildStarted()
+                | DivergenceAccepted()
+                | RecordsLost()
+                | LogRepaired()
+            ):
+                pass  # nothing that the code does again; or seen to in ``of``
+            case _:
+                assert_never(event)
+
+    def _add_call(self, lsn: int, time_ns: int, event: CallIntended) -> None:
+        key = event.identity
+        call = RecordedCall(lsn, time_ns, event, key, self._step_ns or time_ns)
+        self._calls[key] = self._by_lsn[lsn] = call
+        self.before_loop.add(call, self._by_lsn.get(outer_call(key.scope)))
+        self._tools.add(key.tool)
+        self.side_effects.add(call)
+        self.earlier.add_call(call)
+
+    def _forget_heard(self) -> None:
+        for call in self._by_lsn.values():  # messages are numbered anew
+            call.heard = 0, 0
+
+    def _rename(self, event: HistoryDropped) -> None:
+        """The call was served to code that makes another one in its place: it is that one now."""
+        call = self._by_lsn.get(event.call)
+        if call is not None:
+            self._calls.pop(call.key, None)
+            now = event.call_id or "", event.digest or b"", event.occurrence or 0
+            call.key = CallKey(call.key.scope, call.key.tool, *now)
+            self._calls[call.key] = call
+
+    def _add_about(self, lsn: int, time_ns: int, event: About | CallDecided) -> None:
+        about = self._by_lsn.get(event.call)
+        if about is None or (isinstance(event, CallResolved) and event.undo):
+            return  # of a call before the checkpoint, which had its outcome there; or for an undo
+        about.apply(lsn, time_ns, event)
+        match event:
+            case AttemptFailed():
+                self._end_attempt(about.lsn)
+            case CallFailed():
+                if about.key.tool != UNDO_CALL:  # which knows what failed in it
+                    self._end_attempt(about.lsn)
+            case CallReturned() | CallResolved(how="outcome" | "fail"):
+                self.earlier.forget(about.lsn)
+
+    def _end_attempt(self, lsn: int) -> None:
+        calls, values = self.earlier.end_attempt(lsn)
+        self._calls.update(calls)
+        for key in values:
+            self._values[key] = 0, self._values[key][1]
+
+    def _add_change(self, lsn: int, event: MessagesChanged) -> None:
+        if self.losses is not None and self.losses.refers_to_lost(event):
+            self.losses.cannot_read_change(max(self._steps, default=0))
+        else:
+            self.changes.append(RecordedChange(lsn, event))
+
+    # -- what the code does again
+
+    def claim(self, key: CallKey) -> RecordedCall | None:
+        """The recorded call of this identity; each is given out once."""
+        call = self._calls.pop(key, None)
+        if call is not None:
+            self.claims += not call.is_placed
+            self.done_again(call.lsn if call.is_placed else 0)
+            self.before_loop.made_again(call)
+            self._pass_by()
+            if call.done:
+                self.over(call.lsn)
+        return call
+
+    @property
+    def has_unclaimed(self) -> bool:
+        """Whether there are recorded calls that have not been given out."""
+        return bool(self._calls)
+
+    def claim_counterpart(self, key: CallKey) -> RecordedCall | None:
+        """The recorded call before the loop in whose place this one is. Also given out once."""
+        call = self.before_loop.counterpart(key, self._calls)
+        return None if call is None else self.claim(call.key)
+
+    def enter_loop(self) -> None:
+        """What the code before the loop has not made again is not waited for any more."""
+        passed = {*self.before_loop.passed(self._calls.values())}
+        passed |= {lsn for lsn, value in self._values.values() if value.scope == BEFORE_STEPS}
+        self._claimed |= passed & {lsn for lsn, _ in self._open}
+
+    def claim_alike(
+        self, key: CallKey, digest_now: Callable[[Any], bytes | None]
+    ) -> RecordedCall | None:
+        """The first recorded call that the code of now would make by this identity.
+
+        It was recorded by another one: since then a parameter was made keyword-only, say, or was
+        given a default, or is redacted.
+        """
+        if self._alike is None:
+            self._alike = AlikeCalls(self._calls.values())
+        found = [one for one in self._alike.find(key, digest_now) if one.key in self._calls]
+        if self.losses is not None:  # an equal one beside it is another call: this one may be lost
+            found = [one for one in found if one.key.digest != key.digest]
+        return self.claim(found[0].key) if found else None
+
+    def over(self, lsn: int) -> None:
+        """The call has its outcome, which covers what was recorded inside it, and was claimed: it
+        is not kept for as long as the run lives."""
+        for one in (lsn, *self.earlier.forget(lsn)):
+            self._by_lsn.pop(one, None)
+            self.side_effects.forget(one)
+
+    def end_attempt(self, lsn: int, recorded: Iterable[tuple[int, int, Event]]) -> None:
+        """An attempt at this call is over, now. ``recorded``: all that is recorded of the call and
+        inside it, as ``of`` takes it."""
+        for one in self.earlier.forget(lsn):
+            self._by_lsn.pop(one, None)
+        key = None
+        for entry in recorded:
+            if isinstance(entry[2], RecordsLost):
+                put_in_doubt(self.earlier.inside(lsn))
+            else:
+                self._add(*entry)
+                key = key or self._by_lsn[lsn].key
+        if key is not None:
+            self._calls.pop(key, None)  # it is under way
+        inside = list(self.earlier.inside(lsn))
+        self._left.extend(inside)
+        scopes = self.earlier.scopes((lsn, *(call.lsn for call in inside)))
+        gone = {one[0] for one in self._open if one[1] in scopes}
+        self._open = deque(one for one in self._open if one[0] not in gone)
+        self._claimed -= gone
+
+    def take_value(self, scope: str, name: str, occurrence: int) -> ValueRecorded | None:
+        """The recorded answer of the outside world."""
+        _, value = self._values.get((scope, name, occurrence), (0, None))
+        self.done_again(self.value_of(scope, name, occurrence)[0])
+        return value
+
+    def value_of(self, scope: str, name: str, occurrence: int) -> tuple[int, Any]:
+        """The same for what takes time: its LSN, for ``done_again`` when that is over, and the
+        value; (0, None) if there is none."""
+        lsn, recorded = self._values.pop((scope, name, occurrence), (0, None))
+        if recorded is None and self.losses is not None:
+            self.losses.drawn |= not self.used_up
+        return lsn, None if recorded is None else recorded.value
+
+    def take_change(self, recorded: RecordedChange) -> None:
+        """This change of the messages is made again."""
+        self.changes.remove(recorded)
+        self.done_again(recorded.lsn)
+
+    def take_step(self, step: int) -> bool:
+        """Whether it is recorded that this step began."""
+        lsn = self._steps.pop(step, 0)
+        self.done_again(lsn)
+        return lsn > 0
+
+    def done_again(self, lsn: int) -> None:
+        """The code has done what this record says; for an outcome: it has been served."""
+        if lsn:
+            self.claims += 1
+            # Invariant: what stands here is still to be passed over in _open, which is in the order
+            # of the log. (An outcome in its turn is not: all up to it was let go of.)
+            if self._open and self._open[0][0] <= lsn:
+                self._claimed.add(lsn)
+
+    # -- whose turn it is
+
+    def add_outcome(self, lsn: int) -> None:
+        """An outcome is new: its turn comes behind what is recorded so far; 0: it has none."""
+        if lsn:
+            self._open.append((lsn, ""))
+
+    def is_next(self, lsn: int) -> bool:
+        """Whether all that was recorded before this outcome has been done again."""
+        self._skip()
+        return not self._open or self._open[0][0] >= lsn
+
+    def wait_no_more(self, up_to: int) -> None:
+        """What is recorded up to this LSN is not waited for any more: the code does without."""
+        while self._open and self._open[0][0] <= up_to:
+            self._claimed.discard(self._open.popleft()[0])
+
+    def _skip(self) -> None:
+        while self._open:
+            lsn, scope = self._open[0]
+            if lsn not in self._claimed and not (scope and self._covered(scope, lsn)):
+                return
+            self._claimed.discard(lsn)
+            self._open.popleft()
+
+    # -- code that has changed
+
+    def knows_tool(self, tool: str) -> bool:
+        """Whether a call of this tool is recorded."""
+        return tool in self._tools
+
+    def code_at(self, lsn: int) -> str:
+        """The digest of the code that wrote a record; "" if nobody knows."""
+        return next((code for at, code in sorted(self.codes, reverse=True) if at <= lsn), "")
+
+    def pass_over(self) -> list[int]:
+        """Miss no more what is left of calls and messages; the LSNs of it."""
+        calls = self.unclaimed()
+        new = sorted({call.lsn for call in calls} | {one.lsn for one in self.changes})
+        passed = {*new, *(call.last_lsn for call in calls)}
+        self._dropped |= {*new}
+        self._claimed |= passed & {lsn for lsn, _ in self._open}
+        self.changes.clear()
+        return new
+
+    # -- what nobody has claimed
+
+    def resembling(self, key: CallKey) -> RecordedCall | None:
+        """An unclaimed call with the same model's call id in the same scope, but not the same."""
+        if not key.call_id:
+            return None
+        return next(
+            (
+                call
+                for call in self._calls.values()
+                if (call.key.scope, call.key.call_id) == (key.scope, key.call_id)
+                and not self._is_optional(call)
+            ),
+            None,
+        )
+
+    def unclaimed(self) -> list[RecordedCall]:
+        """Recorded calls that the code has not made again. Calls inside a call that has an
+        outcome, or that the agent cancelled, are covered by it, but for side effects in doubt."""
+        return [call for call in self._calls.values() if self._is_unclaimed(call)]
+
+    def drop(self) -> list[int]:
+        """Wait no more for what the code has not done again; the LSNs of it.
+
+        A call among it that the code does make again is served all the same, for what it did in
+        the outside world is done; and so is what the outside world said. A step begins anew.
+        """
+        left = {call.lsn for call in self._calls.values()}
+        left |= {lsn for lsn, _ in self._values.values() if lsn} | {*self._steps.values()}
+        left |= {recorded.lsn for recorded in self.changes}
+        new = sorted(left - self._dropped)
+        self._dropped |= left
+        for gone in (self.changes, self._steps, self._open):
+            gone.clear()
+        return new
+
+    def in_doubt(self) -> list[RecordedCall]:
+        """Calls that were started and of which nothing says how they ended."""
+        return [call for call in self.unclaimed() if call.in_doubt]
+
+    def covered_in_doubt(self) -> list[RecordedCall]:
+        """Side effects in doubt inside calls that are over, so that nobody makes them again."""
+        return [
+            call
+            for call in self._calls.values()
+            if call.is_open_effect and self._covered(call.key.scope, call.lsn)
+        ]
+
+    def in_doubt_inside(self, lsn: int) -> list[RecordedCall]:
+        """Side effects in doubt inside this call that the code has not made again."""
+        return [
+            call
+            for call in self._calls.values()
+            if call.is_open_effect and lsn in self.around(call)
+        ]
+
+    def around(self, call: RecordedCall) -> list[int]:
+        """The calls (LSNs) inside which it was made, the innermost last."""
+        found: list[int] = []
+        inner: RecordedCall | None = call
+        while inner is not None and 0 < (outer := outer_call(inner.key.scope)) < inner.lsn:
+            found.insert(0, outer)
+            inner = self._by_lsn.get(outer)
+        return found
+
+    def settled(self, lsn: int, event: About) -> None:
+        """Record ``lsn`` says what became of a call in doubt."""
+        call = self._by_lsn.get(event.call)
+        if call is not None:
+            call.apply(lsn, call.last_ns, event)
+
+    def undecided(self) -> list[RecordedCall]:
+        """Calls that wait for somebody to approve them."""
+        return [
+            call
+            for call in self.unclaimed()
+            if call.intent.asks_until is not None
+            and call.decided is None
+            and not (call.done or call.cancelled or call.begun)
+        ]
+
+    @property
+    def used_up(self) -> bool:
+        """Whether nothing recorded is left: what comes now is new."""
+        self._pass_by()
+        return not self._left and not self.changes
+
+    def _pass_by(self) -> None:
+        # Invariant: a call that was claimed, covered or optional stays so, and none is added (what
+        # is recorded now is no part of what is replayed) but behind the others, when an attempt is
+        # over. So each is looked at once.
+        while self._left and not self._is_unclaimed(self._left[0]):
+            self._left.popleft()
+
+    def later_steps(self, step: int) -> bool:
+        """Whether a step began, or may have, which the code has not come to again behind ``step``.
+
+        Of what may be among records that are lost nothing would know behind a checkpoint.
+        """
+        may_have = self.losses is not None and self.losses.reaches(step + 1)
+        return bool(self._steps) or may_have
+
+    def _is_unclaimed(self, call: RecordedCall) -> bool:
+        if call.key not in self._calls or self._is_optional(call):
+            return False
+        return call.is_open_effect or not self._covered(call.key.scope, call.lsn)
+
+    def _is_optional(self, call: RecordedCall) -> bool:
+        if call.past and not call.is_open_effect:
+            return True
+        if self.before_loop.may_miss(call):
+            return True
+        return call.lsn in self._dropped or (call.done and call.lsn <= self.optional)
+
+    def _covered(
+        self,
+        scope: str,
+        lsn: int,
+        over: Callable[[RecordedCall], bool] = lambda outer: outer.done or outer.cancelled,
+    ) -> bool:
+        """Whether a record of this scope was made inside a call that is over."""
+        outer_lsn = outer_call(scope)
+        if not 0 < outer_lsn < lsn:
+            return False
+        outer = self._by_lsn.get(outer_lsn)
+        return outer is None or over(outer) or self._covered(outer.key.scope, outer_lsn, over)

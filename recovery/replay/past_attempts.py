@@ -1,0 +1,104 @@
+"""What earlier attempts at a call have left for the next one. Pure.
+
+A call that raised and is made again runs its function anew. What came back in the attempts that are
+over comes back again, and what did not is made again, in the process that goes on as in one that
+comes after a crash. Of a call that was made inside:
+
+    returned                        it is served
+    failed                          it is made again, as one more attempt at the same call
+    refused by a person, or failed  the failure is served: to make it again would be to ask, or
+    in a way that stays              to do, the same again
+    in doubt                        its own policy decides, when it is made again
+
+and times, random numbers and ids are served. The next attempt may do without any of it, and may
+do something else: only a side effect in doubt has to be made again before anything new is.
+
+Equal calls are told apart by their occurrence. In an attempt that follows those that returned come
+first, so that one which succeeded the second time is not made a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from recovery.journal.keys import CallKey, call_scope, outer_call
+
+if TYPE_CHECKING:
+    from recovery.replay.recorded_call import RecordedCall
+
+ValueKey = tuple[str, str, int]  # scope, name, occurrence
+
+
+@dataclass(slots=True)
+class PastAttempts:
+    """Calls and values that were recorded inside calls without a result, by the LSN of those."""
+
+    _calls: dict[int, list[RecordedCall]] = field(default_factory=dict)
+    _values: dict[int, list[ValueKey]] = field(default_factory=dict)
+    # Of equal calls in an attempt, the first, second, ...: which occurrences these are in the log.
+    _order: dict[CallKey, list[int]] = field(default_factory=dict)
+
+    def add_call(self, call: RecordedCall) -> None:
+        """It is recorded that this call is about to be made."""
+        outer = outer_call(call.key.scope)
+        if outer:
+            self._calls.setdefault(outer, []).append(call)
+            # Logs that were written before attempts were told apart have equal intents.
+            if call.key.occurrence in self._order.get(call.key.nth(0), ()):
+                del self._order[call.key.nth(0)]
+
+    def add_value(self, key: ValueKey) -> None:
+        """This value is recorded."""
+        outer = outer_call(key[0])
+        if outer:
+            self._values.setdefault(outer, []).append(key)
+
+    def knows(self, lsn: int) -> bool:
+        """Whether anything was recorded inside this call."""
+        return lsn in self._calls or lsn in self._values
+
+    def inside(self, lsn: int) -> Iterable[RecordedCall]:
+        """The calls that were made inside this one, at any depth."""
+        for call in self._calls.get(lsn, ()):
+            yield call
+            yield from self.inside(call.lsn)
+
+    def end_attempt(self, lsn: int) -> tuple[dict[CallKey, RecordedCall], list[ValueKey]]:
+        """An attempt at this call is over: what there is for the next one."""
+        found: dict[CallKey, RecordedCall] = {}
+        for call in self.inside(lsn):
+            call.past = True
+            if call.done or call.key not in found or not found[call.key].done:
+                found[call.key] = call
+        equal: dict[CallKey, list[RecordedCall]] = {}
+        for call in sorted(found.values(), key=lambda one: (not one.done, one.key.occurrence)):
+            equal.setdefault(call.key.nth(0), []).append(call)
+        for key, calls in equal.items():
+            self._order[key] = [call.key.occurrence for call in calls]
+        around = (lsn, *(call.lsn for call in found.values()))
+        return found, [key for one in around for key in self._values.get(one, ())]
+
+    def placed(self, key: CallKey) -> CallKey:
+        """The same call, as its occurrence is counted in the log."""
+        order = self._order.get(key.nth(0)) if self._order else None
+        if order is None:
+            return key
+        later = key.occurrence - len(order)
+        return key.nth(order[key.occurrence - 1] if later <= 0 else max(order) + later)
+
+    def forget(self, lsn: int) -> list[int]:
+        """There is no next attempt: the LSNs of the calls that were made inside."""
+        if not self.knows(lsn):
+            return []
+        calls = [call.lsn for call in self.inside(lsn)]
+        for one in (lsn, *calls):
+            self._calls.pop(one, None)
+            self._values.pop(one, None)
+        return calls
+
+    @staticmethod
+    def scopes(lsns: Iterable[int]) -> set[str]:
+        """The scopes of what is made inside these calls."""
+        return set(map(call_scope, lsns))

@@ -1,0 +1,270 @@
+"""How far a run is: counted over all its lives. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+from recovery.journal.events import (
+    AgentRaised,
+    AttemptFailed,
+    CallAbandoned,
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallRetried,
+    CallReturned,
+    Event,
+    HistoryDropped,
+    MessagesChanged,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    RunUndone,
+    StepStarted,
+    ValueRecorded,
+)
+from recovery.journal.keys import UNDO_CALL, outer_call, step_of
+from recovery.journal.usage import Usage, usage_from
+
+Status = Literal["running", "parked", "finished", "failed", "undone", "cancelled"]
+
+_STATUS: dict[type[Event], Status] = {
+    RunStarted: "running",
+    RunResumed: "running",
+    RunParked: "parked",
+    RunFinished: "finished",
+    RunFailed: "failed",
+    RunUndone: "running",
+    RunCancelled: "cancelled",
+}
+
+# What only the process writes that has the run: what it says of time is that process' time.
+OF_ITS_PROCESS = (
+    StepStarted,
+    CallIntended,
+    CallReturned,
+    MessagesChanged,
+    ValueRecorded,
+    CallRetried,
+    AttemptFailed,
+    CallAbandoned,
+    CallFailed,
+    HistoryDropped,
+    RunParked,
+    RunFinished,
+    RunFailed,
+    AgentRaised,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is, over all its lives.
+
+    ``status``: "running" (also when its process has died: nothing in the log says so), "parked",
+    "finished", "failed", "cancelled" or "undone" (from outside). ``step``: the highest that has
+    begun. ``usage``: steps, calls, seconds, tokens and cost so far. ``in_flight``: calls that were
+    started and have not ended; ``failed``: calls that ended with an exception; ``last_tool``: what
+    was called last. ``served``: calls that were answered from the log since the run was resumed;
+    only its own process knows, 0 elsewhere.
+    """
+
+    status: Status
+    step: int
+    usage: Usage
+    in_flight: int
+    failed: int
+    last_tool: str
+    served: int
+
+    def __str__(self) -> str:
+        flight = f", {self.in_flight} in flight" if self.in_flight else ""
+        return f"{self.status}, {self.usage}{flight}"
+
+
+class CallMade(NamedTuple):
+    """A call under way, as its intent gives it. ``since_ns``: when this attempt began."""
+
+    tool: str
+    call_id: str
+    step: int
+    outer: int
+    attempt: int
+    since_ns: int
+    is_effect: bool = False  # so that its tool is not to be repeated
+
+
+class ProgressTally:
+    """Counts what Progress and budgets say. ``about`` is the call of the event seen last."""
+
+    name, wants = "progress", frozenset[type[Event]](get_args(Event))
+
+    def __init__(self) -> None:
+        self.status: Status = "running"
+        self.step = self.failed = self._failed_call = 0
+        self.last_tool = ""
+        self.about: CallMade | None = None
+        self._undone = False  # whether the run was given up: what is done now undoes it
+        self._tokens = [0, 0]
+        self._cost = 0.0
+        self._calls = 0
+        self._used_ns = self._last_ns = 0
+        self._open: dict[int, CallMade] = {}  # calls without an outcome; some may be in doubt
+        self._in_flight: set[int] = set()
+        self._outer: set[int] = set()
+
+    def restore(self, carried: Any) -> None:
+        """See Tally.restore."""
+        match carried:
+            case [
+                int(step),
+                int(calls),
+                int(failed),
+                [int(given), int(made)],
+                float(cost),
+                int(used_ns),
+                int(last_ns),
+                str(tool),
+            ]:
+                self.step, self._calls, self.failed, self.last_tool = step, calls, failed, tool
+                self._tokens, self._cost = [given, made], cost
+                self._used_ns, self._last_ns = used_ns, last_ns
+            case _:
+                raise ValueError(f"not what a checkpoint carries of progress: {carried!r:.200}")
+
+    def carry(self) -> Any:
+        """See Tally.carry. A checkpoint is taken while no call is in flight."""
+        return [
+            self.step,
+            self._calls,
+            self.failed,
+            list(self._tokens),
+            self._cost,
+            self._used_ns,
+            self._last_ns,
+            self.last_tool,
+        ]
+
+    def usage(self, now_ns: int | None = None) -> Usage:
+        """What was used up to the last event; with ``now_ns``, by a process that has the run."""
+        used_ns = self._used_ns
+        if now_ns is not None and self._last_ns:
+            used_ns += max(0, now_ns - self._last_ns)
+        given, made = self._tokens
+        return Usage(given, made, self._cost, self.step, self._calls, used_ns / 1e9)
+
+    def progress(self, served: int = 0) -> Progress:
+        """All of it."""
+        return Progress(
+            self.status,
+            self.step,
+            self.usage(),
+            len(self._in_flight),
+            self.failed,
+            self.last_tool,
+            served,
+        )
+
+    def observe(self, lsn: int, time_ns: int, event: Event) -> None:
+        """See Tally.observe."""
+        self._count_time(time_ns, event)
+        self.about = None
+        self.status = _STATUS.get(type(event), self.status)
+        match event:
+            case StepStarted():
+                self.step = max(self.step, event.step)
+            case CallIntended():
+                self._begin(lsn, self._intended(time_ns, event))
+            case CallReturned() | CallFailed():
+                self._end(event)
+                if self._undone and isinstance(event, CallReturned) and self._is_undo():
+                    self.status = "undone"
+            case RunStarted() | RunResumed():
+                # What the last life left open is in doubt, or is made again: it is in no flight.
+                self._in_flight.clear()
+            case CallRetried():
+                made = self._open.get(event.call) or CallMade("", "", self.step, 0, 1, time_ns)
+                self._begin(event.call, made._replace(attempt=event.attempt, since_ns=time_ns))
+            case AttemptFailed() | CallAbandoned():
+                self.about = self._open.get(event.call)
+                self._land(event.call)
+            case CallResolved():
+                self._resolve(event)
+            case HistoryDropped():
+                for lsn in event.records:
+                    self._forget(lsn)
+            case RunFailed():
+                self._failed_call = event.call
+            case RunUndone():
+                self._undone = True
+
+    def _count_time(self, time_ns: int, event: Event) -> None:
+        # A life begins when the run is taken up, and what nothing was recorded after is not known
+        # to have been lived: a process that died counts up to its last record.
+        if self._undone:
+            return
+        if isinstance(event, OF_ITS_PROCESS):
+            if self._last_ns:
+                self._used_ns += max(0, time_ns - self._last_ns)  # clocks are set back at times
+            self._last_ns = time_ns
+        elif isinstance(event, RunStarted | RunResumed):
+            self._last_ns = time_ns
+
+    def _intended(self, time_ns: int, event: CallIntended) -> CallMade:
+        outer = outer_call(event.scope)
+        within = self._open.get(outer)
+        step = step_of(event.scope)
+        if step is None:
+            step = within.step if within is not None else self.step
+        if outer:
+            self._outer.add(outer)
+        is_effect = event.after_crash not in ("retry", "wait")
+        return CallMade(event.tool, event.call_id, step, outer, 1, time_ns, is_effect)
+
+    def _begin(self, call: int, made: CallMade) -> None:
+        self._calls += 1
+        self.last_tool = made.tool or self.last_tool
+        self.about = self._open[call] = made
+        self._in_flight.add(call)
+
+    def _end(self, event: CallReturned | CallFailed | CallResolved) -> None:
+        self.about = self._forget(event.call)
+        self.failed += isinstance(event, CallFailed)
+        used = usage_from(event.usage) if isinstance(event, CallReturned) else None
+        if used is not None:
+            self._tokens[0] += used.input_tokens
+            self._tokens[1] += used.output_tokens
+            self._cost += used.cost
+
+    def _is_undo(self) -> bool:
+        return self.about is not None and self.about.tool == UNDO_CALL
+
+    def _resolve(self, event: CallResolved) -> None:
+        if event.how == "retry":
+            self.about = self._open.get(event.call)
+        else:
+            self._end(event)
+        if self.status == "failed" and event.call == self._failed_call:
+            self.status = "parked"  # it was settled: the run goes on when it is run
+
+    def _land(self, call: int) -> None:
+        # No record says that a wait inside a call was cut short with it.
+        self._in_flight.discard(call)
+        if call in self._outer:
+            for inner, made in self._open.items():
+                if made.outer == call and not made.is_effect:
+                    self._land(inner)
+
+    def _forget(self, call: int) -> CallMade | None:
+        self._in_flight.discard(call)
+        if call in self._outer:  # its outcome covers what is open inside, but for side effects
+            self._outer.discard(call)
+            for inner in [
+                lsn for lsn, made in self._open.items() if made.outer == call and not made.is_effect
+            ]:
+                self._forget(inner)
+        return self._open.pop(call, None)

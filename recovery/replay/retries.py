@@ -1,0 +1,36 @@
+"""Counts how often failed calls were made again by somebody's decision. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recovery.journal.events import CallResolved, Event
+from recovery.journal.links import RETRIED
+
+
+class Retries:
+    """The newest decision in the parent to retry this run, which its failed call was resolved by.
+
+    Each counts once. They come in the order of the parent's log, so that the newest is enough.
+    """
+
+    name, wants = "retries", frozenset[type[Event]]((CallResolved,))
+
+    def __init__(self) -> None:
+        self.newest = ("", "")  # who and why
+
+    def restore(self, carried: Any) -> None:
+        """See Tally.restore."""
+        who, why = carried
+        self.newest = str(who), str(why)
+
+    def observe(self, lsn: int, time_ns: int, event: Event) -> None:
+        """See Tally.observe."""
+        match event:
+            case CallResolved(how="retry", who=who, why=why):
+                if who.startswith("run ") and why.startswith(RETRIED):
+                    self.newest = who, why
+
+    def carry(self) -> Any:
+        """See Tally.carry."""
+        return list(self.newest) if self.newest[0] else None

@@ -1,0 +1,137 @@
+"""What there is to undo in a run. Pure: the events of a log in, a plan out.
+
+A call is undone if its tool names a compensation, it is known to have happened, and nothing else
+undoes it:
+
+    returned, or resolved with an outcome     it is undone
+    failed, resolved as failed or to retry    it did not happen: there is nothing to undo
+    started, and nothing says how it ended,
+    as after a crash or a cancellation        in doubt: it must be resolved first
+    inside a call that is itself undone       that call's compensation speaks for it
+    inside a compensation                     it is part of an undoing
+    happened in the run that this is a fork   that run may undo it
+    of, before it was forked
+
+The log is read from its beginning, whatever checkpoints there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from recovery.journal.events import AttemptFailed, CallAbandoned, CallResolved, Event, StepStarted
+from recovery.journal.keys import UNDO_CALL, UNDO_PREFIX, outer_call
+from recovery.replay.recorded_call import RecordedCall, fold
+
+
+@dataclass(slots=True)
+class UndoPlan:
+    """The plan of the undo whose own call is record ``bound``: of the calls before it.
+
+    ``since``: only of calls that were made after this step began. Calls of which the outcome was
+    recorded later than ``bound`` count with that: an undo waits for it, so it is always the same.
+    """
+
+    bound: int
+    since: int = 0
+    first_lsn: int = 1  # of the log: 1 unless its beginning was removed
+    begins: int = 0  # the LSN at which step ``since`` began
+    again: dict[int, int] = field(default_factory=dict)  # failed tries that were decided to repeat
+    forked: int = 0  # up to this LSN the records are those of the run that it was forked from
+    base: int = 0  # the LSN of the checkpoint that the fork began with
+    _made: dict[int, RecordedCall] = field(default_factory=dict)
+
+    def add(self, lsn: int, time_ns: int, event: Event) -> None:
+        """The next event of the log."""
+        match event:
+            case StepStarted(step=step) if step == self.since and not self.begins:
+                self.begins = lsn
+            case CallResolved(call=self.bound, how="retry"):
+                self._repeat()
+            case _:
+                fold(self._made, lsn, time_ns, event)
+
+    def _repeat(self) -> None:
+        """This undo itself had failed, and is to go on: with what had failed in it."""
+        self.again = {}
+        for one in self._made.values():
+            if _did_not_happen(one) and outer_call(one.intent.scope) == self.bound:
+                call = _undoes(one)
+                self.again[call] = self.again.get(call, 0) + 1
+
+    @property
+    def begins_in_the_log(self) -> bool:
+        """Whether the log still has all that there may be to undo."""
+        return self._start > 0 if self.since else self.first_lsn == 1
+
+    @property
+    def _start(self) -> int:
+        """The LSN behind which it undoes; 0 if step ``since`` is not in the log."""
+        # A fork's log does not have the steps up to the checkpoint that it began with: as long as
+        # that is there, so is all that the fork itself has done.
+        return self.begins or (self.base if self.first_lsn <= self.base else 0)
+
+    def todo(self) -> list[RecordedCall]:
+        """The calls to undo, newest outcome first."""
+        done = {_undoes(one) for one in self._compensations() if one.state == "returned"}
+        found = [one for one in self._concerned() if one.state == "returned"]
+        found = [one for one in found if one.lsn not in done]
+        return sorted(found, key=lambda one: one.last_lsn, reverse=True)
+
+    def in_doubt(self) -> list[RecordedCall]:
+        """What has to be resolved first: calls to undo, and compensations of an earlier undo."""
+        calls = [one for one in self._concerned() if _may_have_happened(one)]
+        ours = [one for one in self._compensations() if one.intent.after_crash != "retry"]
+        return calls + [one for one in ours if _may_have_happened(one)]
+
+    def under_way(self) -> list[RecordedCall]:
+        """What may be at work still: earlier undos, and calls that are tried again."""
+        calls = [one for one in self._concerned() if isinstance(one.last, AttemptFailed)]
+        return calls + [
+            one for one in self._before() if one.intent.tool == UNDO_CALL and one.state == "open"
+        ]
+
+    def _before(self) -> Iterator[RecordedCall]:
+        return (one for one in self._made.values() if one.lsn < self.bound)
+
+    def _concerned(self) -> Iterator[RecordedCall]:
+        start = self._start if self.since else 0
+        for one in self._before():
+            is_ours = one.state != "returned" or one.last_lsn > self.forked
+            is_meant = one.intent.undo and one.lsn > start and is_ours
+            if is_meant and not self._is_covered(one):
+                yield one
+
+    def _compensations(self) -> Iterator[RecordedCall]:
+        for one in self._before():
+            outer = self._made.get(outer_call(one.intent.scope))
+            if outer is not None and outer.intent.tool == UNDO_CALL:
+                yield one
+
+    def _is_covered(self, one: RecordedCall) -> bool:
+        while (outer := self._made.get(outer_call(one.intent.scope))) is not None:
+            if outer.intent.tool == UNDO_CALL:
+                return True
+            if outer.intent.undo and outer.state == "returned":
+                return True
+            one = outer
+        return False
+
+
+def _may_have_happened(one: RecordedCall) -> bool:
+    """Whether it was started, and nothing says how it ended."""
+    return one.state == "open" or (isinstance(one.last, CallAbandoned) and one.last.begun)
+
+
+def _did_not_happen(one: RecordedCall) -> bool:
+    if isinstance(one.last, AttemptFailed):
+        return False  # it is under way
+    return one.state != "returned" and not _may_have_happened(one)
+
+
+def _undoes(compensation: RecordedCall) -> int:
+    """The LSN of the call that this one undoes."""
+    call_id = compensation.intent.call_id
+    is_one = compensation.intent.tool.startswith(UNDO_PREFIX) and call_id.isdecimal()
+    return int(call_id) if is_one and call_id.isascii() and len(call_id) < 20 else 0

@@ -1,0 +1,34 @@
+"""What is told of runs: the types of what handles, stores and listeners give."""
+
+from recovery.engine.recovery_report import RecoveryReport
+from recovery.history.inventory import StoredCheckpoint, Validity
+from recovery.inspect.compare import ComparedRun, Comparison, Difference
+from recovery.inspect.follow import RunEvents
+from recovery.inspect.inbox_view import PendingMessage
+from recovery.inspect.run_event import RunEvent
+from recovery.inspect.status import OpenCall, RunStatus
+from recovery.journal.forked_from import ForkedFrom
+from recovery.journal.links import ChildRun, ParentRun
+from recovery.ops.remove import RemovedRun
+from recovery.replay.error_counts import RunError
+from recovery.replay.progress import Progress
+
+__all__ = [
+    "ChildRun",
+    "ComparedRun",
+    "Comparison",
+    "Difference",
+    "ForkedFrom",
+    "OpenCall",
+    "ParentRun",
+    "PendingMessage",
+    "Progress",
+    "RecoveryReport",
+    "RemovedRun",
+    "RunError",
+    "RunEvent",
+    "RunEvents",
+    "RunStatus",
+    "StoredCheckpoint",
+    "Validity",
+]

@@ -1,0 +1,1 @@
+"""Deaths that are simulated in this process, on a simulated disk."""

@@ -1,0 +1,42 @@
+"""Deaths that are planned are nothing to report: in threads, and in generators that end by them."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from recovery.errors import LeftBehindError, Stop
+from recovery.testing.simulated.simulated_life import Died
+from recovery.testing.simulated.virtual_time import StuckError
+
+_PLANNED = (Died, StuckError, Stop, LeftBehindError)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is logged of the runs, and nothing printed of their deaths."""
+    loggers = [logging.getLogger(name) for name in ("recovery", "eventlog", "asyncio")]
+    were = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        with (
+            mock.patch.object(threading, "excepthook", _but_planned(threading.excepthook)),
+            mock.patch.object(sys, "unraisablehook", _but_planned(sys.unraisablehook)),
+        ):
+            yield
+            gc.collect()  # generators that are left in cycles
+    finally:
+        for logger, was in zip(loggers, were, strict=True):
+            logger.disabled = was
+
+
+def _but_planned(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The hook, without the exceptions by which a run is made to end."""
+    return lambda args: None if issubclass(args.exc_type, _PLANNED) else hook(args)

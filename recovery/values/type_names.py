@@ -1,0 +1,44 @@
+"""Names types in records: their module and their qualified name."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+OWN = ("recovery", "eventlog")
+
+
+def type_name(kind: type) -> str:
+    """The name of a type, the same in each process that runs the same program.
+
+    A type of the script that was started has the name of the script's module in place of
+    ``__main__``, so that it is the same type where that module is imported. A type of this library
+    has its public name: ``recovery.PermanentError``, whichever module defines it.
+    """
+    module = kind.__module__
+    if module in ("__main__", "__mp_main__"):
+        module = _main_name()
+    return public_name(f"{module}.{kind.__qualname__}")
+
+
+def public_name(recorded: str) -> str:
+    """The name of a type; of one of this library without the module that defined it at the time.
+
+    Logs of before hold names such as ``recovery.errors.PermanentError``.
+    """
+    package, _, rest = recorded.partition(".")
+    return f"{package}.{rest.rpartition('.')[2]}" if package in OWN else recorded
+
+
+def is_named(recorded: str, kind: type) -> bool:
+    """Whether a type is recorded under this name, by this version or an earlier one."""
+    by_first_release = f"{kind.__module__}.{kind.__qualname__}"
+    return recorded == by_first_release or public_name(recorded) == type_name(kind)
+
+
+def _main_name() -> str:
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    if spec is not None:
+        return str(spec.name)
+    return (inspect.getmodulename(file) if file else None) or "__main__"

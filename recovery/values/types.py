@@ -1,0 +1,84 @@
+"""Types of values that the library itself records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value that the log has already: record ``lsn``, and which of its values."""
+
+    lsn: int
+    index: int = 0
+
+    def __hash__(self) -> int:
+        # As a key in forged bytes: a hash of numbers could be made the same for all of them.
+        return hash(b"%d %d" % (self.lsn, self.index))
+
+    @property
+    def lsns(self) -> set[int]:
+        """The record that it needs."""
+        return {self.lsn}
+
+    def moved(self, at: dict[int, int]) -> Ref:
+        """The same, where records have other LSNs."""
+        return Ref(at[self.lsn], self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeUnknown:
+    """What an agent receives for a call whose outcome a crash has hidden (after_crash="report").
+
+    The call may or may not have taken effect; ``idempotency_key`` is the one that it was given.
+    """
+
+    tool: str
+    idempotency_key: str
+
+    def __str__(self) -> str:
+        return (
+            f"The outcome of {self.tool} is unknown: the process died while it ran. It may or may "
+            f"not have taken effect (idempotency key {self.idempotency_key}). Find out before "
+            "doing it again."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Redacted:
+    """Stands for an argument that a tool keeps out of the log (``@tool(redact=[...])``).
+
+    ``digest`` (16 bytes, BLAKE2b keyed for the run) is the same for equal values of the run.
+    """
+
+    digest: bytes
+
+    def __repr__(self) -> str:
+        return f"<redacted, digest {self.digest.hex()[:8]}>"
+
+
+class MessagesDigest:
+    """Stands for the whole conversation where it is an argument: its length and its digest."""
+
+    __slots__ = ("digest", "length")
+
+    def __init__(self, length: int, digest: bytes) -> None:
+        self.length, self.digest = length, digest
+
+    def __repr__(self) -> str:
+        return f"<{self.length} messages, digest {self.digest.hex()[:8]}>"
+
+
+class Conversation(list[Any]):
+    """A list that knows a digest of itself: what run.messages is to this module."""
+
+    def digest(self) -> bytes:
+        raise NotImplementedError
+
+
+def digest(packed: bytes) -> bytes:
+    """The xxh3-128 digest of a packed value: equal values of equal types have equal digests."""
+    return bytes(xxhash.xxh3_128_digest(packed))

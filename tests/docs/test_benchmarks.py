@@ -1,0 +1,70 @@
+"""docs/benchmarks.md, and what else is said of speed, is what was measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from tests.support.paths import ROOT
+
+sys.path.append(str(ROOT / "tools"))  # behind what is installed
+
+from bench import __main__ as bench
+from bench import report
+
+FIGURES = ROOT / "docs" / "benchmarks"
+
+
+def test_the_page_is_made_of_the_figures() -> None:
+    assert report.PAGE.read_text() == report.page(FIGURES), "renew it: make bench-report"
+
+
+def test_everything_was_measured() -> None:
+    for name in (*bench.BENCHMARKS, report.SOAK):
+        assert (FIGURES / f"{name}.json").exists(), f"make bench NAMES={name}"
+        assert (FIGURES / f"{name}.svg").exists()
+        assert f"(benchmarks/{name}.svg)" in report.PAGE.read_text()
+
+
+def test_the_soak_was_long_and_sound() -> None:
+    figures = json.loads((FIGURES / "soak.json").read_text())
+    assert figures["minutes"] >= 60 and figures["agents"] >= 200
+    assert figures["wrong"] == [] and figures["leaks"] == []
+    assert figures["totals"]["kills"] > 50
+
+
+def median(name: str, case: str, subject: str) -> float:
+    figures = json.loads((FIGURES / f"{name}.json").read_text())
+    return next(
+        float(one["median"])
+        for one in figures["results"]
+        if (one["case"], one["subject"]) == (case, subject)
+    )
+
+
+def test_what_is_said_of_the_cost_of_graphs() -> None:
+    figures = json.loads((FIGURES / "graphs.json").read_text())["results"]
+    ours = {one["case"]: one for one in figures if one["subject"] == "agent-eventlog"}
+    of_1, of_10 = (100 * (ours[f"1,000 nodes of {ms} ms"]["ratio"] - 1) for ms in (1, 10))
+    few, many = (ours[f"{nodes} nodes of 0 ms"]["size"] for nodes in ("10", "1,000"))
+    said = " ".join((ROOT / "docs" / "graphs.md").read_text().split())
+    assert f"{of_10:.0f} % more time where nodes take 10 ms, {of_1:.0f} % where they take 1" in said
+    # The entry, and once more in the result.
+    assert 900 < few - 2 * 1024 < 1100 and many < 1.02 * few and "about 950 bytes beside" in said
+
+
+def test_what_the_readme_says_of_speed() -> None:
+    ours = "agent-eventlog"
+    short, long = (median("resume", f"{steps:,} steps", ours) for steps in (1_000, 1_000_000))
+    news = median("growth", "100 steps", "what is new") / 1000
+    early, late = (median("growth", f"{steps:,} steps", ours) / 1000 for steps in (100, 10_000))
+    said = (
+        f"a step waits for one flush if it has a side effect, else for none; a run of a million "
+        f"steps goes on {long:.0f} ms after its new process was started, one of a thousand after "
+        f"{short:.0f}; a step with {news:.1f} KB of news leaves {early:.1f} KB on disk, and "
+        f"{late:.1f} after 10,000 steps"
+    )
+    assert said in (ROOT / "README.md").read_text()
+    flushes = json.loads((FIGURES / "step.json").read_text())["results"]
+    found = {one["case"]: one["flushes"] for one in flushes if one["subject"] == ours}
+    assert round(found["side effect"]) == 1 and round(found["read-only call"]) == 0

@@ -1,0 +1,85 @@
+"""The wheel, in an empty environment: three packages and two dependencies, nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+PACKAGES = {"eventlog", "recovery", "logdump"}
+DEPENDENCIES = ("msgpack", "xxhash")
+
+# Run in the empty environment: what can be imported, and what that brought in from site-packages.
+PROBE = """
+import importlib.util, json, sys, sysconfig
+import eventlog, recovery, logdump
+site = sysconfig.get_path("purelib")
+files = {name: getattr(module, "__file__", None) or "" for name, module in sys.modules.items()}
+print(json.dumps({
+    "installed": [name.partition(".")[0] for name, file in files.items() if file.startswith(site)],
+    "intruders": [name for name in ("tools", "tests") if importlib.util.find_spec(name)],
+}))
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    # What a developer has on the path must not stand in for what the wheel installs.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", out, cwd=ROOT)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def copy_distribution(name: str, target: Path) -> None:
+    """An installed distribution as it is, so that the test needs no network."""
+    for file in distribution(name).files or ():
+        if ".." not in file.parts and "__pycache__" not in file.parts:
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            (target / file).write_bytes(Path(str(file.locate())).read_bytes())
+
+
+def test_wheel_holds_three_packages_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    info = next(n for n in names if n.endswith(".dist-info/METADATA")).partition("/")[0]
+    assert {n.partition("/")[0] for n in names} == PACKAGES | {info}
+    assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+    folder = ROOT / "tools/logdump/timeline"
+    parts = {path.name for path in folder.iterdir() if path.is_file()}
+    assert parts and {f"logdump/timeline/{part}" for part in parts} <= set(names)
+    assert f"{info}/licenses/LICENSE" in names
+
+
+def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    purelib = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(run(python, "-I", "-c", purelib, cwd=empty).strip())
+    for name in DEPENDENCIES:
+        copy_distribution(name, site)
+    # With no index to ask, pip fails if the wheel requires anything but these two.
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
+    run(*pip, "install", "--quiet", "--no-index", wheel, cwd=empty)
+
+    seen = json.loads(run(python, "-W", "error", "-c", PROBE, cwd=empty))
+    assert seen["intruders"] == []
+    assert PACKAGES <= set(seen["installed"]) <= PACKAGES | set(DEPENDENCIES)
+    assert "verify" in run(python.with_name("logdump"), "--help", cwd=empty)

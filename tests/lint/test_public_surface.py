@@ -1,0 +1,170 @@
+"""What users may import: few names, each where it is looked for, and each with its parameters."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eventlog.dump
+import eventlog.encryption
+import eventlog.repair
+import eventlog.testing
+import eventlog.transfer
+import recovery.approvers
+import recovery.graph
+import recovery.integrations.hive
+import recovery.reports
+import recovery.stores
+import recovery.testing
+from tests.support.paths import ROOT
+
+NAMES_MAX = {"recovery": 30, "eventlog": 15}
+PUBLIC: dict[str, Any] = {
+    module.__name__: module
+    for module in (
+        *(recovery, recovery.errors, recovery.reports, recovery.stores, recovery.graph),
+        *(recovery.approvers, recovery.testing, recovery.integrations.hive),
+        *(eventlog, eventlog.errors, eventlog.encryption, eventlog.dump, eventlog.repair),
+        *(eventlog.transfer, eventlog.testing),
+    )
+}
+WRITTEN_FOR_USERS = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").glob("*.py")),
+]
+ALL_OPTIONS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def names_of(module: str) -> list[str]:
+    return list(PUBLIC[module].__all__)
+
+
+def callables() -> Iterator[tuple[str, Any]]:
+    """The public classes, their methods, and the public functions."""
+    for module, found in PUBLIC.items():
+        for name in names_of(module):
+            value = getattr(found, name)
+            if inspect.isclass(value):
+                if not is_made_by_others(value):
+                    yield f"{module}.{name}", value
+                for method in dir(value):
+                    if method[0] != "_" and inspect.isroutine(getattr(value, method)):
+                        yield f"{module}.{name}.{method}", getattr(value, method)
+            elif isinstance(value, types.FunctionType):
+                yield f"{module}.{name}", value
+
+
+def is_made_by_others(kind: type) -> bool:
+    """No user calls it: a protocol, a type of a dict, or one that takes what its base takes."""
+    own = next(base for base in kind.__mro__ if {"__init__", "__new__"} & {*vars(base)})
+    builtin = own.__module__ == "builtins"
+    return getattr(kind, "_is_protocol", False) or typing.is_typeddict(kind) or builtin
+
+
+CALLABLES = dict(callables())
+
+
+@pytest.mark.parametrize(("package", "limit"), NAMES_MAX.items())
+def test_names_are_few_and_shadow_nothing(package: str, limit: int) -> None:
+    names = names_of(package)
+    assert len(names) <= limit, f"{len(names)} names in {package}"
+    assert not {*names} & {*sys.stdlib_module_names}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_what_a_module_names_is_there(module: str) -> None:
+    names = names_of(module)
+    assert names == sorted(set(names), key=names.index)
+    assert all(hasattr(PUBLIC[module], name) for name in names)
+
+
+def test_every_error_of_the_runtime_is_in_one_place() -> None:
+    errors = PUBLIC["recovery.errors"]
+    made = {
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value)
+        and issubclass(value, Exception)
+        and name[0] != "_"
+        and value.__module__ == errors.__name__
+    }
+    assert made == {*errors.__all__}
+    for name in names_of("recovery"):
+        if name.endswith("Error"):
+            assert name in errors.__all__
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_what_is_called_shows_its_parameters(name: str) -> None:
+    called = CALLABLES[name]
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except ValueError:  # a method of a builtin
+        assert getattr(called, "__module__", None) is None or "eventlog" not in called.__module__
+        return
+    taken = [one for one in parameters if one.name not in ("self", "cls")]
+    assert not taken or not all(one.kind in ALL_OPTIONS for one in taken), taken
+    assert unnamed_options(called) == []
+
+
+def unnamed_options(called: Callable[..., Any]) -> list[str]:
+    """The options that a callable takes by ``**options`` and that its help does not speak of."""
+    function = called.__init__ if inspect.isclass(called) else called
+    annotation = next(
+        (
+            one.annotation
+            for one in inspect.signature(function).parameters.values()
+            if one.kind is one.VAR_KEYWORD
+        ),
+        None,
+    )
+    found = re.fullmatch(r"Unpack\[(\w+)\]", str(annotation))
+    if found is None:
+        return []
+    options = vars(sys.modules[function.__module__])[found[1]]
+    text = inspect.getdoc(called) or ""
+    if see := re.search(r"see ``Run\.(\w+)``", text.partition("\n")[0]):
+        text = inspect.getdoc(getattr(recovery.Run, see[1])) or ""
+    return [name for name in options.__annotations__ if f"``{name}" not in text]
+
+
+def imports(source: str) -> Iterator[tuple[str, str]]:
+    """Module and name of each import of ours, "" for a module itself."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node.module or "", alias.name
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, ""
+
+
+def programs(path: Path) -> list[str]:
+    """The Python in a file, the blocks of a page that are whole enough to be read as such."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        return [text]
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    return [
+        "\n".join(re.findall(r"^(?:from|import) (?:[^(\n]*\n|.*?\(.*?\))", one, re.M | re.S))
+        for one in blocks
+    ]
+
+
+@pytest.mark.parametrize("path", WRITTEN_FOR_USERS, ids=lambda path: path.name)
+def test_users_are_shown_public_names_alone(path: Path) -> None:
+    for source in programs(path):
+        for module, name in imports(source):
+            if module.split(".")[0] in NAMES_MAX:
+                assert module in PUBLIC, f"{module} is not public"
+                assert not name or name in names_of(module), f"{name} is none of {module}"

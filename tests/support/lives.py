@@ -1,0 +1,96 @@
+"""Agents on a simulated disk, and the processes in which they die."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from eventlog.testing import SimulatedDisk
+from recovery import CheckpointStore, RecoverableAgent, RunResult, tool
+from recovery.journal.encoding import decode
+from recovery.journal.events import Event
+from recovery.stores.protocol import LogStore
+from recovery.testing.simulated.virtual_time import Clock
+from recovery.values import codec as coded
+
+RUN = "run"
+
+# What tools have done, in all processes of a test: see the fixture `fresh`.
+executed: Counter[Any] = Counter()
+
+
+@tool
+def send(what: Any) -> str:
+    executed[what] += 1
+    return f"sent {what}"
+
+
+def run(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> RunResult:
+    task = options.pop("task", "task")
+    agent_of = RecoverableAgent(agent, store, **options)
+    return asyncio.run(agent_of.run_with_recovery(task, RUN))
+
+
+def run_sync(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> RunResult:
+    return RecoverableAgent(agent, store, **options).run_with_recovery_sync("task", RUN)
+
+
+def recorded(store: CheckpointStore, *wanted: type[Event]) -> list[Any]:
+    """The events of these types in the log of the run; without types, all of them."""
+    reader = store.backend.read(RUN)
+    assert reader is not None
+    with reader:
+        events = [event for record in reader.records() if (event := decode(record)) is not None]
+    return [event for event in events if not wanted or isinstance(event, wanted)]
+
+
+OURS = frozenset(coded.BY_NAME)  # types of the library itself that have names
+
+
+def forget() -> None:
+    """What a test has registered is not any more."""
+    for name in coded.BY_NAME.keys() - OURS:
+        del coded.BY_NAME[name]
+    for kind, codec in list(coded.BY_TYPE.items()):
+        if codec.name and codec.name not in OURS:
+            del coded.BY_TYPE[kind]
+
+
+class Died(BaseException):
+    """The process dies here, as far as the agent can tell."""
+
+
+class Disk(LogStore):
+    """A store on a simulated disk."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        super().__init__("home", disk, "power")
+        self.disk = disk
+
+
+def disk_store(disk: SimulatedDisk | None = None) -> CheckpointStore:
+    return CheckpointStore(Disk(disk or SimulatedDisk()))
+
+
+def after_death(store: CheckpointStore) -> CheckpointStore:
+    assert isinstance(store.backend, Disk)
+    return disk_store(store.backend.disk.after_process_death())
+
+
+def die_in(agent: Callable[[Any], Any], store: CheckpointStore, **options: Any) -> CheckpointStore:
+    """Run an agent whose process dies; the store that the next process finds."""
+    with pytest.raises(Died):
+        run(agent, store, **options)
+    return after_death(store)
+
+
+class Limited(Clock):
+    """Time that says so when an agent waits for ever."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        assert name != "ahead" or value < 20_000, "the agent waits for ever"
+        super().__setattr__(name, value)

@@ -1,0 +1,135 @@
+"""Who may write, by the lock file; races between owners in the order that hurts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from eventlog import LogLockedError
+from eventlog.errors import FencedError
+from eventlog.files.lock import LOCK_NAME, Owner, claim
+from eventlog.files.memory import OpenMemoryFile
+from eventlog.testing import SimulatedDisk
+
+
+def take(disk: SimulatedDisk, takeover: bool = False, last_epoch: int = 0) -> Owner:
+    return claim(disk, disk.make_directory("log"), last_epoch, takeover)
+
+
+def content(disk: SimulatedDisk) -> bytearray:
+    return disk.directories["log"][LOCK_NAME].content
+
+
+def test_each_owner_has_a_higher_epoch() -> None:
+    disk = SimulatedDisk()
+    for epoch in (1, 2, 3):
+        owner = take(disk)
+        assert (owner.epoch, owner.contested) == (epoch, False)
+        owner.check()
+        owner.close()
+    assert take(disk, last_epoch=10).epoch == 11
+
+
+def test_the_lock_file_says_who_has_the_log() -> None:
+    disk = SimulatedDisk()
+    take(disk)
+    found = json.loads(content(disk))
+    assert (found["epoch"], found["pid"], found["host"]) == (1, 1, "simulated")
+    with pytest.raises(LogLockedError, match="process 1 on simulated, since 2023") as caught:
+        take(disk)
+    assert (caught.value.pid, caught.value.host) == (1, "simulated")
+
+
+def test_an_owner_that_lost_the_log_is_told_so_every_time() -> None:
+    disk = SimulatedDisk()
+    old = take(disk)
+    new = take(disk, takeover=True)
+    assert (new.epoch, new.contested) == (2, True)
+    for _ in range(2):
+        with pytest.raises(FencedError, match="epoch 2, ours 1"):
+            old.check()
+    new.check()
+    with pytest.raises(LogLockedError):
+        take(disk)
+
+
+def test_a_takeover_from_nobody_is_an_opening() -> None:
+    disk = SimulatedDisk()
+    take(disk).close()
+    assert not take(disk, takeover=True).contested
+
+
+def test_while_an_owner_that_lost_the_log_is_alive_the_log_is_contested() -> None:
+    """It may write where it was. Who comes after the one that took over must beware as well."""
+    disk = SimulatedDisk()
+    old = take(disk)
+    take(disk, takeover=True).close()
+    third = take(disk)
+    assert third.contested
+    third.close()
+    old.close()
+    assert not take(disk).contested
+
+
+@pytest.mark.parametrize("left", [None, b"", bytes(512), b"garbage", b'{"epoch": 1}'])
+def test_a_lock_file_that_knows_less_than_the_segments_is_contested(left: bytes | None) -> None:
+    disk = SimulatedDisk()
+    old = take(disk, last_epoch=4)
+    if left is None:
+        del disk.directories["log"][LOCK_NAME]
+    else:
+        content(disk)[:] = left
+        old.close()
+    new = take(disk, last_epoch=5)
+    assert (new.epoch, new.contested) == (6, True)
+    with pytest.raises(FencedError):
+        if left is None:
+            old.check()
+        else:
+            raise FencedError
+
+
+def test_a_lock_file_that_is_removed_under_its_owner_fences_it() -> None:
+    disk = SimulatedDisk()
+    owner = take(disk)
+    del disk.directories["log"][LOCK_NAME]
+    with pytest.raises(FencedError, match="removed or replaced"):
+        owner.check()
+
+
+def test_an_owner_that_comes_and_goes_between_two_lines_does_not_lend_its_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimulatedDisk()
+    take(disk).close()
+    locked: list[int] = []
+
+    def lock(file: OpenMemoryFile, slot: int) -> bool:
+        if not locked:
+            locked.append(slot)
+            take(disk).close()
+        return original(file, slot)
+
+    opened = type(disk.make_directory("log").open(LOCK_NAME))
+    original = opened.lock
+    monkeypatch.setattr(opened, "lock", lock)
+    owner = take(disk)
+    assert owner.epoch == 3
+    owner.check()
+
+
+def test_a_write_of_the_lock_file_that_is_cut_short_is_completed() -> None:
+    disk = SimulatedDisk()
+    disk.shorten_at(0, 10)
+    owner = take(disk)
+    owner.check()
+    assert json.loads(content(disk))["epoch"] == 1
+
+
+def test_a_full_disk_leaves_the_lock_free() -> None:
+    disk = SimulatedDisk()
+    disk.fail_at("write", 0, 28)
+    with pytest.raises(OSError):
+        take(disk)
+    assert take(disk).epoch == 1

@@ -1,0 +1,276 @@
+"""The real files and those in memory keep one contract."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from eventlog import EventLog, LogError
+from eventlog.files import posix
+from eventlog.files.api import Files, write_all
+from eventlog.files.file_systems import Mount
+from eventlog.files.memory import MemoryFiles
+from eventlog.files.posix import OSDirectory, OSFile, OSFiles
+from eventlog.testing import SimulatedDisk
+
+
+@pytest.fixture(params=[OSFiles, MemoryFiles, SimulatedDisk])
+def files(request: pytest.FixtureRequest) -> Files:
+    made: Files = request.param()
+    return made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "root" / "log")
+
+
+def test_bytes_and_sizes(files: Files, path: str) -> None:
+    directory = files.make_directory(path)
+    file = directory.open("f", write=True, create=True)
+    assert (file.size(), file.pread(9, 0)) == (0, b"")
+    assert file.pwrite(b"abc", 2) == 3
+    assert (file.size(), file.pread(9, 0), file.pread(2, 3)) == (5, b"\0\0abc", b"bc")
+    file.truncate(3)
+    file.truncate(4)
+    assert file.pread(9, 0) == b"\0\0a\0"
+    file.sync()
+    directory.sync()
+    assert directory.open("f").pread(9, 2) == b"a\0"
+    file.close()
+    file.close()
+
+
+def test_an_error_of_the_system_has_the_path_that_it_is_about(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = OSFiles().make_directory(path)
+    file = directory.open("f", write=True, create=True)
+    for verb, name in (
+        (lambda: directory.open("no"), "no"),
+        (lambda: directory.remove("no"), "no"),
+        (lambda: directory.publish("no", "f"), "f"),
+        (lambda: directory.replace("no", "f"), "f"),
+    ):
+        with pytest.raises(FileNotFoundError) as missing:
+            verb()
+        assert (missing.value.filename, missing.value.filename2) == (f"{path}/{name}", None)
+    monkeypatch.setattr(file, "_fd", 1 << 20)
+    monkeypatch.setattr(directory._descriptor, "number", 1 << 20)
+    of_file = (
+        lambda: file.pread(1, 0),
+        lambda: file.pwrite(b"", 0),
+        lambda: file.truncate(0),
+        file.sync,
+    )
+    for act, where in (
+        *((one, f"{path}/f") for one in of_file),
+        (directory.names, path),
+        (directory.sync, path),
+    ):
+        with pytest.raises(OSError, match="Bad file descriptor") as bad:
+            act()
+        assert bad.value.filename == where
+
+
+def test_what_cannot_be_deleted_is_named(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = OSFiles()
+    files.make_directory(f"{path}/inbox").open("f", write=True, create=True)
+    monkeypatch.setattr("os.unlink", Mock(side_effect=PermissionError(1, "not", "f")))
+    with pytest.raises(PermissionError) as refused:
+        files.delete(path)
+    assert refused.value.filename == f"{path}/inbox/f"
+
+
+def test_names(files: Files, path: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        files.open_directory(path)
+    directory = files.make_directory(path)
+    with pytest.raises(FileNotFoundError):
+        directory.open("f")
+    file = directory.open("f.new", write=True, create=True)
+    assert directory.identity("f") is None
+    directory.publish("f.new", "f")
+    assert directory.names() == ["f"]
+    assert directory.identity("f") == file.identity() != None  # noqa: E711
+    directory.open("g.new", write=True, create=True)
+    with pytest.raises(FileExistsError):
+        directory.publish("g.new", "f")
+    directory.remove("f")
+    assert directory.names() == ["g.new"]
+    assert files.list_directories(path.removesuffix("/log")) == ["log"]
+    assert files.list_directories(path + "/nothing") == []
+    directory.close()
+
+
+def test_locks(files: Files, path: str) -> None:
+    directory = files.make_directory(path)
+    first = directory.open("f", write=True, create=True)
+    second = directory.open("f", write=True)
+    assert first.lock(3) and first.lock(3) and not second.lock(3) and second.lock(4)
+    assert second.held(4) and not second.held(3) and not first.held(4) and first.held(5)
+    assert not first.held(0)
+    first.close()
+    assert second.lock(3) and not second.held(4)
+    second.close()
+
+
+def test_a_write_that_comes_to_nothing_is_an_error() -> None:
+    disk = SimulatedDisk()
+    file = disk.make_directory("d").open("f", write=True, create=True)
+    disk.shorten_at(0, 1)
+    disk.shorten_at(1, 0)
+    with pytest.raises(OSError, match="wrote none"):
+        write_all(file, b"abc", 0)
+    disk.shorten_at(0, 2)
+    assert write_all(file, b"abcdef", 0, 2) == 2
+    disk.shorten_at(0, 1)
+    assert write_all(file, b"abcdef", 0, 4) == 4
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_new_directories_are_made_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: bool
+) -> None:
+    synced: list[object] = []
+    sync = os.fsync
+
+    def noted(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        sync(fd)
+
+    def inode(path: Path) -> int:
+        return path.stat().st_ino
+
+    monkeypatch.setattr(os, "fsync", noted)
+    files = OSFiles(beneath=str(tmp_path) if below else None)
+    files.make_directory(str(tmp_path / "a" / "b")).close()
+    assert synced[-2:] == [inode(tmp_path), inode(tmp_path / "a")]
+    synced.clear()
+    files.make_directory(str(tmp_path / "a" / "b")).close()
+    assert synced == [inode(tmp_path / "a")], "whoever made it may have died before the sync"
+    (tmp_path / "a" / "b" / "LOCK").touch()
+    files.make_directory(str(tmp_path / "a" / "b")).close()
+    assert len(synced) == 1
+
+
+LINKS: dict[str, Callable[[OSFiles, str], object]] = {
+    "open": lambda files, path: files.open_directory(path),
+    "make": lambda files, path: files.make_directory(path),
+    "make in it": lambda files, path: files.make_directory(f"{path}/new"),
+    "list": lambda files, path: files.list_directories(path),
+    "move": lambda files, path: files.move(f"{path}/log", f"{path}/other"),
+    "delete": lambda files, path: files.delete(path),
+    "delete in it": lambda files, path: files.delete(f"{path}/log"),
+}
+
+
+@pytest.mark.parametrize("use", LINKS)
+@pytest.mark.parametrize("depth", ["", "a/"])
+def test_below_a_directory_no_link_is_followed(use: str, depth: str, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "log").mkdir(parents=True)
+    (tmp_path / "store" / depth).mkdir(parents=True)
+    link = tmp_path / "store" / f"{depth}link"
+    link.symlink_to(outside)
+    (tmp_path / "way").symlink_to(tmp_path / "store")  # the way there is the user's
+    files = OSFiles(beneath=str(tmp_path / "way"))
+    with pytest.raises(LogError, match="'link' is a symbolic link"):
+        LINKS[use](files, str(tmp_path / "way" / f"{depth}link"))
+    assert [one.name for one in outside.iterdir()] == ["log"] and link.is_symlink()
+
+
+class On(MemoryFiles):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def mount(self, directory: object) -> Mount:
+        kind, *options = self.kind.split()
+        return Mount(kind, options=tuple(options))
+
+
+def test_a_network_file_system_is_refused_by_name() -> None:
+    with pytest.raises(LogError, match="nfs4 is a network file system"):
+        EventLog.open("log", files=On("nfs4"))
+    EventLog.open("log", "process", files=On("nfs4")).close()
+    EventLog.open("log", files=On("ext4")).close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("fuse.something", "as durable as it makes them"),
+        ("tmpfs", "tmpfs is memory"),
+        ("ext4 rw nobarrier", "mounted with nobarrier"),
+        ("overlay volatile", "leaves out all"),
+        ("virtiofs", "shared with other machines"),
+        ("vfat", "no journal"),
+    ],
+)
+def test_a_file_system_that_may_not_keep_the_promise_is_warned_about_once(
+    kind: str, said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posix, "_warned", set())
+    files = On(kind)
+    EventLog.open("log", "process", files=files).close()
+    assert caplog.text == ""
+    EventLog.open("log", files=files).close()
+    EventLog.open("other", files=files).close()
+    (record,) = caplog.records
+    assert said in record.getMessage() and record.levelname == "WARNING"
+
+
+def test_the_file_system_of_a_directory_has_a_name(tmp_path: Path) -> None:
+    directory = OSFiles().make_directory(str(tmp_path))
+    found = OSFiles().mount(directory)
+    directory.close()
+    if Path("/proc/self/mountinfo").exists():
+        assert found.kind and str(tmp_path).startswith(found.path) and found.options
+    else:
+        assert found.kind == ""
+
+
+def test_what_ctrl_c_has_kept_from_being_opened_closes_in_silence() -> None:
+    for half_made in (OSFile.__new__(OSFile), OSDirectory.__new__(OSDirectory)):
+        half_made.close()
+
+
+def test_directories_are_moved_and_deleted(files: Files, path: str) -> None:
+    directory, root = files.make_directory(path), path.removesuffix("/log")
+    directory.open("f", write=True, create=True).pwrite(b"data", 0)
+    files.make_directory(f"{path}/inside").open("g", write=True, create=True).close()
+    files.make_directory(f"{path}-2").open("h", write=True, create=True).close()
+    assert directory.in_place()
+    files.move(path, f"{root}/other")
+    assert not directory.in_place()
+    assert files.list_directories(root) == ["log-2", "other"]
+    assert files.list_directories(f"{root}/other") == ["inside"]
+    assert files.open_directory(f"{root}/other").open("f").pread(9, 0) == b"data"
+    with pytest.raises(FileNotFoundError):
+        files.move(path, f"{root}/third")
+    with pytest.raises(OSError, match="not empty"):
+        files.move(f"{root}/other", f"{root}/log-2")
+    assert not directory.in_place()
+    assert not files.make_directory(path).identity("f")
+    assert not directory.in_place(), "another directory has its path"
+    files.delete(f"{root}/other")
+    files.delete(f"{root}/other")
+    assert files.list_directories(root) == ["log", "log-2"]
+    directory.close()
+
+
+def test_a_moved_directory_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    here = tmp_path.stat().st_ino
+    (tmp_path / "a").mkdir()
+    OSFiles().move(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert synced == [here]
+    monkeypatch.chdir(tmp_path)
+    OSFiles().move("b", "c")
+    assert synced == [here, here]

@@ -1,0 +1,297 @@
+"""Reading: what is passed over, what is reported, and what a live writer may look like."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from eventlog import Damage, DamagedError, EventLog, LogReader
+from eventlog.errors import UnsupportedFormatError
+from eventlog.files.api import Directory
+from eventlog.format.durable_mark import DurableMark, encode_mark
+from eventlog.format.names import segment_name
+from eventlog.format.torn_or_damaged import Segment
+from eventlog.read import reader as reader_module
+from eventlog.read import segments as listing_module
+from eventlog.read.segment_files import read_mark, read_segment
+from eventlog.read.segments import Listing
+from eventlog.testing import SimulatedDisk
+
+
+def disk_with(count: int = 6, segment_size: int = 8 << 20, closed: bool = True) -> SimulatedDisk:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk, segment_size=segment_size)
+    for n in range(1, count + 1):
+        log.append_snapshot({"n": n}) if n % 2 == 0 else log.append("event", {"n": n})
+        log.commit()
+    log.close() if closed else log._release()
+    return disk
+
+
+def hurt(disk: SimulatedDisk, number: int, offset: int) -> None:
+    disk.directories["log"][segment_name(number)].content[offset] ^= 1
+
+
+def frames(disk: SimulatedDisk, number: int = 1) -> list[int]:
+    """Offsets of the frames of a segment."""
+    content = bytes(disk.directories["log"][segment_name(number)].content)
+    return [
+        f.offset
+        for f in Segment(number, content, content[56:60], DurableMark(), None)._frames_ahead(64)
+    ]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("where", [9, 50], ids=["header", "payload"])
+def test_a_damaged_newest_snapshot_is_reported_and_an_earlier_one_stands_in(
+    closed: bool, where: int
+) -> None:
+    """Also when it is the last frame of the log, and only the mark file knows of it."""
+    disk = disk_with(closed=closed)
+    hurt(disk, 1, frames(disk)[5] + where)
+    damaged: list[Damage] = []
+    with EventLog.read("log", files=disk) as reader:
+        newest = next(reader.snapshots(damaged.append))
+        assert newest.lsn == 4
+        assert [(d.first_lsn, d.last_lsn, d.snapshot) for d in damaged] == [(6, 6, True)]
+        assert [s.lsn for s in reader.snapshots()] == [4, 2]
+    before = dict(disk.directories["log"])
+    with EventLog.open("log", files=disk) as log:
+        assert [d.snapshot for d in log.report.damaged] == [True]
+        assert log.append("event", 7) == 7
+    assert set(before) <= set(disk.directories["log"]), "something was deleted"
+
+
+def test_no_snapshot_verifies() -> None:
+    disk = disk_with()
+    for at in frames(disk)[1:6:2]:
+        hurt(disk, 1, at + 50)
+    with EventLog.read("log", files=disk) as reader:
+        assert reader.latest_snapshot() is None
+        assert [r.lsn for r in reader.records(on_damage=lambda damage: None)] == [1, 3, 5]
+
+
+def test_the_newest_snapshot_is_found_behind_segments_without_one() -> None:
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk, segment_size=400) as log:
+        log.append_snapshot("s")
+        for n in range(20):
+            log.append("event", n)
+        newest = log.latest_snapshot()
+        assert newest is not None and newest.lsn == 1
+
+
+def test_damage_is_raised_where_it_is_reached() -> None:
+    disk = disk_with()
+    hurt(disk, 1, frames(disk)[2] + 50)
+    with EventLog.read("log", files=disk) as reader:
+        found = reader.records()
+        assert [next(found).lsn, next(found).lsn] == [1, 2]
+        with pytest.raises(DamagedError, match="LSN 3 lost") as caught:
+            next(found)
+        assert (caught.value.damage.segment, caught.value.damage.offset) == (1, frames(disk)[2])
+        assert [r.lsn for r in reader.records(start=4)] == [4, 5, 6]
+
+
+def test_a_start_behind_the_end_finds_nothing() -> None:
+    with EventLog.read("log", files=disk_with()) as reader:
+        assert list(reader.records(start=100)) == []
+        assert [r.lsn for r in reader.records(start=0)] == list(range(1, 7))
+
+
+def test_an_empty_log_is_a_log() -> None:
+    disk = SimulatedDisk()
+    EventLog.open("log", files=disk).close()
+    with EventLog.read("log", files=disk) as reader:
+        assert list(reader.records()) == [] and reader.latest_snapshot() is None
+        assert reader.tail().next_lsn == 1
+    disk.make_directory("other")
+    with pytest.raises(UnsupportedFormatError, match="not a log"):
+        EventLog.read("other", files=disk)
+
+
+def test_a_page_that_is_read_too_early_is_not_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reading of many pages is not atomic: a later frame is there, an earlier one is not yet."""
+    disk = disk_with(closed=False)
+    del disk.directories["log"]["MARK"]  # which lags
+    offsets = frames(disk)
+    readings = itertools.count()
+
+    def torn_reading(directory: Directory, number: int, start: int = 0) -> bytes:
+        """The writer is at work: each reading sees two frames more, and misses the one between."""
+        content = bytearray(read_segment(directory, number))
+        newest = 2 * next(readings) + 2
+        for n in (newest - 1, *range(newest + 1, 6)):
+            end = offsets[n + 1] if n < 5 else len(content)
+            content[offsets[n] : end] = bytes(end - offsets[n])
+        return bytes(content[start:]) if newest < 6 else read_segment(directory, number, start)
+
+    with EventLog.read("log", files=disk) as reader:
+        monkeypatch.setattr(reader_module, "read_segment", torn_reading)
+        monkeypatch.setattr(reader_module, "sound_in_pieces", lambda *args: iter(()))
+        assert [r.lsn for r in reader.records()] == list(range(1, 7))
+        readings = itertools.count()
+        assert reader.tail().damaged == ()
+        readings = itertools.count()
+        assert [s.lsn for s in reader.snapshots()] == [6, 4, 2]
+
+
+@pytest.mark.parametrize("after", ["mark", "listing"])
+def test_a_roll_between_two_readings_is_not_damage(
+    after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk, segment_size=500)
+    log.append("event", 1)
+    log.commit()
+    reader = EventLog.read("log", files=disk)
+    numbers = Listing.numbers
+
+    def roll() -> None:
+        monkeypatch.undo()
+        for n in range(20):
+            log.append_snapshot(n)
+        log.commit()
+
+    def marked(directory: Directory) -> object:
+        found = read_mark(directory)
+        roll()
+        return found
+
+    def listed(self: Listing) -> list[int]:
+        found = numbers(self)
+        roll()
+        return found
+
+    for read in ("records", "snapshots", "tail"):
+        if after == "mark":
+            monkeypatch.setattr(listing_module, "read_mark", marked)
+        else:
+            monkeypatch.setattr(Listing, "numbers", listed)
+        damaged: list[Damage] = []
+        if read == "records":
+            lsns = [r.lsn for r in reader.records(on_damage=damaged.append)]
+            assert lsns == list(range(1, len(lsns) + 1))
+        elif read == "snapshots":
+            list(reader.snapshots(damaged.append))
+        else:
+            damaged += reader.tail().damaged
+        assert damaged == []
+    log.close()
+    reader.close()
+
+
+def test_real_damage_is_reported_once_while_following(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = disk_with(closed=False)
+    hurt(disk, 1, frames(disk)[2] + 50)
+    hurt(disk, 1, 20)
+    log = EventLog.open("log", files=disk)
+    polls = itertools.count()
+
+    def sleep(seconds: float) -> None:
+        assert seconds == reader_module.POLL_S
+        if next(polls) % 3 == 2:
+            log.append("event", 1)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    damaged: list[Damage] = []
+    with EventLog.read("log", files=disk) as reader:
+        found = reader.records(follow=True, on_damage=damaged.append)
+        lsns = [next(found).lsn for _ in range(10)]
+    assert lsns == [1, 2, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert [(d.offset == 0, d.lost) for d in damaged] == [(True, 0), (False, 1)]
+    log.close()
+
+
+def test_a_mark_that_a_writer_wrote_after_it_had_lost_the_log_does_not_count() -> None:
+    """It looked at the lock, was stopped, and wrote over the new owner's mark."""
+    disk = SimulatedDisk()
+    old = EventLog.open("log", files=disk)
+    old.append("event", 1)
+    old.commit()
+    late = read_mark(disk.open_directory("log"))
+    assert late is not None
+    with EventLog.open("log", files=disk, takeover=True) as new:
+        new.append("event", 2)
+        new.commit()
+    mark = encode_mark(late[0], late[1], DurableMark(99, 0))
+    disk.directories["log"]["MARK"].content[: len(mark)] = mark
+    with EventLog.read("log", files=disk) as reader:
+        assert [r.lsn for r in reader.records()] == [1, 2]
+        assert reader.tail().damaged == ()
+    old._release()
+
+
+@pytest.mark.parametrize("left", [b"torn", b"\xff" * 100, b""])
+def test_a_follower_at_a_torn_tail_waits_and_does_not_spin(
+    left: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = disk_with(closed=False)
+    content = disk.directories["log"][segment_name(1)].content
+    end = len(content.rstrip(b"\0"))
+    content[end + 16 : end + 16 + len(left)] = left
+    events: list[str] = []
+    load = LogReader._load
+
+    def sleep(seconds: float) -> None:
+        events.append("sleep")
+        if len(events) > 20:
+            raise StopIteration
+
+    def loaded(*args: object) -> object:
+        events.append("read")
+        assert len(events) < 50, "it spins"
+        return load(*args)  # type: ignore[arg-type]
+
+    with EventLog.read("log", files=disk) as reader:
+        monkeypatch.setattr(time, "sleep", sleep)
+        monkeypatch.setattr(LogReader, "_load", loaded)
+        with pytest.raises(RuntimeError):
+            list(reader.records(follow=True))
+    assert "read read" not in " ".join(events)
+
+
+def test_a_follower_sees_the_records_of_the_owner_that_took_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that the old one appended and nobody acknowledged are replaced: LSNs begin again."""
+    disk = SimulatedDisk()
+    old = EventLog.open("log", files=disk)
+    for n in range(1, 4):
+        old.append("old", n)
+    with EventLog.read("log", files=disk) as reader:
+        found = reader.records(follow=True)
+        assert [next(found).lsn for _ in range(3)] == [1, 2, 3]
+        new = EventLog.open("log", files=disk, takeover=True)
+        old.append("late", 4)
+        new.append("new", 4)
+        new.append("new", 5)
+        assert [(r.lsn, r.kind) for r in itertools.islice(found, 2)] == [(4, "new"), (5, "new")]
+        new.close()
+    old._release()
+
+
+def test_records_of_one_segment_are_looked_for_once(tmp_path, monkeypatch):
+    """However many are fetched, the directory is listed once for each segment that holds some."""
+    listed = list[int]()
+    numbers = Listing.numbers
+
+    def counted(listing: Listing) -> list[int]:
+        listed.append(1)
+        return numbers(listing)
+
+    with EventLog.open(tmp_path / "log", "process", segment_size=20_000) as log:
+        for i in range(500):
+            log.append("event", f"{i} " * 50)
+    monkeypatch.setattr(Listing, "numbers", counted)
+    with EventLog.read(tmp_path / "log") as reader:
+        listed.clear()
+        found = reader.fetch(set(range(1, 501, 2)))
+    assert {lsn: one.body for lsn, one in found.items()} == {
+        lsn: f"{lsn - 1} " * 50 for lsn in range(1, 501, 2)
+    }
+    segments = len(list((tmp_path / "log").glob("*.seg")))
+    assert 3 < segments < 20
+    assert len(listed) <= segments + 2

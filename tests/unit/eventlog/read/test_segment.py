@@ -1,0 +1,142 @@
+"""One segment file: names, footers, index, space ahead; and the mark file."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventlog import EventLog
+from eventlog.format.durable_mark import DurableMark, encode_mark
+from eventlog.format.footer import Footer, digest_holds, read_footer
+from eventlog.format.frame import HEADER_SIZE
+from eventlog.format.names import MARK_NAME, segment_name, segment_number
+from eventlog.read.segment_files import read_mark
+from eventlog.testing import SimulatedDisk
+from eventlog.write.segment_writer import PREALLOCATE_MAX
+
+
+def closed(count: int = 3, size: int = 10) -> tuple[SimulatedDisk, bytearray]:
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk) as log:
+        for _ in range(count):
+            log.append("event", "x" * size)
+        log.append_snapshot("s")
+    return disk, disk.directories["log"][segment_name(1)].content
+
+
+def footer_of(content: bytearray) -> Footer | None:
+    return read_footer(bytes(content), bytes(content[56:60]))
+
+
+@pytest.mark.parametrize("number", [1, 99999999, 100000000, (1 << 32) - 1])
+def test_a_name_has_one_number(number: int) -> None:
+    assert segment_number(segment_name(number)) == number
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1.seg",
+        "00000000.seg",
+        "000000001.seg",
+        "00000001.seg.new",
+        "0000000a.seg",
+        "LOCK",
+        ".seg",
+        "00000001",
+        "\u0660" * 7 + "1.seg",
+        "99999999999999999999.seg",
+        "-0000001.seg",
+    ],
+)
+def test_other_names_are_no_segments(name: str) -> None:
+    assert segment_number(name) is None
+
+
+def test_a_footer_says_what_is_before_it() -> None:
+    _, content = closed()
+    footer = footer_of(content)
+    assert footer is not None and footer.clean
+    assert (footer.next_lsn, footer.snapshot, footer.index) == (5, 4, [(1, HEADER_SIZE)])
+    assert digest_holds(bytes(content), footer)
+    content[HEADER_SIZE + 50] ^= 1
+    assert not digest_holds(bytes(content), footer)
+
+
+def test_a_footer_that_was_hurt_is_none() -> None:
+    _, content = closed()
+    footer = footer_of(content)
+    assert footer is not None
+    for offset in range(footer.offset, len(content)):
+        hurt = bytearray(content)
+        hurt[offset] ^= 1 << offset % 8
+        assert footer_of(hurt) is None
+        assert footer_of(content[:offset]) is None
+
+
+def test_the_index_leads_near_every_record() -> None:
+    disk, content = closed(count=300, size=1000)
+    footer = footer_of(content)
+    assert footer is not None and len(footer.index) == 5
+    for lsn in (1, 2, 150, 299, 301):
+        (first, offset), (behind, end) = footer.stretch(lsn)
+        assert first <= lsn < max(behind, 302) and offset < end <= footer.offset
+    with EventLog.read("log", files=disk) as reader:
+        for start in (1, 2, 64, 65, 66, 150, 300, 301):
+            assert [r.lsn for r in reader.records(start)] == list(range(start, 302))
+        assert reader.fetch({3, 200, 301, 999}).keys() == {3, 200, 301}
+
+
+def test_space_ahead_is_zeros_and_is_trimmed_at_close() -> None:
+    disk = SimulatedDisk()
+    content = bytearray()
+    with EventLog.open("log", files=disk) as log:
+        sizes, ahead = {4096}, 0
+        for _ in range(400):
+            log.append("event", "x" * 8000)
+            content = disk.directories["log"][segment_name(1)].content
+            ahead = max(ahead, len(content) - max(sizes))
+            sizes.add(len(content))
+            assert len(content) % 4096 == 0
+        assert len(sizes) < 20, "the size changes seldom"
+        assert ahead < PREALLOCATE_MAX + 3 * 4096, "and nobody waits for much of it"
+        assert max(sizes) < 400 * 8100 + PREALLOCATE_MAX
+        log.commit()
+    assert len(content) < 400 * 8100
+
+
+def test_a_commit_costs_one_flush_and_two_writes() -> None:
+    """The record and the mark; the lock file is read, and looked up by its name."""
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk) as log:
+        log.append("event", 1)
+        log.commit()
+        calls, reads = len(disk.calls), disk.reads
+        for n in range(10):
+            log.append("event", n)
+            log.commit()
+        assert disk.calls[calls:] == ["write", "sync", "write"] * 10
+        assert disk.reads - reads == 10
+
+
+def test_a_short_log_is_short() -> None:
+    _, content = closed()
+    assert len(content) < 1000
+
+
+def test_the_mark_file_is_read_as_it_was_written_or_not_at_all() -> None:
+    disk = SimulatedDisk()
+    directory = disk.make_directory("log")
+    assert read_mark(directory) is None
+    file = directory.open(MARK_NAME, write=True, create=True)
+    whole = encode_mark(b"i" * 16, 3, DurableMark(9, 7))
+    file.pwrite(whole, 0)
+    assert read_mark(directory) == (b"i" * 16, 3, DurableMark(9, 7))
+    for bit in range(8 * len(whole)):
+        hurt = bytearray(whole)
+        hurt[bit // 8] ^= 1 << bit % 8
+        file.pwrite(bytes(hurt), 0)
+        assert read_mark(directory) is None
+    for size in range(len(whole)):
+        file.truncate(0)
+        file.pwrite(whole[:size], 0)
+        assert read_mark(directory) is None

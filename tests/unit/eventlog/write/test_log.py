@@ -1,0 +1,532 @@
+"""EventLog as its users see it."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+from unittest.mock import Mock
+
+import pytest
+
+from eventlog import EventLog, LogError, LogReader, Record, Snapshot
+from eventlog.errors import WriterFailedError
+from eventlog.testing import SimulatedDisk
+from eventlog.write.appender import BUFFER_SIZE
+from eventlog.write.group_commit import Committable, Committer, commit_all
+
+
+def test_what_was_appended_is_read() -> None:
+    with EventLog.open("log", files=SimulatedDisk()) as log:
+        assert (log.last_lsn, log.durable_lsn, list(log.records())) == (0, 0, [])
+        assert log.append("a", {"n": 1}) == 1
+        assert log.append_batch([("b", 2), ("c", [3])]) == [2, 3]
+        assert log.append_snapshot({"n": 4}) == 4
+        assert (log.last_lsn, log.durable_lsn) == (4, 0)
+        log.commit()
+        assert log.durable_lsn == 4
+        found = [(r.lsn, r.kind, r.body, type(r)) for r in log.records(start=2)]
+        assert found == [
+            (2, "b", 2, Record),
+            (3, "c", [3], Record),
+            (4, "snapshot", {"n": 4}, Snapshot),
+        ]
+        newest = log.latest_snapshot()
+        assert newest is not None and (newest.lsn, newest.body) == (4, {"n": 4})
+        assert log.fetch({2, 3, 9}).keys() == {2, 3}
+        assert log.fetch(set()) == {}
+
+
+@pytest.mark.parametrize("durability", ["power", "process", "none"])
+def test_every_durability_keeps_all_at_a_clean_close(durability: Any) -> None:
+    disk = SimulatedDisk()
+    with EventLog.open("log", durability, files=disk, segment_size=5000) as log:
+        for n in range(300):
+            log.append("event", n)
+            if n % 7 == 0:
+                log.commit()
+        assert [r.body for r in log.records()] == list(range(300))
+    with EventLog.open("log", files=disk.after_power_loss(1)) as log:
+        assert log.report.clean
+        assert [r.body for r in log.records()] == list(range(300))
+
+
+def test_of_a_new_log_nothing_is_looked_at_and_what_is_asked_for_early_is_found() -> None:
+    """An iterator that was made before the first record gives what is there when it is asked."""
+    with EventLog.open("log", files=SimulatedDisk()) as log:
+        early, early_snapshots = log.records(), log.snapshots()
+        read = AssertionError("it is read")
+        with mock.patch.multiple(
+            LogReader, records=Mock(side_effect=read), snapshots=Mock(side_effect=read)
+        ):
+            assert list(log.records()) == [] and list(log.snapshots()) == []
+        log.append("a", 1)
+        log.append_snapshot({"n": 1})
+        assert [record.kind for record in early] == ["a", "snapshot"]
+        assert [snapshot.lsn for snapshot in early_snapshots] == [2]
+
+
+def test_process_durability_survives_the_process_without_a_flush() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", "process", files=disk)
+    log.append("event", 1)
+    flushes = disk.calls.count("sync")
+    for n in range(2, 50):
+        log.append("event", n)
+        log.commit()
+    assert disk.calls.count("sync") == flushes
+    after = disk.after_process_death()
+    log._release()
+    with EventLog.open("log", files=after) as again:
+        assert again.last_lsn == 49
+
+
+def test_no_durability_leaves_a_prefix() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", "none", files=disk)
+    for n in range(3000):
+        log.append("event", {"n": n, "data": "x" * 50})
+    written = sum(len(f.content) for f in disk.directories["log"].values())
+    assert written % BUFFER_SIZE < 5000 < written
+    after = disk.after_process_death()
+    log._release()
+    with EventLog.open("log", files=after) as again:
+        bodies = [r.body["n"] for r in again.records()]
+        assert 500 < len(bodies) < 3000 and bodies == list(range(len(bodies)))
+
+
+def test_a_report_says_what_was_found() -> None:
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk) as log:
+        assert str(log.report).startswith("new log, last LSN 0")
+        log.append("event", 1)
+    with EventLog.open("log", files=disk) as log:
+        assert (log.report.clean, log.report.last_lsn, log.report.replayed) == (True, 1, 1)
+        assert str(log.report).startswith("closed cleanly, last LSN 1, 1 records verified")
+        log.append("event", 2)
+        log.commit()
+        crashed = disk.after_process_death()
+    crashed.directories["log"]["00000001.seg"].content[-4000:-3990] = b"torn bytes"
+    with EventLog.open("log", files=crashed) as log:
+        assert (log.report.clean, log.report.torn_size > 0) == (False, True)
+        assert "torn tail of" in str(log.report)
+    with EventLog.open("log", files=crashed) as log:
+        assert log.report.torn_size == 0
+
+
+def test_a_closed_log_takes_nothing() -> None:
+    log = EventLog.open("log", files=SimulatedDisk())
+    log.append("event", 1)
+    log.close()
+    log.close()
+    for call in (log.commit, log.latest_snapshot, lambda: log.append("event", 1), log.records):
+        with pytest.raises(LogError, match="closed"):
+            call()
+
+
+def test_a_log_that_was_not_closed_says_so(tmp_path: Path) -> None:
+    with pytest.warns(ResourceWarning, match="not closed"):
+        EventLog.open(tmp_path / "log").__del__()
+    EventLog.open(tmp_path / "log").close()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"durability": "some"}, {"segment_size": 64}, {"segment_size": 1 << 33}]
+)
+def test_wrong_arguments_are_refused(wrong: dict[str, Any]) -> None:
+    disk = SimulatedDisk()
+    with pytest.raises(ValueError):
+        EventLog.open("log", files=disk, **wrong)
+    assert not disk.directories
+
+
+def test_an_opening_that_writes_nothing_changes_no_segment() -> None:
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk) as log:
+        log.append("event", 1)
+        crashed = disk.after_process_death()
+    for files in (disk, crashed):
+        EventLog.open("log", files=files).close()
+        before = bytes(files.directories["log"]["00000001.seg"].content)
+        for _ in range(3):
+            EventLog.open("log", files=files).close()
+        assert bytes(files.directories["log"]["00000001.seg"].content) == before
+        assert sorted(files.directories["log"]) == ["00000001.seg", "LOCK", "MARK"]
+
+
+def test_a_payload_with_the_salt_in_it_goes_to_another_segment() -> None:
+    """So that the search for frames cannot be led astray by what is in a payload."""
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk) as log:
+        log.append("event", 1)
+        own = bytes(disk.directories["log"]["00000001.seg"].content)
+        log.append("event", own)
+        log.append("event", 2)
+        assert [r.body for r in log.records()] == [1, own, 2]
+    assert "00000002.seg" in disk.directories["log"]
+    for name, file in disk.directories["log"].items():
+        if name.endswith(".seg"):
+            assert own not in file.content or file.content[56:60] not in own
+
+
+@pytest.mark.parametrize("size", range(0, 200, 4))
+def test_old_bytes_that_turn_up_again_after_a_recovery_are_no_records(size: int) -> None:
+    """A file system may show the blocks again that recovery had cut off: other salt, no frames.
+
+    At one of the sizes the old third record lies right behind the new second one, at its offset.
+    """
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    log.append("event", "kept")
+    log.commit()
+    kept = len(disk.directories["log"]["00000001.seg"].content.rstrip(b"\0"))
+    log.append("event", "lost 2")
+    log.append("event", "lost 3")
+    old = bytes(disk.directories["log"]["00000001.seg"].content)
+    after = disk.after_process_death()
+    log._release()
+    after.directories["log"]["00000001.seg"].content[kept + 8 :] = b""
+    log = EventLog.open("log", files=after)
+    assert log.last_lsn == 1
+    log.append("event", "x" * size)
+    log.commit()
+    for name, file in after.directories["log"].items():
+        if name.endswith(".seg"):  # what was there before, wherever nothing else is
+            end = len(file.content.rstrip(b"\0"))
+            end += -end % 8
+            file.content[end:] = old[end:]
+    again = after.after_process_death()
+    log._release()
+    with EventLog.open("log", files=again) as log:
+        assert [r.body for r in log.records()] == ["kept", "x" * size]
+
+
+def test_a_roll_right_after_an_opening_adds_no_second_footer() -> None:
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk, segment_size=300) as log:
+        log.append("event", 1)
+    before = bytes(disk.directories["log"]["00000001.seg"].content)
+    with EventLog.open("log", files=disk, segment_size=300) as log:
+        log.append("event", "x" * 300)
+        assert bytes(disk.directories["log"]["00000001.seg"].content) == before
+
+
+def test_a_record_larger_than_a_segment_has_one_to_itself() -> None:
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk, segment_size=1000) as log:
+        for size in (10, 5000, 10):
+            log.append("event", "x" * size)
+        assert [len(r.body) for r in log.records()] == [10, 5000, 10]
+    assert len([name for name in disk.directories["log"] if name.endswith(".seg")]) == 3
+
+
+def test_threads_share_flushes_and_lsns(tmp_path: Path) -> None:
+    acknowledged: list[int] = []
+    with EventLog.open(tmp_path / "log", segment_size=20_000) as log:
+
+        def work(name: int) -> None:
+            for n in range(60):
+                lsn = log.append("event", [name, n])
+                log.append_batch([("part", name)] * 3)
+                log.commit()
+                assert log.durable_lsn >= lsn
+                acknowledged.append(lsn)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        records = list(log.records())
+    assert len(set(acknowledged)) == 8 * 60
+    assert [r.lsn for r in records] == list(range(1, 8 * 60 * 4 + 1))
+    for name in range(8):
+        mine = [r.body[1] for r in records if r.kind == "event" and r.body[0] == name]
+        assert mine == list(range(60))
+
+
+def test_closing_while_others_append_and_commit_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    for _ in range(10):
+        log = EventLog.open(tmp_path / "log", segment_size=3000)
+        acknowledged = [0]
+        errors: list[BaseException] = []
+
+        def work(
+            log: EventLog = log,
+            acknowledged: list[int] = acknowledged,
+            errors: list[BaseException] = errors,
+        ) -> None:
+            try:
+                while True:
+                    lsn = log.append("event", "x" * 30)
+                    log.commit_behind()
+                    log.commit()
+                    acknowledged.append(lsn)
+            except LogError as exc:
+                errors.append(exc)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.02)
+        log.close()
+        for thread in threads:
+            thread.join()
+        assert all("closed" in str(error) for error in errors) and len(errors) == 4
+        with EventLog.open(tmp_path / "log") as again:
+            assert again.report.clean and again.last_lsn >= max(acknowledged)
+
+
+def test_commit_behind_commits_soon(tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "log") as log:
+        for _ in range(3):
+            log.append("event", 1)
+            log.commit_behind()
+            deadline = time.monotonic() + 10
+            while log.durable_lsn < log.last_lsn and time.monotonic() < deadline:
+                time.sleep(0.002)
+            assert log.durable_lsn == log.last_lsn
+
+
+def test_a_failure_behind_reaches_the_next_call_once_told_close_is_quiet() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    log.append("event", 1)
+    disk.fail_at("sync", 0, 5)
+    log.commit_now()
+    with pytest.raises(WriterFailedError, match="Everything up to LSN 0 is safe"):
+        log.append("event", 2)
+    log.close()
+
+
+def test_a_failure_that_the_caller_saw_is_not_raised_again_by_close() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    log.append("a", 1)
+    disk.fail_at("write", 0, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        log.append("a", 2)
+    log.commit_now()  # behind: it finds the writer failed, which is known
+    log.close()
+
+
+def test_a_failure_behind_that_nobody_saw_is_raised_by_close() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    log.append("event", 1)
+    disk.fail_at("sync", 0, 5)
+    log.commit_now()
+    with pytest.raises(WriterFailedError):
+        log.close()
+    log.close()
+    EventLog.open("log", files=disk).close()
+
+
+def test_many_logs_are_committed_several_at_once() -> None:
+    """Each once; a disk that takes its time for one does not keep the others waiting."""
+    meeting, done = threading.Barrier(4), list[int]()
+
+    class Log:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def commit_now(self) -> None:
+            meeting.wait(30)  # until four are at it
+            done.append(self.number)
+
+    logs: set[Committable] = {Log(number) for number in range(32)}
+    commit_all(logs)
+    assert sorted(done) == list(range(32)) and not logs
+
+
+def test_logs_are_committed_though_there_can_be_no_more_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = []
+
+    class Log:
+        def commit_now(self) -> None:
+            done.append(self)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    commit_all({Log() for _ in range(32)})
+    assert len(done) == 32
+
+
+def test_what_was_flushed_meanwhile_is_not_flushed_behind() -> None:
+    disk = SimulatedDisk()
+    with EventLog.open("log", files=disk) as log:
+        log.append("event", 1)
+        log.commit()
+        calls, reads = len(disk.calls), disk.reads
+        log.commit_now()
+        assert len(disk.calls) == calls and disk.reads == reads
+        log.append("event", 2)
+        log.commit_now()
+        assert log.durable_lsn == 2
+
+
+def test_the_committer_keeps_no_log_alive() -> None:
+    import gc
+    import weakref
+
+    class Log:
+        done = threading.Event()
+
+        def commit_now(self) -> None:
+            self.done.set()
+
+    committer = Committer()
+    log = Log()
+    committer.request(log)
+    assert log.done.wait(10)
+    gone = weakref.ref(log)
+    del log
+    deadline = time.monotonic() + 10
+    while gone() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+        gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_committer_outlives_what_ends_its_thread() -> None:
+    class Log:
+        def __init__(self, error: type[BaseException] | None) -> None:
+            self.error, self.done = error, threading.Event()
+
+        def commit_now(self) -> None:
+            self.done.set()
+            if self.error is not None:
+                raise self.error
+
+    committer = Committer()
+    fatal, other = Log(SystemExit), Log(None)
+    committer.request(fatal)
+    assert fatal.done.wait(10)
+    deadline = time.monotonic() + 10
+    while not other.done.wait(0.05) and time.monotonic() < deadline:
+        committer.request(other)  # as each record does that comes
+    assert other.done.is_set()
+
+
+@pytest.mark.parametrize("call", ["append", "commit", "close", "roll"])
+def test_ctrl_c_at_any_call_of_the_operating_system(call: str) -> None:
+    for at in range(30):
+        disk = SimulatedDisk()
+        log = EventLog.open("log", files=disk, segment_size=300)
+        log.append("event", 1)
+        log.commit()
+        step, left = disk.step, [at]
+
+        def interrupted(*args: Any, step: Any = step, left: list[int] = left) -> int:
+            left[0] -= 1
+            if left[0] == -1:
+                raise KeyboardInterrupt
+            return int(step(*args))
+
+        disk.step = interrupted  # type: ignore[method-assign,assignment]
+        try:
+            log.append("event", "x" * (300 if call == "roll" else 10))
+            if call in ("commit", "close"):
+                log.commit()
+            log.close()
+            done = True
+        except KeyboardInterrupt:
+            done = False
+            log._release()
+        disk.step = step  # type: ignore[method-assign]
+        with EventLog.open("log", files=disk) as again:
+            assert again.report.damaged == ()
+            assert again.last_lsn == 2 if done else again.last_lsn in (1, 2)
+        if done:
+            return
+    raise AssertionError("never came to the end")
+
+
+def test_a_failed_write_of_buffered_records_fails_the_writer_whoever_asked_for_it() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", "none", files=disk)
+    log.append("event", 1)
+    disk.fail_at("create", 0, errno.ENOSPC)
+    disk.fail_at("write", 0, errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        list(log.records())
+    with pytest.raises(WriterFailedError):
+        log.append("event", 2)
+    log.close()
+    with EventLog.open("log", files=disk) as log:
+        assert log.report.damaged == () and log.last_lsn == 0
+
+
+def test_an_error_of_the_disk_says_where_and_what_to_do() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    log.append("event", 1)
+    log.commit()
+    disk.fail_at("write", 0, errno.ENOSPC)
+    with pytest.raises(OSError) as caught:
+        log.append("event", 2)
+    assert caught.value.errno == errno.ENOSPC
+    assert "log takes no more. Everything up to LSN 1 is safe" in caught.value.__notes__[0]
+    log.close()
+    disk.fail_at("truncate", 0, errno.EIO)
+    with pytest.raises(OSError) as caught:
+        EventLog.open("log", files=disk)
+    assert "could not be opened. Nothing acknowledged is lost" in caught.value.__notes__[-1]
+
+
+def test_recovery_writes_into_no_segment_but_the_one_that_it_verified() -> None:
+    """The last segment is empty and its header damaged: the log ends in the one before."""
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk, segment_size=200)
+    log.append("event", "x" * 200)
+    log.commit()
+    disk.fail_at("write", 3, errno.ENOSPC)  # the roll has made a segment, the record is not in it
+    with pytest.raises(OSError, match="No space"):
+        log.append("event", "y" * 200)
+    log.close()
+    after = disk.after_process_death()
+    after.directories["log"]["00000002.seg"].content[20] ^= 1
+    damaged = bytes(after.directories["log"]["00000002.seg"].content)
+    with EventLog.open("log", files=after) as log:
+        assert log.append("event", 2) == 2
+    assert bytes(after.directories["log"]["00000002.seg"].content) == damaged
+    with EventLog.read("log", files=after) as reader:
+        assert [record.lsn for record in reader.records(on_damage=lambda damage: None)] == [1, 2]
+
+
+def test_a_footer_whose_flush_failed_is_renewed_before_the_log_goes_on() -> None:
+    """The kernel takes the footer for written; what comes behind it is flushed, it is not."""
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    log.append("event", 1)
+    log.commit()
+    disk.fail_at("sync", 1, errno.EIO)  # the second of closing: that of the footer
+    with pytest.raises(OSError, match="Input/output"):
+        log.close()
+    same = disk.after_process_death()
+    with EventLog.open("log", files=same) as log:
+        log.append("event", 2)
+        log.commit()
+        for seed in range(40):
+            with EventLog.open("log", files=same.after_power_loss(seed)) as after:
+                assert after.report.damaged == () and after.last_lsn == 2
+
+
+def test_what_was_not_known_durable_is_renewed_together() -> None:
+    disk = SimulatedDisk()
+    log = EventLog.open("log", files=disk)
+    for n in range(300):
+        log.append("event", n)
+    after = disk.after_process_death()
+    log.close()
+    with EventLog.open("log", files=after) as log:
+        assert log.last_lsn == 300
+        assert after.calls.count("write") == 4  # LOCK, all records, the footer, MARK

@@ -1,0 +1,361 @@
+"""Commits that several runs wait for: once for all of them, in their order, in a few threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from eventlog import EventLog
+from eventlog.files.posix import OSFile
+from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, tool
+from recovery.agent.shared_commits import SHARE_MAX, THREADS, GroupCommit, commit_together, off_loop
+from recovery.declare.scope import NOWHERE, current_scope
+from recovery.engine import task_state
+from recovery.engine.task_state import context_of
+
+
+class Disk:
+    """Commits that are counted, and wait until they may go on."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.may_go_on = threading.Semaphore(0)
+        self._commits: dict[str, Callable[[], None]] = {}
+
+    def commit(self, name: str) -> Callable[[], None]:
+        def commit() -> None:
+            self.may_go_on.acquire()
+            self.made.append(name)
+            if name.startswith("broken"):
+                raise OSError(name)
+
+        return self._commits.setdefault(name, commit)
+
+
+class CountingLoop(asyncio.SelectorEventLoop):
+    told = 0
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        self.told += 1
+        return super().call_soon_threadsafe(callback, *args, context=context)
+
+
+def test_all_who_wait_for_one_commit_share_it():
+    disk = Disk()
+
+    async def main() -> None:
+        waiting = [asyncio.ensure_future(commit_together(disk.commit("a"))) for _ in range(9)]
+        disk.may_go_on.release()
+        await asyncio.gather(*waiting)
+
+    asyncio.run(main())
+    assert disk.made == ["a"]
+
+
+def test_who_comes_when_a_commit_has_begun_waits_for_the_next_one():
+    disk = Disk()
+
+    async def main() -> None:
+        first = asyncio.ensure_future(commit_together(disk.commit("a")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # now it has been handed out
+        second = asyncio.ensure_future(commit_together(disk.commit("a")))
+        disk.may_go_on.release()
+        await first
+        assert not second.done()
+        disk.may_go_on.release()
+        await second
+
+    asyncio.run(main())
+    assert disk.made == ["a", "a"]
+
+
+def test_nobody_is_passed_over_and_the_loop_is_told_once_for_a_share():
+    """A run that is quick to come again waits behind all that were there before."""
+    disk = Disk()
+    names = [f"run {number}" for number in range(100)]
+    ended: list[str] = []
+
+    async def one(name: str) -> None:
+        for _ in range(3):
+            await commit_together(disk.commit(name))
+            ended.append(name)
+
+    async def main() -> None:
+        waiting = [asyncio.ensure_future(one(name)) for name in names]
+        disk.may_go_on.release(300)
+        await asyncio.gather(*waiting)
+
+    loop = CountingLoop()
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+    assert Counter(ended) == dict.fromkeys(names, 3)
+    # Others may be ahead by what the threads have in hand, never by a round.
+    seen: Counter[str] = Counter()
+    for name in ended:
+        seen[name] += 1
+        behind = min(seen[other] for other in names)
+        assert seen[name] - behind <= 2
+    assert loop.told < len(ended)
+
+
+def test_what_goes_wrong_reaches_those_who_wait_for_it():
+    disk = Disk()
+
+    async def main() -> list[Any]:
+        disk.may_go_on.release(2)
+        names = ("broken", "sound", "broken")
+        waiting = [commit_together(disk.commit(name)) for name in names]
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    first, second, third = asyncio.run(main())
+    assert (str(first), second, str(third)) == ("broken", None, "broken")
+    assert sorted(disk.made) == ["broken", "sound"]
+
+
+def test_who_is_cancelled_leaves_the_commit_to_the_others():
+    disk = Disk()
+
+    async def main() -> None:
+        gone, other = (asyncio.ensure_future(commit_together(disk.commit("a"))) for _ in range(2))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        disk.may_go_on.release()
+        await other
+
+    asyncio.run(main())
+    assert disk.made == ["a"]
+
+
+def test_a_share_is_bounded_and_so_are_the_threads():
+    disk, together = Disk(), GroupCommit()
+
+    async def main() -> None:
+        waiting = [asyncio.ensure_future(together.commit(disk.commit(str(n)))) for n in range(100)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(together._waiting) == 100 - THREADS * SHARE_MAX
+        disk.may_go_on.release(100)
+        await asyncio.gather(*waiting)
+
+    asyncio.run(main())
+    assert len(disk.made) == 100
+
+
+# -- in runs
+
+
+@tool
+async def effect(number: int) -> int:
+    return number
+
+
+def test_concurrent_side_effects_of_a_run_share_a_flush(monkeypatch, tmp_path):
+    commits: list[int] = []
+    commit = EventLog.commit
+
+    def counted(log: EventLog) -> None:
+        commits.append(log.last_lsn)
+        commit(log)
+
+    monkeypatch.setattr(EventLog, "commit", counted)
+
+    async def agent(run: Run) -> list[int]:
+        found: list[int] = await asyncio.gather(*(run.call(effect, n) for n in range(50)))
+        return found
+
+    store = CheckpointStore(tmp_path)
+    assert RecoverableAgent(agent, store).run_with_recovery_sync("t", "r")["result"] == [*range(50)]
+    assert commits[:-1] == [1 + 50]  # the run's beginning and all intents; then the run's end
+
+
+def test_what_other_runs_have_to_do_keeps_nobody_waiting():
+    seen: list[bool] = []
+
+    async def main() -> None:
+        met: list[Run] = []
+        both = asyncio.Event()
+
+        async def agent(run: Run) -> None:
+            met.append(run)
+            if len(met) == 2:
+                both.set()
+            await both.wait()
+            if run is not met[0]:
+                await asyncio.sleep(0)
+                return
+            nobody = contextvars.Context()
+            loop, rest = asyncio.get_running_loop(), run._turns().at_rest
+            while not rest():  # noqa: ASYNC110 - it is the other one's end
+                await asyncio.sleep(0)
+            for context in (current_scope_of(met[1]), contextvars.copy_context(), nobody):
+                handle = loop.call_soon(lambda: None, context=context)
+                seen.append(rest())
+                handle.cancel()
+                await asyncio.sleep(0)
+
+        of = RecoverableAgent(agent, CheckpointStore())
+        await asyncio.gather(*(of.run_with_recovery("t", name) for name in "ab"))
+
+    asyncio.run(main())
+    assert seen == [True, False, False]
+
+
+def current_scope_of(run: Run) -> contextvars.Context:
+    context = contextvars.Context()
+    context.run(current_scope.set, run.scope)
+    return context
+
+
+def test_a_run_does_not_look_at_the_tasks_of_all_others_at_each_step(monkeypatch, tmp_path):
+    looks: list[Any] = []
+
+    def looked(task: asyncio.Task[Any]) -> Any:
+        looks.append(task)
+        return context_of(task)
+
+    monkeypatch.setattr(task_state, "context_of", looked)
+    runs, steps = 40, 9
+    begun: list[Run] = []
+    ended: list[int] = []
+    all_begun, all_ended = asyncio.Event(), asyncio.Event()
+
+    async def agent(run: Run) -> None:
+        begun.append(run)
+        if len(begun) == runs:
+            looks.clear()
+            all_begun.set()
+        await all_begun.wait()
+        async for step in run.steps():
+            await run.call(effect, step)
+            if step == steps:
+                break
+        ended.append(len(looks))
+        if len(ended) == runs:
+            all_ended.set()
+        await all_ended.wait()
+
+    async def main() -> None:
+        of = RecoverableAgent(agent, CheckpointStore(tmp_path), checkpoint_every_n=3)
+        await asyncio.gather(*(of.run_with_recovery("t", f"r{n}") for n in range(runs)))
+
+    asyncio.run(main())
+    # For a checkpoint: at the task that started all of them.
+    assert ended[-1] <= runs * steps
+
+
+@pytest.mark.parametrize("left_over", [False, True])
+def test_a_checkpoint_looks_for_tasks_of_former_steps_where_there_may_be_some(
+    monkeypatch, left_over
+):
+    """A task that was started in a step keeps the step's scope alive, and is then looked for."""
+    looks: list[bool] = []
+    other_tasks = Run._other_tasks
+
+    def looked(run: Run) -> Any:
+        looks.append(True)
+        return other_tasks(run)
+
+    checkpoints: list[int] = []
+
+    async def agent(run: Run) -> None:
+        monkeypatch.setattr(Run, "_other_tasks", looked)
+        ended = asyncio.Event()
+        async for step in run.steps():
+            checkpoints.append(run._checkpointed)
+            if step == 2 and left_over:
+                task = asyncio.create_task(ended.wait())
+            if step == 6:
+                break
+        ended.set()
+        if left_over:
+            await task
+
+    of = RecoverableAgent(agent, CheckpointStore(), checkpoint_every_n=1)
+    asyncio.run(of.run_with_recovery("t", "r"))
+    assert bool(looks) is left_over
+    assert checkpoints == ([0, 1, 1, 1, 1, 1] if left_over else [0, 1, 2, 3, 4, 5])
+
+
+@tool
+def plain_effect(number: int) -> bytes:
+    return b"x" * 2048
+
+
+@tool(after_crash="retry")
+def look(number: int) -> bytes:
+    return b"x" * 2048
+
+
+@pytest.mark.parametrize(("function", "waited_for"), [(plain_effect, 1), (look, 0)])
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_step_waits_for_one_flush_if_it_has_a_side_effect(
+    function, waited_for, plain, monkeypatch, tmp_path
+):
+    flushes: list[int] = []
+    sync = OSFile.sync
+    monkeypatch.setattr(
+        "eventlog.write.log.committer.request", lambda log: None
+    )  # behind the agent
+
+    def counted(file: OSFile) -> None:
+        flushes.append(1)
+        sync(file)
+
+    monkeypatch.setattr(OSFile, "sync", counted)
+    per_step: list[int] = []
+
+    async def agent(run: Run) -> None:
+        async for step in run.steps():
+            before = len(flushes)
+            run.messages.append(await run.call(function, step))
+            per_step.append(len(flushes) - before)
+            if step == 10:
+                return
+
+    def plain_agent(run: SyncRun) -> None:
+        for step in run.steps():
+            before = len(flushes)
+            run.messages.append(run.call(function, step))
+            per_step.append(len(flushes) - before)
+            if step == 10:
+                return
+
+    of = RecoverableAgent(plain_agent if plain else agent, CheckpointStore(tmp_path))
+    of.run_with_recovery_sync("t", "r")
+    assert per_step == [waited_for] * 10
+
+
+def test_what_threads_tell_the_loop_is_for_no_run_and_what_they_do_is_in_no_scope():
+    scopes: list[Any] = []
+
+    class Loop(CountingLoop):
+        def call_soon_threadsafe(  # type: ignore[override]
+            self, callback: Any, *args: Any, context: Any = None
+        ) -> asyncio.Handle:
+            scopes.append((context or contextvars.copy_context()).get(current_scope))
+            return super().call_soon_threadsafe(callback, *args, context=context)
+
+    async def main() -> Any:
+        await commit_together(lambda: None)
+        return await off_loop(current_scope.get)
+
+    loop = Loop()
+    try:
+        assert loop.run_until_complete(main()) is None
+    finally:
+        loop.close()
+    assert len(scopes) == 2 and set(scopes) == {NOWHERE}

@@ -1,0 +1,299 @@
+"""Runs from the first step to what a crash leaves."""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from eventlog import EventLog
+from eventlog.testing import SimulatedDisk
+from recovery import (
+    CheckpointStore,
+    InDoubtError,
+    RecoverableAgent,
+    Resolution,
+    SyncRun,
+    current_call,
+    tool,
+)
+from recovery.control.resolve import resolve
+from recovery.errors import DivergenceError
+from recovery.inspect.status import status
+from recovery.journal.messages import Messages
+from recovery.values.pack import unpack
+from recovery.values.types import Ref
+from tests.support.lives import Died, Disk
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="about the system calls of Linux")
+
+
+def run(agent: Callable[[SyncRun], Any], disk: SimulatedDisk, every: int = 3) -> Any:
+    store = CheckpointStore(Disk(disk))
+    return RecoverableAgent(agent, store, every).run_with_recovery_sync("task", "run")["result"]
+
+
+def die_in(agent: Callable[[SyncRun], Any], disk: SimulatedDisk) -> SimulatedDisk:
+    with pytest.raises(Died):
+        run(agent, disk)
+    return disk.after_process_death()
+
+
+@pytest.mark.parametrize("policy", ["park", "report", "reconcile"])
+def test_every_policy_but_retry_has_its_intent_durable_first(policy: Any) -> None:
+    disk = SimulatedDisk()
+    intents = []
+
+    def effect() -> None:
+        for seed in range(8):
+            with EventLog.read("home/run", files=disk.after_power_loss(seed)) as log:
+                intents.append([record.kind for record in log.records()].count("call"))
+
+    if policy == "reconcile":
+        made = tool(reconcile=lambda call: Resolution.unknown())(effect)
+    else:
+        made = tool(after_crash=policy)(effect)
+    run(lambda run: run.call(made), disk)
+    assert intents == [1] * 8
+
+
+def test_a_resolution_survives_a_power_loss() -> None:
+    @tool
+    def send() -> str:
+        raise Died
+
+    def agent(run: SyncRun) -> Any:
+        return run.call(send)
+
+    disk = die_in(agent, SimulatedDisk())
+    with pytest.raises(InDoubtError) as caught:
+        run(agent, disk)
+    resolve(
+        CheckpointStore(Disk(disk)),
+        "run",
+        caught.value.calls[0].lsn,
+        Resolution.outcome("was sent"),
+    )
+    for seed in range(8):
+        assert run(agent, disk.after_power_loss(seed)) == "was sent"
+
+
+def test_attempts_are_counted_over_recoveries() -> None:
+    attempts = []
+
+    @tool(after_crash="retry")
+    def search() -> str:
+        call = current_call()
+        assert call is not None
+        attempts.append(call.attempt)
+        if len(attempts) < 4:
+            raise Died
+        return "found"
+
+    def agent(run: SyncRun) -> Any:
+        return run.call(search)
+
+    disk = SimulatedDisk()
+    for _ in range(3):
+        disk = die_in(agent, disk)
+    assert run(agent, disk) == "found"
+    assert attempts == [1, 2, 3, 4]
+
+
+def damage_checkpoint(disk: SimulatedDisk, step: int) -> None:
+    """Flip a bit of the checkpoint that was taken at the end of a step."""
+    with EventLog.read("home/run", files=disk) as log:
+        packed = {unpack(one.packed)["step"]: one.packed for one in log.snapshots()}[step]
+    for file in disk.directories["home/run"].values():
+        at = bytes(file.content).find(packed)
+        if at >= 0:
+            file.content[at + 30] ^= 1
+
+
+def eight_steps(deaths: int, executed: list[int]) -> Callable[[SyncRun], Any]:
+    """An agent that makes a call in each step and dies in the last, so often."""
+    left = [deaths]
+
+    @tool
+    def send(step: int) -> int:
+        executed.append(step)
+        return step
+
+    def agent(run: SyncRun) -> Any:
+        for step in run.steps():
+            run.messages.append(run.call(send, step))
+            run.state["step"] = step
+            if step == 8:
+                if left[0]:
+                    left[0] -= 1
+                    raise Died
+                return [run.state["step"], *run.messages]
+        raise AssertionError
+
+    return agent
+
+
+def test_a_checkpoint_whose_base_is_damaged_leads_to_one_with_another() -> None:
+    executed: list[int] = []
+    agent, disk = eight_steps(1, executed), SimulatedDisk()
+    with pytest.raises(Died):
+        run(agent, disk, every=1)
+    disk = disk.after_process_death()
+    damage_checkpoint(disk, 6)  # the 7th says how it differs from the 6th, the 5th does not
+    store = CheckpointStore(Disk(disk))
+    found = RecoverableAgent(agent, store, 1).run_with_recovery_sync("task", "run")
+    assert found["recovered_from_step"] == 5
+    assert found["result"] == [8, *range(1, 9)]
+    assert executed == list(range(1, 9))
+
+
+def test_no_checkpoint_is_taken_while_records_of_later_steps_are_replayed() -> None:
+    """It would stand behind them, and they would be forgotten."""
+    executed: list[int] = []
+    agent, disk = eight_steps(2, executed), SimulatedDisk()
+    for death in range(2):
+        with pytest.raises(Died):
+            run(agent, disk, every=2)
+        disk = disk.after_process_death()
+        if death == 0:
+            damage_checkpoint(disk, 6)  # then the next recovery begins at the one before
+    assert run(agent, disk, every=2) == [8, *range(1, 9)]
+    assert executed == list(range(1, 9))
+
+
+def test_a_checkpoint_that_a_thread_outlived_is_passed_over() -> None:
+    """Only the code of the step that started the thread starts it again."""
+    executed: list[str] = []
+    deaths = [1]
+
+    @tool
+    def send(what: str) -> str:
+        executed.append(what)
+        return what
+
+    def late(inside: contextvars.Context, go: threading.Event) -> None:
+        if go.wait(10):
+            inside.run(send, "late")
+
+    def agent(run: SyncRun) -> Any:
+        go, threads = threading.Event(), list[threading.Thread]()
+        for step in run.steps():
+            if step == 1:
+                threads.append(threading.Thread(target=late, args=(contextvars.copy_context(), go)))
+                threads[0].start()
+            if step == 2:
+                go.set()
+                for thread in threads:
+                    thread.join()
+                if deaths and deaths.pop():
+                    raise Died
+                return "done"
+        raise AssertionError
+
+    disk = SimulatedDisk()
+    with pytest.raises(Died):
+        run(agent, disk, every=1)
+    with EventLog.read("home/run", files=disk) as log:
+        assert log.latest_snapshot() is not None
+    store = CheckpointStore(Disk(disk.after_process_death()))
+    told = status(store, "run")  # says what the recovery does
+    assert (told.checkpoint, told.checkpoint_step) == (0, 0)
+    result = RecoverableAgent(agent, store, 1).run_with_recovery_sync("task", "run")
+    assert (result["result"], result["recovered_from_step"]) == ("done", 0)
+    assert executed == ["late"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda messages: messages.append("new"),
+        lambda messages: messages.extend(["new"]),
+        lambda messages: messages.insert(1, "new"),
+        lambda messages: messages.pop(0),
+        lambda messages: messages.remove("b"),
+        lambda messages: messages.clear(),
+        lambda messages: messages.reverse(),
+        lambda messages: messages.sort(reverse=True),
+        lambda messages: messages.__setitem__(1, "new"),
+        lambda messages: messages.__setitem__(slice(0, 2), ["new"]),
+        lambda messages: messages.__delitem__(1),
+        lambda messages: messages.__delitem__(slice(0, 2)),
+        lambda messages: messages.__iadd__(["new"]),
+        lambda messages: messages.__imul__(2),
+    ],
+)
+def test_every_way_to_change_the_messages_is_recorded(change: Callable[[Any], Any]) -> None:
+    recorded: list[Any] = []
+
+    def recorder(start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
+        recorded[start:stop] = [unpack(one) for one in packed]
+        return [None] * len(packed)
+
+    messages = Messages(recorder)
+    messages.extend(["a", "b", "c"])
+    change(messages)
+    assert recorded == messages != ["a", "b", "c"]
+
+
+def test_a_reconcile_hook_asks_anew_at_each_recovery() -> None:
+    """What it was told the last time may not be true any more."""
+    asked = []
+
+    @tool(after_crash="retry")
+    def ask() -> int:
+        asked.append("status")
+        return len(asked)
+
+    def reconcile(call: Any) -> Resolution:
+        return Resolution.unknown() if ask() == 1 else Resolution.outcome("was sent")
+
+    @tool(reconcile=reconcile)
+    def send() -> str:
+        raise Died
+
+    def agent(run: SyncRun) -> Any:
+        return run.call(send)
+
+    disk = die_in(agent, SimulatedDisk())
+    with pytest.raises(InDoubtError):
+        run(agent, disk)
+    assert run(agent, disk) == "was sent"
+
+
+def test_the_same_call_with_other_arguments_is_not_served_the_old_result() -> None:
+    executed = []
+
+    @tool
+    def send(to: str) -> str:
+        executed.append(to)
+        return f"sent to {to}"
+
+    def agent_to(to: str, end: bool) -> Callable[[SyncRun], Any]:
+        def agent(run: SyncRun) -> Any:
+            found = run.call(send, to)
+            if not end:
+                raise Died
+            return found
+
+        return agent
+
+    disk = die_in(agent_to("one", False), SimulatedDisk())
+    with pytest.raises(DivergenceError, match=r"(?s)one.*two"):
+        run(agent_to("two", True), disk)
+    assert run(agent_to("one", True), disk) == "sent to one"
+    assert executed == ["one"]
+
+
+def test_large_arguments_are_recorded_by_digest() -> None:
+    disk = SimulatedDisk()
+    given = "x" * 100_000
+    found = run(lambda run: run.call(len, given) + run.call(len, "short"), disk)
+    assert found == len(given) + len("short")
+    with EventLog.read("home/run", files=disk) as log:
+        calls = [record for record in log.records() if record.kind == "call"]
+    assert [record.body.get("args") for record in calls] == [None, [["short"], {}]]
+    assert max(len(record.packed) for record in calls) < 1000

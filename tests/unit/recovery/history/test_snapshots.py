@@ -1,0 +1,346 @@
+"""Checkpoints hold what changed, and restore all that was."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from eventlog import EventLog, Record, RefusedValueError, Snapshot
+from eventlog.files.memory import MemoryFiles
+from recovery.history import snapshot_writer as writer_module
+from recovery.history import state_delta as state_module
+from recovery.history.snapshot import BrokenCheckpointError, Restored, restore
+from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
+from recovery.history.state_delta import pack_state
+from recovery.journal.messages import Messages
+from recovery.values.pack import pack, unpack
+from recovery.values.types import Ref
+
+
+class Source:
+    """A log that counts what is fetched from it, and can lose records."""
+
+    def __init__(self, log: EventLog) -> None:
+        self.log, self.fetches, self.lost = log, 0, set[int]()
+
+    def fetch(self, lsns: set[int]) -> dict[int, Record]:
+        self.fetches += 1
+        return {lsn: r for lsn, r in self.log.fetch(lsns).items() if lsn not in self.lost}
+
+    def newest(self) -> Snapshot:
+        return next(self.log.snapshots())
+
+    def restored(self) -> Restored:
+        return restore(self.fetch, self.newest())
+
+
+@pytest.fixture
+def log() -> Iterator[EventLog]:
+    with EventLog.open("log", "none", files=MemoryFiles()) as log:
+        yield log
+
+
+def recorded(log: EventLog, writer: SnapshotWriter) -> Messages:
+    """Messages that are in the log before any snapshot, as an agent's are."""
+
+    def record(start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
+        lsn = log.append("messages", {"new": [unpack(one) for one in packed]})
+        return [Ref(lsn, i) for i in range(len(packed))]
+
+    messages = Messages(record)
+    messages.on_change = writer.messages_changed
+    return messages
+
+
+def values(restored: Restored) -> list[Any]:
+    return [unpack(one) for one in restored.messages]
+
+
+def size(snapshot: Snapshot) -> int:
+    return len(snapshot.packed)
+
+
+@pytest.mark.parametrize("in_log", [True, False])
+def test_bytes_per_checkpoint_stay_constant_while_the_conversation_grows(log, in_log):
+    sizes, chain = list[int](), list[int]()
+
+    class Sink:
+        def append_snapshot(self, state: Any) -> int:
+            sizes.append(len(state))
+            return int(log.append_snapshot(state))
+
+    writer = SnapshotWriter(Sink())
+    messages = recorded(log, writer) if in_log else Messages()
+    messages.on_change = writer.messages_changed
+    source = Source(log)
+    for step in range(1, 1001):
+        messages.extend({"role": "user", "content": f"{step} {i} " + "x" * 200} for i in (1, 2))
+        writer.write(CheckpointMeta("run", step, 0.0), {"at": step, "same": "y" * 2000}, messages)
+        if step % 333 == 0 or step in (511, 512, 1000):
+            source.fetches = 0
+            assert values(source.restored()) == messages
+            chain.append(source.fetches)
+    early, late = sum(sizes[100:300]) / 200, sum(sizes[800:]) / 200
+    assert late < 1.3 * early
+    # A message is named again in at most log2(i) snapshots, with a few bytes each time.
+    assert sum(sizes) < 1000 * (2 * (0 if in_log else 230) + 2 * 10 * 12 + 400) + 2000
+    assert max(chain) <= 10 + 2  # log2(1000) snapshots, the messages, the state
+
+
+def test_a_checkpoint_holds_only_the_state_that_changed(log):
+    writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
+    state: dict[str, Any] = {"big": "x" * 5000, "n": 0}
+    for n in range(5):
+        state["n"] = n
+        writer.write(CheckpointMeta("run", n, 0.0), state, messages)
+        assert (size(source.newest()) > 5000) == (n == 0)
+        assert source.restored().state == state
+    state["big"] = "y" * 5000
+    writer.write(CheckpointMeta("run", 5, 0.0), state, messages)
+    assert size(source.newest()) > 5000
+    state["big"] = "x" * 5000  # as it once was: written again, and right
+    writer.write(CheckpointMeta("run", 6, 0.0), state, messages)
+    assert source.restored().state == state
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        ([1], lambda value: value.append(2)),
+        ({"a": [1]}, lambda value: value["a"].append(2)),
+        ([1], lambda value: value.__setitem__(0, 1.0)),
+        ([1], lambda value: value.__setitem__(0, True)),
+        (bytearray(b"a"), lambda value: value.append(1)),
+        (([1], "x"), lambda value: value[0].clear()),
+    ],
+)
+def test_a_value_that_was_changed_in_place_is_written_again(log, value, change):
+    writer, source = SnapshotWriter(log), Source(log)
+    state = {"x": value, "y": 1}
+    for step in range(3):
+        writer.write(CheckpointMeta("run", step, 0.0), state, Messages())
+        assert pack(source.restored().state, "") == pack(state, "")
+        if step == 1:
+            change(value)
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, True), (1, 1.0), (0.0, -0.0), ("1", b"1")])
+def test_a_value_that_equals_the_old_one_in_another_type_is_written_again(log, old, new):
+    writer, source = SnapshotWriter(log), Source(log)
+    for step, value in enumerate([old, old, new, new]):
+        writer.write(CheckpointMeta("run", step, 0.0), {"x": value}, Messages())
+        assert repr(source.restored().state) == repr({"x": value})
+
+
+def test_a_checkpoint_packs_what_may_have_changed(log, monkeypatch):
+    """Text and numbers that are the same objects are not packed again, nor are messages."""
+    packed = list[str]()
+
+    def counted(value: Any, path: str) -> Any:
+        if not isinstance(value, Ref):  # where a message is, which is no message
+            packed.append(path)
+        return pack(value, path)
+
+    monkeypatch.setattr(state_module, "pack", counted)
+    monkeypatch.setattr(writer_module, "pack", counted)
+    writer = SnapshotWriter(log)
+    messages = recorded(log, writer)
+    state: dict[str, Any] = {f"k{i}": f"value {i}" * 100 for i in range(100)} | {"list": [1]}
+    counts = list[int]()
+    for step in range(1, 200):
+        messages.extend([{"role": "user", "content": f"{step}"}] * 10)
+        state[f"k{step % 100}"] = f"step {step}"
+        packed.clear()
+        writer.write(CheckpointMeta("run", step, 0.0), state, messages)
+        assert sum(path.startswith("state.") for path in packed) == (101 if step == 1 else 2)
+        counts.append(len(packed))
+    assert set(counts[1:]) == {counts[1]}
+
+
+@pytest.mark.parametrize("key", [1, b"x", "\ud800"])
+def test_a_key_that_is_no_text_is_refused(log, key):
+    writer = SnapshotWriter(log)
+    with pytest.raises(RefusedValueError, match="keys of a state are str"):
+        writer.write(CheckpointMeta("run", 1, 0.0), {"a": 1, key: 1}, Messages())
+    with pytest.raises(RefusedValueError, match="keys of a state are str"):
+        pack_state({key: 1})
+    writer.write(CheckpointMeta("run", 1, 0.0), {"a": 1}, Messages())
+
+
+def test_the_order_of_keys_is_kept(log):
+    writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
+    for order in (["b", "a", "c"], ["c", "b", "a"], ["a", "c"], ["a", "c", "b"]):
+        writer.write(CheckpointMeta("run", 1, 0.0), {key: key for key in order}, messages)
+        assert list(source.restored().state) == order
+
+
+def test_types_of_equal_values_are_told_apart(log):
+    writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
+    for value in (1, True, 1.0, "1", b"1"):
+        writer.write(CheckpointMeta("run", 1, 0.0), {"v": value}, messages)
+        assert type(source.restored().state["v"]) is type(value)
+
+
+def test_any_changes_of_messages_and_state_are_restored(log, rng: random.Random):
+    writer, source = SnapshotWriter(log), Source(log)
+    messages = recorded(log, writer)
+    state: dict[str, Any] = {}
+    written = []
+    for step in range(1, 80):
+        for _ in range(rng.randrange(3)):
+            match rng.randrange(5):
+                case 0 | 1:
+                    messages.append({"n": rng.randrange(1000)})
+                case 2:
+                    at = rng.randrange(len(messages) + 1)
+                    messages[at : at + rng.randrange(3)] = [rng.randrange(9)] * rng.randrange(3)
+                case 3 if messages:
+                    del messages[rng.randrange(len(messages))]
+                case _:
+                    state[rng.choice("abcdef")] = rng.randrange(3)
+        if rng.random() < 0.1:
+            state.pop(rng.choice("abcdef"), None)
+        if rng.random() < 0.05:
+            messages.clear()
+        lsn = writer.write(CheckpointMeta("run", step, 0.0), state, messages)
+        written.append((lsn, dict(state), list(messages)))
+        if rng.random() < 0.1:  # another process goes on from what it finds
+            found = source.restored()
+            writer = SnapshotWriter(log, found)
+            again = recorded(log, writer)
+            again.on_change = None
+            again.restore(found.messages, found.refs)
+            again.on_change = writer.messages_changed
+            messages, state = again, found.state
+    for snapshot, (lsn, then, conversation) in zip(log.snapshots(), reversed(written), strict=True):
+        found = restore(source.fetch, snapshot)
+        assert (found.lsn, found.state, values(found)) == (lsn, then, conversation)
+
+
+def test_state_of_500_levels_is_carried(log):
+    deep: Any = 1
+    for _ in range(500):
+        deep = [deep]
+    writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
+    messages.append(deep)
+    writer.write(CheckpointMeta("run", 1, 0.0, tool_results=[deep[0]]), {"deep": deep}, messages)
+    found = source.restored()
+    assert (found.state, values(found), found.tool_results) == ({"deep": deep}, [deep], [deep[0]])
+
+
+@pytest.mark.parametrize(
+    ("state", "where"),
+    [
+        ({"a": {"b": [1, {len}]}}, "state.a.b[1][0]: builtin"),
+        ({1: "a"}, "state[1]: keys of a state are str"),
+    ],
+)
+def test_state_that_cannot_be_carried_is_refused_and_nothing_written(log, state, where):
+    writer = SnapshotWriter(log)
+    with pytest.raises(RefusedValueError) as caught:
+        writer.write(CheckpointMeta("run", 1, 0.0), state, Messages())
+    assert str(caught.value).startswith(where)
+    assert log.last_lsn == 0
+    writer.write(CheckpointMeta("run", 1, 0.0), {"a": 1}, Messages())
+    assert Source(log).restored().state == {"a": 1}
+
+
+# -- what is broken
+
+
+@pytest.fixture
+def source(log) -> Source:
+    writer = SnapshotWriter(log)
+    messages = recorded(log, writer)
+    for step in range(1, 8):
+        messages.append({"step": step})
+        writer.write(CheckpointMeta("run", step, 0.0), {"at": step, "same": "y"}, messages)
+    return Source(log)
+
+
+def test_every_record_that_is_lost_is_noticed(source):
+    whole = source.restored()
+    for lsn in range(1, source.newest().lsn):
+        source.lost = {lsn}
+        try:
+            found = source.restored()
+        except BrokenCheckpointError as exc:
+            assert f"checkpoint at LSN {whole.lsn}" in str(exc)
+            assert f"LSN {lsn}, which is damaged or missing" in str(exc)
+        else:  # it was not needed
+            assert (found.state, values(found)) == (whole.state, values(whole))
+    source.lost = {2}  # the first snapshot holds the state that never changed
+    with pytest.raises(BrokenCheckpointError):
+        source.restored()
+
+
+def forged(source: Source, **changes: Any) -> Snapshot:
+    newest = source.newest()
+    return Snapshot(newest.lsn, "snapshot", 0, pack(unpack(newest.packed) | changes, ""))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 2},
+        {"version": None},
+        {"step": 3},
+        {"run_id": "other"},
+        {"checksum": "0" * 32},
+        {"checksum": None},
+        {"state": {}},
+        {"state": {"at": [8], "same": 2}},
+        {"state": {"at": 2, "same": 2}},
+        {"state": {"at": [], "same": 2}},
+        {"state": {"at": 10**9, "same": 2}},
+        {"state": {"at": 1, "same": 2}},
+        {"state": []},
+        {"messages": []},
+        {"messages": [Ref(1, 5)]},
+        {"messages": [Ref(10**9, 0)]},
+        {"messages": None},
+        {"keep": 0},
+        {"keep": -3},
+        {"keep": "x"},
+        {"bases": [10**9]},
+        {"bases": [-1]},
+        {"bases": [1]},
+        {"bases": ["x"]},
+        {"bases": [14]},
+        {"prologue": [[]]},
+        {"prologue": None},
+        {"tool_results": [1]},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_that_is_not_what_it_says_is_not_restored(source, changes):
+    with pytest.raises(BrokenCheckpointError, match="checkpoint at LSN 14: "):
+        restore(source.fetch, forged(source, **changes))
+
+
+@pytest.mark.parametrize("field", ["version", "bases", "messages", "state", "checksum", "index"])
+def test_a_checkpoint_without_a_field_is_not_restored(source, field):
+    newest = source.newest()
+    body = unpack(newest.packed)
+    del body[field]
+    with pytest.raises(BrokenCheckpointError):
+        restore(source.fetch, Snapshot(newest.lsn, "snapshot", 0, pack(body, "")))
+
+
+@pytest.mark.parametrize("packed", [b"", b"\xc1", pack([], ""), pack({"lives": 9}, "")])
+def test_a_snapshot_of_somebody_else_is_not_restored(source, packed):
+    with pytest.raises(BrokenCheckpointError):
+        restore(source.fetch, Snapshot(14, "snapshot", 0, packed))
+
+
+def test_a_message_is_only_taken_from_records_that_hold_messages(log):
+    log.append("step", {"value": {"a": 1}, "new": [1], "messages": [1]})
+    writer, messages = SnapshotWriter(log), Messages()
+    messages.append({"a": 1})
+    messages.refs[0] = Ref(1)
+    writer.write(CheckpointMeta("run", 1, 0.0), {}, messages)
+    with pytest.raises(BrokenCheckpointError, match="'step', which holds no message"):
+        Source(log).restored()

@@ -1,0 +1,30 @@
+"""One run that cannot be removed does not keep the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recovery import CheckpointStore, RecoverableAgent
+from recovery.ops.gc import gc
+from recovery.stores.file import FileStore
+
+
+def test_a_run_that_cannot_be_removed_does_not_keep_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CheckpointStore(tmp_path)
+    for run_id in ("a", "b", "c"):
+        RecoverableAgent(lambda run: 1, store).run_with_recovery_sync("t", run_id)
+    remove = FileStore.remove
+
+    def refusing(self: FileStore, run_id: str, at: int | None = None) -> None:
+        if run_id == "a":
+            raise PermissionError(13, "Permission denied")
+        remove(self, run_id, at)
+
+    monkeypatch.setattr(FileStore, "remove", refusing)
+    with pytest.raises(OSError, match=r"run a could not be removed: Permission denied.*removed: 2"):
+        gc(store, keep=0)
+    assert store.backend.run_ids() == ["a"]

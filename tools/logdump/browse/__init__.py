@@ -1,0 +1,1 @@
+"""``logdump browse``: look around on the whole terminal."""

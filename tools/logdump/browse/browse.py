@@ -1,0 +1,62 @@
+"""``logdump browse``: runs, their records and what is in them, on the whole terminal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from logdump.browse.log import KEYS
+from logdump.command import Command, Context, UsageError
+from logdump.verify.verify import has_segments
+from recovery.stores.file import FileStore
+
+TEXT = """\
+Look around in a run, or in all runs of a store (PATH is the directory of the
+runs): runs on the left, records in the middle, the value on the right, or
+below where the terminal is narrow. Needs a terminal, and Textual:
+pip install 'agent-eventlog[browse]'.
+
+Reads what is shown and no more, so a log may be of any size. Takes no lock and
+changes nothing; the run may be live, dead or damaged."""
+
+
+MORE = f"""\
+keys:
+{KEYS}
+
+exit code: 0; 130 after Ctrl-C
+
+examples:
+  logdump browse ~/.eventlog
+  logdump browse --redact '*token*' ~/.eventlog/run_001"""
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    """It has none of its own."""
+
+
+def _run(context: Context) -> int:
+    path = Path(context.args.path).resolve()
+    if path.is_dir() and not has_segments(path):
+        names = FileStore(path).run_ids()
+        if not names:
+            raise UsageError(f"{path}: there are no runs in it")
+    else:
+        context.read().close()  # what is wrong with it is said before the screen is taken
+        path, names = path.parent, [path.name]
+    if not (sys.stdin.isatty() and context.out.isatty()):
+        raise UsageError("browse needs a terminal; `logdump dump` prints records anywhere")
+    try:
+        from logdump.browse.app import Browser  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise UsageError(
+            "browse needs textual, which is not installed: pip install 'agent-eventlog[browse]' "
+            "(dump and verify do without)"
+        ) from None
+    app = Browser(names, lambda name: context.read(str(path / name)), context.redaction)
+    app.run(mouse=False)  # so that the terminal can be copied from
+    return app.return_code or 0
+
+
+COMMAND = Command("browse", "look around on the whole terminal", TEXT, MORE, _arguments, _run)

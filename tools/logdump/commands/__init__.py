@@ -1,0 +1,1 @@
+"""The other commands, a file each."""

@@ -1,0 +1,84 @@
+"""``logdump export``: a log as lines of JSON, from which ``logdump import`` makes it again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from functools import reduce
+from operator import or_
+
+from eventlog import LogReader
+from eventlog.dump import TORN
+from eventlog.errors import UnsupportedFormatError
+from eventlog.transfer import export
+from logdump.command import Command, Context, UsageError
+from logdump.show import problems
+from recovery.stores.protocol import INBOX
+
+TEXT = """\
+Write the log as lines of JSON, from which `logdump import` makes it again.
+What others have sent to the run (its inbox) is in it too.
+
+Nothing is lost: values, times, numbers, batches and snapshots come back as
+the same bytes. Where segments begin, and who wrote them, is not in it."""
+
+MORE = """\
+Each line is an object; "type" says of what:
+  export     the first line: format and version
+  log        what follows is in the log "name" ("": the run's own, "inbox")
+  record, snapshot
+             "lsn", "time_ns", "kind", "body"; "batch": first and last LSN of
+             the atomic batch that it was written in
+  lost       records that are lost: "first_lsn", "last_lsn", "text"
+  end        how many records, and SHA-256 of all lines before
+In bodies, what JSON cannot hold is tagged as by `logdump dump --json`.
+
+An encrypted log needs its key, and its export is in clear. A torn tail was
+never acknowledged, and is left out. That something is wrong is said on
+standard error.
+
+exit code: 0; with damage, the bits of verify for it (a torn tail is none)
+
+examples:
+  logdump export ~/.eventlog/run_001 > run_001.jsonl
+  logdump export ~/.eventlog/run_001 | zstd > run_001.jsonl.zst
+  logdump export ~/.eventlog/run_001 | jq 'select(.kind == "outcome").body'"""
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _run(context: Context) -> int:
+    if context.args.redact:
+        raise UsageError(
+            "an export is a copy from which a run goes on, so nothing can be hidden in it. To show "
+            "a log to others: logdump dump --json --redact"
+        )
+    found: list[int] = []  # bits of what is wrong
+    with context.read() as reader:
+        encrypted = bool(reader.listing.first_encrypted())
+        for line in export(reader, _inside(context), lambda finding: found.append(finding.bit)):
+            context.print(line)
+    wrong = [bit for bit in found if bit & ~TORN]
+    words = ["the log is encrypted, and this export is in clear"] if encrypted else []
+    if wrong:
+        words.append(problems(wrong))
+    if words:
+        print(f"logdump: {'; '.join(words)}", file=sys.stderr)
+    return reduce(or_, wrong, 0)
+
+
+def _inside(context: Context) -> Iterator[tuple[str, LogReader]]:
+    try:
+        reader = context.read_below(f"{context.args.path}/{INBOX}")
+    except (FileNotFoundError, UnsupportedFormatError):  # nothing was ever sent, or is just being
+        return
+    with reader:
+        yield INBOX, reader
+
+
+COMMAND = Command(
+    "export", "write a log as lines of JSON, to be kept or moved", TEXT, MORE, _arguments, _run
+)

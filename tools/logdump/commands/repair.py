@@ -1,0 +1,187 @@
+"""``logdump repair``: keep what is sound, mark what is lost, never without a backup."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+
+from eventlog import LogLockedError, LogReader
+from eventlog.dump import Json
+from eventlog.repair import RepairPlan, plan, repair
+from logdump.command import Command, Context
+from logdump.show import as_line, finding_line
+from logdump.verify.verify import meaning_of, run_in
+from recovery.cli.who import who_or_login
+from recovery.text import count, printable, size
+
+TEXT = """\
+Say what a repair of a damaged log would do, and with --apply do it.
+
+What is sound stays as it is. In the place of each record that is lost comes
+one that says so; then the log can be read without a gap, and a run on it goes
+on: calls that may have been among what is lost are in doubt, never taken for
+not made. First all of the directory is copied to PATH.~1~ beside it."""
+
+MORE = """\
+Without --apply nothing is changed, and the log may be that of a dead agent
+only: the end of a live one may look damaged. With it the log is held as by its
+writer; it is refused while an agent runs it. Nobody is asked. Where it is
+interrupted, repair again: it goes on. What is of another log, no log, or of a
+newer version is refused: move it away first.
+
+The inbox of a run is a log of its own: repair PATH/inbox.
+
+To undo a repair, put the copy back; the command says how.
+
+--json prints one object: "type" ("repair"), "path", "needed", "applied",
+"findings" (as of verify, with "consequence" and "calls"), "segments" (those
+made anew: "segment", "missing", "kept", "lost"), "lost" (pairs of LSNs),
+"unfinished" (the same, of a repair that was interrupted), "kept", "torn_size",
+"backup", "undo".
+
+exit code: 0 sound, or repaired; without --apply the bits of verify for what
+there is to repair; 32 cannot be repaired; 73 an agent has the log; 77 the key
+is needed; 66 no such directory; 74 read or write error
+
+examples:
+  logdump repair ~/.eventlog/run_001
+  logdump repair --apply --why 'bad disk' ~/.eventlog/run_001
+  logdump repair --apply --key-file keys.txt ~/.eventlog/run_001"""
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--apply", action="store_true", help="do it; else it is only said")
+    parser.add_argument("--who", metavar="NAME", help="who did it, for the log (default: the user)")
+    parser.add_argument("--why", metavar="TEXT", default="", help="why, for the log")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _run(context: Context) -> int:
+    args = context.args
+    meanings: list[tuple[str, list[str]]] = []
+    with context.read() as reader:
+        owner = reader.owner()
+        if owner is not None and owner.alive:
+            raise LogLockedError(args.path, owner.pid, owner.host, owner.since)
+        found = plan(reader)
+        if found.needed:
+            meanings = _meanings(context, reader, found)
+    if args.apply and found.needed:
+        found = repair(
+            args.path, who=who_or_login(args.who), why=args.why, encryption=context.encryption
+        )
+    show = _show_json if args.json else _show
+    show(context, found, meanings)
+    if found.lsn or not found.needed:
+        return 0
+    bits = 0
+    for finding in found.findings:
+        bits |= finding.bit
+    return bits or 2  # an interrupted repair has left no other damage
+
+
+def _meanings(
+    context: Context, reader: LogReader, found: RepairPlan
+) -> list[tuple[str, list[str]]]:
+    """Of each finding what it means for a recovery, and the calls that become in doubt."""
+    path = context.args.path
+    meaning = meaning_of(reader, path, found.findings, run_in(reader, path))
+    if meaning is None:
+        return [("", []) for _ in found.findings]
+    return [
+        (meaning.of(one), [call.name for call in meaning.calls_hit(one)]) for one in found.findings
+    ]
+
+
+def _show(context: Context, found: RepairPlan, meanings: list[tuple[str, list[str]]]) -> None:
+    path, done = printable(found.path), found.lsn > 0
+    if not found.needed:
+        context.tell(f"{path}: nothing to repair")
+        if found.torn_size:
+            context.tell(
+                f"a torn tail of {size(found.torn_size)}, never acknowledged, is cut off "
+                "by the next opening"
+            )
+        return
+    for finding, (consequence, _) in zip(found.findings, meanings, strict=False):
+        context.tell(finding_line(finding))
+        if consequence and finding.bit > 1 and not done:
+            context.tell(f"  {printable(consequence)}")
+    for one in found.segments:
+        what = "made" if one.missing else "made anew"
+        lost = f", {', '.join(map(str, one.lost))} marked as lost" if one.lost else ""
+        context.tell(
+            f"{one.segment:08d}.seg {'was' if done else 'will be'} {what}: "
+            f"{count(one.kept, 'record')} kept{lost}"
+        )
+    if found.unfinished:
+        lost = ", ".join(map(str, found.unfinished))
+        context.tell(
+            f"a repair was interrupted, which had marked {lost} as lost: "
+            f"{'finished' if done else 'will be finished'}"
+        )
+    if found.torn_size:
+        context.tell(
+            f"{size(found.torn_size)} of torn tail, never acknowledged, "
+            f"{'were' if done else 'will be'} cut off"
+        )
+    lost_text = f"{count(found.kept, 'record')} kept, {found.lost_count:,} lost"
+    backup = printable(shlex.quote(found.backup))
+    if not done:
+        context.tell(f"{path}: {lost_text}. The log as it is will be copied to {backup}.")
+        key = " and the key (--key-file)" if found.encrypted and not context.encryption else ""
+        context.tell(f"Nothing was changed. With --apply{key} it is done.")
+        return
+    context.tell(
+        f"{path}: repaired, {lost_text} (said in LSN {found.lsn}). The log as it was: {backup}"
+    )
+    context.tell(f"to undo: {printable(_undo(found))}")
+
+
+def _show_json(context: Context, found: RepairPlan, meanings: list[tuple[str, list[str]]]) -> None:
+    findings: list[Json] = []
+    for finding, (consequence, calls) in zip(found.findings, meanings, strict=False):
+        named: list[Json] = [*calls]
+        findings.append({**finding.as_json(), "consequence": consequence, "calls": named})
+    segments: list[Json] = [
+        {
+            "segment": one.segment,
+            "missing": one.missing,
+            "kept": one.kept,
+            "lost": [[loss.first_lsn, loss.last_lsn] for loss in one.lost],
+        }
+        for one in found.segments
+    ]
+    item: dict[str, Json] = {
+        "type": "repair",
+        "path": found.path,
+        "needed": found.needed,
+        "applied": found.lsn > 0,
+        "findings": findings,
+        "segments": segments,
+        "lost": [[loss.first_lsn, loss.last_lsn] for loss in found.lost],
+        "unfinished": [[loss.first_lsn, loss.last_lsn] for loss in found.unfinished],
+        "kept": found.kept,
+        "torn_size": found.torn_size,
+        "backup": found.backup if found.needed else "",
+        "undo": _undo(found) if found.lsn else "",
+    }
+    context.print(as_line(item))
+
+
+def _undo(done: RepairPlan) -> str:
+    """What puts the log as it was back, for a shell."""
+    path = os.path.realpath(done.path)
+    aside, words = shlex.quote(f"{path}.~repaired~"), shlex.quote(path)
+    return f"mv {words} {aside} && mv {shlex.quote(done.backup)} {words}"
+
+
+COMMAND = Command(
+    "repair",
+    "mark what is lost, so that a run can go on; makes a backup",
+    TEXT,
+    MORE,
+    _arguments,
+    _run,
+)

@@ -1,0 +1,65 @@
+"""``logdump status``: one screen that says how it stands."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from eventlog import LogReader
+from logdump.command import Command, Context
+from logdump.show import as_line
+from logdump.verify.verify import has_segments
+from recovery.inspect.status import status_of
+from recovery.stores.protocol import INBOX
+from recovery.text import count, size
+
+TEXT = """\
+Show on one screen how it stands with a run: its state, who has it, the last
+record, calls in doubt and what recovery will do with each, what it has used,
+and whether the end of its log is sound, torn or damaged.
+
+This is what "logdump PATH" does."""
+
+MORE = """\
+Reads from the newest checkpoint on; "logdump verify" checks the whole log.
+
+exit code: 0; 2 when damage was found in what was read
+
+examples:
+  logdump ~/.eventlog/run_001
+  logdump status --json ~/.eventlog/run_001 | jq .open_calls
+  logdump status --redact '*' ~/.eventlog/run_001"""
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def _run(context: Context) -> int:
+    console = context.console
+    from recovery.cli.next_steps import Commands  # noqa: PLC0415
+    from recovery.cli.status_view import as_json_object, grid, rows  # noqa: PLC0415 - needs an extra
+
+    path = Path(context.args.path)
+    with context.read() as reader:
+        found = status_of(reader, path.resolve().name, lambda run: _inbox(context, path))
+    sizes = [file.stat().st_size for file in path.glob("*.seg")]
+    todo = Commands(found.run_id, str(path.parent), str(path)).next(found)
+    if context.args.json:
+        told = as_json_object(found, context.redaction)
+        on_disk = {"segments": len(sizes), "on_disk": sum(sizes), "next": todo}
+        context.print(as_line(told | on_disk))
+    else:
+        log = "log", f"{size(sum(sizes))} in {count(len(sizes), 'segment')}", ""
+        commands = [("" if i else "next", text, "bold") for i, text in enumerate(todo)]
+        console.print(grid([*rows(found, context.now(), context.redaction), log, *commands]))
+    return 2 if found.damage else 0
+
+
+def _inbox(context: Context, path: Path) -> LogReader | None:
+    """What others have sent to the run of this log, if it is one and anybody has."""
+    inbox = path / INBOX
+    return context.read_below(str(inbox)) if has_segments(inbox) else None
+
+
+COMMAND = Command("status", "how it stands with a run, on one screen", TEXT, MORE, _arguments, _run)

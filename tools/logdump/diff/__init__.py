@@ -1,0 +1,1 @@
+"""``logdump diff``: what two runs did differently."""

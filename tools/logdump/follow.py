@@ -1,0 +1,116 @@
+"""A log as it grows: over segments, writers and its own removal."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import sys
+import time
+from collections.abc import Iterator
+from typing import TextIO
+
+from eventlog import Damage, LogReader, Record
+from eventlog.errors import UnsupportedFormatError
+from eventlog.read.reader import Position
+from eventlog.read.verify import BAD_SNAPSHOT, DAMAGED, Finding
+from logdump.command import Context
+from logdump.rows import Narrator, Row
+from recovery.text import printable
+
+# How often to look for more: often while there is some, and four times a second when there is none.
+_POLL_MIN_S, _POLL_MAX_S = 0.02, 0.25
+_LOOKS_MAX = 20
+_STRANGE_MAX = 3
+
+
+class Pause:
+    """Waits for what comes next, and notices meanwhile that nobody reads the output any more."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out, self._pause_s = out, _POLL_MIN_S
+        self._poll: select.poll | None = None
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a file, or no file at all
+            self._poll = select.poll()
+            self._poll.register(out.fileno(), 0)  # errors and hang-ups are told unasked
+
+    def over(self) -> None:
+        """Something has come: look again soon."""
+        self._pause_s = _POLL_MIN_S
+
+    def wait(self) -> None:
+        """Show what there is, and wait. BrokenPipeError when nobody reads it any more."""
+        self._out.flush()
+        if self._poll is None:
+            time.sleep(self._pause_s)
+        elif self._poll.poll(self._pause_s * 1000):
+            raise BrokenPipeError
+        self._pause_s = min(_POLL_MAX_S, self._pause_s * 2)
+
+
+def opened(context: Context, pause: Pause, told: bool) -> LogReader:
+    """The log, as soon as it is there; ``told``: that it is waited for is known already."""
+    strange = 0  # how often there was something else than a log
+    while True:
+        try:
+            with contextlib.ExitStack() as closing:
+                reader = closing.enter_context(context.read())
+                reader.listing.look(1 << 63)
+                closing.pop_all()
+                return reader
+        except FileNotFoundError:
+            if not told:
+                _say(f"{context.args.path} is not there yet; waiting for it")
+            told = True
+        except UnsupportedFormatError:
+            strange += 1  # it may just be being made, or removed
+            if strange > _STRANGE_MAX:
+                raise
+        pause.wait()
+
+
+def arrivals(
+    context: Context, reader: LogReader, first: int, pause: Pause
+) -> Iterator[Row | Finding]:
+    """Records from LSN ``first`` on, and what is lost, as they come. Ends when the log is removed.
+
+    A takeover may give the last LSNs to other records: these come as well, and count.
+    """
+    position = Position(first)
+    narrator = None
+    try:
+        for item in reader.arrivals(first, position):
+            if item is None:
+                if not reader._directory.in_place():
+                    break
+                pause.wait()
+                continue
+            pause.over()
+            if isinstance(item, Record):
+                narrator = narrator or Narrator(reader, context.run_id, first)
+                yield narrator.row(position.number, position.frame, item)
+            else:
+                yield _finding(item)
+    except (FileNotFoundError, UnsupportedFormatError):
+        # Segments that are needed are gone. If that is a removal, so is the directory, at once.
+        for _ in range(_LOOKS_MAX):
+            if not reader._directory.in_place():
+                break
+            pause.wait()
+        else:
+            raise
+    _say(f"{context.args.path} was removed; waiting for it to be there again")
+
+
+def _finding(damage: Damage) -> Finding:
+    first, last = damage.first_lsn, damage.last_lsn
+    lost = "no record lost" if last < first else f"LSN {first}-{last} lost"
+    if first == last:
+        lost = f"LSN {first} lost"
+    bit = BAD_SNAPSHOT if damage.snapshot else DAMAGED
+    return Finding(
+        bit, damage.segment, damage.offset, damage.size, first, last, f"{damage.what}: {lost}"
+    )
+
+
+def _say(text: str) -> None:
+    print(f"logdump: {printable(text)}", file=sys.stderr)

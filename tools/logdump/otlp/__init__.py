@@ -1,0 +1,1 @@
+"""``logdump otlp``: a run as spans of OpenTelemetry."""

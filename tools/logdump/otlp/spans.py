@@ -1,0 +1,421 @@
+"""A run as spans of a trace, from the events in its log. Pure.
+
+One span for the run, one for each step, one for each call. Their ids follow from the run's uid and
+from LSNs, so that the same log, or a longer one of the same run, gives the same ids; what a
+recovery replays is no record, so no call is told twice. What a fork was begun with happened in
+another run, and is that run's to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, assert_never
+
+import xxhash
+
+from eventlog.format.record import Packed
+from recovery.journal.events import (
+    AgentRaised,
+    AttemptFailed,
+    CallAbandoned,
+    CallDecided,
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallRetried,
+    CallReturned,
+    Event,
+    HistoryDropped,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    RunUndone,
+    StepStarted,
+)
+from recovery.journal.keys import outer_call, step_of
+from recovery.journal.usage import usage_from
+from recovery.replay.recorded_call import RecordedCall
+
+# Of a span; what there is more is counted. OpenTelemetry's own limit.
+EVENTS_MAX = 128
+
+Attributes = dict[str, Any]  # str, int, float or bool
+_STATUS = {
+    RunStarted: "running",
+    RunResumed: "running",
+    RunParked: "parked",
+    RunFinished: "finished",
+    RunFailed: "failed",
+    RunUndone: "undone",
+    RunCancelled: "cancelled",
+}
+
+
+def trace_id(uid: str) -> str:
+    """The trace of the run of that uid and of the runs that it starts: 32 hex digits."""
+    return str(xxhash.xxh3_128_hexdigest(_joined("trace", uid)))
+
+
+def span_id(uid: str, *what: str | int) -> str:
+    """The span of something in a run ("run"; "step", n; "call", LSN): 16 hex digits."""
+    return str(xxhash.xxh3_64_hexdigest(_joined("span", uid, *what)))
+
+
+def _joined(*parts: str | int) -> bytes:
+    return "\0".join(map(str, parts)).encode("utf-8", "surrogatepass")
+
+
+@dataclass(slots=True)
+class Span:
+    """Something that took time. Times are ns since 1970; ``error`` is None unless it failed.
+
+    ``model``: it is a call of a model. ``links``: (trace id, span id) of what it came from.
+    """
+
+    id: str
+    parent: str
+    what: Literal["run", "step", "call", "wait"]
+    name: str
+    start_ns: int
+    end_ns: int = 0
+    model: bool = False
+    error: str | None = None
+    attributes: Attributes = field(default_factory=dict)
+    events: list[tuple[str, int, Attributes]] = field(default_factory=list)
+    dropped_events: int = 0
+    links: list[tuple[str, str]] = field(default_factory=list)
+
+    def event(self, name: str, time_ns: int, **attributes: Any) -> None:
+        """Something that happened in it."""
+        if len(self.events) < EVENTS_MAX:
+            self.events.append((name, time_ns, attributes))
+        else:
+            self.dropped_events += 1
+
+    def exception(
+        self, time_ns: int, failed: AttemptFailed | CallFailed | RunFailed | AgentRaised
+    ) -> None:
+        """An exception, by OpenTelemetry's conventions."""
+        about = {
+            "exception.type": failed.type.removeprefix("builtins."),
+            "exception.message": failed.message,
+        }
+        if failed.traceback:
+            about["exception.stacktrace"] = failed.traceback
+        self.event("exception", time_ns, **about)
+
+    def failed(self, time_ns: int, failed: CallFailed | RunFailed) -> None:
+        """It ended with an exception."""
+        self.exception(time_ns, failed)
+        self.attributes["error.type"] = failed.type.removeprefix("builtins.")
+        self.error = failed.message
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call without an outcome. ``own``: something about it happened in this run, not before a
+    fork."""
+
+    span: Span
+    made: RecordedCall
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What is to be known besides the log.
+
+    ``is_model``: whether a tool calls a model, if the user says so (calls that say what tokens they
+    used do anyway). ``values``: attributes from the values of a call: (whether it is of a model,
+    its intent, its outcome or None). ``of_run``: the same of the run: ("task" or "result", value).
+    ``fetch``: the intent in the record of an LSN, and its time.
+    """
+
+    is_model: Callable[[str], bool]
+    values: Callable[[bool, CallIntended, Packed | None], Attributes]
+    of_run: Callable[[str, Any], Attributes]
+    fetch: Callable[[int], tuple[int, CallIntended] | None]
+
+
+class Spans:
+    """Makes spans of a run's events, each as soon as it has ended. Holds open calls only.
+
+    ``until``: the LSN up to which the log was written by a fork; 0 for a run that is none.
+    """
+
+    def __init__(self, uid: str, run: Span, until: int, telling: Telling) -> None:
+        self._uid, self._run, self._until, self._telling = uid, run, until, telling
+        self._step: Span | None = None
+        self._steps: list[list[int]] = []  # ranges of the steps that have spans
+        self._open: dict[int, _Open] = {}
+        self._inside: dict[int, list[int]] = {}  # calls made inside an open one
+        self._models: set[str] = set()
+        self._last_ns = run.start_ns
+        self._status = "" if until else "running"
+        self._alive = False  # whether a process has the run
+        self._used: list[float] = [0, 0, 0]
+        self._calls = self._recoveries = 0
+
+    def observe(self, lsn: int, time_ns: int, event: Event) -> Iterator[Span]:
+        """The spans that end with this event."""
+        own = lsn > self._until
+        if own:
+            self._of_run(time_ns, event)
+        match event:
+            case StepStarted(step=step) if own:
+                yield from self._next_step(step, time_ns)
+            case CallIntended():
+                self._open[lsn] = self._begun(event, lsn, time_ns, span_id(self._uid, "call", lsn))
+            case CallReturned() | CallFailed():
+                yield from self._ended(lsn, time_ns, event)
+            case CallResolved():
+                yield from self._resolved(lsn, time_ns, event)
+            case AttemptFailed() | CallRetried() | CallAbandoned() | CallDecided():
+                self._touched(lsn, time_ns, event)
+            case HistoryDropped(records=records):
+                for call in (one for one in records if type(one) is int):
+                    yield from self._gone(call, lsn, time_ns, "dropped")
+        if own:
+            self._last_ns = max(self._last_ns, time_ns)
+            self._status = _STATUS.get(type(event), self._status)
+
+    def lost(self, records: int) -> None:
+        """So many records could not be read."""
+        about = self._run.attributes
+        about["agent_eventlog.lost_records"] = about.get("agent_eventlog.lost_records", 0) + records
+
+    def finish(self, alive: bool) -> Iterator[Span]:
+        """What has not ended, as far as the log goes, and the run. ``alive``: a process has it."""
+        self._alive = alive
+        for lsn, call in list(self._open.items()):
+            if call.own:
+                yield from self._gone(lsn, self._until + 1, self._last_ns, self._stands(call))
+        if self._step is not None:
+            yield self._closed(self._step, self._last_ns)
+        run, (given, made, cost) = self._run, self._used
+        run.attributes |= {
+            "agent_eventlog.run.status": self._status or "running",
+            "agent_eventlog.calls": self._calls,
+            "agent_eventlog.recoveries": self._recoveries,
+        }
+        if given or made or cost:
+            run.attributes |= {
+                "gen_ai.usage.input_tokens": int(given),
+                "gen_ai.usage.output_tokens": int(made),
+                "agent_eventlog.cost": float(cost),
+            }
+        yield self._closed(run, self._last_ns)
+
+    # -- the run and its steps
+
+    def _of_run(self, time_ns: int, event: Event) -> None:
+        run = self._run
+        match event:
+            case RunStarted():
+                run.attributes |= self._telling.of_run("task", event.task)
+            case RunResumed():
+                self._resumed(time_ns, event)
+            case RunParked():
+                run.event("run parked", time_ns, **{"agent_eventlog.calls": len(event.calls)})
+            case RunFinished():
+                run.error = None
+                run.attributes.pop("error.type", None)
+                run.attributes |= self._telling.of_run("result", event.result)
+            case RunFailed():
+                run.failed(time_ns, event)
+            case AgentRaised():
+                run.exception(time_ns, event)
+            case RunUndone():
+                run.event("run given up", time_ns)
+            case RunCancelled():
+                run.event("run cancelled", time_ns)
+
+    def _resumed(self, time_ns: int, event: RunResumed) -> None:
+        self._recoveries += 1
+        if self._status == "running":  # nothing said that it stopped: its process died
+            self._run.event("process ended", self._last_ns)
+            for call in self._open.values():
+                call.span.event("process ended", self._last_ns)
+        self._run.event(
+            "run resumed",
+            time_ns,
+            **{
+                "agent_eventlog.recovery": event.recovery,
+                "agent_eventlog.from_step": event.from_step,
+            },
+        )
+        if self._status == "failed":  # it goes on all the same
+            self._run.error = None
+            self._run.attributes.pop("error.type", None)
+
+    def _next_step(self, step: int, time_ns: int) -> Iterator[Span]:
+        if self._has_step(step):
+            return
+        if self._step is not None:
+            yield self._closed(self._step, time_ns)
+        if self._steps and self._steps[-1][1] == step - 1:
+            self._steps[-1][1] = step
+        else:
+            self._steps.append([step, step])
+        about = {"agent_eventlog.step": step}
+        self._step = Span(
+            span_id(self._uid, "step", step),
+            self._run.id,
+            "step",
+            f"step {step}",
+            time_ns,
+            attributes=about,
+        )
+
+    def _has_step(self, step: int | None) -> bool:
+        return step is not None and any(first <= step <= last for first, last in self._steps)
+
+    def _closed(self, span: Span, time_ns: int) -> Span:
+        span.end_ns = max(span.start_ns, time_ns)  # clocks are set back at times
+        return span
+
+    # -- calls
+
+    def _begun(self, intent: CallIntended, lsn: int, time_ns: int, span: str) -> _Open:
+        step, outer = step_of(intent.scope), self._open.get(outer_call(intent.scope))
+        parent = self._run.id
+        if outer is not None:
+            self._inside.setdefault(outer_call(intent.scope), []).append(lsn)
+            self._touch(outer, lsn)
+            parent = outer.span.id
+            step = outer.span.attributes.get("agent_eventlog.step")
+        elif step is not None and self._has_step(step):
+            parent = span_id(self._uid, "step", step)
+        waits = intent.after_crash == "wait"
+        about: Attributes = {"agent_eventlog.lsn": lsn}
+        if step is not None:
+            about["agent_eventlog.step"] = step
+        if intent.child:
+            about["agent_eventlog.child.run.id"] = intent.child
+        if not waits:
+            with suppress(ValueError, OverflowError):  # an identity that no call has
+                key = intent.idempotency_key(self._uid)
+                about["agent_eventlog.idempotency_key"] = key
+        made = Span(
+            span, parent, "wait" if waits else "call", intent.tool, time_ns, attributes=about
+        )
+        return _Open(made, RecordedCall.of(lsn, time_ns, intent), lsn > self._until)
+
+    def _touch(self, call: _Open | None, lsn: int) -> None:
+        """Something is recorded inside the call: it is told, also if it began in another run."""
+        while call is not None and not call.own and lsn > self._until:
+            call.own = True
+            call = self._open.get(outer_call(call.made.intent.scope))
+
+    def _touched(
+        self,
+        lsn: int,
+        time_ns: int,
+        event: AttemptFailed | CallRetried | CallAbandoned | CallDecided,
+    ) -> None:
+        call = self._open.get(event.call)
+        if call is None and isinstance(event, CallRetried):
+            call = self._again(event.call, lsn)
+        if call is None:
+            return
+        self._touch(call, lsn)
+        call.made.apply(lsn, time_ns, event)
+        match event:
+            case AttemptFailed():
+                call.span.exception(time_ns, event)
+            case CallRetried(attempt=attempt):
+                call.span.event("retry", time_ns, **{"agent_eventlog.attempt": attempt})
+            case CallAbandoned(why=why):
+                call.span.event("abandoned", time_ns, **{"agent_eventlog.why": why})
+            case CallDecided(approved=approved):
+                call.span.event("approved" if approved else "denied", time_ns)
+            case _:
+                assert_never(event)
+
+    def _again(self, lsn: int, retried: int) -> _Open | None:
+        """A call that had ended, and is made again: a span of its own."""
+        found = self._telling.fetch(lsn)
+        if found is None:
+            return None
+        again = span_id(self._uid, "call", lsn, "again", retried)
+        call = self._open[lsn] = self._begun(found[1], lsn, found[0], again)
+        return call
+
+    def _ended(self, lsn: int, time_ns: int, event: CallReturned | CallFailed) -> Iterator[Span]:
+        call = self._open.get(event.call)
+        used = usage_from(event.usage) if isinstance(event, CallReturned) else None
+        if call is None:
+            return
+        if used is not None:
+            self._models.add(call.made.intent.tool)
+        if isinstance(event, CallFailed):
+            call.span.failed(time_ns, event)
+            yield from self._gone(event.call, lsn, time_ns, "failed")
+            return
+        if used is not None:
+            call.span.attributes |= {
+                "gen_ai.usage.input_tokens": used.input_tokens,
+                "gen_ai.usage.output_tokens": used.output_tokens,
+                "agent_eventlog.cost": float(used.cost),
+            }
+            if lsn > self._until:
+                parts = used.input_tokens, used.output_tokens, used.cost
+                self._used = [a + b for a, b in zip(self._used, parts, strict=True)]
+        yield from self._gone(event.call, lsn, time_ns, "returned", event.value)
+
+    def _resolved(self, lsn: int, time_ns: int, event: CallResolved) -> Iterator[Span]:
+        call = self._open.get(event.call)
+        about = {"agent_eventlog.how": event.how}
+        if call is None:  # one that had failed
+            if lsn > self._until:
+                about["agent_eventlog.lsn"] = event.call  # type: ignore[assignment]
+                self._run.event("call resolved", time_ns, **about)
+            return
+        self._touch(call, lsn)
+        call.span.event("resolved", time_ns, **about)
+        call.made.apply(lsn, time_ns, event)
+        if call.made.state != "to be made again":
+            value = event.value if event.how == "outcome" else None
+            yield from self._gone(event.call, lsn, time_ns, "resolved", value)
+
+    def _stands(self, call: _Open) -> str:
+        """How a call stands that has no outcome."""
+        made = call.made
+        if made.state == "to be made again":
+            return made.state
+        if isinstance(made.last, CallAbandoned) and not made.last.begun:
+            return "not begun"
+        if made.last is None and not made.begun:
+            return "waiting" if made.intent.after_crash == "wait" else "asks"
+        return "under way" if self._alive else "in doubt"
+
+    def _gone(
+        self, lsn: int, at: int, time_ns: int, state: str, value: Any = None
+    ) -> Iterator[Span]:
+        """The span of a call of which no more is expected, and of those that are open inside it."""
+        inside = [lsn]
+        for one in inside:  # grows meanwhile
+            inside += self._inside.pop(one, ())
+        for one in reversed(inside):  # the innermost first
+            call = self._open.pop(one, None)
+            if call is not None and at > self._until:
+                ended = (state, value) if one == lsn else (self._stands(call), None)
+                yield self._told(call, time_ns, *ended)
+
+    def _told(self, call: _Open, time_ns: int, state: str, value: Any) -> Span:
+        self._calls += 1
+        span, intent = call.span, call.made.intent
+        if span.what == "call":
+            span.model = intent.tool in self._models or self._telling.is_model(intent.tool)
+        packed = value if type(value) is Packed else None
+        span.attributes |= self._telling.values(span.model, intent, packed)
+        span.attributes |= {
+            "agent_eventlog.call.state": state,
+            "agent_eventlog.attempts": call.made.attempts,
+        }
+        return self._closed(span, time_ns)

@@ -1,0 +1,1 @@
+"""``logdump stats``: what a log is made of."""

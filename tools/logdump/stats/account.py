@@ -1,0 +1,409 @@
+"""What a log is made of: records, calls, time, tokens, cost, checkpoints, growth. Pure.
+
+An Account is shown each record once, in the order of the log, and keeps totals alone: its memory
+does not grow with the log, but with the tools, and with the calls that have no outcome.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from eventlog.format.record import Packed, Record, Snapshot
+from logdump.stats.growth import Durations, Growth
+from logdump.stats.time_spent import Flight, Mode, Spent
+from recovery.journal.encoding import skim
+from recovery.journal.events import (
+    AttemptFailed,
+    CallAbandoned,
+    CallDecided,
+    CallFailed,
+    CallIntended,
+    CallResolved,
+    CallRetried,
+    CallReturned,
+    Event,
+    RunResumed,
+    RunStarted,
+    StepStarted,
+)
+from recovery.journal.keys import outer_call, step_of
+from recovery.journal.usage import usage_from
+from recovery.replay.error_counts import ErrorTally
+from recovery.replay.progress import OF_ITS_PROCESS
+from recovery.values.backrefs import is_portion
+from recovery.values.pack import unpack, unpack_map
+
+T = TypeVar("T")
+
+NAMES_MAX = 500  # tools, and kinds of records, that are told apart
+OTHERS = "(others)"
+OPEN_MAX = 100_000  # calls without an outcome that are remembered
+POINTS_MAX = 100  # checkpoints from which a resumption is known to have begun
+
+PARTS = ("messages", "results", "arguments", "checkpoints", "other")
+_PART = {"messages": 0, "outcome": 1, "failure": 1, "signal": 1, "call": 2, "snapshot": 3}
+
+
+@dataclass(slots=True)
+class KindAccount:
+    """Records of a kind, and the bytes of their bodies."""
+
+    records: int = 0
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Used:
+    """Outcomes, and what the models among them used."""
+
+    outcomes: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+
+    def since(self, before: Used) -> Used:
+        """What has come since then."""
+        return Used(
+            self.outcomes - before.outcomes,
+            self.input_tokens - before.input_tokens,
+            self.output_tokens - before.output_tokens,
+            self.cost - before.cost,
+        )
+
+    def add(self, other: Used) -> None:
+        """And these."""
+        self.outcomes += other.outcomes
+        self.input_tokens += other.input_tokens
+        self.output_tokens += other.output_tokens
+        self.cost += other.cost
+
+
+@dataclass(slots=True)
+class ToolAccount:
+    """What a tool has done. ``attempts``: with those of ``calls`` that were made again. ``open``:
+    calls without an outcome. ``durations``: of attempts that ended in the life that began them.
+    """
+
+    calls: int = 0
+    attempts: int = 0
+    failed: int = 0
+    open: int = 0
+    arguments_size: int = 0
+    results_size: int = 0
+    used: Used = field(default_factory=Used)
+    durations: Durations = field(default_factory=Durations)
+
+
+@dataclass(slots=True)
+class StepAccount:
+    """What was recorded from the beginning of a step to that of the next one.
+
+    ``step`` 0: before the first. ``at_work_ns``: for which a process had the run.
+    """
+
+    step: int
+    since_ns: int = 0
+    at_work_ns: int = 0
+    calls: int = 0
+    records: int = 0
+    size: int = 0
+    checkpoint: int = 0
+    used: Used = field(default_factory=Used)
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """How many, their bytes, and the largest with its LSN."""
+
+    count: int = 0
+    size: int = 0
+    largest: int = 0
+    largest_lsn: int = 0
+
+
+@dataclass(slots=True)
+class Recoveries:
+    """What taking the run up again came to.
+
+    ``replayed``: records behind the checkpoints that these began from. ``served``: the outcomes
+    among these, which needed no call. ``repeated``: calls that a process had begun and a later one
+    made again. ``unknown``: recoveries of which the log does not have the checkpoint.
+    """
+
+    count: int = 0
+    replayed: int = 0
+    repeated: int = 0
+    unknown: int = 0
+    served: Used = field(default_factory=Used)
+
+
+Slow = tuple[int, int, str, str, int, int]  # ns, -LSN of the call, tool, call id, step, attempt
+OnStep = Callable[[StepAccount], None]
+
+
+class Account:
+    """The totals of a log. ``on_step`` is shown each step when it is over; ``finish`` the last."""
+
+    def __init__(self, slowest: int = 10, on_step: OnStep = lambda step: None) -> None:
+        self.records = self.size = self.unreadable = self.first_lsn = self.last_lsn = 0
+        self.is_run, self.calls, self.forgotten = False, 0, 0
+        self.kinds: dict[str, KindAccount] = {}
+        self.tools: dict[str, ToolAccount] = {}
+        self.used, self.checkpoints, self.recoveries = Used(), Checkpoints(), Recoveries()
+        self.errors = ErrorTally()
+        self.spent, self.growth = Spent(), Growth(len(PARTS))
+        self.parts: Counter[str] = Counter()
+        self.step = StepAccount(0)
+        self._slowest, self._slow = slowest, list[Slow]()
+        self._on_step = on_step
+        self._open: dict[int, Flight] = {}
+        self._points: dict[int, tuple[int, Used]] = {0: (0, Used())}
+        self._highest = self._life = self._life_began_ns = 0
+
+    @property
+    def slow(self) -> list[Slow]:
+        """The slowest attempts, the slowest first; waits are not among them."""
+        return sorted(self._slow, reverse=True)
+
+    @property
+    def open(self) -> list[Flight]:
+        """Calls without an outcome, in the order in which they were begun."""
+        return [flight for flight in self._open.values() if not flight.failed]
+
+    @property
+    def steps(self) -> int:
+        """Steps that have begun, each counted once."""
+        return self.growth.steps
+
+    def observe(self, record: Record) -> None:
+        """One record."""
+        size = len(record.packed)
+        self.records += 1
+        self.size += size
+        self.first_lsn = self.first_lsn or record.lsn
+        self.last_lsn = record.lsn
+        kind = _named(self.kinds, record.kind, KindAccount)
+        kind.records += 1
+        kind.size += size
+        self.spent.saw(record.time_ns)
+        event = self._event(record)
+        if event is not None:
+            self.is_run = True
+            self._observe(record.lsn, record.time_ns, event)
+        part = _PART.get(record.kind, len(PARTS) - 1)
+        self.parts[PARTS[part]] += size
+        self.growth.add(part, size)
+        self.step.records += 1
+        self.step.size += size
+        if isinstance(record, Snapshot):
+            self._checkpoint(record, size)
+
+    def finish(self) -> None:
+        """The log ends here."""
+        self._end_step()
+        for flight in self._open.values():
+            _named(self.tools, flight.tool, ToolAccount).open += not flight.failed
+
+    def _event(self, record: Record) -> Event | None:
+        try:
+            return skim(record)
+        except ValueError:
+            self.unreadable += 1
+            return None
+
+    def _observe(self, lsn: int, time_ns: int, event: Event) -> None:
+        self.errors.observe(lsn, time_ns, event)
+        if isinstance(event, RunStarted | RunResumed):
+            self._life += 1
+            self.spent.begin(time_ns, self._open.values())
+        elif isinstance(event, (CallDecided, *OF_ITS_PROCESS)):
+            before = self.spent.at_work_ns
+            self.spent.until(time_ns)
+            self.step.at_work_ns += self.spent.at_work_ns - before
+        match event:
+            case StepStarted():
+                self._begin_step(event.step, time_ns)
+            case RunResumed():
+                self._resumed(lsn, event)
+            case _:
+                self._observe_call(lsn, time_ns, event)
+
+    def _observe_call(self, lsn: int, time_ns: int, event: Event) -> None:
+        match event:
+            case CallIntended():
+                self._intended(lsn, time_ns, event)
+            case CallDecided(approved=True):
+                self._begin(event.call, time_ns)
+            case CallRetried():
+                self._retried(event, time_ns)
+            case AttemptFailed():
+                self._attempt_ended(event.call, time_ns, "waits")
+            case CallAbandoned():
+                self._attempt_ended(event.call, time_ns, "still")
+            case CallReturned() | CallFailed():
+                self._ended(event, time_ns)
+            case CallResolved() if event.how != "retry":
+                self._ended(event, time_ns)
+
+    # -- steps and checkpoints
+
+    def _begin_step(self, step: int, time_ns: int) -> None:
+        self._end_step()
+        self.step = StepAccount(step, time_ns)
+        if step > self._highest:
+            self._highest = step
+            self.growth.step()
+
+    def _end_step(self) -> None:
+        if self.step.records:
+            self._on_step(self.step)
+
+    def _checkpoint(self, record: Snapshot, size: int) -> None:
+        found = self.checkpoints
+        found.count += not is_portion(record)
+        found.size += size
+        self.step.checkpoint += size
+        if size > found.largest:
+            found.largest, found.largest_lsn = size, record.lsn
+        try:
+            step = unpack(unpack_map(record.packed)["step"])
+        except (KeyError, ValueError):
+            return
+        if type(step) is int and step > 0:
+            self._points.pop(step, None)
+            self._points[step] = record.lsn, replace(self.used)
+            if len(self._points) > POINTS_MAX:
+                del self._points[next(one for one in self._points if one)]
+
+    def _resumed(self, lsn: int, event: RunResumed) -> None:
+        found = self.recoveries
+        found.count += 1
+        point = self._points.get(event.from_step)
+        if point is None or (self.first_lsn > 1 and not event.from_step):
+            found.unknown += 1
+            return
+        found.replayed += lsn - 1 - point[0]
+        found.served.add(self.used.since(point[1]))
+
+    # -- calls
+
+    def _intended(self, lsn: int, time_ns: int, event: CallIntended) -> None:
+        tool = _named(self.tools, event.tool, ToolAccount)
+        tool.calls += 1
+        tool.attempts += 1
+        tool.arguments_size += event.size
+        self.calls += 1
+        self.step.calls += 1
+        outer = outer_call(event.scope)
+        step = step_of(event.scope)
+        if step is None:
+            within = self._open.get(outer)
+            step = within.step if within is not None else self.step.step
+        flight = Flight(
+            lsn,
+            event.tool,
+            event.call_id,
+            step,
+            time_ns,
+            self._life,
+            outer,
+            waits=event.after_crash == "wait",
+            is_effect=event.after_crash not in ("retry", "wait"),
+        )
+        self._open[lsn] = flight
+        if outer in self._open:
+            self._open[outer].inside.append(lsn)
+        asks = event.asks_until is not None
+        self._turn(flight, "waits" if flight.waits or asks else "works")
+        if len(self._open) > OPEN_MAX:
+            oldest = next(iter(self._open))
+            flight = self._open[oldest]
+            _named(self.tools, flight.tool, ToolAccount).open += not flight.failed
+            self.forgotten += 1
+            self._forget(oldest)
+
+    def _begin(self, call: int, time_ns: int) -> None:
+        flight = self._open.get(call)
+        if flight is not None:
+            flight.since_ns, flight.life = time_ns, self._life
+            self._turn(flight, "waits" if flight.waits else "works")
+
+    def _retried(self, event: CallRetried, time_ns: int) -> None:
+        flight = self._open.get(event.call)
+        if flight is None:
+            return
+        _named(self.tools, flight.tool, ToolAccount).attempts += 1
+        if flight.life != self._life and not flight.waits:
+            self.recoveries.repeated += 1
+        flight.attempt, flight.failed = event.attempt, False
+        self._begin(event.call, time_ns)
+
+    def _attempt_ended(self, call: int, time_ns: int, mode: Mode) -> None:
+        flight = self._open.get(call)
+        if flight is not None:
+            self._time(flight, time_ns)
+            self._turn(flight, mode)
+
+    def _ended(self, event: CallReturned | CallFailed | CallResolved, time_ns: int) -> None:
+        flight = self._open.get(event.call)
+        used = usage_from(event.usage) if isinstance(event, CallReturned) else None
+        made = Used(1)
+        if used is not None:
+            made = Used(1, used.input_tokens, used.output_tokens, used.cost)
+        self.used.add(made)
+        self.step.used.add(made)
+        if flight is None:
+            return
+        tool = _named(self.tools, flight.tool, ToolAccount)
+        tool.used.add(made)
+        tool.failed += isinstance(event, CallFailed) or getattr(event, "how", "") == "fail"
+        value = getattr(event, "value", None)
+        tool.results_size += len(value) if type(value) is Packed else 0
+        if not isinstance(event, CallResolved):
+            self._time(flight, time_ns)
+        if isinstance(event, CallFailed) and flight.outer in self._open:
+            flight.failed = True  # and made again, if the call around it is
+            self._turn(flight, "still")
+        else:
+            self._forget(event.call)
+
+    def _time(self, flight: Flight, time_ns: int) -> None:
+        """The attempt is over; how long it took, if the process that began it has ended it."""
+        if flight.mode == "still" or (flight.mode == "waits" and not flight.waits):
+            return
+        ns = max(0, time_ns - flight.since_ns)
+        _named(self.tools, flight.tool, ToolAccount).durations.add(ns)
+        if flight.waits or not self._slowest:
+            return
+        slow = ns, -flight.lsn, flight.tool, flight.call_id, flight.step, flight.attempt
+        if len(self._slow) < self._slowest:
+            heapq.heappush(self._slow, slow)
+        elif slow > self._slow[0]:
+            heapq.heapreplace(self._slow, slow)
+
+    def _turn(self, flight: Flight, mode: Mode) -> None:
+        self.spent.turn(flight, mode, self._open.get(flight.outer))
+
+    def _forget(self, call: int) -> None:
+        """Nothing more is to come of a call, nor of those inside it; but of side effects there."""
+        todo = [call]
+        while todo:
+            flight = self._open.get(todo.pop())
+            if flight is None or (flight.lsn != call and flight.is_effect and not flight.failed):
+                continue
+            todo += flight.inside
+            self._turn(flight, "still")
+            del self._open[flight.lsn]
+
+
+def _named(found: dict[str, T], name: str, make: Callable[[], T]) -> T:
+    if name not in found:
+        if len(found) >= NAMES_MAX:
+            name = OTHERS
+        if name not in found:
+            found[name] = make()
+    return found[name]

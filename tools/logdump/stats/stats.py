@@ -1,0 +1,161 @@
+"""``logdump stats``: what a log is made of, and what its run has used."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from eventlog import LogReader, Record
+from eventlog.dump import TORN, Totals
+from eventlog.read.verify import Found, Hidden, examine
+from logdump.command import Command, Context
+from logdump.show import as_line, finding_line
+from logdump.stats.account import Account, StepAccount
+from logdump.stats.frames import Frames
+from logdump.stats.json_output import step_object, totals_object
+from recovery.text import size
+
+TEXT = """\
+Show what a log is made of and what its run has used: bytes, records, calls,
+time per tool, tokens and cost, checkpoints, growth per step, the slowest
+calls, and what recoveries had to replay.
+
+A median over more than 4,096 calls is taken from some of them, at regular
+intervals, and shown with a "~"."""
+
+MORE = """\
+"open" are calls without an outcome: under way, in doubt or given up. The time
+of an attempt counts when the process that began it has ended it; waits, for
+approval too, are no time in tools. "replayed" and "served" are the records
+and the outcomes behind the checkpoints that recoveries began with: an outcome
+on record is never paid for again, if the code makes its call again.
+
+What is damaged is said, and not counted. Of an encrypted log, without its
+key, frames and bytes are counted. Reads the whole log, in constant memory.
+
+--json prints one object of "type" "stats": "log", "kinds", "damage", and of a
+run "run", "time", "recoveries", "checkpoints", "growth", "tools", "slowest".
+With --steps a "step" in a line for each step comes before it. Sizes are bytes
+of bodies, durations seconds.
+
+exit code: 0; with damage, the bits of verify for it (a torn tail is none)
+
+examples:
+  logdump stats ~/.eventlog/run_001
+  logdump stats --slowest 30 ~/.eventlog/run_001
+  logdump stats --steps ~/.eventlog/run_001 | sort -k 7 -n | tail
+  logdump stats --json ~/.eventlog/run_001 | jq '.tools[] | {name, cost}'"""
+
+SLOWEST = 5
+DAMAGE_MAX = 5  # findings that are shown; the others are counted
+HEADING = (
+    f"{'STEP':>7} {'BEGAN':>8} {'AT WORK':>11} {'CALLS':>5} {'IN':>8} {'OUT':>7} "
+    f"{'COST':>9} {'BYTES':>8} {'CHECKP.':>8}"
+)
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 10_000:
+        raise ValueError(text)
+    return number
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument(
+        "--steps",
+        action="store_const",
+        const="step",
+        dest="by",
+        help="a line for each step; the same as --by step",
+    )
+    parser.add_argument(
+        "--by", choices=("tool", "step", "kind"), help="one of the tables alone, all of it"
+    )
+    parser.add_argument(
+        "--slowest",
+        type=_number,
+        default=SLOWEST,
+        metavar="N",
+        help=f"how many of the slowest calls, {SLOWEST} unless told",
+    )
+
+
+def _run(context: Context) -> int:
+    args = context.args
+    totals, frames = Totals(), Frames()
+    steps = args.by == "step"
+    if not args.json and not steps:
+        _ = context.console  # says now, and not when all is read, that it cannot draw
+    on_step = functools.partial(_tell_step, context) if steps else lambda step: None
+    account = Account(args.slowest, on_step)
+    with context.read() as reader:
+        if steps and not args.json:
+            context.print(HEADING)
+        for record in _records(reader, totals, frames):
+            account.observe(record)
+        account.finish()
+        _measure(Path(args.path), totals, frames)
+        _show(context, reader, account, frames)
+    return frames.bits
+
+
+def _records(reader: LogReader, totals: Totals, frames: Frames) -> Iterator[Record]:
+    for item in examine(reader, totals):
+        if isinstance(item, Found):
+            frames.frames += 1
+            frames.size += item.size
+            yield from item.records
+        elif isinstance(item, Hidden):
+            frames.frames += 1
+            frames.hidden += item.frame.count
+            frames.size += item.frame.end - item.frame.offset
+            frames.key_id = item.key_id
+        elif item.bit == TORN:
+            frames.torn += item.size
+        elif item.bit:
+            frames.bits |= item.bit
+            frames.problems += 1
+            frames.shown += [item] if len(frames.shown) < DAMAGE_MAX else []
+
+
+def _measure(path: Path, totals: Totals, frames: Frames) -> None:
+    frames.segments = totals.segments
+    frames.first_lsn, frames.last_lsn = totals.first_lsn, totals.last_lsn
+    frames.on_disk = sum(file.stat().st_size for file in path.glob("*.seg"))
+
+
+def _tell_step(context: Context, step: StepAccount) -> None:
+    if context.args.json:
+        context.print(as_line(step_object(step)))
+        return
+    used = step.used
+    began = _clock(step.since_ns) if step.step else ""
+    context.print(
+        f"{step.step:>7} {began:>8} {step.at_work_ns / 1e9:>10.3f}s {step.calls:>5} "
+        f"{used.input_tokens:>8} {used.output_tokens:>7} {used.cost:>9.4g} {size(step.size):>8} "
+        f"{size(step.checkpoint) if step.checkpoint else '-':>8}"
+    )
+
+
+def _clock(time_ns: int) -> str:
+    seconds = time_ns // 1_000_000_000 % 86400
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def _show(context: Context, reader: LogReader, account: Account, frames: Frames) -> None:
+    if context.args.json:
+        context.print(as_line(totals_object(account, frames)))
+    elif context.args.by == "step":
+        for finding in frames.shown:
+            context.tell(f"not counted: {finding_line(finding)}")
+    else:
+        from logdump.stats.screen import Screen  # noqa: PLC0415 - needs an extra
+
+        Screen(context, reader, account, frames).show(context.args.by)
+
+
+COMMAND = Command("stats", "what a log is made of and has used", TEXT, MORE, _arguments, _run)

@@ -1,0 +1,1 @@
+"""``logdump timeline``: a run as one HTML file."""

@@ -1,0 +1,136 @@
+"""``logdump timeline``: a run as one HTML file, to look at and to send."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkstemp
+from typing import Any, TextIO
+
+from eventlog import LogReader
+from logdump.command import Command, Context, UsageError
+from logdump.timeline.model import Timeline
+from logdump.timeline.page import page
+from logdump.timeline.texts import Texts
+from recovery.inspect.follow import restore_tally
+from recovery.inspect.run_event import EventReader
+from recovery.inspect.status import status_of
+from recovery.replay.progress import ProgressTally
+from recovery.text import count, printable
+
+TEXT = """\
+Write a run as one HTML file that needs nothing else: no server, no network, no
+other file. It shows steps, calls and how they overlap, where processes died and
+others resumed, calls in doubt, retries, waits, checkpoints, damage, and the
+conversation; click on anything for its arguments, result and history."""
+
+MORE = """\
+In the page: / searches, n and p go to the next and previous match, the arrow
+keys from call to call, + and - zoom, 0 shows all, Escape closes. A link with
+#lsn=88 behind it opens the page at that record.
+
+Values are cut at --value-bytes characters, and the page says how much is
+missing; 'logdump dump --full --lsn 88' shows all of it. The file holds what the
+run recorded: --redact hides what is not for everybody, '--redact *' all values.
+
+Of a longer run the page has the last 20,000 records (--last N for others).
+
+examples:
+  logdump timeline ~/.eventlog/run_001 -o run_001.html
+  logdump timeline --redact '*token*' ~/.eventlog/run_001 > run_001.html"""
+
+VALUE_SIZE, LAST = 2048, 20_000
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="where to write it (default: stdout)"
+    )
+    parser.add_argument(
+        "--value-bytes",
+        metavar="N",
+        type=_number,
+        default=VALUE_SIZE,
+        help=f"how much of each value to show, in characters (default {VALUE_SIZE:,})",
+    )
+    parser.add_argument(
+        "--last",
+        metavar="N",
+        type=_number,
+        default=LAST,
+        help=f"only the newest N records; 0 for all (default {LAST:,})",
+    )
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _run(context: Context) -> int:
+    args = context.args
+    if args.output is None and context.out.isatty():
+        raise UsageError("the page is HTML: say where to write it with -o FILE, or send it on")
+    texts = Texts(context.redaction, args.value_bytes)
+    with context.read() as reader:
+        model = gather(reader, texts, args.last)
+    if args.output is None:
+        for part in page(model):
+            context.out.write(part)
+        return 0
+    with _private(args.output) as out:
+        for part in page(model):
+            out.write(part)
+    doubtful = sum(call["state"] == "doubt" for call in model["calls"])
+    told = f"{count(model['run']['records'], 'record')}, {count(len(model['calls']), 'call')}"
+    context.print(f"{printable(args.output)}: {told}{f', {doubtful} in doubt' if doubtful else ''}")
+    return 0
+
+
+def gather(reader: LogReader, texts: Texts, last: int) -> dict[str, Any]:
+    """The model of the run in a log: of its newest ``last`` records, 0 for all."""
+    run_id = Path(reader.path).name
+    status = status_of(reader, run_id)
+    start = max(1, status.last_lsn + 1 - last) if last else 1
+    tally = ProgressTally()
+    read_from = restore_tally(tally, reader, start - 1)
+    teller = EventReader(run_id, tally, reader.fetch)
+    timeline = Timeline(texts, teller.packed_message)
+    for item in reader.arrivals(read_from):
+        if item is None:
+            break
+        event = teller.read(item)
+        if event.lsn >= start:
+            timeline.add(event)
+    return timeline.model(status, start - 1)
+
+
+@contextmanager
+def _private(path: str) -> Iterator[TextIO]:
+    """A new file for its owner alone, as logs are: whom it is sent to is somebody's decision. What
+    was there under its name stays there until it is whole."""
+    target = Path(path).resolve()
+    try:
+        if target.exists() and not target.is_file():  # a pipe, a device
+            with target.open("w", encoding="ascii", newline="\n") as out:
+                yield out
+            return
+        number, temporary = mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        try:
+            with os.fdopen(number, "w", encoding="ascii", newline="\n") as out:
+                yield out
+            Path(temporary).replace(target)
+        except BaseException:
+            Path(temporary).unlink()
+            raise
+    except OSError as exc:
+        exc.filename, exc.filename2 = path, None
+        raise
+
+
+COMMAND = Command("timeline", "a run as one HTML file", TEXT, MORE, _arguments, _run)

@@ -1,0 +1,1 @@
+"""``logdump verify``: check everything, and say what it means for a recovery."""
