@@ -16,7 +16,7 @@ from eventlog import Damage
 from recovery.agent_code.warn_once import warn_of_undo
 from recovery.declare.scope import current_call
 from recovery.declare.spec import ToolSpec, function_name, is_async, spec_of
-from recovery.declare.tool import undoable_tools
+from recovery.declare.tool import is_same_tool, undoable_tools
 from recovery.engine.drive import drive, drive_async
 from recovery.engine.execution import Execution
 from recovery.errors import DamagedRunError, RecoveryError, UndoError
@@ -85,7 +85,13 @@ def prepare(run: Execution, since: int, tools: Iterable[Callable[..., Any]]) -> 
     known = by_name(tools, {**undoable_tools, **run.undoable})
     if run.settings.checkpoint_every_n is None:  # then each process makes all calls again
         return undo_call(run, known)
-    return undo_call(run, known, known.keys() - by_name(tools, undoable_tools).keys())
+    lasting = by_name(tools, undoable_tools)
+    fleeting = [
+        name
+        for name, spec in known.items()
+        if name not in lasting or not is_same_tool(lasting[name], spec)
+    ]
+    return undo_call(run, known, fleeting)
 
 
 def _id(one: _Compensation) -> str:

@@ -203,8 +203,12 @@ def register(spec: ToolSpec) -> None:
     if spec.undo is None or "<locals>" in where:
         return
     other = undoable_tools.setdefault(spec.name, spec)
-    is_same = other is not None and _place(other) == _place(spec)  # its module was loaded again
-    undoable_tools[spec.name] = spec if is_same else None
+    undoable_tools[spec.name] = spec if other is not None and is_same_tool(other, spec) else None
+
+
+def is_same_tool(one: ToolSpec, other: ToolSpec) -> bool:
+    """Whether both are made at one place of the code; its module may have been loaded again."""
+    return _place(one) == _place(other)
 
 
 def _place(spec: ToolSpec) -> list[object]:

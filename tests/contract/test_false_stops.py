@@ -14,6 +14,7 @@ import pytest
 
 from eventlog.testing import SimulatedDisk
 from recovery import Call, CheckpointStore, RecoverableAgent, Resolution, Run, SyncRun, tool
+from recovery.declare.spec import spec_of
 from recovery.errors import DivergenceError, StoppedError
 from recovery.testing import crash_everywhere
 from recovery.testing.simulated.virtual_time import Clock, Loop, bury, virtual_time
@@ -213,11 +214,21 @@ async def unbook(call: Call, booked: str) -> None:
     executed[f"not {booked}"] += 1
 
 
-@pytest.mark.parametrize("how", ["found by luck", "given", "no checkpoints"])
+@tool(name="book", undo=unbook)
+async def book_a_room(what: str) -> str:
+    return what
+
+
+FOUND_BY_LUCK = ("found by luck", "a module has another tool of that name")
+
+
+@pytest.mark.parametrize("how", [*FOUND_BY_LUCK, "given", "no checkpoints"])
 def test_an_undo_that_a_resumed_run_could_not_make_is_told_at_the_first_execution(
     how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recovery.agent_code.warn_once._said", set())
+    others = {"book": spec_of(book_a_room)} if how == FOUND_BY_LUCK[1] else {}
+    monkeypatch.setattr("recovery.calls.undo.undoable_tools", others)
 
     async def agent(run: Run) -> Any:
         @tool(undo=unbook)
@@ -234,6 +245,6 @@ def test_an_undo_that_a_resumed_run_could_not_make_is_told_at_the_first_executio
     with caplog.at_level(logging.WARNING, "recovery"):
         run(agent, CheckpointStore(), checkpoint_every_n=every)
     said = [one.getMessage() for one in caplog.records if "run.undo(tools=[...])" in one.message]
-    assert len(said) == (how == "found by luck")
+    assert len(said) == (how in FOUND_BY_LUCK)
     assert all(f"{__file__}:" in one and "tool book" in one for one in said)
     assert executed == {"not a flight": 1}
