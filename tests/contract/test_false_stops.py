@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,6 @@ async def unbook(call: Call, booked: str) -> None:
     executed[f"not {booked}"] += 1
 
 
-@tool(name="book", undo=unbook)
 async def book_a_room(what: str) -> str:
     return what
 
@@ -227,7 +227,8 @@ def test_an_undo_that_a_resumed_run_could_not_make_is_told_at_the_first_executio
     how: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recovery.agent_code.warn_once._said", set())
-    others = {"book": spec_of(book_a_room)} if how == FOUND_BY_LUCK[1] else {}
+    room = spec_of(tool(name="a room", undo=unbook)(book_a_room))
+    others = {"book": replace(room, name="book")} if how == FOUND_BY_LUCK[1] else {}
     monkeypatch.setattr("recovery.calls.undo.undoable_tools", others)
 
     async def agent(run: Run) -> Any:
