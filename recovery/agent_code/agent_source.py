@@ -116,7 +116,7 @@ def locals_lost_by(agent_fn: Callable[..., Any]) -> LostLocals | None:
         if node is None or run is None:
             continue
         if has_loop(node, run):
-            name, lost = found.function.__qualname__, tuple(lost_locals(node, run))
+            name, lost = found.function.__qualname__, lost_locals(node, run)
             file = found.code.co_filename
             return LostLocals(name, file, node.lineno, lost) if lost else None
         if depth < DEPTH_MAX:

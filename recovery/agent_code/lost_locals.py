@@ -9,6 +9,7 @@ nobody looks at it. What is not certain is not told: a warning that is wrong is 
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -61,17 +62,24 @@ def has_loop(function: FunctionNode, run: str) -> bool:
     return next(_loops(function, run), None) is not None
 
 
-def lost_locals(function: FunctionNode, run: str) -> list[LostLocal]:
+@functools.lru_cache(maxsize=256)  # each run of an agent asks, at its first checkpoint
+def lost_locals(function: FunctionNode, run: str) -> tuple[LostLocal, ...]:
     """The variables that a resumption would lose; ``run``: what the function calls its run."""
-    found = next(_loops(function, run), None)
-    return [] if found is None else list(_Finder(*found, run).lost())
+    finder = _finder(function, run)
+    return () if finder is None else tuple(finder.lost())
 
 
 def may_be_lost(function: FunctionNode, run: str) -> Callable[[str], bool]:
     """Which names would be lost if what they stand for is changed in place where the source does
     not show it: those that the loop looks at, and of which ``lost_locals`` does not know more."""
+    finder = _finder(function, run)
+    return (lambda _: False) if finder is None else finder.may_be_lost
+
+
+@functools.lru_cache(maxsize=256)
+def _finder(function: FunctionNode, run: str) -> _Finder | None:
     found = next(_loops(function, run), None)
-    return (lambda _: False) if found is None else _Finder(*found, run).may_be_lost
+    return None if found is None else _Finder(*found, run)
 
 
 def _loops(function: FunctionNode, run: str) -> Iterator[tuple[list[FunctionNode], Loop]]:
