@@ -59,10 +59,9 @@ def test_what_the_readme_says_of_speed() -> None:
     news = median("growth", "100 steps", "what is new") / 1000
     early, late = (median("growth", f"{steps:,} steps", ours) / 1000 for steps in (100, 10_000))
     said = (
-        f"a step waits for one flush if it has a side effect, else for none; a run of a million "
-        f"steps goes on {long:.0f} ms after its new process was started, one of a thousand after "
-        f"{short:.0f}; a step with {news:.1f} KB of news leaves {early:.1f} KB on disk, and "
-        f"{late:.1f} after 10,000 steps"
+        f"one flush per step with a side effect, none per step without; resuming takes "
+        f"{long:.0f} ms at 1,000,000 steps, {short:.0f} ms at 1,000; a step with {news:.1f} KB of "
+        f"new data takes {early:.1f} KB on disk, {late:.1f} KB after 10,000 steps"
     )
     assert said in (ROOT / "README.md").read_text()
     flushes = json.loads((FIGURES / "step.json").read_text())["results"]
