@@ -8,11 +8,14 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgpack import ExtType
 
 from eventlog.format.frame import encode_frame
 from eventlog.format.record import Packed, encode_payload
+from recovery.values.pack import EXT_PARTS
 from tests.cli import fuzz
 from tests.cli.fuzz import check, make, reading, run_case
 from tests.cli.harness import HERE, RUNS, Done, call, environment
@@ -55,22 +58,38 @@ def test_ten_thousand_mangled_runs(
 # -- found by it
 
 
+FORGED: dict[
+    str, tuple[str, int, list[tuple[str, Any]]]
+] = {  # the segment and LSN of a record, and what is put in its place
+    "a call whose intent is a map with a key that is none of ours": (
+        "00000002.seg",
+        49,
+        [("call", Packed(b"\x81\x07\xc0"))],
+    ),
+    "a message that says it is made of parts, and holds no value": (
+        "00000001.seg",
+        3,
+        [("messages", {"start": 0, "stop": 0, "new": [ExtType(EXT_PARTS, b"\xc0\xc0")]})],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
 @pytest.mark.parametrize("command", sorted({command for command, _ in reading()}))
-def test_a_call_that_is_made_again_and_whose_intent_makes_no_sense(
-    command: str, tmp_path: Path
+def test_a_record_that_makes_no_sense_in_a_sound_frame(
+    command: str, what: str, tmp_path: Path
 ) -> None:
-    """Its frame is as sound as ours; what it holds is a map with a key that is none of ours."""
+    segment_name, lsn, records = FORGED[what]
     run = tmp_path / "run"
     shutil.copytree(RUNS / "finished", run)
-    segment = run / "00000002.seg"
+    segment = run / segment_name
     found = fuzz.frames(segment.read_bytes())
     assert found is not None
     header, salt, frames = found
+    assert lsn in [frame.lsn for frame, _ in frames]
     for frame, payload in frames:
         marks = frame.lsn, frame.durable, frame.snapshot
-        said = (
-            encode_payload(1, [("call", Packed(b"\x81\x07\xc0"))]) if frame.lsn == 49 else payload
-        )
+        said = encode_payload(1, records) if frame.lsn == lsn else payload
         header += encode_frame(salt, frame.kind, frame.count, said, marks)
     segment.write_bytes(header)
     for words in (words for one, words in reading() if one == command):

@@ -51,7 +51,11 @@ class Conversation:
 
     def _message(self, event: RunEvent, packed: Any) -> dict[str, Json]:
         made: dict[str, Json] = {"lsn": event.lsn, "step": event.step}
-        stand_in, tools = parse_reference(packed), [""]
+        tools = [""]
+        try:
+            stand_in = parse_reference(packed)
+        except ValueError:  # no value at all, and shown as that
+            stand_in = None
         if stand_in is not None:
             made_by = [self._outcomes[lsn] for lsn in stand_in.lsns if lsn in self._outcomes]
             tools += [tool for _, tool in made_by]
