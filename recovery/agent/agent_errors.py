@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from types import TracebackType
 
 from eventlog import EventLog, RefusedValueError
@@ -23,7 +24,7 @@ from recovery.errors import (
     UnrecordedResultError,
 )
 from recovery.history.load import History
-from recovery.journal.events import AgentRaised, RunFailed
+from recovery.journal.events import AgentRaised, CallAbandoned, RunFailed
 from recovery.journal.failure import failure
 
 _logger = logging.getLogger("recovery")
@@ -68,6 +69,18 @@ def note_error(
         _logger.warning(
             "run %s: that %s was raised is not recorded: %s", run.run_id, what.type, failed
         )
+
+
+def note_unbegun(log: EventLog, history: History, run: Execution) -> None:
+    """Record which calls were cut short before they began: nobody is asked what became of them.
+
+    Where the log takes it no more, they are in doubt.
+    """
+    with suppress(Exception):
+        for one in run.cut_short:
+            if not one.begun:
+                event = CallAbandoned(one.call.lsn, one.call.attempt, "cancelled")
+                record(log, history, event)
 
 
 def note_stop(log: EventLog, history: History, run: Execution) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
-from recovery.agent.agent_errors import Recoveries, end_if_permanent, note_stop
+from recovery.agent.agent_errors import Recoveries, end_if_permanent, note_stop, note_unbegun
 from recovery.agent.begin_run import begin
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent.drivers import live_runs
@@ -390,6 +390,7 @@ class RecoverableAgent(Generic[Result]):
                 except BaseException as exc:
                     if isinstance(exc, KeyboardInterrupt):  # somebody could not wait for the stop
                         raise
+                    note_unbegun(log, history, run)
                     if run.drift.in_cancellation and run.is_being_cancelled():
                         raise asyncio.CancelledError from None  # what it cut short did not go on
                     if run.stopped is not None:  # whatever the agent, or a task group, made of it

@@ -552,6 +552,28 @@ def test_a_call_that_was_cancelled_before_it_began_is_no_effect(monkeypatch: Any
     assert executed == {"next": 1}
 
 
+def test_a_call_that_had_not_begun_when_the_agent_raised_is_in_no_doubt() -> None:
+    async def never(self: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def agent(run: Run) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            if run.recovery_count == 0:
+                patch.setattr(recovery.agent.drivers.Drivers, "_commit", never)
+            async with asyncio.TaskGroup() as group:
+                sending = group.create_task(run.call(send, "once"))
+                await asyncio.sleep(0.01)
+                if run.recovery_count == 0:
+                    raise OSError("of the agent's own")
+        return sending.result()
+
+    store = disk_store()
+    assert run(agent, store)["result"] == "sent once"
+    (event,) = recorded(store, CallAbandoned)
+    assert (event.went_on, event.begun) == (False, False)
+    assert executed == {"once": 1}
+
+
 def test_a_cancelled_call_cannot_be_resolved() -> None:
     store = die_in(impatient, disk_store())
     (event,) = recorded(store, CallAbandoned)

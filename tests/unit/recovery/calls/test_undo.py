@@ -20,6 +20,7 @@ from recovery import (
     RecoverableAgent,
     RecoveryError,
     Resolution,
+    Retry,
     SyncRun,
     current_call,
     tool,
@@ -27,7 +28,7 @@ from recovery import (
 from recovery.agent.undo_run import undo
 from recovery.control.resolve import resolve
 from recovery.declare import tool as tool_module
-from recovery.errors import RunFailedError, RunUndoneError, UndoError
+from recovery.errors import RunFailedError, RunUndoneError, StoppedError, UndoError
 from recovery.journal.encoding import decode
 from recovery.journal.events import CallIntended, RunUndone
 from recovery.stores.file import FileStore
@@ -473,6 +474,35 @@ def test_an_undo_that_the_agent_lets_fail_goes_on_when_that_is_decided(kind):
         resolve(store, "run", caught.value.call, Resolution.retry())
     assert start(kind(steps), store) == 3
     assert undone() == ["c", "b", "a"]
+
+
+def test_a_compensation_that_is_to_be_tried_again_is_made_once_when_its_undo_is_repeated(kind):
+    """A person repeats an undo that was stopped between two attempts of a compensation."""
+    store, tries = CheckpointStore(), []
+
+    @tool(retry=Retry(delay_s=0.01))
+    def cancel(call: Call, outcome: Any) -> str:
+        tries.append(outcome)
+        if len(tries) == 1:
+            agent.stop()
+            raise ConnectionError("no line")
+        return note(call, outcome)
+
+    @tool(undo=cancel)
+    def rent(what: str) -> str:
+        return what
+
+    def steps(run: Any) -> Any:
+        yield run.call(rent, "a")
+        yield run.undo()
+
+    agent = RecoverableAgent(kind(steps), store, max_recoveries=1)
+    with pytest.raises(StoppedError):
+        agent.run_with_recovery_sync("task", "run")
+    (undo_call,) = [one for one in store.run("run").status().calls if one.tool == "run.undo"]
+    resolve(store, "run", undo_call.lsn, Resolution.retry())
+    start(kind(steps), store)
+    assert (undone(), tries) == (["a"], ["a", "a"])
 
 
 # -- what has to be settled, or known, first
