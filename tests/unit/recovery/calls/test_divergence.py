@@ -179,7 +179,7 @@ EDITS = [
         ("new",),
     ),
     Edit(
-        "new call behind all recorded ones",
+        "new call after all recorded ones",
         "accepted",
         AB,
         calls((send, "a"), (send, "b"), (send, "new")),
@@ -193,7 +193,7 @@ EDITS = [
         calls((send, "b"), (send, "a")),
     ),
     Edit(
-        "step that grew, with recorded steps behind it",
+        "step that grew, with recorded steps after it",
         "stops",
         steps([(send, "a")], [(send, "b")]),
         steps([(send, "a"), (send, "new")], [(send, "b")]),
