@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Generator
-from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,7 +30,7 @@ from recovery.engine.metering import admit
 from recovery.errors import AmbiguousCallError, Sides, Stop
 from recovery.journal.call import Arguments, Call
 from recovery.journal.events import CallRetried
-from recovery.journal.keys import BEFORE_STEPS, UNDO_PREFIX, CallKey, step_of
+from recovery.journal.keys import BEFORE_STEPS, UNDO_PREFIX, CallKey
 from recovery.replay.by_identity import closest
 from recovery.replay.call_view import Outcome, Settled, call_of, describe
 from recovery.replay.lost_records import LostRecords
@@ -41,9 +40,6 @@ from recovery.values.diff import differences
 from recovery.values.pack import unpack
 
 _logger = logging.getLogger("recovery")
-
-# By this task, or by those that started it before they did: what comes later here came later then.
-_accounted: ContextVar[tuple[LostRecords | None, int]] = ContextVar("accounted", default=(None, 0))
 
 DIRECTLY = (
     " (a plain tool called directly beside other tasks cannot wait for what comes before it; "
@@ -81,7 +77,6 @@ def _life(
     if recorded is not None and recorded.done:
         yield from _in_turn(run, recorded.turn)
         run.served += 1
-        _go_past(run, recorded)
         assert isinstance(recorded.last, Outcome)
         served = Settled(recorded.last_lsn, recorded.last, raised=recorded.tries.raised)
         return serve(run, spec, recorded.lsn, served)
@@ -117,7 +112,6 @@ def _life(
         run.leave(scope)
     if not spec.only_waits:  # whose turn has come, see wait_in_turn
         yield from _new_in_turn(run, recorded, settled, in_between)
-    _go_past(run, recorded)
     return serve(run, spec, call.lsn, settled)
 
 
@@ -241,7 +235,7 @@ def _presumed(
 ) -> RecordedCall | None:
     """A call that is not recorded, and that may have been made, for records are lost: recorded as
     one that is in doubt, as if its intent had been there. None if it cannot have been made."""
-    if not losses.hides(key, _accounted_for(losses)):
+    if not losses.hides(key):
         return None
     other = run.replay.resembling(key)
     if other is None and losses.drawn and not made.spec.repeatable:
@@ -261,22 +255,6 @@ def _presumed(
     admit(run, "call", key.tool)
     now = time.time_ns()
     return RecordedCall(run.emit(event), now, event, key, now)
-
-
-def _go_past(run: Execution, recorded: RecordedCall | None) -> None:
-    """The code goes on behind a call that may be among what is lost: if what it does next is among
-    it as well, so are this call's intent and its outcome."""
-    losses = run.replay.losses
-    if losses is None or recorded is None or step_of(recorded.key.scope) is None:
-        return
-    if recorded.intent.lost:
-        _accounted.set((losses, _accounted_for(losses) + 2))
-
-
-def _accounted_for(losses: LostRecords) -> int:
-    """How many of the lost records the present code, before it came here, has accounted for."""
-    known, count = _accounted.get()
-    return count if known is losses else 0
 
 
 def _sides(run: Execution, recorded: RecordedCall | None, key: CallKey, packed: Packed) -> Sides:

@@ -1,20 +1,16 @@
 """What may have been among records that are lost. Pure.
 
 A repair puts placeholders where records were. Any of them may have been the intent of a call, which
-may have taken effect; so a call that could have been made there, and is not recorded, is in doubt.
-It could have been made there if the agent can have come to it by then:
+may have taken effect. So a call that is not recorded is in doubt if it could have been made there:
 
-* a call of a step that had begun before the loss, or that could begin in it: each step that did
-  takes one of the lost records; and none from the next step on whose beginning is recorded behind
-  the loss;
+* a call of a step that may have begun before the loss ended. The next step that is known to have
+  begun behind the loss, before the repair, ends that. Where none is, a loss of n records reaches
+  over n steps at most: each step that began in it takes one;
 * a call made inside a call that had begun before the loss ended;
 * a call made inside one that is itself in doubt for this reason.
 
-When the code has come by as many things, in the same task, as there are lost records, then all of
-the lost ones are accounted for, and what comes now is new. So are calls of the step behind the last
-one that fits into what is lost beside what is known to have been there. Both hold as long as the
-code does what it did: not once it was given anything that may not be what it got then, the outcome
-of a call that was made again, or another time or random number.
+Nothing is concluded from how many of the lost records are accounted for by now. To ask about a call
+that was never made is safe; to make one again is not.
 """
 
 from __future__ import annotations
@@ -56,10 +52,6 @@ class Gap:
     about: str = ""  # who repaired it, and why
     is_bounded: bool = False
 
-    @property
-    def count(self) -> int:
-        return self.last - self.first + 1
-
     def __str__(self) -> str:
         lsns = f"LSN {self.first}" + (f"-{self.last}" if self.last > self.first else "")
         return f"{lsns}{self.about}; in doubt: calls of steps up to {self.upto} without a record"
@@ -83,17 +75,10 @@ class LostRecords:
     origin: ForkedFrom | None = None  # the run of whose records the first ones here are copies
     _high: int = 0  # the highest step that may have begun
     _declared: list[tuple[int, int]] = field(default_factory=list)
-    _orphans: set[int] = field(default_factory=set)  # lost intents of which something is told
     _signals: list[SignalTaken] = field(default_factory=list)  # of waits whose intents are lost
-    _spent: int = 0  # steps begun since, and calls that were made then: records that were lost
 
     def __post_init__(self) -> None:
         self._high = self.step
-
-    @property
-    def room(self) -> int:
-        """For how many things a call may come to that are not recorded, or only in part."""
-        return sum(gap.count for gap in self.gaps) + len(self._orphans)
 
     @property
     def upto(self) -> int:
@@ -122,19 +107,11 @@ class LostRecords:
             case CallReturned() | CallFailed() | CallResolved() | CallAbandoned():
                 self._end(event)
 
-    def hides(self, key: CallKey, before: int = 0) -> bool:
-        """Whether a call that is not recorded may have been, among what is lost.
-
-        ``before``: so many things of which that is true were done by the same code before it. If
-        this was among what is lost, so were they.
-        """
+    def hides(self, key: CallKey) -> bool:
+        """Whether a call that is not recorded may have been, among what is lost."""
         outer = outer_call(key.scope)
-        if outer in self.presumed:
-            return True  # perhaps not even lost, but recorded inside of a call that is
-        if before + 1 > self.room and not self.strayed:
-            return False
-        if outer:
-            return any(outer < gap.last for gap in self.gaps)
+        if outer:  # one that is presumed may not even be lost, but recorded in a call that is
+            return outer in self.presumed or any(outer < gap.last for gap in self.gaps)
         step = step_of(key.scope)
         return step is not None and self.reaches(step)
 
@@ -211,11 +188,6 @@ class LostRecords:
             if not gap.repaired and not gap.is_bounded and step > gap.begun:
                 gap.upto, gap.is_bounded = min(gap.upto, step - 1), True
         if step > self.step:
-            if self._is_repaired:
-                self._spent += 1
-                if self._spent + 1 > self.room and not self.strayed:
-                    for gap in self.gaps:
-                        gap.upto = min(gap.upto, step - 1)
             self.step = self._high = step
 
     @property
@@ -226,7 +198,6 @@ class LostRecords:
         """A call has its outcome, which it may have had before, among what is lost."""
         call = event.call
         if self.hold(call):
-            self._orphans.add(call)  # its intent is lost, and this is not
             if isinstance(event, SignalTaken):
                 self._signals.append(event)
         elif call in self.presumed or any(gap.repaired and call < gap.last for gap in self.gaps):
@@ -236,7 +207,7 @@ class LostRecords:
                 case CallResolved(how="retry") | CallAbandoned(went_on=False):
                     pass  # not yet
                 case CallResolved(how="outcome", who=who) if who != "after_crash=report":
-                    self._spent += call in self.presumed  # it was made: so its record was there
+                    pass  # somebody who knows says what it was given then
                 case _:
                     self.strayed = True
 

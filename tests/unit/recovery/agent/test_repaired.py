@@ -454,34 +454,34 @@ def test_a_lost_value_that_chooses_the_tool_is_a_divergence(after_crash: Any) ->
     assert executed == {"letter": 1, "other": 1}
 
 
-@pytest.mark.parametrize("dies_again", [False, True])
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_what_was_lost_of_a_call_that_is_settled_hides_no_later_one(
-    by_hand: bool, dies_again: bool
+@pytest.mark.parametrize(("lost", "asked"), [("1b", ["1b"]), ("2a", ["2a", "2b"]), ("1a", ["1a"])])
+def test_each_unrecorded_side_effect_is_asked_about_until_a_step_begins_behind_the_loss(
+    lost: str, asked: list[str]
 ) -> None:
-    said = Resolution.unknown() if by_hand else Resolution.outcome("sent a")
-    ask = tool(name="ask", reconcile=lambda call: said)(sent)
+    lives = []
 
     def agent(run: Any) -> Any:
-        for _ in run.steps():
-            first = run.call(ask, "a")
-            if dies:
+        lives.append(run)
+        for step in run.steps():
+            run.call(send, f"{step}a")
+            if step == 2 and len(lives) == 1:
                 raise Died
-            return [first, run.call(send, "b")]
+            run.call(send, f"{step}b")
+            if step == 3:
+                return "done"
 
-    dies = True
-    store = a_run(agent)
-    lose(store, lambda event: isinstance(event, CallIntended | CallReturned))
-    if by_hand:
+    store, found = a_run(agent, checkpoint_every_n=100), []
+    lose(store, of(lost))
+    for _ in asked:
         with pytest.raises(InDoubtError) as stopped:
             run_sync(agent, store)
-        resolve(store, RUN, stopped.value.calls[0].lsn, Resolution.outcome("sent a"))
-    if dies_again:
-        with pytest.raises(Died):
-            run_sync(agent, store)
-    dies = False
-    assert run_sync(agent, store)["result"] == ["sent a", "sent b"]
-    assert executed == {"a": 1, "b": 1}
+        (call,) = stopped.value.calls
+        (what,) = call.args
+        found.append(what)
+        how = Resolution.outcome("sent") if executed[what] else Resolution.retry()
+        resolve(store, RUN, call.lsn, how, who="me")
+    assert run_sync(agent, store)["result"] == "done" and found == asked
+    assert executed == {f"{step}{letter}": 1 for step in (1, 2, 3) for letter in "ab"}
 
 
 def test_a_lost_value_that_nothing_depends_on_is_asked_for_again() -> None:

@@ -1,4 +1,4 @@
-"""What may have been among records that are lost: of which steps, inside which calls, how many."""
+"""What may have been among records that are lost: of which steps, inside which calls."""
 
 from __future__ import annotations
 
@@ -82,23 +82,28 @@ def test_a_step_that_begins_anew_behind_an_accepted_divergence_says_nothing_eith
     assert found.hides(key("4"))
 
 
-def was_made(lsn: int, scope: str = "3") -> list[tuple[int, Event]]:
-    """A call that may be among what is lost, and somebody who knows that it took place."""
-    return [(lsn, intent(scope, lost=True)), (lsn + 1, CallResolved(lsn, "outcome", 1, "operator"))]
+@pytest.mark.parametrize("lost", [True, None])
+def test_no_outcome_and_no_step_of_now_says_that_nothing_more_is_lost(lost: bool | None) -> None:
+    known = CallResolved(6, "outcome", 1, "operator")
+    found = losses(
+        (1, StepStarted(3)),
+        (2, RecordsLost(4)),
+        (5, LogRepaired([[2, 4]])),
+        (6, intent("3", lost=lost)),
+        (7, known),
+        (8, intent("3", "u", lost=lost)),
+        (9, CallReturned(8, 1)),
+        (10, StepStarted(4)),
+        (11, StepStarted(5)),
+    )
+    assert found.hides(key("3")) and found.hides(key("5")) and not found.hides(key("6"))
 
 
-REPAIRED: list[tuple[int, Event]] = [
-    (1, StepStarted(3)),
-    (2, RecordsLost(4)),
-    (5, LogRepaired([[2, 4]])),
-]
-
-
-def test_when_as_much_was_there_as_is_lost_the_next_step_is_new() -> None:
-    # Three are lost: the call that was made, the beginning of step 4, and one more may be.
-    assert losses(*REPAIRED, *was_made(6), (8, StepStarted(4))).hides(key("4"))
-    more = losses(*REPAIRED, *was_made(6), *was_made(8, "1"), (10, StepStarted(4)))
-    assert not more.hides(key("4")) and more.hides(key("3"))
+def repaired(call: bool | None, *given: Event) -> LostRecords:
+    """A call that may be lost (True) or is new (None), and what the code was given behind it."""
+    loss: list[tuple[int, Event]] = [(2, RecordsLost(4)), (5, LogRepaired([[2, 4]]))]
+    then = enumerate((intent("3", lost=call), *given), start=6)
+    return losses((1, StepStarted(3)), *loss, *then)
 
 
 @pytest.mark.parametrize(
@@ -113,47 +118,30 @@ def test_when_as_much_was_there_as_is_lost_the_next_step_is_new() -> None:
     ],
     ids=lambda event: f"{event.kind} {getattr(event, 'how', '')}",
 )
-def test_code_that_was_given_something_else_may_come_to_what_is_lost_later(given: Event) -> None:
-    for call in (intent("3", lost=True), intent("3")):
-        found = losses(
-            (1, StepStarted(3)),
-            (2, RecordsLost(4)),
-            (5, LogRepaired([[2, 4]])),
-            (6, call),
-            (7, given),
-            (8, StepStarted(4)),
-        )
-        new = call.lost is None and not isinstance(given, ValueRecorded)
-        assert found.hides(key("3"), before=9) is not new, "its outcome is that of a new call"
+def test_code_that_was_given_something_else_may_do_something_else(given: Event) -> None:
+    assert repaired(True, given).strayed
+    assert repaired(None, given).strayed is isinstance(given, ValueRecorded)
     found = losses(
         (1, StepStarted(3)),
         (6, intent("3")),
         (7, RecordsLost(8)),
         (9, LogRepaired([[7, 8]])),
         (10, given),
-        (11, StepStarted(4)),
     )
-    assert found.hides(key("4"), before=9), "the outcome may have been lost"
-    made = [*was_made(6), *was_made(8)]
-    found = losses(*REPAIRED, *made, (10, ValueRecorded("3", "now", 1, 1)), (11, StepStarted(4)))
-    assert found.hides(key("4")), "as much was there as is lost, and step 4 may be another one"
+    assert found.strayed, "the outcome may have been lost"
 
 
-def test_what_is_to_be_made_again_was_given_nothing_yet() -> None:
-    for given in (CallResolved(6, "retry", None, "operator"), CallAbandoned(6, 1, "timeout")):
-        found = losses(*REPAIRED, (6, intent("3", lost=True)), (7, given))
-        assert not found.hides(key("3"), before=3)
-
-
-def test_an_outcome_that_is_not_lost_accounts_for_nothing() -> None:
-    found = losses(
-        (1, StepStarted(3)),
-        (2, RecordsLost(2)),
-        (3, CallReturned(2, 1)),
-        (4, RecordsLost(4)),
-        (5, LogRepaired([[2, 2], [4, 4]])),
-    )
-    assert found.hides(key("3"), before=2) and not found.hides(key("3"), before=3)
+@pytest.mark.parametrize(
+    "given",
+    [
+        CallResolved(6, "retry", None, "operator"),
+        CallAbandoned(6, 1, "timeout"),
+        CallResolved(6, "outcome", 1, "operator"),
+    ],
+    ids=lambda event: f"{event.kind} {getattr(event, 'how', '')}",
+)
+def test_what_is_to_be_made_again_and_what_somebody_knows_is_nothing_else(given: Event) -> None:
+    assert not repaired(True, given).strayed
 
 
 def test_calls_inside_a_call_that_began_before_the_loss_ended_may_be_among_it() -> None:
@@ -194,8 +182,3 @@ def test_a_change_that_refers_to_what_is_lost_is_lost_as_well() -> None:
     assert found.refers_to_lost(MessagesChanged(0, 0, [{"a": 1}, Ref(4, 0)]))
     assert not found.refers_to_lost(MessagesChanged(0, 0, [Ref(2, 0)]))
     assert not found.refers_to_lost(MessagesChanged(0, 0, Packed(b"\x90")))
-
-
-def test_what_the_same_code_has_done_before_accounts_for_as_much() -> None:
-    found = losses((1, StepStarted(3)), (2, RecordsLost(3)), (4, LogRepaired([[2, 3]])))
-    assert found.hides(key("3"), before=1) and not found.hides(key("3"), before=2)
