@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 from recovery.agent.agent_errors import Recoveries, end_if_permanent, note_stop, note_unbegun
 from recovery.agent.begin_run import begin
 from recovery.agent.checkpoint_store import CheckpointStore
-from recovery.agent.drivers import live_runs
+from recovery.agent.drivers import Drivers, live_runs
 from recovery.agent.ending import ending_of
+from recovery.agent.executions import AsyncExecution, SyncExecution
 from recovery.agent.run import Run, SyncRun
 from recovery.agent.run_handle import RunHandle
 from recovery.agent.shared_commits import off_loop
@@ -193,7 +194,7 @@ class RecoverableAgent(Generic[Result]):
             _check_no_loop("run_with_recovery")
             return asyncio.run(self.run_with_recovery(task, run_id, takeover=takeover))
         with self._lives.one(RunSession(run_id), self.settings.stop_on) as life:
-            return drive(self._recover(task, life, takeover, SyncRun), self._perform)
+            return drive(self._recover(task, life, takeover, SyncExecution), self._perform)
 
     async def resume(self, run_id: str, *, takeover: bool = False) -> RunResult[Result]:
         """Go on with run ``run_id`` from its id alone: its task is the one that it has recorded.
@@ -210,7 +211,7 @@ class RecoverableAgent(Generic[Result]):
             _check_no_loop("resume")
             return asyncio.run(self.resume(run_id, takeover=takeover))
         with self._lives.one(ResumeSession(run_id), self.settings.stop_on) as life:
-            return drive(self._recover(RECORDED, life, takeover, SyncRun), self._perform)
+            return drive(self._recover(RECORDED, life, takeover, SyncExecution), self._perform)
 
     async def retry(
         self,
@@ -262,7 +263,7 @@ class RecoverableAgent(Generic[Result]):
         if is_async(self.agent_fn):
             return asyncio.run(self.live(task, life))
         with self._lives.one(life, ()):
-            return drive(self._recover(task, life, False, SyncRun), self._perform)
+            return drive(self._recover(task, life, False, SyncExecution), self._perform)
 
     def _child(self, agent_fn: Any, options: Mapping[str, Any]) -> RecoverableAgent:
         """What runs an agent as a child of a run of this one."""
@@ -283,9 +284,9 @@ class RecoverableAgent(Generic[Result]):
         """The life of a run. That of a plain agent function is in a thread: when it is cancelled,
         the run stops at the next thing that the agent does, and can be resumed."""
         if is_async(self.agent_fn):
-            steps = self._recover(task, life, takeover, Run)
+            steps = self._recover(task, life, takeover, AsyncExecution)
             return await drive_async(steps, self._perform_async)
-        steps = self._recover(task, life, takeover, SyncRun)
+        steps = self._recover(task, life, takeover, SyncExecution)
         thread = asyncio.ensure_future(asyncio.to_thread(drive, steps, self._perform))
         try:
             return await asyncio.shield(thread)
@@ -321,7 +322,7 @@ class RecoverableAgent(Generic[Result]):
         live_runs.add(effect.run)
         runs_at_work.add(effect.run)
         try:
-            result = await self.agent_fn(effect.run)
+            result = await self.agent_fn(Run(effect.run))
             await effect.run.returned()
             return result
         finally:
@@ -339,7 +340,7 @@ class RecoverableAgent(Generic[Result]):
         token = current_scope.set(effect.run.scope)
         runs_at_work.add(effect.run)
         try:
-            result = check_result(self.agent_fn, self.agent_fn(effect.run))
+            result = check_result(self.agent_fn, self.agent_fn(SyncRun(effect.run)))
             effect.run.returned()
             return result
         finally:
@@ -351,7 +352,11 @@ class RecoverableAgent(Generic[Result]):
                 time.sleep(0.005)
 
     def _recover(
-        self, task: Any, life: RunSession, takeover: bool, kind: type[Run] | type[SyncRun]
+        self,
+        task: Any,
+        life: RunSession,
+        takeover: bool,
+        kind: type[AsyncExecution] | type[SyncExecution],
     ) -> Generator[_Effect, Any, RunResult[Any]]:
         """The life of a run in this process; yields what its driver is to do."""
         run_id = life.run_id
@@ -412,7 +417,7 @@ class RecoverableAgent(Generic[Result]):
                 yield _Sleep(recoveries.pause_s)
 
 
-def _reported(report: RecoveryReport, run: Run | SyncRun) -> RecoveryReport:
+def _reported(report: RecoveryReport, run: Drivers) -> RecoveryReport:
     """The report of a recovery, with what the agent did after it."""
     return replace(
         report,
@@ -424,7 +429,7 @@ def _reported(report: RecoveryReport, run: Run | SyncRun) -> RecoveryReport:
     )
 
 
-async def _landed(run: Run) -> None:
+async def _landed(run: AsyncExecution) -> None:
     """Let calls that are still under way end, so that their outcomes are recorded."""
     run.children.end()
     for patience_s in (LANDING_S, CUTTING_S):

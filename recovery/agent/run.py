@@ -1,37 +1,28 @@
-"""Runs as agents see them, and the two drivers that perform what a call's protocol asks for."""
+"""Runs as agents see them: what an agent function is given, and nothing of the runtime."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ALL_COMPLETED, Future
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, Unpack, overload
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
-from eventlog import EventLog
-from recovery.agent.drivers import Drivers, live_runs
-from recovery.agent.replay_order import Watch
+from recovery.agent.drivers import Drivers
+from recovery.agent.executions import AsyncExecution, SyncExecution
 from recovery.agent.steps import Steps, SyncSteps
-from recovery.agent.unawaited import Unawaited, noted
-from recovery.agent_code.warn_once import warn_of_tasks_left
-from recovery.calls.cancelled_calls import until_done_again
+from recovery.agent.unawaited import noted
 from recovery.calls.child_runs import Runner
-from recovery.calls.invoking import invoke
 from recovery.calls.waiting import SLEEP, WAIT_FOR, sleep_arguments, wait_for_arguments
-from recovery.declare.scope import Scope
-from recovery.declare.settings import ChildOptions, Settings
+from recovery.declare.settings import ChildOptions
 from recovery.declare.spec import ToolSpec, spec_of
-from recovery.engine.drive import drive, drive_async
 from recovery.engine.execution import Execution
-from recovery.engine.task_state import place_of_call, tasks_of
-from recovery.errors import NotAwaitedError
-from recovery.history.checkpoint_store_base import CheckpointStoreBase
-from recovery.history.load import History
+from recovery.engine.randomness import a_number, an_id
 from recovery.journal.call import Arguments
-from recovery.journal.events import RunFinished
-from recovery.journal.keys import step_of
+from recovery.journal.messages import Messages
+from recovery.journal.usage import Usage
 from recovery.values.type_variables import Chunk, Chunks
 
 if TYPE_CHECKING:
@@ -41,8 +32,6 @@ R = TypeVar("R")
 P = ParamSpec("P")
 F = TypeVar("F", bound=asyncio.Future[Any])
 
-LEAVE_S = 0.1  # for an agent function to end by itself when its run was stopped
-
 
 def _undoing(run: Execution, since: int, tools: Iterable[Callable[..., Any]]) -> ToolSpec:
     from recovery.calls.undo import prepare  # noqa: PLC0415 - only where it is used
@@ -50,7 +39,78 @@ def _undoing(run: Execution, since: int, tools: Iterable[Callable[..., Any]]) ->
     return prepare(run, since, tools)
 
 
-class Run(Drivers):
+async def _called(
+    execution: AsyncExecution, token: object, spec: ToolSpec, given: Arguments, call_id: str
+) -> Any:
+    execution.unawaited.started(token)
+    return await execution.perform_async(spec, given, call_id)
+
+
+class _RunBase:
+    """What both kinds of runs show."""
+
+    __slots__ = ("__weakref__", "_execution")
+    _execution: Drivers
+
+    @property
+    def task(self) -> Any:
+        """What the run was given to do: a copy."""
+        return self._execution.task
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._execution.run_id
+
+    @property
+    def step(self) -> int:
+        """The present step, from 1; 0 before the loop of steps."""
+        return self._execution.step
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What must survive a crash between steps: a dict, saved with each checkpoint."""
+        return self._execution.loop.state
+
+    @state.setter
+    def state(self, value: dict[str, Any]) -> None:
+        self._execution.loop.state.become(value)
+
+    @property
+    def messages(self) -> Messages:
+        """The conversation: a list of which every change is recorded."""
+        return self._execution.loop.messages
+
+    @messages.setter
+    def messages(self, value: list[Any]) -> None:
+        messages = self._execution.loop.messages
+        if value is not messages:  # `run.messages += [...]` assigns the list to itself
+            messages[:] = value
+
+    def now(self) -> float:
+        """Seconds since 1970, as they were when this line first ran."""
+        return float(self._execution.recorded_value("now", time.time))
+
+    def random(self) -> float:
+        """A random number in [0, 1), the same on replay."""
+        return float(self._execution.recorded_value("random", a_number))
+
+    def uuid(self) -> str:
+        """A new UUID, the same on replay."""
+        return str(self._execution.recorded_value("uuid", an_id))
+
+    def usage(self) -> Usage:
+        """What the run has used so far, over all its lives; the same on replay."""
+        execution = self._execution
+        return Usage(*execution.recorded_value("usage", lambda: list(astuple(execution.used()))))
+
+
+def execution_of(run: _RunBase) -> Drivers:
+    """The execution behind what an agent holds: for the library, which needs more of a run."""
+    return run._execution
+
+
+class Run(_RunBase):
     """A run as an async agent sees it.
 
     ``task``, ``run_id``; ``state`` (a dict) and ``messages`` (a list), which checkpoints restore;
@@ -58,111 +118,11 @@ class Run(Drivers):
     ``stream()``, ``undo()``.
     """
 
-    is_async = True
+    __slots__ = ()
+    _execution: AsyncExecution
 
-    def __init__(
-        self, log: EventLog, history: History, store: CheckpointStoreBase, settings: Settings
-    ) -> None:
-        super().__init__(log, history, store, settings)
-        self._root = asyncio.current_task()
-        self._cancelling = self._cancels()  # those of before
-        self._was_cancelled = False
-        self.unawaited = Unawaited()
-        self._loop = self._home_loop = asyncio.get_running_loop()
-        self._turns()
-        calls = {invoke.__code__}
-        self._watch = None if self.replay.used_up else Watch(self, calls)
-
-    def close(self) -> None:
-        super().close()
-        if self._watch is not None:
-            self._watch.end()
-
-    def finish(self, result: Any) -> RunFinished:
-        try:
-            self.unawaited.check(self.run_id)
-        except NotAwaitedError as exc:
-            self.stop(exc)
-        return super().finish(result)
-
-    def cancel(self, error: Exception) -> None:
-        super().cancel(error)
-        with suppress(RuntimeError):  # the loop is closed: the run is over
-            self._loop.call_soon_threadsafe(self._interrupt)
-
-    def _interrupt(self) -> None:
-        """Do not wait for what does no harm when it is cut short: calls that are safe to repeat,
-        neither inside of a side effect nor around one, and an agent that waits for anything but
-        calls."""
-        busy = {lsn for one in self.under_way.values() for lsn in one.calls}
-        tasks = {task for task, calls in self.interruptible.items() if busy.isdisjoint(calls)}
-        if not self.in_flight and self._root is not None:
-            tasks.add(self._root)
-        self._cancel(tasks)
-        if len(tasks) < len(self.interruptible):  # there are side effects inside the others
-            self._loop.call_later(LEAVE_S, self._interrupt)
-
-    def stop(self, error: Exception) -> NoReturn:
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._loop.call_later, LEAVE_S, self._leave)
-        super().stop(error)
-
-    def _leave(self) -> None:
-        """The agent function has not ended by the stop: it may wait for a task that has."""
-        if self._root is None:
-            return
-        if self.in_flight:  # calls that are under way get to their end
-            self._loop.call_later(LEAVE_S, self._leave)
-        else:
-            self._cancel({self._root})
-
-    def _cancel(self, tasks: set[asyncio.Task[Any]]) -> None:
-        for task in tasks - self.interrupted:
-            self.interrupted.add(task)
-            task.cancel()
-
-    async def returned(self) -> None:
-        """The agent function has returned: what its other tasks may still do, and are in."""
-        await drive_async(until_done_again(self), self._perform_async, self.mutex)
-        if self.in_flight:
-            calls = {drive_async.__code__}
-            places = {place_of_call(task, calls) for task, _ in tasks_of(self, self._loop)}
-            warn_of_tasks_left(self.run_id, sorted(places - {""}))
-
-    def left(self) -> None:
-        """The agent function has ended, by itself or because of the run."""
-        self._was_cancelled = self.is_being_cancelled()
-        root, self._root = self._root, None
-        if root is not None and root in self.interrupted:
-            root.uncancel()
-
-    def _cancels(self) -> int:
-        own = self._root in self.interrupted  # by a stop of the run
-        return self._root.cancelling() - own if self._root is not None else 0
-
-    def is_being_cancelled(self) -> bool:
-        return self._was_cancelled or self._cancels() > self._cancelling
-
-    def alone(self) -> bool:
-        if asyncio._get_running_loop() is None or asyncio.current_task() is not self._root:
-            return False  # the agent itself may do more
-        return not any(self._other_tasks())
-
-    def outlived(self) -> bool:
-        # One that has made no call yet counts too, for it may be about to. One that was started
-        # before the first step does not: the code that resumes starts it again. To look at the
-        # tasks takes as long as there are tasks of all runs.
-        return bool(self.steps_held) and any(
-            scope.call is None and step_of(scope.path) for scope in self._other_tasks()
-        )
-
-    def _other_tasks(self) -> Iterator[Scope]:
-        """Where the agent started its tasks that have not ended, but for the present one."""
-        # Those in which other runs are at work are none of them, and may be many.
-        others = {run._root for run in tuple(live_runs)} - {self._root}
-        others.add(asyncio.current_task())
-        for _, scope in tasks_of(self, asyncio.get_running_loop(), others):
-            yield scope
+    def __init__(self, execution: AsyncExecution) -> None:
+        self._execution = execution
 
     @overload
     def call(
@@ -192,12 +152,10 @@ class Run(Drivers):
         a crash leaves it in doubt.
         """
         spec, token = spec_of(function), object()
-        made = self._called(token, spec, (args, kwargs), call_id)
-        return self.unawaited.made(token, made, f"run.call({spec.name}, ...)", sys._getframe(1))
-
-    async def _called(self, token: object, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
-        self.unawaited.started(token)
-        return await self.perform_async(spec, given, call_id)
+        execution = self._execution
+        made = _called(execution, token, spec, (args, kwargs), call_id)
+        what = f"run.call({spec.name}, ...)"
+        return execution.unawaited.made(token, made, what, sys._getframe(1))
 
     @overload
     def stream(
@@ -217,12 +175,7 @@ class Run(Drivers):
         (``@tool(combine=...)``; of text and bytes they are joined, of others a list). On replay
         nothing is executed, and the chunks are made from the outcome. See docs/streaming.md.
         """
-        return self.open_stream(spec_of(function), (args, kwargs), call_id)
-
-    def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Stream:
-        from recovery.calls.stream import Stream  # noqa: PLC0415 - only where it is used
-
-        return Stream(self, self._perform_async, spec, given, call_id)
+        return self._execution.open_stream(spec_of(function), (args, kwargs), call_id)
 
     @noted
     async def undo(
@@ -240,7 +193,9 @@ class Run(Drivers):
         again. Parks (InDoubtError) for a compensation that a crash left in doubt, and before
         anything is undone if a call that can be undone is itself in doubt.
         """
-        return await self.perform_async(_undoing(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
+        execution = self._execution
+        spec = _undoing(execution, since, tools)
+        return await execution.perform_async(spec, ((since,), {}), "")  # type: ignore[no-any-return]
 
     @overload
     def child(
@@ -293,7 +248,9 @@ class Run(Drivers):
         Raises ChildFailedError when the child failed. When it cannot go on (in doubt, stopped, ...)
         the run parks with a ChildParkedError as soon as its other calls have got to their end.
         """
-        return await self.perform_async(*self.children.call(agent_fn, task, name, options), "")
+        execution = self._execution
+        made = execution.children.call(agent_fn, task, name, options)
+        return await execution.perform_async(*made, "")
 
     @noted
     async def sleep(self, seconds: float) -> None:
@@ -302,7 +259,7 @@ class Run(Drivers):
         By the wall clock: set forward it ends the sleep, set back it makes it longer by at most
         ``seconds``. With ``park_after_s`` (see Options) no process needs to wait with the run.
         """
-        await self.perform_async(SLEEP, sleep_arguments(self, seconds), "")
+        await self._execution.perform_async(SLEEP, sleep_arguments(self._execution, seconds), "")
 
     @overload
     async def wait_for(self, name: str, timeout: float | None = None) -> Any: ...  # noqa: ASYNC109
@@ -331,7 +288,9 @@ class Run(Drivers):
         it raises TimeoutError; one that was sent later is for the next wait. What came of it is
         recorded.
         """
-        return await self.perform_async(WAIT_FOR, wait_for_arguments(self, name, timeout), "")
+        execution = self._execution
+        given = wait_for_arguments(execution, name, timeout)
+        return await execution.perform_async(WAIT_FOR, given, "")
 
     @noted
     async def wait(
@@ -350,7 +309,7 @@ class Run(Drivers):
         """
         from recovery.calls.wait_tasks import wait  # noqa: PLC0415 - only where it is used
 
-        return await wait(self, tasks, timeout, return_when)
+        return await wait(self._execution, tasks, timeout, return_when)
 
     def steps(self) -> AsyncIterator[int]:
         """The steps of the run, numbered from 1, without end: leave the loop to end it.
@@ -359,19 +318,18 @@ class Run(Drivers):
         after a crash the agent function is called again with these, and the loop goes on behind the
         last checkpoint. Local variables are fresh then, unless ``checkpoint_every_n`` is None.
         """
-        self.loop.claim(sys._getframe(1))
-        return Steps(self)
+        self._execution.loop.claim(self, sys._getframe(1))
+        return Steps(self._execution)
 
 
-class SyncRun(Drivers):
+class SyncRun(_RunBase):
     """A run as a plain agent sees it: as Run, with nothing to await."""
 
-    def returned(self) -> None:
-        """See Run.returned."""
-        drive(until_done_again(self), self._perform_sync, self.mutex)
+    __slots__ = ()
+    _execution: SyncExecution
 
-    def alone(self) -> bool:
-        return threading.current_thread() is self._home and not self.in_flight
+    def __init__(self, execution: SyncExecution) -> None:
+        self._execution = execution
 
     @overload
     def call(
@@ -391,7 +349,7 @@ class SyncRun(Drivers):
         self, function: Callable[..., Any], /, *args: Any, call_id: Any = "", **kwargs: Any
     ) -> Any:
         """Call a function, sync or async, so that it is never executed twice; see ``Run.call``."""
-        return self.perform_sync(spec_of(function), (args, kwargs), call_id)
+        return self._execution.perform_sync(spec_of(function), (args, kwargs), call_id)
 
     @overload
     def stream(
@@ -405,18 +363,15 @@ class SyncRun(Drivers):
         self, function: Callable[..., Any], /, *args: Any, call_id: Any = "", **kwargs: Any
     ) -> SyncStream:
         """Call a generator function, and get its chunks live with ``for``; see ``Run.stream``."""
-        return self.open_stream(spec_of(function), (args, kwargs), call_id)
-
-    def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> SyncStream:
-        from recovery.calls.stream import SyncStream  # noqa: PLC0415 - only where it is used
-
-        return SyncStream(self, self._perform_sync, spec, given, call_id)
+        return self._execution.open_stream(spec_of(function), (args, kwargs), call_id)
 
     def undo(
         self, since: int = 0, tools: Iterable[Callable[..., Any]] = ()
     ) -> list[dict[str, Any]]:
         """Undo what the run has done; see ``Run.undo``."""
-        return self.perform_sync(_undoing(self, since, tools), ((since,), {}), "")  # type: ignore[no-any-return]
+        execution = self._execution
+        spec = _undoing(execution, since, tools)
+        return execution.perform_sync(spec, ((since,), {}), "")  # type: ignore[no-any-return]
 
     @overload
     def child(
@@ -457,11 +412,13 @@ class SyncRun(Drivers):
 
         A plain agent runs in this thread, an async one in an event loop of its own.
         """
-        return self.perform_sync(*self.children.call(agent_fn, task, name, options), "")
+        execution = self._execution
+        made = execution.children.call(agent_fn, task, name, options)
+        return execution.perform_sync(*made, "")
 
     def sleep(self, seconds: float) -> None:
         """Sleep until ``seconds`` from when this line first ran; see ``Run.sleep``."""
-        self.perform_sync(SLEEP, sleep_arguments(self, seconds), "")
+        self._execution.perform_sync(SLEEP, sleep_arguments(self._execution, seconds), "")
 
     @overload
     def wait_for(self, name: str, timeout: float | None = None) -> Any: ...
@@ -471,7 +428,8 @@ class SyncRun(Drivers):
 
     def wait_for(self, name: str | tuple[str, ...], timeout: float | None = None) -> Any:
         """Wait for signal ``name`` from outside; see ``Run.wait_for``."""
-        return self.perform_sync(WAIT_FOR, wait_for_arguments(self, name, timeout), "")
+        execution = self._execution
+        return execution.perform_sync(WAIT_FOR, wait_for_arguments(execution, name, timeout), "")
 
     def wait(
         self,
@@ -486,9 +444,9 @@ class SyncRun(Drivers):
         """
         from recovery.calls.wait_tasks import wait_sync  # noqa: PLC0415 - only where it is used
 
-        return wait_sync(self, futures, timeout, return_when)
+        return wait_sync(self._execution, futures, timeout, return_when)
 
     def steps(self) -> Iterator[int]:
         """The steps of the run, numbered from 1, without end; see ``Run.steps``."""
-        self.loop.claim(sys._getframe(1))
-        return SyncSteps(self)
+        self._execution.loop.claim(self, sys._getframe(1))
+        return SyncSteps(self._execution)

@@ -77,10 +77,10 @@ def noted(method: M) -> M:
     """A method of a run of which each coroutine is noted until somebody awaits it."""
 
     def made(run: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        token = object()
-        coroutine = _begun(run.unawaited, token, method, (run, *args), kwargs)
+        token, unawaited = object(), run._execution.unawaited
+        coroutine = _begun(unawaited, token, method, (run, *args), kwargs)
         frame = sys._getframe(1)
-        return run.unawaited.made(token, coroutine, f"run.{method.__name__}(...)", frame)  # type: ignore[no-any-return]
+        return unawaited.made(token, coroutine, f"run.{method.__name__}(...)", frame)  # type: ignore[no-any-return]
 
     made.__name__, made.__qualname__ = method.__name__, method.__qualname__
     made.__doc__, made.__module__ = method.__doc__, method.__module__

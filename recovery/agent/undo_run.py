@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from eventlog import Damage, EventLog
-from recovery.agent.run import SyncRun
+from recovery.agent.executions import SyncExecution
 from recovery.calls.undo import by_name, read_plan, undo_call
 from recovery.declare.scope import Scope, current_scope
 from recovery.declare.settings import Settings
@@ -101,13 +101,13 @@ def undoing(store: Store, run_id: str) -> tuple[list[RecordedCall], list[Recorde
     return plan.todo(), plan.in_doubt()
 
 
-def _outside(log: EventLog, history: History, store: CheckpointStoreBase) -> SyncRun:
+def _outside(log: EventLog, history: History, store: CheckpointStoreBase) -> SyncExecution:
     """A run of nothing but an undo: what is recorded of the agent is not for it to replay."""
     section = _of_the_undo(history)
     history = replace(
         history, restored=None, entries=section, replay=Replay.of(section), prologue=[]
     )
-    run = SyncRun(log, history, store, Settings())
+    run = SyncExecution(log, history, store, Settings())
     run.scope = Scope(run, "undo")
     return run
 

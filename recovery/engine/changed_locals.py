@@ -49,11 +49,12 @@ class LocalsBefore:
                     self._seen[name] = (value, parts)
 
     @classmethod
-    def of(cls, run: RunCore, frame: FrameType) -> LocalsBefore | None:
-        """None where nothing can be said: the code is not the user's, or all was said."""
+    def of(cls, handle: object, frame: FrameType) -> LocalsBefore | None:
+        """Of the code that holds the run by this object. None where nothing can be said: the code
+        is not the user's, or all was said."""
         if frame.f_code in _told or not is_the_users(frame.f_code.co_filename):
             return None
-        name = next((name for name, one in _locals_of(frame).items() if one is run), None)
+        name = next((name for name, one in _locals_of(frame).items() if one is handle), None)
         return cls(name, frame) if name is not None else None
 
     def look_again(self, run: RunCore, frame: FrameType | None) -> None:

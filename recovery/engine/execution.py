@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any, Protocol
 from weakref import ref
 
@@ -22,7 +22,6 @@ from recovery.engine.divergence import Drift, change_text
 from recovery.engine.effects import Waiting
 from recovery.engine.inbox import Inbox
 from recovery.engine.metering import admit
-from recovery.engine.randomness import a_number, an_id
 from recovery.engine.step_loop import Loop
 from recovery.errors import Sides, Stop
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
@@ -32,7 +31,6 @@ from recovery.journal.call import Call
 from recovery.journal.events import RunFinished, StepStarted, ValueRecorded
 from recovery.journal.keys import step_scope
 from recovery.journal.messages import Messages
-from recovery.journal.usage import Usage
 from recovery.replay.call_view import describe
 from recovery.values.pack import pack, unpack
 
@@ -93,44 +91,20 @@ class Execution(RunCore):
     def check_open(self) -> None:
         """Park the run, which is about to end, if a side effect is open."""
 
-    # -- what the agent sees
+    # -- what the agent sees, by its Run
 
     @property
     def state(self) -> dict[str, Any]:
         """What must survive a crash between steps: a dict, saved with each checkpoint."""
         return self.loop.state
 
-    @state.setter
-    def state(self, value: dict[str, Any]) -> None:
-        self.loop.state.become(value)
-
     @property
     def messages(self) -> Messages:
         """The conversation: a list of which every change is recorded."""
         return self.loop.messages
 
-    @messages.setter
-    def messages(self, value: list[Any]) -> None:
-        if value is not self.messages:  # `run.messages += [...]` assigns the list to itself
-            self.messages[:] = value
-
-    def now(self) -> float:
-        """Seconds since 1970, as they were when this line first ran."""
-        return float(self._value("now", time.time))
-
-    def random(self) -> float:
-        """A random number in [0, 1), the same on replay."""
-        return float(self._value("random", a_number))
-
-    def uuid(self) -> str:
-        """A new UUID, the same on replay."""
-        return str(self._value("uuid", an_id))
-
-    def usage(self) -> Usage:
-        """What the run has used so far, over all its lives; the same on replay."""
-        return Usage(*self._value("usage", lambda: list(astuple(self.used()))))
-
-    def _value(self, name: str, ask: Callable[[], Any]) -> Any:
+    def recorded_value(self, name: str, ask: Callable[[], Any]) -> Any:
+        """What the outside world answers, as it was when this line first ran."""
         with self.mutex:
             self.act()
             scope = self.here()

@@ -59,16 +59,16 @@ class Loop:
             self.messages.is_past = True
             restored.forget()
 
-    def claim(self, frame: FrameType) -> None:
-        """Somebody (``frame``) asks for the loop of steps. There is one in a run, for a checkpoint
-        must know where to go on."""
+    def claim(self, handle: object, frame: FrameType) -> None:
+        """The code of ``frame`` asks for the loop of steps, by the Run that it holds. There is one
+        in a run, for a checkpoint must know where to go on."""
         if self._run.in_loop:
             raise RecoveryError("run.steps() was called before: a run has one loop of steps")
         settings = self._run.settings
         if settings.check_locals and settings.checkpoint_every_n is not None:
             from recovery.engine.changed_locals import LocalsBefore  # noqa: PLC0415 - not in every run
 
-            self._locals = LocalsBefore.of(self._run, frame)
+            self._locals = LocalsBefore.of(handle, frame)
 
     def checkpointed(self) -> None:
         """A checkpoint was taken."""

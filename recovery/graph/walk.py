@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from eventlog import RefusedValueError
-from recovery.agent.run import Run
+from recovery.agent.drivers import Drivers
+from recovery.agent.run import Run, execution_of
 from recovery.calls.attempts import until
 from recovery.declare.scope import current_scope
 from recovery.declare.spec import ToolSpec, is_async
@@ -135,7 +136,7 @@ class Walk:
             name, first = failed[0]
             calls = [one.call for _, one in failed if one.call and not one.stays]
             stays = [one.call for _, one in failed if one.call and one.stays]
-            calls *= run.rules >= 2  # before, each attempt is a call of its own
+            calls *= execution_of(run).rules >= 2  # before, each attempt is a call of its own
             park(run, name, f"node {name!r} failed: {told(first.error)}", calls, stays)
         entries = [found for found in ended if not isinstance(found, Failed)]
         for entry in entries:
@@ -163,12 +164,12 @@ class Walk:
     async def _lead_on(self, run: Run, standing: Standing, name: str, edge: str) -> None:
         """Along the edges of now, from where this one came."""
         (source,) = sources([edge])
-        last = self._entry_of(run, source)[0]
+        last, drift = self._entry_of(run, source)[0], execution_of(run).drift
         known = ARROW in edge and source in self.graph.nodes
         targets: list[str] = []
-        if known and run.drift.is_allowed:  # it is other code, for it has another graph
+        if known and drift.is_allowed:  # it is other code, for it has another graph
             targets = await self._targets(run, standing, source)
-            run.drift.say(
+            drift.say(
                 f"node {source} led to node {name}, and the graph of now leads to "
                 f"{', '.join(targets) or END}"
             )
@@ -178,7 +179,7 @@ class Walk:
             else:
                 found = f"graph {self.graph.name!r} has no edge {edge}"
             sides = Sides(last, f"node {source} led to node {name} (edge {edge})", found)
-            run.drift.diverge(sides)
+            drift.diverge(sides)
         # That is recorded, so that nobody is asked about it again.
         entry = {"node": name, "via": [edge], "dropped": True, "source": source, "next": targets}
         standing.take(entry)
@@ -223,12 +224,12 @@ class Walk:
             visit.answer = await run.wait_for(node.name)
         ended: Entry | Failed
         try:
-            if run.rules < 2:
+            if execution_of(run).rules < 2:
                 ended = await self._visit_by_first_rules(run, standing, visit)
             else:
                 ended = await self._call(run, standing, visit, node.spec)
         except Exception as exc:
-            known = (one for one in reversed(run.failures) if one.error is exc)
+            known = (one for one in reversed(execution_of(run).failures) if one.error is exc)
             failure = next(known, Failure(exc, 0, 0))
             visit.attempt = max(visit.before, failure.raised)
             targets = self.graph.after_failure(node.name)
@@ -255,7 +256,7 @@ class Walk:
             final = is_final(error)
             if not final and retry is not None and retry.again(error, failed):
                 if visit.executed:  # else whoever recorded the failure has waited already
-                    await pause(run, retry.pause_s(error, failed, a_number()))
+                    await pause(execution_of(run), retry.pause_s(error, failed, a_number()))
                 continue
             if self.graph.after_failure(node.name) or visit.executed or final:
                 raise error
@@ -268,7 +269,7 @@ class Walk:
 
         async def attempt() -> Entry:
             visit.executed = True
-            visit.attempt = visit.before or run.here().raised + 1
+            visit.attempt = visit.before or execution_of(run).here().raised + 1
             self.executed += 1
             memory = Memory(standing.memory)
             context = NodeContext(
@@ -291,7 +292,7 @@ class Walk:
         identity = (visit.number, visit.via, visit.before)[: 3 if visit.before else 2]
         token = making.set(attempt)
         try:
-            found = await run.perform_async(spec, (identity, {}), "")
+            found = await execution_of(run).perform_async(spec, (identity, {}), "")
         finally:
             making.reset(token)
         if is_entry(found):
@@ -408,7 +409,7 @@ def told(error: Exception) -> str:
     return str(error) if ours else f"{type(error).__name__}: {error}"
 
 
-async def pause(run: Run, seconds: float) -> None:
+async def pause(run: Drivers, seconds: float) -> None:
     """Before the next attempt: not a time in which the run has nothing to do but wait."""
     scope = run.here()
     with run.mutex:
@@ -429,12 +430,13 @@ def park(
     ``calls``: those (LSNs) that have failed, and are made again then; ``stays``: those that are
     not.
     """
-    run.emit(RunParked(list(calls), why=why, stays=list(stays) or None))
-    run.commit()
+    execution = execution_of(run)
+    execution.emit(RunParked(list(calls), why=why, stays=list(stays) or None))
+    execution.commit()
     for call in [] if calls else stays[:1]:
-        key = keys_of(run.log, {call}, run.uid).get(call, "")
-        run.stop(GraphParkedError(run.run_id, node, why, (call, key)))
-    run.stop(GraphParkedError(run.run_id, node, why))
+        key = keys_of(execution.log, {call}, execution.uid).get(call, "")
+        execution.stop(GraphParkedError(run.run_id, node, why, (call, key)))
+    execution.stop(GraphParkedError(run.run_id, node, why))
 
 
 def check_recordable(node: Node, entry: Entry, found: Any) -> None:

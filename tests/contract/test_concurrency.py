@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from recovery import Budget, CheckpointStore, RecoverableAgent, Run, SyncRun, tool
+from recovery.agent.executions import SyncExecution
 from recovery.agent.replay_order import STRICT_WAIT_S
 from recovery.agent_code.races import races_of, warn_of_races
 from recovery.control.send import signal
@@ -356,14 +357,14 @@ def test_outcomes_are_handed_to_threads_in_the_order_in_which_they_are_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The thread of the first outcome is slow to take it; the second one waits."""
-    perform, lives = SyncRun._perform_sync, []
+    perform, lives = SyncExecution._perform_sync, []
 
-    def slow(run: SyncRun, effect: Any) -> Any:
+    def slow(run: SyncExecution, effect: Any) -> Any:
         if isinstance(effect, Wait) and effect.turn and threading.current_thread().name == "first":
             time.sleep(0.3)
         return perform(run, effect)
 
-    monkeypatch.setattr(SyncRun, "_perform_sync", slow)
+    monkeypatch.setattr(SyncExecution, "_perform_sync", slow)
 
     def agent(run: SyncRun) -> list[str]:
         lives.append(run)

@@ -29,6 +29,7 @@ from recovery import (
     register,
     tool,
 )
+from recovery.agent.run import execution_of
 from recovery.control.send import approve, deny, pending
 from recovery.errors import AmbiguousCallError, DivergenceError
 from recovery.graph import Graph, GraphExecutor, NodeContext
@@ -872,7 +873,7 @@ def test_runs_of_the_first_rules_keep_the_identities_they_had(
     store = disk_store()
 
     async def agent(run: Run) -> Any:
-        assert run.rules == 1
+        assert execution_of(run).rules == 1
         found = [await first(run), await first(run)]
         if run.recovery_count == 0:
             raise Died

@@ -28,6 +28,11 @@ import recovery.testing
 from tests.support.paths import ROOT
 
 NAMES_MAX = {"recovery": 30, "eventlog": 15}
+# What agents use of their run. Another name has to be one that agents need.
+OF_A_RUN = set(
+    "task run_id step state messages now random uuid usage "
+    "steps call stream undo child sleep wait_for wait".split()
+)
 PUBLIC: dict[str, Any] = {
     module.__name__: module
     for module in (
@@ -79,6 +84,13 @@ def test_names_are_few_and_shadow_nothing(package: str, limit: int) -> None:
     names = names_of(package)
     assert len(names) <= limit, f"{len(names)} names in {package}"
     assert not {*names} & {*sys.stdlib_module_names}
+
+
+@pytest.mark.parametrize("kind", [recovery.Run, recovery.SyncRun])
+def test_a_run_shows_what_agents_use_and_holds_nothing_else(kind: type) -> None:
+    assert {name for name in dir(kind) if name[0] != "_"} == OF_A_RUN
+    assert all((getattr(kind, name).__doc__ or "").strip() for name in OF_A_RUN)
+    assert "__dict__" not in dir(kind)
 
 
 @pytest.mark.parametrize("module", PUBLIC)

@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 
 from eventlog import RefusedValueError
 from recovery import Run
+from recovery.agent.run import execution_of
 from recovery.declare.spec import ToolSpec
 from recovery.graph.graph import is_final
 from recovery.graph.walk import park
@@ -129,7 +130,7 @@ class _Visits:
         while not (executed or _succeeded(found)):
             again += 1
             call_id = f"{self.node_id} visit {self.count} again {again}"
-            if not (self.run.caught_up() or self._is_recorded(call_id)):
+            if not (execution_of(self.run).caught_up() or self._is_recorded(call_id)):
                 break
             found, executed = await self._call(visit, call_id)
         if isinstance(found, Exception):
@@ -148,17 +149,20 @@ class _Visits:
 
         spec = ToolSpec(f"node {self.node_id}", function, self.after_crash, acts=_as_recorded)
         try:
-            return _as_recorded(await self.run.perform_async(spec, ((), {}), call_id)), executed
+            found = await execution_of(self.run).perform_async(spec, ((), {}), call_id)
+            return _as_recorded(found), executed
         except RefusedValueError as exc:
             # It took effect, and what came of it cannot be kept: an executor would try it again.
-            self.run.stop(exc)
+            execution_of(self.run).stop(exc)
         except Exception as exc:
             if is_final(exc):  # and an executor would try it again
                 park(self.run, self.node_id, f"{call_id}: {exc}")
             return exc, executed
 
     def _is_recorded(self, call_id: str) -> bool:
-        return any(call.key.call_id == call_id for call in self.run.replay.unclaimed())
+        return any(
+            call.key.call_id == call_id for call in execution_of(self.run).replay.unclaimed()
+        )
 
 
 class _Node(_Standin):
@@ -256,7 +260,7 @@ class _LLM(_Standin):
 
         spec = ToolSpec("llm.acomplete", function, "retry", acts=_LLM.acomplete)
         given = (plain(args), plain(kwargs)), dict[str, Any]()
-        return self._answer(await self._run.perform_async(spec, given, ""))
+        return self._answer(await execution_of(self._run).perform_async(spec, given, ""))
 
     def complete(self, *args: Any, **kwargs: Any) -> Any:
         """The same, from plain code."""
@@ -266,7 +270,7 @@ class _LLM(_Standin):
 
         spec = ToolSpec("llm.complete", function, "retry", acts=_LLM.complete)
         given = (plain(args), plain(kwargs)), dict[str, Any]()
-        return self._answer(self._run.perform_sync(spec, given, ""))
+        return self._answer(execution_of(self._run).perform_sync(spec, given, ""))
 
     def _answer(self, held: Any) -> Any:
         return made(type_beside(type(self._real), "LLMResponse"), cast(dict[str, Any], held))

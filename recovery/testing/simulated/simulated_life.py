@@ -19,8 +19,8 @@ from eventlog import EventLog, RefusedValueError
 from eventlog.files.api import Files
 from eventlog.testing import Crash, SimulatedDisk
 from recovery.agent.checkpoint_store import CheckpointStore
+from recovery.agent.executions import AsyncExecution, SyncExecution
 from recovery.agent.recoverable import RecoverableAgent
-from recovery.agent.run import Run, SyncRun
 from recovery.calls.identity import known_by, plainly
 from recovery.calls.stream import combined
 from recovery.declare.scope import Scope, current_scope
@@ -234,8 +234,8 @@ class Store(LogStore):
 # -- runs that are seen from outside
 
 
-def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
-    class ObservedRun(kind):  # type: ignore[misc,valid-type]
+def _observed(kind: type[Any]) -> type[Any]:
+    class ObservedExecution(kind):  # type: ignore[misc]
         def __init__(self, life: Life, *args: Any) -> None:
             self.life = life
             super().__init__(*args)
@@ -289,10 +289,10 @@ def _observed(kind: type[Run] | type[SyncRun]) -> type[Any]:
                 self.life.reported.add(result.tool)
             return result
 
-        def _value(self, name: str, ask: Callable[[], Any]) -> Any:
-            return super()._value(name, lambda: _same_in_each_run(self, name, ask))
+        def recorded_value(self, name: str, ask: Callable[[], Any]) -> Any:
+            return super().recorded_value(name, lambda: _same_in_each_run(self, name, ask))
 
-    return ObservedRun
+    return ObservedExecution
 
 
 def _same_in_each_run(run: Any, name: str, ask: Callable[[], Any]) -> Any:
@@ -324,7 +324,7 @@ def _kept(value: Any) -> Any:
         return repr(value)
 
 
-_KINDS: dict[Any, Any] = {Run: _observed(Run), SyncRun: _observed(SyncRun)}
+_KINDS: dict[Any, Any] = {kind: _observed(kind) for kind in (AsyncExecution, SyncExecution)}
 
 
 def observe(agent: RecoverableAgent, life: Life) -> None:

@@ -14,6 +14,8 @@ import pytest
 from eventlog import EventLog
 from eventlog.files.posix import OSFile
 from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, tool
+from recovery.agent.executions import AsyncExecution
+from recovery.agent.run import execution_of
 from recovery.agent.shared_commits import SHARE_MAX, THREADS, GroupCommit, commit_together, off_loop
 from recovery.declare.scope import NOWHERE, current_scope
 from recovery.engine import task_state
@@ -198,7 +200,7 @@ def test_what_other_runs_have_to_do_keeps_nobody_waiting():
                 await asyncio.sleep(0)
                 return
             nobody = contextvars.Context()
-            loop, rest = asyncio.get_running_loop(), run._turns().at_rest
+            loop, rest = asyncio.get_running_loop(), execution_of(run)._turns().at_rest
             while not rest():  # noqa: ASYNC110 - it is the other one's end
                 await asyncio.sleep(0)
             for context in (current_scope_of(met[1]), contextvars.copy_context(), nobody):
@@ -216,7 +218,7 @@ def test_what_other_runs_have_to_do_keeps_nobody_waiting():
 
 def current_scope_of(run: Run) -> contextvars.Context:
     context = contextvars.Context()
-    context.run(current_scope.set, run.scope)
+    context.run(current_scope.set, execution_of(run).scope)
     return context
 
 
@@ -263,19 +265,19 @@ def test_a_checkpoint_looks_for_tasks_of_former_steps_where_there_may_be_some(
 ):
     """A task that was started in a step keeps the step's scope alive, and is then looked for."""
     looks: list[bool] = []
-    other_tasks = Run._other_tasks
+    other_tasks = AsyncExecution._other_tasks
 
-    def looked(run: Run) -> Any:
+    def looked(run: AsyncExecution) -> Any:
         looks.append(True)
         return other_tasks(run)
 
     checkpoints: list[int] = []
 
     async def agent(run: Run) -> None:
-        monkeypatch.setattr(Run, "_other_tasks", looked)
+        monkeypatch.setattr(AsyncExecution, "_other_tasks", looked)
         ended = asyncio.Event()
         async for step in run.steps():
-            checkpoints.append(run._checkpointed)
+            checkpoints.append(execution_of(run)._checkpointed)
             if step == 2 and left_over:
                 task = asyncio.create_task(ended.wait())
             if step == 6:

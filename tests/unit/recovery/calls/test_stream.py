@@ -23,6 +23,7 @@ from recovery import (
     current_call,
     tool,
 )
+from recovery.agent.run import execution_of
 from recovery.control.resolve import resolve
 from recovery.errors import RunFailedError, UnrecordedResultError
 from recovery.journal.encoding import decode
@@ -430,7 +431,7 @@ def test_a_block_in_which_nothing_was_read_makes_no_call(reader):
         with pytest.raises(RecoveryError, match="no result"):
             stream.result  # noqa: B018
         assert [chunk async for chunk in stream] == []
-        return run.executed
+        return execution_of(run).executed
 
     assert start(agent) == 0
     assert did == []
@@ -449,7 +450,7 @@ def test_a_stream_that_was_left_open_stops_the_run_at_what_comes_next(then):
             case "message":
                 run.messages.append("x")
             case "step":
-                run.next_step()
+                await anext(run.steps())
             case "stream":
                 async for _ in run.stream(words_async, "another"):
                     pass

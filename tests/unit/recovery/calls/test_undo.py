@@ -25,6 +25,7 @@ from recovery import (
     current_call,
     tool,
 )
+from recovery.agent.run import execution_of
 from recovery.agent.undo_run import undo
 from recovery.control.resolve import resolve
 from recovery.declare import tool as tool_module
@@ -312,7 +313,7 @@ def test_since_a_step(kind):
     def steps(run: Any) -> Any:
         yield run.call(book, "before")
         for step in range(1, 4):
-            run.next_step()
+            execution_of(run).next_step()
             yield run.call(book, step)
         first = yield run.undo(since=2)
         second = yield run.undo()
@@ -325,7 +326,7 @@ def test_since_a_step(kind):
 @pytest.mark.parametrize("since", [-1, 2])
 def test_since_is_a_step_of_the_run(since):
     def agent(run: SyncRun) -> None:
-        run.next_step()
+        next(run.steps())
         run.undo(since=since)
 
     with pytest.raises(ValueError, match=r"a step of the run, 0 to 1"):
@@ -353,7 +354,7 @@ def test_after_a_crash_nothing_is_undone_twice_whatever_the_checkpoint(kind, eve
     broken["1"] = Died()
 
     def steps(run: Any) -> Any:
-        while (step := run.next_step()) < 4:
+        while (step := execution_of(run).next_step()) < 4:
             yield run.call(book, step)
         done = yield run.undo()
         if run.recovery_count < 3:
@@ -608,7 +609,7 @@ def test_a_tool_that_is_not_known_is_missed_before_anything_is_undone(kind):
         def local(what: str) -> str:
             return what
 
-        while (step := run.next_step()) < 3:
+        while (step := execution_of(run).next_step()) < 3:
             yield run.call(local, f"local {step}")
             yield run.call(book, step)
         if not lost:
@@ -685,9 +686,10 @@ def test_a_log_without_its_beginning_is_undone_from_a_step_that_it_still_has(tmp
                 break
             run.call(book, step)
             run.call(look, "x" * 200_000)
-        last = next(iter(run.records.snapshots())).lsn
-        run.records.truncate_before(last - 8)
-        assert next(iter(run.records.records(1))).lsn > 1
+        records = execution_of(run).records
+        last = next(iter(records.snapshots())).lsn
+        records.truncate_before(last - 8)
+        assert next(iter(records.records(1))).lsn > 1
         return len(run.undo(since=since))
 
     store = CheckpointStore(SmallSegments(tmp_path))
