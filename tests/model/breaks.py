@@ -38,7 +38,7 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
     ),
     "a stop cuts what is inside a side effect": (
         Edit(
-            "recovery/agent/run.py",
+            "recovery/agent/executions.py",
             "self.interruptible.items() if busy.isdisjoint(calls)}",
             "self.interruptible.items() if calls[-1] not in busy}",
         ),
