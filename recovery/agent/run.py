@@ -63,6 +63,11 @@ class _RunBase:
         return self._execution.run_id
 
     @property
+    def recovery_count(self) -> int:
+        """How often the run was recovered, by any process: not the same on replay."""
+        return self._execution.recovery_count
+
+    @property
     def step(self) -> int:
         """The present step, from 1; 0 before the loop of steps."""
         return self._execution.step

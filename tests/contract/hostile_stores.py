@@ -41,6 +41,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from eventlog import EventLog, LogError
 from eventlog.encryption import Encryption
 from recovery import CheckpointStore, RecoverableAgent, RecoveryError, Run, current_call, tool
+from recovery.agent.run import execution_of
 from recovery.approvers import Approvers
 from recovery.control.cancel import cancel
 from recovery.control.send import approve, deny, pending, signal
@@ -91,7 +92,7 @@ def note(text: str) -> str:
 
 
 async def refund(run: Run) -> list[Any]:
-    _uid.set(run.uid)
+    _uid.set(execution_of(run).uid)
     got: list[Any] = []
     async for step in run.steps():
         match step:
@@ -101,7 +102,7 @@ async def refund(run: Run) -> list[Any]:
                 got.append(await run.call(pay, 900))
             case 3:
                 got.append(await run.wait_for("go"))
-                done["go", run.uid, "go"] = 1
+                done["go", execution_of(run).uid, "go"] = 1
             case 4:
                 got.append(await run.call(pay, 7))
             case _:
@@ -110,7 +111,7 @@ async def refund(run: Run) -> list[Any]:
 
 
 async def family(run: Run) -> Any:
-    _uid.set(run.uid)
+    _uid.set(execution_of(run).uid)
     await run.call(note, "a family")
     return await run.child(refund, "task", park_after_s=0)
 

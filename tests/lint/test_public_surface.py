@@ -30,7 +30,7 @@ from tests.support.paths import ROOT
 NAMES_MAX = {"recovery": 30, "eventlog": 15}
 # What agents use of their run. Another name has to be one that agents need.
 OF_A_RUN = set(
-    "task run_id step state messages now random uuid usage "
+    "task run_id recovery_count step state messages now random uuid usage "
     "steps call stream undo child sleep wait_for wait".split()
 )
 PUBLIC: dict[str, Any] = {
