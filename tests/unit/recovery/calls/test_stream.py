@@ -722,7 +722,8 @@ def test_a_chunk_that_comes_after_the_agent_has_ended_keeps_nobody_waiting(kind:
     expected = OSError if "raises" in kind else RecoveryError
     with pytest.raises(expected):
         start(plain_agent if "plain" in kind else agent, recoveries=0)
-    assert execution_of(runs[0]).in_flight == 0  # else it was waited for in vain, until patience was at its end
+    # Else it was waited for in vain, until patience was at its end.
+    assert execution_of(runs[0]).in_flight == 0
 
 
 def test_an_async_generator_of_a_plain_agent_runs_in_one_loop():
