@@ -293,7 +293,7 @@ class Lives:
             return f"did {what}"
 
         async def version(run_: Any) -> Any:
-            run_.dies_in = dies_in
+            vars(do)["dies_in"] = dies_in
             return await agent(run_, do)
 
         if dies_in is None:
@@ -305,7 +305,7 @@ class Lives:
 async def loop(run: Any, do: Any, steps: int = 4) -> Any:
     async for step in run.steps():
         await run.call(do, step)
-        if step == run.dies_in:
+        if step == do.dies_in:
             raise Died
         if step == steps:
             return [list(run.messages), dict(run.state)]
@@ -392,7 +392,7 @@ def test_what_a_resumed_run_did_before_its_loop_is_history_of_that_state_alone()
             await run.call(do, f"fetch {item}")
         async for step in run.steps():
             run.state["left"] = list(range(step, 6))[:2]
-            if step == run.dies_in:
+            if step == do.dies_in:
                 raise Died
             if step == 5:
                 return step
@@ -435,7 +435,7 @@ def test_keys_of_the_state_are_new_or_were_removed() -> None:
         async for step in run.steps():
             if run.state.pop("once", False):
                 await run.call(do, "welcome")
-            if step == run.dies_in:
+            if step == do.dies_in:
                 raise Died
             if step == 6:
                 return dict(run.state)
@@ -467,7 +467,7 @@ def test_what_was_changed_in_place_is_put_back_in_place() -> None:
             first["n"] += 1
             tree["cells"].append(step)
             tree["tags"].add(step)
-            if step == run.dies_in:
+            if step == do.dies_in:
                 raise Died
             if step == 5:
                 return run.state["tree"]
