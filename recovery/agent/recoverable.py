@@ -352,11 +352,7 @@ class RecoverableAgent(Generic[Result]):
                 time.sleep(0.005)
 
     def _recover(
-        self,
-        task: Any,
-        life: RunSession,
-        takeover: bool,
-        kind: type[AsyncExecution] | type[SyncExecution],
+        self, task: Any, life: RunSession, takeover: bool, kind: type[Drivers]
     ) -> Generator[_Effect, Any, RunResult[Any]]:
         """The life of a run in this process; yields what its driver is to do."""
         run_id = life.run_id
