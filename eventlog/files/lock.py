@@ -11,7 +11,7 @@ The argument for takeover, with O the old owner and N the new one. O: write fram
 LOCK, acknowledge. N: write LOCK, read the segments. If O's reading of LOCK came before N's writing,
 O's frames were in the segment before N read it, so N has them. If it came after, O does not
 acknowledge. Either way nothing acknowledged is lost. What O writes later lies behind the point
-where N's first segment takes up the LSNs, and does not count (see torn_or_damaged.Segment.limit).
+where N's first segment takes up the LSNs, and does not count (see Segment.superseded_at).
 """
 
 from __future__ import annotations

@@ -53,11 +53,14 @@ class End:
 class Segment:
     """The bytes of one segment from ``base`` on, and what is known of it from outside.
 
-    ``mark`` is what the outside knows: the highest durable LSN and the newest durable snapshot.
-    ``limit`` is the first LSN that a later segment holds: frames from there on were written by a
-    writer that had lost the log, or left by a crash, and never count; what is before it was made
-    durable before that segment was made. ``overruled``: there is such a segment, and it cannot be
-    read, so nothing says where its records begin.
+    ``mark``: the highest durable LSN and the newest durable snapshot, as the mark file has them.
+
+    ``superseded_at``: the first LSN that a later segment holds. What is before it was made durable
+    before that segment was created. Frames from there on never count: a crash left them, or a
+    writer that had lost the log wrote them.
+
+    ``successor_unreadable``: there is a later segment, but it cannot be read. So the first LSN of
+    its records is unknown.
     """
 
     def __init__(
@@ -66,12 +69,12 @@ class Segment:
         buf: bytes,
         salt: bytes,
         mark: DurableMark,
-        limit: int | None,
+        superseded_at: int | None,
         base: int = 0,
     ) -> None:
         self.number, self.buf, self.salt, self.base = number, buf, salt, base
         self.end = base + len(buf)
-        self.mark, self.limit, self.overruled = mark, limit, False
+        self.mark, self.superseded_at, self.successor_unreadable = mark, superseded_at, False
         self._ahead: list[Frame] | None = None
         self._order: list[Frame] | None = None
         self._offsets: list[int] = []
@@ -85,20 +88,20 @@ class Segment:
         Yields what is sound and what is damaged in order, and one End last. Frames that are not
         ``wanted`` are passed over, their payloads unread.
         """
-        while self.limit is None or lsn < self.limit:
-            if self.overruled and lsn > self._called_durable(offset):
+        while self.superseded_at is None or lsn < self.superseded_at:
+            if self.successor_unreadable and lsn > self._durable_by_frames(offset):
                 # A writer that had lost the log may have written what is here.
                 what = "what is from here on cannot be told from records that do not count"
-                last = max(lsn - 1, self._known_durable(offset))
+                last = max(lsn - 1, self._durable_up_to(offset))
                 yield self._damage(offset, self.end, lsn, last, what)
                 offset, lsn = self.end, last + 1
                 break
-            if wanted is None and not self.overruled:
-                limit = 1 << 64 if self.limit is None else self.limit
+            if wanted is None and not self.successor_unreadable:
+                superseded_at = 1 << 64 if self.superseded_at is None else self.superseded_at
                 offset, lsn = yield from sound_frames(
-                    self.buf, self.base, (offset, lsn), limit, self.salt
+                    self.buf, self.base, (offset, lsn), superseded_at, self.salt
                 )
-                if lsn >= limit:
+                if lsn >= superseded_at:
                     break
             frame = frame_at(self.buf, offset, self.salt, self.base)
             if frame is not None and frame.lsn != lsn:
@@ -113,20 +116,20 @@ class Segment:
             if frame is not None and payload is not None:
                 padding = any(self.between(frame.payload_end, frame.end))
                 # A crash may leave old bytes in the padding too: then the frame is a torn one.
-                if not padding or lsn <= self._known_durable(offset):
+                if not padding or lsn <= self._durable_up_to(offset):
                     self._check_kind(frame)
                     yield frame, payload
                     if padding:
                         yield self._damage(offset, frame.end, lsn, lsn - 1, "padding is not zero")
                     offset, lsn = frame.end, lsn + frame.count
                     continue
-            known = self._known_durable(offset)
+            known = self._durable_up_to(offset)
             if lsn > known:
                 # Crash: this frame, and all behind it, was appended but no flush that covers it
                 # had returned. Nobody was told that it is there, so cutting it loses nothing.
                 break
             # No crash leads here: a flush that covered this record had returned.
-            damage = self._judge(frame, offset, lsn, known)
+            damage = self._damage_at(frame, offset, lsn, known)
             yield damage
             offset, lsn = damage.offset + damage.size, max(lsn, damage.last_lsn + 1)
         yield self._end(offset, lsn)
@@ -135,16 +138,16 @@ class Segment:
         """Whether what is behind this frame counts, whatever is in its payload."""
         # One that was never durable may be torn, and then the log ends with it. No payload holds
         # the salt: if this one does, another frame was put over a part of it.
-        durable = self.limit is not None or frame.lsn + frame.count - 1 <= self.mark.durable
+        durable = self.superseded_at is not None or frame.lsn + frame.count - 1 <= self.mark.durable
         inside = self.between(frame.payload_offset, frame.end)
         return durable and frame.end <= self.end and not holds(inside, self.salt)
 
     def between(self, start: int, end: int) -> bytes:
         return self.buf[start - self.base : end - self.base]
 
-    def known_durable(self) -> int:
+    def durable_up_to(self) -> int:
         """The highest LSN that any witness calls durable, as far as the walk has come."""
-        return self._known_durable(self.base)
+        return self._durable_up_to(self.base)
 
     def _check_kind(self, frame: Frame) -> None:
         kind = frame.kind | frame.flags
@@ -154,7 +157,7 @@ class Segment:
                 "the log is not damaged, it was written by a newer library"
             )
 
-    def _judge(self, frame: Frame | None, offset: int, lsn: int, known: int) -> Damage:
+    def _damage_at(self, frame: Frame | None, offset: int, lsn: int, known: int) -> Damage:
         found = self._next_in_order(offset, lsn)
         # As in _is_passable.
         whole = found is None or frame is None or frame.end <= found.offset
@@ -185,13 +188,13 @@ class Segment:
                 return found
         return None
 
-    def _known_durable(self, offset: int) -> int:
+    def _durable_up_to(self, offset: int) -> int:
         """The highest LSN that any witness, outside or at ``offset`` and behind, calls durable."""
-        if self.limit is not None:
-            return self.limit - 1
-        return max(self.mark.durable, self._called_durable(offset))
+        if self.superseded_at is not None:
+            return self.superseded_at - 1
+        return max(self.mark.durable, self._durable_by_frames(offset))
 
-    def _called_durable(self, offset: int) -> int:
+    def _durable_by_frames(self, offset: int) -> int:
         """The highest LSN that a frame at ``offset`` or behind calls durable."""
         first = self._index(offset)
         return self._marks[first] if first < len(self._marks) else 0
@@ -219,7 +222,7 @@ class Segment:
         return Damage(self.number, offset, end - offset, first, last, what, snapshot)
 
     def _end(self, offset: int, lsn: int) -> End:
-        if self.limit is not None:
+        if self.superseded_at is not None:
             return End(offset, lsn, 0, 0)
         torn = len(self.between(offset, self.end).rstrip(b"\0"))
         return End(offset, lsn, torn, self._whole_frames(offset) if torn else 0)

@@ -15,11 +15,11 @@ from eventlog.read.segments import SegmentInfo
 class Tail:
     """Where a log ends. ``number`` is the highest of a segment, 0 for a log without any.
 
-    ``place`` is the segment with the end in it: an earlier one when the last cannot be read.
+    ``end_number`` is the segment with the end in it: an earlier one when the last cannot be read.
     """
 
     number: int
-    place: int
+    end_number: int
     next_lsn: int
     oldest_lsn: int = 1
     header: SegmentHeader | None = None
@@ -43,9 +43,9 @@ def newest_snapshot(frames: list[Frame]) -> int:
     return frames[-1].lsn if frames[-1].kind == SNAPSHOT else frames[-1].snapshot
 
 
-def index_of(place: SegmentInfo, frames: list[Frame]) -> list[tuple[int, int]]:
+def index_of(info: SegmentInfo, frames: list[Frame]) -> list[tuple[int, int]]:
     """The index of a segment with these frames, as its writer has it."""
-    index = [(place.first_lsn, HEADER_SIZE)]
+    index = [(info.first_lsn, HEADER_SIZE)]
     for frame in frames:
         if frame.offset - index[-1][1] >= INDEX_STEP:
             index.append((frame.lsn, frame.offset))

@@ -75,68 +75,68 @@ class Decoder:
             raise NotEncryptedError(self._path)
         return True
 
-    def records(self, place: SegmentInfo, frame: Frame, payload: bytes) -> list[Record] | str:
+    def records(self, info: SegmentInfo, frame: Frame, payload: bytes) -> list[Record] | str:
         """The records of a frame whose CRCs hold, or in words why they do not count.
 
         Raises EncryptedLogError without a key, WrongKeyError with another than they are under,
         NotEncryptedError for records in clear that were not to be.
         """
         if frame.flags & ENCRYPTED:
-            plain = self._decrypt(place, frame, payload)
+            plain = self._decrypt(info, frame, payload)
             return plain if isinstance(plain, str) else _decoded(frame, plain)
-        if place is not self._in_clear:
-            if self.encryption is not None or (place.header and place.header.encrypted):
-                wrong = self._forged_in_clear(place)
+        if info is not self._in_clear:
+            if self.encryption is not None or (info.header and info.header.encrypted):
+                wrong = self._forged_in_clear(info)
                 if wrong:
                     return wrong
                 if self.encryption is not None and not self.encryption.accept_clear:
                     raise NotEncryptedError(self._path)
-            self._in_clear = place
+            self._in_clear = info
         return _decoded(frame, payload)
 
     def examine(
-        self, place: SegmentInfo, frame: Frame, payload: bytes
+        self, info: SegmentInfo, frame: Frame, payload: bytes
     ) -> list[Record] | Envelope | str:
         """As ``records``; without a key, of what is encrypted as much as can be seen."""
         if self.encryption is not None:
-            return self.records(place, frame, payload)
+            return self.records(info, frame, payload)
         if frame.flags & ENCRYPTED:
-            return self._envelope(place, payload)
-        if place is not self._in_clear:
-            wrong = self._forged_in_clear(place)
+            return self._envelope(info, payload)
+        if info is not self._in_clear:
+            wrong = self._forged_in_clear(info)
             if wrong:
                 return wrong
-            self._in_clear = place
+            self._in_clear = info
         return _decoded(frame, payload)
 
-    def _forged_in_clear(self, place: SegmentInfo) -> str:
+    def _forged_in_clear(self, info: SegmentInfo) -> str:
         """Why a record in clear cannot be this log's; "" when it can."""
-        if place.header is not None and place.header.encrypted:
+        if info.header is not None and info.header.encrypted:
             return "in clear, in an encrypted segment: not written with the key"
         looked_up_to, first = self._encrypted_from
-        if place.number > looked_up_to:
+        if info.number > looked_up_to:
             looked_up_to = max(self._listing.numbers(), default=0)
             first = self._listing.first_encrypted()
             self._encrypted_from = looked_up_to, first
-        if 0 < first < place.number:
+        if 0 < first < info.number:
             return "in clear, behind encrypted segments: not written with the key"
         return ""
 
-    def _envelope(self, place: SegmentInfo, payload: bytes) -> Envelope | str:
-        if place.header is not None and not place.header.encrypted:
+    def _envelope(self, info: SegmentInfo, payload: bytes) -> Envelope | str:
+        if info.header is not None and not info.header.encrypted:
             return "encrypted, in a segment that is in clear"
         return decode_envelope(payload) or _NONSENSE
 
-    def _decrypt(self, place: SegmentInfo, frame: Frame, payload: bytes) -> bytes | str:
-        envelope = self._envelope(place, payload)
+    def _decrypt(self, info: SegmentInfo, frame: Frame, payload: bytes) -> bytes | str:
+        envelope = self._envelope(info, payload)
         if isinstance(envelope, str):
             return envelope
         key = self._key_of(envelope)
         # All segments and the mark file have the log's id: a lost header does not lose it.
-        log_id = place.header.log_id if place.header is not None else self._listing.log_id()
+        log_id = info.header.log_id if info.header is not None else self._listing.log_id()
         if log_id is None:
             return "cannot be decrypted: the log's id is lost"
-        where = place_of(log_id, place.number, frame)
+        where = place_of(log_id, info.number, frame)
         plain = key.decrypt(envelope.nonce, envelope.sealed, where)
         if plain is None:
             return "fails its authentication: not written here with the key"

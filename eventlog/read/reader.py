@@ -24,7 +24,7 @@ from eventlog.read.log_end import Tail, encoded, index_of, newest_snapshot
 from eventlog.read.payloads import Decoder
 from eventlog.read.sealed import Sealed, Wanted, with_any_of
 from eventlog.read.segment_files import identify, read_segment
-from eventlog.read.segments import LOOKS_MAX, Listing, SegmentInfo, looked
+from eventlog.read.segments import RETRIES_MAX, Listing, SegmentInfo, retried
 from eventlog.read.stream import sound_in_pieces
 
 _logger = logging.getLogger("eventlog")
@@ -118,14 +118,14 @@ class LogReader:
         A record behind it can be read, but a power loss may still take it away, and give its LSN
         to another one.
         """
-        return looked(self._durable_lsn)
+        return retried(self._durable_lsn)
 
     def _durable_lsn(self) -> int:
-        mark, places = self.listing.look(1 << 63)
-        if mark.durable or not places:
+        mark, infos = self.listing.segments_from(1 << 63)
+        if mark.durable or not infos:
             return mark.durable
-        place = places[-1]  # what is before a segment was made durable before it was made
-        return max(place.first_lsn - 1, self._load(place, mark).known_durable())
+        info = infos[-1]  # what is before a segment was made durable before it was made
+        return max(info.first_lsn - 1, self._load(info, mark).durable_up_to())
 
     def owner(self) -> LogOwner | None:
         """Who has the log, or had it last; None when nothing says so. Takes no lock."""
@@ -147,35 +147,35 @@ class LogReader:
                             on_damage(item)
                 return
             except FileNotFoundError:  # removed meanwhile: look again
-                if look == LOOKS_MAX:
+                if look == RETRIES_MAX:
                     raise
 
     def _newest_first(self, before: int) -> Iterator[Snapshot | Damage]:
         """Snapshots before an LSN, from the end of the log; segments are read one by one."""
-        mark, places = self.listing.back()
-        for place in places:
-            if not 0 < place.first_lsn < before:
+        mark, infos = self.listing.newest_first()
+        for info in infos:
+            if not 0 < info.first_lsn < before:
                 continue
-            sealed = Sealed.open(self._directory, place)
+            sealed = Sealed.open(self._directory, info)
             if sealed is not None:
                 newest, found = sealed.footer.snapshot, None
                 with sealed:
-                    if place.first_lsn <= newest < before:
-                        found = self._picked(sealed, place, mark, {newest})
-                if newest < place.first_lsn:
+                    if info.first_lsn <= newest < before:
+                        found = self._picked(sealed, info, mark, {newest})
+                if newest < info.first_lsn:
                     continue
                 for snapshot in (found or {}).values():
                     if isinstance(snapshot, Snapshot):
                         before = newest
                         yield snapshot
-            yield from self._scanned(place, mark, before)
+            yield from self._scanned(info, mark, before)
 
     def _scanned(
-        self, place: SegmentInfo, mark: DurableMark, before: int
+        self, info: SegmentInfo, mark: DurableMark, before: int
     ) -> Iterator[Snapshot | Damage]:
         found: list[Snapshot | Damage] = []
-        position = Position(place.first_lsn)
-        for item in self._decoded(place, mark, position, lambda f: f.kind == SNAPSHOT):
+        position = Position(info.first_lsn)
+        for item in self._decoded(info, mark, position, lambda f: f.kind == SNAPSHOT):
             lsn = item.first_lsn if isinstance(item, Damage) else item.lsn
             if isinstance(item, Snapshot) or (isinstance(item, Damage) and item.snapshot):
                 found += [item] if lsn < before else []
@@ -190,28 +190,28 @@ class LogReader:
         found: dict[int, Record] = {}
         if not lsns:
             return found
-        mark, places = self.listing.holding(lsns)
-        for place in places:
-            limit = place.limit or 1 << 64
-            wanted = {lsn for lsn in lsns if place.first_lsn <= lsn < limit}
-            if not wanted or not place.first_lsn:
+        mark, infos = self.listing.segments_with(lsns)
+        for info in infos:
+            limit = info.superseded_at or 1 << 64
+            wanted = {lsn for lsn in lsns if info.first_lsn <= lsn < limit}
+            if not wanted or not info.first_lsn:
                 continue
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                found.update(self._records_of(place, mark, wanted))
+                found.update(self._records_of(info, mark, wanted))
         return found
 
     def _records_of(
-        self, place: SegmentInfo, mark: DurableMark, wanted: set[int]
+        self, info: SegmentInfo, mark: DurableMark, wanted: set[int]
     ) -> dict[int, Record]:
-        sealed = Sealed.open(self._directory, place)
+        sealed = Sealed.open(self._directory, info)
         if sealed is not None:
             with sealed:
-                picked = self._picked(sealed, place, mark, wanted)
+                picked = self._picked(sealed, info, mark, wanted)
             if picked is not None:
                 return picked
         found: dict[int, Record] = {}
         last = max(wanted)
-        for item in self._decoded(place, mark, Position(min(wanted)), with_any_of(wanted)):
+        for item in self._decoded(info, mark, Position(min(wanted)), with_any_of(wanted)):
             if isinstance(item, Record) and item.lsn in wanted:
                 found[item.lsn] = item
                 if item.lsn == last:
@@ -219,12 +219,12 @@ class LogReader:
         return found
 
     def _picked(
-        self, sealed: Sealed, place: SegmentInfo, mark: DurableMark, lsns: set[int]
+        self, sealed: Sealed, info: SegmentInfo, mark: DurableMark, lsns: set[int]
     ) -> dict[int, Record] | None:
         """The records, from where the index says they are; None when a scan has to find out."""
         found: dict[int, Record] = {}
         for item in sealed.frames(lsns, mark):
-            records = None if item is None else self.decoder.records(place, *item)
+            records = None if item is None else self.decoder.records(info, *item)
             if not isinstance(records, list):
                 return None
             found.update((record.lsn, record) for record in records if record.lsn in lsns)
@@ -232,38 +232,38 @@ class LogReader:
 
     def tail(self) -> Tail:
         """Verify the last segment and say where the log ends."""
-        mark, places = self.listing.look(1 << 63)
-        number = places[-1].number if places else 0
-        damaged = [place.damage for place in reversed(places) if place.damage is not None]
-        place = next((place for place in places if place.first_lsn), None)
-        if place is None:
-            lost = _unreadable(mark, places)
+        mark, infos = self.listing.segments_from(1 << 63)
+        number = infos[-1].number if infos else 0
+        damaged = [info.damage for info in reversed(infos) if info.damage is not None]
+        info = next((info for info in infos if info.first_lsn), None)
+        if info is None:
+            lost = _unreadable(mark, infos)
             damaged += [lost] if lost else []
-            oldest = places[-1].oldest_lsn if places else 1
+            oldest = infos[-1].oldest_lsn if infos else 1
             return Tail(number, number, mark.durable + 1, oldest, damaged=tuple(damaged))
-        place = replace(place, limit=None)
-        segment = self._load(place, mark)
+        info = replace(info, superseded_at=None)
+        segment = self._load(info, mark)
         footer, size = read_footer(segment.buf, segment.salt), len(segment.buf)
         whole = footer is not None and digest_holds(segment.buf, footer) and not damaged
         if footer is not None and whole and footer.next_lsn > mark.durable:
             return Tail(
                 number,
-                place.number,
+                info.number,
                 footer.next_lsn,
-                place.oldest_lsn,
-                place.header,
+                info.oldest_lsn,
+                info.header,
                 offset=size,
                 snapshot=footer.snapshot,
-                records=footer.next_lsn - place.first_lsn,
+                records=footer.next_lsn - info.first_lsn,
                 size=size,
                 clean=footer.clean,
                 index=footer.index,
                 sealed=True,
                 unsure=((footer.offset, segment.buf[footer.offset :]),),
             )
-        frames, end = [], End(HEADER_SIZE, place.first_lsn, 0, 0)
+        frames, end = [], End(HEADER_SIZE, info.first_lsn, 0, 0)
         unsure: list[tuple[Frame, bytes]] = []
-        for item in self._frames(place, mark, Position(place.first_lsn), loaded=segment):
+        for item in self._frames(info, mark, Position(info.first_lsn), loaded=segment):
             if isinstance(item, Damage):
                 damaged.append(item)
             elif isinstance(item, End):
@@ -274,10 +274,10 @@ class LogReader:
                     unsure.append(item)
         return Tail(
             number,
-            place.number,
+            info.number,
             end.next_lsn,
-            place.oldest_lsn,
-            place.header,
+            info.oldest_lsn,
+            info.header,
             offset=end.offset,
             snapshot=newest_snapshot(frames),
             records=sum(frame.count for frame in frames),
@@ -285,37 +285,39 @@ class LogReader:
             torn_size=end.torn_size,
             torn_frames=end.torn_frames,
             damaged=tuple(damaged),
-            index=index_of(place, frames),
+            index=index_of(info, frames),
             unsure=tuple(encoded(frames, unsure, segment.salt)),
         )
 
     def _raise(self, damage: Damage) -> None:
         raise DamagedError(self.path, damage)
 
-    def _load(self, place: SegmentInfo, mark: DurableMark, offset: int = 0) -> Segment:
+    def _load(self, info: SegmentInfo, mark: DurableMark, offset: int = 0) -> Segment:
         """The segment, or only what it holds from the frame at ``offset`` on."""
-        if offset <= HEADER_SIZE or offset % ALIGNMENT or place.header is None:
-            buf, base = read_segment(self._directory, place.number), 0
+        if offset <= HEADER_SIZE or offset % ALIGNMENT or info.header is None:
+            buf, base = read_segment(self._directory, info.number), 0
             salt, _ = identify(buf) or (b"", 0)
         else:
-            buf, base = read_segment(self._directory, place.number, offset), offset
-            salt = place.header.salt
-        segment = Segment(place.number, buf, salt, mark, place.limit, base)
+            buf, base = read_segment(self._directory, info.number, offset), offset
+            salt = info.header.salt
+        segment = Segment(info.number, buf, salt, mark, info.superseded_at, base)
         # What has a footer ends there, whoever has come after it.
-        segment.overruled = place.overruled and read_footer(buf, salt, base) is None
+        segment.successor_unreadable = (
+            info.successor_unreadable and read_footer(buf, salt, base) is None
+        )
         return segment
 
-    def _start(self, place: SegmentInfo, lsn: int) -> tuple[int, int]:
+    def _start(self, info: SegmentInfo, lsn: int) -> tuple[int, int]:
         """An LSN at or before ``lsn``, and the offset of its frame."""
         found = None
-        if lsn > place.first_lsn and (sealed := Sealed.open(self._directory, place)):
+        if lsn > info.first_lsn and (sealed := Sealed.open(self._directory, info)):
             with sealed:
                 found = sealed.start(lsn)
-        return found or (place.first_lsn, HEADER_SIZE)
+        return found or (info.first_lsn, HEADER_SIZE)
 
     def _frames(
         self,
-        place: SegmentInfo,
+        info: SegmentInfo,
         mark: DurableMark,
         position: Position,
         wanted: Wanted | None = None,
@@ -329,16 +331,16 @@ class LogReader:
         earlier one, that it vouches for, is not. Damage is believed when what is lost was known
         to be durable before the bytes were read; else they are read again.
         """
-        vouched = mark.durable if place.limit is None else place.limit - 1
+        vouched = mark.durable if info.superseded_at is None else info.superseded_at - 1
         if not position.offset:
-            position.lsn, position.offset = self._start(place, position.lsn)
+            position.lsn, position.offset = self._start(info, position.lsn)
         if wanted is None and loaded is None:
             start = position.offset, position.lsn
-            for frame, payload in sound_in_pieces(self._directory, place, start):
+            for frame, payload in sound_in_pieces(self._directory, info, start):
                 position.offset, position.lsn = frame.end, frame.lsn + frame.count
                 yield frame, payload
         while True:
-            segment = loaded or self._load(place, mark, position.offset)
+            segment = loaded or self._load(info, mark, position.offset)
             loaded = None
             for item in segment.walk(position.offset, position.lsn, wanted):
                 if isinstance(item, tuple):  # first, as nearly all are
@@ -349,7 +351,7 @@ class LogReader:
                 else:
                     # Damage before the position is padding, of a frame that was read whole.
                     if item.offset >= position.offset and item.first_lsn > vouched:
-                        vouched = max(segment.known_durable(), item.first_lsn)
+                        vouched = max(segment.durable_up_to(), item.first_lsn)
                         break
                     position.offset = item.offset + item.size
                     position.lsn = max(position.lsn, item.last_lsn + 1)
@@ -359,24 +361,24 @@ class LogReader:
 
     def _decoded(
         self,
-        place: SegmentInfo,
+        info: SegmentInfo,
         mark: DurableMark,
         position: Position,
         wanted: Wanted | None = None,
     ) -> Iterator[Record | Damage]:
         """The walk as records."""
         records_of = self.decoder.records
-        for item in self._frames(place, mark, position, wanted):
+        for item in self._frames(info, mark, position, wanted):
             if isinstance(item, tuple):
                 frame, payload = item
                 if frame.kind == FOOTER:
                     continue
                 position.frame = frame.offset
-                records = records_of(place, frame, payload)
+                records = records_of(info, frame, payload)
                 if isinstance(records, str):
                     last = frame.lsn + frame.count - 1
                     yield Damage(
-                        place.number,
+                        info.number,
                         frame.offset,
                         frame.end - frame.offset,
                         frame.lsn,
@@ -399,30 +401,30 @@ class LogReader:
             except FileNotFoundError:  # removed meanwhile: look again
                 looks = looks + 1 if position.lsn == came_to else 0
                 came_to = position.lsn
-                if looks == LOOKS_MAX:
+                if looks == RETRIES_MAX:
                     raise
 
     def _pass_once(self, position: Position) -> Iterator[Record | Damage]:
-        mark, places = self.listing.look(position.lsn)
-        for place in places:
-            if place.number < position.number:
+        mark, infos = self.listing.segments_from(position.lsn)
+        for info in infos:
+            if info.number < position.number:
                 continue
             expected = position.lsn
-            if place.number > position.number:
-                if place.damage is not None:
-                    yield place.damage
-                position.number, position.offset = place.number, 0
+            if info.number > position.number:
+                if info.damage is not None:
+                    yield info.damage
+                position.number, position.offset = info.number, 0
                 # From the start on: after a takeover its LSNs begin again before the position.
-                position.lsn = max(place.first_lsn, position.start)
+                position.lsn = max(info.first_lsn, position.start)
             # What is superseded from its first record on holds nothing.
-            if not 0 < place.first_lsn < (place.limit or 1 << 64):
+            if not 0 < info.first_lsn < (info.superseded_at or 1 << 64):
                 position.lsn = expected
                 continue
-            expected = max(expected, place.oldest_lsn)
-            if position.offset == 0 and place.first_lsn > expected:
-                yield _missing(place, expected, {place.number for place in places})
-            yield from self._decoded(place, mark, position)
-        lost = _unreadable(mark, places)
+            expected = max(expected, info.oldest_lsn)
+            if position.offset == 0 and info.first_lsn > expected:
+                yield _missing(info, expected, {info.number for info in infos})
+            yield from self._decoded(info, mark, position)
+        lost = _unreadable(mark, infos)
         if lost is not None and position.lsn <= lost.last_lsn:
             yield lost
             position.lsn = lost.last_lsn + 1
@@ -452,15 +454,15 @@ class Position:
         self.number = self.offset = self.frame = 0
 
 
-def _missing(place: SegmentInfo, expected: int, numbers: set[int]) -> Damage:
-    gap = place.number - 1 not in numbers
-    what = f"{segment_name(place.number - 1)} is missing" if gap else "records are missing"
-    return Damage(place.number, 0, 0, expected, place.first_lsn - 1, what)
+def _missing(info: SegmentInfo, expected: int, numbers: set[int]) -> Damage:
+    gap = info.number - 1 not in numbers
+    what = f"{segment_name(info.number - 1)} is missing" if gap else "records are missing"
+    return Damage(info.number, 0, 0, expected, info.first_lsn - 1, what)
 
 
-def _unreadable(mark: DurableMark, places: list[SegmentInfo]) -> Damage | None:
+def _unreadable(mark: DurableMark, infos: list[SegmentInfo]) -> Damage | None:
     """What is lost when segments were there, and none can be read, not even the header."""
-    if any(place.first_lsn for place in places) or not mark.durable:
+    if any(info.first_lsn for info in infos) or not mark.durable:
         return None
-    number, oldest = (places[-1].number, places[-1].oldest_lsn) if places else (0, 1)
+    number, oldest = (infos[-1].number, infos[-1].oldest_lsn) if infos else (0, 1)
     return Damage(number, 0, 0, oldest, mark.durable, "no segment is readable")

@@ -37,22 +37,22 @@ _TAIL_SIZE = 4096  # the footer of 8 MiB has 128 entries of its index, in 1.5 Ki
 class Sealed:
     """A segment that ends with a sound footer, open for reading. A context manager."""
 
-    def __init__(self, file: File, place: SegmentInfo, salt: bytes, footer: Footer) -> None:
-        self._file, self._place, self._salt, self.footer = file, place, salt, footer
+    def __init__(self, file: File, info: SegmentInfo, salt: bytes, footer: Footer) -> None:
+        self._file, self._info, self._salt, self.footer = file, info, salt, footer
 
     @classmethod
-    def open(cls, directory: Directory, place: SegmentInfo) -> Sealed | None:
+    def open(cls, directory: Directory, info: SegmentInfo) -> Sealed | None:
         """None when the segment's header is damaged, or no sound footer is at its end."""
-        if place.header is None:
+        if info.header is None:
             return None
-        file = directory.open(segment_name(place.number))
+        file = directory.open(segment_name(info.number))
         footer = None
         try:
-            footer = _footer(file, place.header.salt)
+            footer = _footer(file, info.header.salt)
         finally:
             if footer is None:
                 file.close()
-        return None if footer is None else cls(file, place, place.header.salt, footer)
+        return None if footer is None else cls(file, info, info.header.salt, footer)
 
     def __enter__(self) -> Sealed:
         return self
@@ -63,7 +63,7 @@ class Sealed:
     def start(self, lsn: int) -> tuple[int, int] | None:
         """An LSN at or before ``lsn`` and the offset of its frame."""
         (first, offset), _ = self.footer.stretch(lsn)
-        sound = self.has_frame(first, offset) and self._place.first_lsn <= first <= lsn
+        sound = self.has_frame(first, offset) and self._info.first_lsn <= first <= lsn
         return (first, offset) if sound and offset % ALIGNMENT == 0 else None
 
     def has_frame(self, lsn: int, offset: int) -> bool:
@@ -79,12 +79,12 @@ class Sealed:
             (first, offset), (behind, end) = self.footer.stretch(left[0])
             count = bisect_left(left, behind)
             here = set(left[:count])
-            if not here or not self._place.first_lsn <= first <= left[0] or offset % ALIGNMENT:
+            if not here or not self._info.first_lsn <= first <= left[0] or offset % ALIGNMENT:
                 yield None
                 return
             buf = self._file.pread(end - offset, offset)
-            place = self._place
-            segment = Segment(place.number, buf, self._salt, mark, place.limit, offset)
+            info = self._info
+            segment = Segment(info.number, buf, self._salt, mark, info.superseded_at, offset)
             for item in segment.walk(offset, first, with_any_of(here)):
                 yield item if isinstance(item, tuple) else None
                 if not isinstance(item, tuple):

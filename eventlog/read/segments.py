@@ -27,7 +27,7 @@ T = TypeVar("T")
 # How often to look again when a segment is gone between listing and opening (truncate_before).
 # Each time one is removed, so this is more than there can be; and no directory makes us look for
 # ever at a name that cannot be opened.
-LOOKS_MAX = 1000
+RETRIES_MAX = 1000
 
 # The system lists a directory in pieces of 32 KiB, and names come and go between two of them.
 NAMES_AT_ONCE = 500
@@ -37,24 +37,24 @@ NAMES_AT_ONCE = 500
 class SegmentInfo:
     """A segment as the listing and its header give it. ``first_lsn`` is 0 when it is unreadable.
 
-    ``limit`` is the lowest first LSN of any later segment: they are what counts from there on.
-    ``oldest_lsn`` is the log's: what was before it was removed on purpose.
+    ``superseded_at``: the lowest first LSN of any later segment. From there on the later segments
+    count, and this one does not. ``oldest_lsn``: of the log; older records were removed on purpose.
     """
 
     number: int
     first_lsn: int
-    limit: int | None
+    superseded_at: int | None
     header: SegmentHeader | None
     damage: Damage | None
     oldest_lsn: int
-    overruled: bool = False  # whether the segment after it cannot be read at all
+    successor_unreadable: bool = False  # whether the segment after it cannot be read at all
 
 
 class Listing:
     """The segments in a directory, listed anew at each question. Headers are kept.
 
     Thread-safe: what is kept is replaced as a whole. No answer is of two moments, whatever is
-    removed meanwhile, but for the iterator of ``back``.
+    removed meanwhile, but for the iterator of ``newest_first``.
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -64,7 +64,7 @@ class Listing:
 
     def last_epoch(self) -> int:
         """The highest epoch that a segment was written under; 0 when none can be read."""
-        return looked(self._last_epoch)
+        return retried(self._last_epoch)
 
     def _last_epoch(self) -> int:
         headers = (self.header(number) for number in reversed(self.numbers()))
@@ -72,7 +72,7 @@ class Listing:
 
     def log_id(self) -> bytes | None:
         """The id that all segments of this log share; None when there is none to be read."""
-        return looked(lambda: self._marked_id(self.numbers()))
+        return retried(lambda: self._marked_id(self.numbers()))
 
     def _marked_id(self, numbers: list[int]) -> bytes | None:
         mark = read_mark(self._directory)
@@ -80,7 +80,7 @@ class Listing:
 
     def oldest_lsn(self) -> int:
         """Records before this LSN were removed on purpose; the newest readable header says so."""
-        return looked(self._oldest_now)
+        return retried(self._oldest_now)
 
     def _oldest_now(self) -> int:
         numbers = self.numbers()
@@ -92,7 +92,7 @@ class Listing:
 
     def first_encrypted(self) -> int:
         """The number of the first segment of this log that is encrypted; 0 when none is."""
-        return looked(self._first_encrypted)
+        return retried(self._first_encrypted)
 
     def _first_encrypted(self) -> int:
         numbers = self.numbers()
@@ -108,11 +108,11 @@ class Listing:
 
         Only those that are this log's for certain: nothing is removed because it cannot be read.
         """
-        return looked(lambda: self._before(lsn))
+        return retried(lambda: self._before(lsn))
 
     def _before(self, lsn: int) -> tuple[int, list[int]]:
         numbers = self.numbers()
-        kept = self._look_once(lsn)[1][0] if numbers else None
+        kept = self._segments_from(lsn)[1][0] if numbers else None
         if kept is None or kept.header is None:
             return 0, []
         earlier = ((n, self.header(n)) for n in numbers if n < kept.number)
@@ -148,26 +148,26 @@ class Listing:
             self._headers[number] = header
         return self._headers[number]
 
-    def look(self, start: int) -> tuple[DurableMark, list[SegmentInfo]]:
+    def segments_from(self, start: int) -> tuple[DurableMark, list[SegmentInfo]]:
         """What the mark file vouches for, and the segments with records from ``start`` on.
 
         They are in order, and at least the last one is there. Walks back from the newest, so that
         the cost is in the tail, not in the history. The mark is read before the listing, and both
         before any bytes: then what it vouches for is in these files, whatever a writer does.
         """
-        return looked(lambda: self._look_once(start))
+        return retried(lambda: self._segments_from(start))
 
-    def _look_once(self, start: int) -> tuple[DurableMark, list[SegmentInfo]]:
-        mark, back = self.back()
-        places: list[SegmentInfo] = []
-        for place in back:
-            places.append(place)
-            if 0 < place.first_lsn <= start:
+    def _segments_from(self, start: int) -> tuple[DurableMark, list[SegmentInfo]]:
+        mark, newest_first = self.newest_first()
+        infos: list[SegmentInfo] = []
+        for info in newest_first:
+            infos.append(info)
+            if 0 < info.first_lsn <= start:
                 break
-        return mark, places[::-1]
+        return mark, infos[::-1]
 
-    def back(self) -> tuple[DurableMark, Iterator[SegmentInfo]]:
-        """As ``look``, the newest segment first, each header read when the iteration gets to it.
+    def newest_first(self) -> tuple[DurableMark, Iterator[SegmentInfo]]:
+        """The mark, and the segments from the newest to the oldest, each header read when needed.
 
         The iterator raises FileNotFoundError for a segment that was removed since it was listed.
         """
@@ -176,51 +176,51 @@ class Listing:
         if not numbers and self._directory.identity(LOCK_NAME) is None:
             raise UnsupportedFormatError(f"{self._directory.path} is not a log: it has no segments")
         log_id = self._log_id(found[0] if found else None, numbers)
-        exchanged = found is not None and found[0] != (log_id or found[0])
-        mark = found[2] if found is not None and not exchanged else DurableMark()
+        foreign_mark = found is not None and found[0] != (log_id or found[0])
+        mark = found[2] if found is not None and not foreign_mark else DurableMark()
         headers = (self._ours(number, log_id) for number in reversed(numbers))
         last = next((header for header in headers if header is not None), None)
         if found is not None and last is not None and found[1] < last.epoch:
             # A mark of an older epoch than the last segment's was left, or written late, by a
             # writer that had lost the log: its LSNs are not this log's.
             mark = DurableMark()
-        return mark, self._back(numbers, log_id, exchanged)
+        return mark, self._newest_first(numbers, log_id, foreign_mark)
 
-    def _back(
-        self, numbers: list[int], log_id: bytes | None, exchanged: bool
+    def _newest_first(
+        self, numbers: list[int], log_id: bytes | None, foreign_mark: bool
     ) -> Iterator[SegmentInfo]:
-        limit, oldest = None, self._oldest_lsn(log_id, numbers)
-        overruled = False
+        superseded_at, oldest = None, self._oldest_lsn(log_id, numbers)
+        successor_unreadable = False
         for number in reversed(numbers):
-            place = self._place(number, limit, log_id, oldest)
-            if exchanged:
-                place, exchanged = _exchanged(place), False
-            yield replace(place, overruled=True) if overruled else place
-            overruled = not place.first_lsn
-            if place.first_lsn:
-                limit = min(place.first_lsn, limit or place.first_lsn)
-                if place.first_lsn <= oldest and oldest > 1:
+            info = self._segment_info(number, superseded_at, log_id, oldest)
+            if foreign_mark:
+                info, foreign_mark = _with_foreign_mark(info), False
+            yield replace(info, successor_unreadable=True) if successor_unreadable else info
+            successor_unreadable = not info.first_lsn
+            if info.first_lsn:
+                superseded_at = min(info.first_lsn, superseded_at or info.first_lsn)
+                if info.first_lsn <= oldest and oldest > 1:
                     return
 
-    def holding(self, lsns: set[int]) -> tuple[DurableMark, list[SegmentInfo]]:
-        """As ``look``, only those segments that can hold one of these records.
+    def segments_with(self, lsns: set[int]) -> tuple[DurableMark, list[SegmentInfo]]:
+        """As ``segments_from``, only those segments that can hold one of these records.
 
         The headers of a few segments are read, however many there are.
         """
-        return looked(lambda: self._holding_once(lsns))
+        return retried(lambda: self._segments_with(lsns))
 
-    def _holding_once(self, lsns: set[int]) -> tuple[DurableMark, list[SegmentInfo]]:
-        mark, places = self._look_once(1 << 63)
-        if not places or not places[0].first_lsn:
-            return mark, places
-        last, found = places[0], {place.number: place for place in places}
+    def _segments_with(self, lsns: set[int]) -> tuple[DurableMark, list[SegmentInfo]]:
+        mark, infos = self._segments_from(1 << 63)
+        if not infos or not infos[0].first_lsn:
+            return mark, infos
+        last, found = infos[0], {info.number: info for info in infos}
         behind = last.oldest_lsn
         for lsn in sorted(lsns):
             if behind <= lsn < last.first_lsn:  # else in a segment that was found
-                place = self._search(lsn, last)
-                if place is None:
-                    return self._look_once(min(lsns))
-                found[place.number], behind = place, place.limit or last.first_lsn
+                info = self._search(lsn, last)
+                if info is None:
+                    return self._segments_from(min(lsns))
+                found[info.number], behind = info, info.superseded_at or last.first_lsn
         return mark, [found[number] for number in sorted(found)]
 
     def _search(self, lsn: int, last: SegmentInfo) -> SegmentInfo | None:
@@ -274,34 +274,36 @@ class Listing:
         headers = (self.header(number) for number in reversed(numbers))
         return next((h.oldest_lsn for h in headers if h is not None and h.log_id == log_id), 1)
 
-    def _place(
-        self, number: int, limit: int | None, log_id: bytes | None, oldest: int
+    def _segment_info(
+        self, number: int, superseded_at: int | None, log_id: bytes | None, oldest: int
     ) -> SegmentInfo:
         header = self._ours(number, log_id)
         if header is not None:
-            return SegmentInfo(number, header.first_lsn, limit, header, None, oldest)
+            return SegmentInfo(number, header.first_lsn, superseded_at, header, None, oldest)
         if self.header(number) is not None:
             what = "a segment of another log, or under another number"
-            return SegmentInfo(number, 0, limit, None, Damage(number, 0, 0, 1, 0, what), oldest)
+            return SegmentInfo(
+                number, 0, superseded_at, None, Damage(number, 0, 0, 1, 0, what), oldest
+            )
         # A segment gets its name after its header is durable: no crash leads here.
         start = identify(read_segment(self._directory, number))
         what = "segment header fails its CRC" + ("" if start else "; no frame found")
         damage = Damage(number, 0, HEADER_SIZE, 1, 0, what)
-        return SegmentInfo(number, start[1] if start else 0, limit, None, damage, oldest)
+        return SegmentInfo(number, start[1] if start else 0, superseded_at, None, damage, oldest)
 
 
-def _exchanged(place: SegmentInfo) -> SegmentInfo:
+def _with_foreign_mark(info: SegmentInfo) -> SegmentInfo:
     what = "MARK is of another log than the segments: one or the other was put here"
-    return replace(place, damage=place.damage or Damage(place.number, 0, 0, 1, 0, what))
+    return replace(info, damage=info.damage or Damage(info.number, 0, 0, 1, 0, what))
 
 
 def _numbers(names: list[str]) -> list[int]:
     return sorted(number for number in map(segment_number, names) if number is not None)
 
 
-def looked(look: Callable[[], T]) -> T:
+def retried(look: Callable[[], T]) -> T:
     """What ``look`` finds, as soon as nothing is removed meanwhile."""
-    for _ in range(LOOKS_MAX):
+    for _ in range(RETRIES_MAX):
         with contextlib.suppress(FileNotFoundError):  # removed since it was listed, on purpose
             return look()
     return look()

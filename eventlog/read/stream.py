@@ -20,7 +20,7 @@ _KINDS = tuple(kind for kind in KINDS if kind != FOOTER)
 
 def sound_in_pieces(
     directory: Directory,
-    place: SegmentInfo,
+    info: SegmentInfo,
     start: tuple[int, int],
     passed: Callable[[bytes], object] = len,
 ) -> Iterator[tuple[Frame, bytes]]:
@@ -32,16 +32,21 @@ def sound_in_pieces(
     offset, lsn = start
     # Of the last segment all is read at once, soon after the listing said that it is the last: a
     # reader may take its time between two pieces, and a new owner the log.
-    if place.header is None or place.limit is None or place.overruled or offset % ALIGNMENT:
+    if (
+        info.header is None
+        or info.superseded_at is None
+        or info.successor_unreadable
+        or offset % ALIGNMENT
+    ):
         return
-    file = directory.open(segment_name(place.number))
+    file = directory.open(segment_name(info.number))
     try:
         if offset == HEADER_SIZE:
             passed(file.pread(HEADER_SIZE, 0))
         while True:
             begin, buf = offset, file.pread(PIECE_SIZE, offset)
             offset, lsn = yield from sound_frames(
-                buf, begin, (offset, lsn), place.limit, place.header.salt, _KINDS
+                buf, begin, (offset, lsn), info.superseded_at, info.header.salt, _KINDS
             )
             passed(buf[: offset - begin])
             if offset == begin:

@@ -28,7 +28,7 @@ TORN, DAMAGED, MISSING, BAD_SNAPSHOT, GAP, NOT_A_LOG = 1, 2, 4, 8, 16, 32
 # The last segment of a live log may be caught in the middle of a write: a doubtful place is looked
 # at again after this long, and once more for as long as it moves.
 LOOK_AGAIN_S = 0.005
-LOOKS_MAX = 10
+RETRIES_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,38 +105,38 @@ def examine(
     ``first``: what is before this LSN need not be looked at, though some of it may be given.
     """
     try:
-        mark, places = reader.listing.look(first if first > 1 else 0)
+        mark, infos = reader.listing.segments_from(first if first > 1 else 0)
     except UnsupportedFormatError as exc:
         yield _foreign(reader, exc)
         return
     expected = previous = 0
     if segment:
-        places = [place for place in places if segment <= place.number <= segment + 1]
-        expected, previous = places[0].first_lsn if places else 0, segment - 1
+        infos = [info for info in infos if segment <= info.number <= segment + 1]
+        expected, previous = infos[0].first_lsn if infos else 0, segment - 1
     else:
-        yield from _check_mark(reader, mark, places)
-        if places and 0 < places[0].first_lsn <= first and first > 1:
-            expected, previous = places[0].first_lsn, places[0].number - 1
-    for i, place in enumerate(places):
-        if segment and place.number != segment:
+        yield from _check_mark(reader, mark, infos)
+        if infos and 0 < infos[0].first_lsn <= first and first > 1:
+            expected, previous = infos[0].first_lsn, infos[0].number - 1
+    for i, info in enumerate(infos):
+        if segment and info.number != segment:
             break
         totals.segments += 1
-        yield from _check_start(reader, place, previous, expected)
-        previous = place.number
-        if not place.first_lsn:
+        yield from _check_start(reader, info, previous, expected)
+        previous = info.number
+        if not info.first_lsn:
             continue
-        totals.first_lsn = totals.first_lsn or place.first_lsn
-        examined = _Examined(place, places[i + 1] if i + 1 < len(places) else None)
+        totals.first_lsn = totals.first_lsn or info.first_lsn
+        examined = _Examined(info, infos[i + 1] if i + 1 < len(infos) else None)
         try:
             examined.begin(reader, first)
             found = _examine_segment(reader, examined, mark, totals)
             yield from _alone(found) if segment else found
         except UnsupportedFormatError as exc:
-            yield Finding(NOT_A_LOG, place.number, examined.offset, 0, 1, 0, str(exc))
+            yield Finding(NOT_A_LOG, info.number, examined.offset, 0, 1, 0, str(exc))
         except FileNotFoundError:
-            if place.first_lsn >= reader.oldest_lsn:  # else it was removed on purpose
-                what = f"{segment_name(place.number)} vanished while it was being read"
-                yield Finding(MISSING, place.number, 0, 0, 1, 0, what)
+            if info.first_lsn >= reader.oldest_lsn:  # else it was removed on purpose
+                what = f"{segment_name(info.number)} vanished while it was being read"
+                yield Finding(MISSING, info.number, 0, 0, 1, 0, what)
         expected = max(expected, examined.lsn)
     totals.last_lsn = max(0, expected - 1)
 
@@ -151,21 +151,21 @@ def _alone(
 class _Examined:
     """One segment under examination: how far it is sound, and what was seen in it."""
 
-    def __init__(self, place: SegmentInfo, following: SegmentInfo | None) -> None:
-        self.place, self.following = place, following
-        self.offset, self.lsn = HEADER_SIZE, place.first_lsn
+    def __init__(self, info: SegmentInfo, following: SegmentInfo | None) -> None:
+        self.info, self.following = info, following
+        self.offset, self.lsn = HEADER_SIZE, info.first_lsn
         self.segment: Segment | None = None
         self.kind = 0  # of the last frame seen
         self.base = 0  # what is before this was sound
         self.digest = xxhash.xxh3_128()  # of all that is before ``base``
-        self.damaged = place.damage is not None
+        self.damaged = info.damage is not None
         self.snapshot = 0  # the newest in this segment
         self.whole = True  # whether it is looked at from its beginning
 
     def begin(self, reader: LogReader, first: int) -> None:
         """Begin at the last frame that its index knows of before LSN ``first``."""
         if first > self.lsn:
-            self.lsn, self.offset = reader._start(self.place, first)
+            self.lsn, self.offset = reader._start(self.info, first)
             self.whole = self.offset == HEADER_SIZE
 
     def saw(self, frame: Frame) -> None:
@@ -178,7 +178,7 @@ class _Examined:
 def _examine_segment(
     reader: LogReader, examined: _Examined, mark: DurableMark, totals: Totals
 ) -> Iterator[Found | Hidden | Finding]:
-    number, held = examined.place.number, list[Finding]()  # until the next sound frame is known
+    number, held = examined.info.number, list[Finding]()  # until the next sound frame is known
     for item in _looks(reader, examined, mark):
         if isinstance(item, tuple):  # first, as nearly all are
             frame, payload = item
@@ -188,7 +188,7 @@ def _examine_segment(
                 held.append(_damage(examined, frame, (1, 0), "durable mark is ahead of its frame"))
             if frame.kind == FOOTER:
                 continue
-            found = reader.decoder.examine(examined.place, frame, payload)
+            found = reader.decoder.examine(examined.info, frame, payload)
             if isinstance(found, str):
                 lsns = frame.lsn, frame.lsn + frame.count - 1
                 held.append(_damage(examined, frame, lsns, found))
@@ -219,20 +219,20 @@ def _looks(
     reader: LogReader, examined: _Examined, mark: DurableMark
 ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
     """The walk over a segment; its doubtful places are looked at again when it is the last one."""
-    place, looks, doubtful = examined.place, 0, -1
+    info, looks, doubtful = examined.info, 0, -1
     start = examined.offset, examined.lsn
-    for found in sound_in_pieces(reader._directory, place, start, examined.digest.update):
+    for found in sound_in_pieces(reader._directory, info, start, examined.digest.update):
         examined.saw(found[0])
         yield found
     examined.base = examined.offset
     while True:
-        examined.segment = segment = reader._load(place, mark, examined.base)
+        examined.segment = segment = reader._load(info, mark, examined.base)
         for item in segment.walk(examined.offset, examined.lsn):
             if isinstance(item, tuple):
                 examined.saw(item[0])
                 yield item
                 continue
-            again = place.limit is None and _doubtful(item) and looks < LOOKS_MAX
+            again = info.superseded_at is None and _doubtful(item) and looks < RETRIES_MAX
             if again and examined.offset != doubtful:
                 looks, doubtful = looks + 1, examined.offset
                 time.sleep(LOOK_AGAIN_S)
@@ -288,7 +288,7 @@ def _damage(examined: _Examined, frame: Frame, lsns: tuple[int, int], what: str)
     bit = BAD_SNAPSHOT if frame.kind == SNAPSHOT and lsns[0] <= lsns[1] else DAMAGED
     return Finding(
         bit,
-        examined.place.number,
+        examined.info.number,
         frame.offset,
         frame.end - frame.offset,
         *lsns,
@@ -313,25 +313,25 @@ def _torn_text(end: End) -> str:
 
 
 def _check_start(
-    reader: LogReader, place: SegmentInfo, previous: int, expected: int
+    reader: LogReader, info: SegmentInfo, previous: int, expected: int
 ) -> Iterator[Finding]:
     """A segment's header, and whether it takes up where the log was."""
-    name = segment_name(place.number)
-    if place.damage is not None and reader.listing.header(place.number) is not None:
-        yield Finding(NOT_A_LOG, place.number, 0, 0, 1, 0, f"{name}: {place.damage.what}")
-    elif place.damage is not None:
-        text = f"{name}: {place.damage.what}"
-        if place.first_lsn:
+    name = segment_name(info.number)
+    if info.damage is not None and reader.listing.header(info.number) is not None:
+        yield Finding(NOT_A_LOG, info.number, 0, 0, 1, 0, f"{name}: {info.damage.what}")
+    elif info.damage is not None:
+        text = f"{name}: {info.damage.what}"
+        if info.first_lsn:
             text += "; its records can still be read"
-        after = HEADER_SIZE if place.first_lsn else 0
-        yield Finding(DAMAGED, place.number, 0, HEADER_SIZE, 1, 0, text, after)
-    first = max(expected, place.oldest_lsn)
-    last = place.first_lsn - 1 if place.first_lsn else 0
-    gone = range(previous + 1, place.number)
+        after = HEADER_SIZE if info.first_lsn else 0
+        yield Finding(DAMAGED, info.number, 0, HEADER_SIZE, 1, 0, text, after)
+    first = max(expected, info.oldest_lsn)
+    last = info.first_lsn - 1 if info.first_lsn else 0
+    gone = range(previous + 1, info.number)
     if gone and last >= first:
         yield Finding(
             MISSING,
-            place.number,
+            info.number,
             0,
             0,
             first,
@@ -340,10 +340,10 @@ def _check_start(
         )
     elif gone and previous:
         # With its LSNs: whatever was lost was reported at the end of the segment before.
-        yield Finding(MISSING, place.number, 0, 0, 1, 0, f"{_names(gone)} missing")
+        yield Finding(MISSING, info.number, 0, 0, 1, 0, f"{_names(gone)} missing")
     elif last >= first:
         yield Finding(
-            GAP, place.number, 0, 0, first, last, f"gap in LSNs before {name}: {_loss(first, last)}"
+            GAP, info.number, 0, 0, first, last, f"gap in LSNs before {name}: {_loss(first, last)}"
         )
 
 
@@ -354,11 +354,11 @@ def _names(numbers: range) -> str:
 
 
 def _check_mark(
-    reader: LogReader, mark: DurableMark, places: list[SegmentInfo]
+    reader: LogReader, mark: DurableMark, infos: list[SegmentInfo]
 ) -> Iterator[Finding]:
-    if not any(place.first_lsn for place in places) and mark.durable:
+    if not any(info.first_lsn for info in infos) and mark.durable:
         text = f"no segment can be read: {_loss(1, mark.durable)}"
-        yield Finding(DAMAGED if places else MISSING, 0, 0, 0, 1, mark.durable, text)
+        yield Finding(DAMAGED if infos else MISSING, 0, 0, 0, 1, mark.durable, text)
     found = read_mark(reader._directory)
     if found is None and _mark_is_torn(reader):
         text = f"{MARK_NAME} is torn or damaged. Harmless: it is made anew by the next commit"
@@ -380,7 +380,7 @@ def _mark_is_torn(reader: LogReader) -> bool:
 
 def _check_end(reader: LogReader, examined: _Examined, end: End) -> Iterator[Finding]:
     """The footer, and what lies behind the records that count."""
-    place, segment = examined.place, examined.segment
+    info, segment = examined.info, examined.segment
     assert segment is not None
     footer = read_footer(segment.buf, segment.salt, segment.base)
     if footer is not None:
@@ -388,21 +388,21 @@ def _check_end(reader: LogReader, examined: _Examined, end: End) -> Iterator[Fin
         if wrong:
             yield Finding(
                 DAMAGED,
-                place.number,
+                info.number,
                 footer.offset,
                 segment.end - footer.offset,
                 1,
                 0,
                 f"{wrong}: no record lost",
             )
-    if place.limit is None:
+    if info.superseded_at is None:
         return
     stop = segment.end if footer is None else footer.offset
     rest = len(segment.between(end.offset, stop).rstrip(b"\0"))
     if footer is None and _was_sealed(examined, end):
         yield Finding(
             DAMAGED,
-            place.number,
+            info.number,
             end.offset,
             rest,
             1,
@@ -412,47 +412,47 @@ def _check_end(reader: LogReader, examined: _Examined, end: End) -> Iterator[Fin
     elif rest:
         yield Finding(
             0,
-            place.number,
+            info.number,
             end.offset,
             rest,
             1,
             0,
             f"{rest} bytes that do not count: a later segment takes up at LSN "
-            f"{place.limit}. Written by a writer that had lost the log, or never "
+            f"{info.superseded_at}. Written by a writer that had lost the log, or never "
             "acknowledged",
         )
 
 
 def _was_sealed(examined: _Examined, end: End) -> bool:
     """Whether a segment without a readable footer must have had one."""
-    place, following, segment = examined.place, examined.following, examined.segment
+    info, following, segment = examined.info, examined.following, examined.segment
     assert segment is not None
     frame = frame_at(segment.buf, end.offset, segment.salt, segment.base)
     if decode_trailer(segment.buf, segment.salt) or (frame is not None and frame.kind == FOOTER):
         return True
     # A writer seals a segment before it makes the next one. After a crash, damage or a takeover
     # the next one has another epoch, and this one may have been left as it was.
-    if place.header is None or following is None or following.header is None:
+    if info.header is None or following is None or following.header is None:
         return False
-    return place.header.epoch == following.header.epoch
+    return info.header.epoch == following.header.epoch
 
 
 def _footer_wrong(reader: LogReader, examined: _Examined, footer: Footer, end: End) -> str:
     """What a footer whose CRC holds says wrongly; "" when it is right."""
     if examined.damaged:
         return ""  # which is what the digest would say
-    place, segment = examined.place, examined.segment
+    info, segment = examined.info, examined.segment
     assert segment is not None
     before = examined.digest if segment.base else None
     if examined.whole and not digest_holds(segment.buf, footer, segment.base, before):
         return "bytes were changed that no frame holds: the segment does not match its digest"
     if footer.next_lsn != end.next_lsn:
         return ""  # a fenced writer's: what it sealed goes beyond what counts
-    sealed = Sealed.open(reader._directory, place)
+    sealed = Sealed.open(reader._directory, info)
     if sealed is not None:
         with sealed:
             # The first entry may be that of no frame.
-            entries = set(footer.index) - {(place.first_lsn, HEADER_SIZE)}
+            entries = set(footer.index) - {(info.first_lsn, HEADER_SIZE)}
             if not all(sealed.has_frame(*entry) for entry in entries):
                 return "the footer's index points at no frame"
     if examined.snapshot and footer.snapshot != examined.snapshot:

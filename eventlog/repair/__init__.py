@@ -187,13 +187,13 @@ def _repaired(
     reader = LogReader(files, directory, encryption)
     encrypter = reader.decoder.encrypter(files.random_bytes)
     seen = survey(reader)
-    slots = layout(reader, seen)
+    plans = layout(reader, seen)
     log_id = reader.listing.log_id() or files.random_bytes(16)
-    planned = replace(_plan(reader, seen, slots), backup=back_up(files, directory.path))
-    for slot in slots:
+    planned = replace(_plan(reader, seen, plans), backup=back_up(files, directory.path))
+    for segment in plans:
         owner.check()
-        made = Rewriting(reader, slot, log_id, files.time_ns())
-        before = [lsn for number, lsn in seen.newest.items() if number < slot.number]
+        made = Rewriting(reader, segment, log_id, files.time_ns())
+        before = [lsn for number, lsn in seen.newest.items() if number < segment.number]
         made.write(directory, max(before, default=0))
     reader = LogReader(files, directory, encryption)
     _check_sound(reader, planned)
@@ -204,14 +204,14 @@ def _repaired(
     return replace(planned, lsn=lsn)
 
 
-def _plan(reader: LogReader, seen: LogSurvey, slots: Sequence[SegmentPlan]) -> RepairPlan:
+def _plan(reader: LogReader, seen: LogSurvey, plans: Sequence[SegmentPlan]) -> RepairPlan:
     kept = sum(last - first + 1 for ranges in seen.found.values() for first, last in ranges)
     declared = tuple(Loss(first, last) for first, last in seen.undeclared())
     path = reader.path.rstrip("/") or "/"
     return RepairPlan(
         reader.path,
         tuple(seen.findings),
-        tuple(_remade(slot) for slot in slots),
+        tuple(_remade(segment) for segment in plans),
         kept,
         seen.torn_size,
         free_name(reader.files, path),
@@ -223,10 +223,10 @@ def _plan(reader: LogReader, seen: LogSurvey, slots: Sequence[SegmentPlan]) -> R
     )
 
 
-def _remade(slot: SegmentPlan) -> Remade:
-    lost = tuple(_losses(slot.lost, slot.snapshots))
+def _remade(segment: SegmentPlan) -> Remade:
+    lost = tuple(_losses(segment.lost, segment.snapshots))
     count = sum(loss.last_lsn - loss.first_lsn + 1 for loss in lost)
-    return Remade(slot.number, slot.place is None, slot.next - slot.first - count, lost)
+    return Remade(segment.number, segment.info is None, segment.next - segment.first - count, lost)
 
 
 def _losses(ranges: Sequence[Range], snapshots: frozenset[int]) -> list[Loss]:

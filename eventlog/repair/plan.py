@@ -43,14 +43,14 @@ Range = tuple[int, int]  # of LSNs, the last one included
 class SegmentPlan:
     """A segment to be made anew: what it holds of LSNs ``first`` to ``next`` - 1.
 
-    ``place`` is what is there under its number now, None if nothing that can be read. ``lost`` are
+    ``info`` is what is there under its number now, None if nothing that can be read. ``lost`` are
     the LSNs of which nothing is left, ``snapshots`` those among them that were a snapshot.
     """
 
     number: int
     first: int
     next: int
-    place: SegmentInfo | None
+    info: SegmentInfo | None
     lost: tuple[Range, ...]
     snapshots: frozenset[int] = frozenset()
 
@@ -61,7 +61,7 @@ class LogSurvey:
 
     findings: list[Finding] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
-    places: list[SegmentInfo] = field(default_factory=list)
+    infos: list[SegmentInfo] = field(default_factory=list)
     begin: int = 1
     end: int = 0
     torn_size: int = 0
@@ -101,16 +101,16 @@ def survey(reader: LogReader) -> LogSurvey:
                 "repaired, and was not touched. Move that file away, or use a newer library; then "
                 "repair what is left."
             )
-    _, seen.places = reader.listing.look(0)
-    if seen.places and reader.listing.log_id() is None and not seen.found:
+    _, seen.infos = reader.listing.segments_from(0)
+    if seen.infos and reader.listing.log_id() is None and not seen.found:
         raise UnsupportedFormatError(
             f"{reader.path}: nothing in it says that it is a log: no header, no record and no MARK "
             "can be read. Nothing was changed."
         )
-    missing = seen.places[-1].number - seen.places[0].number if seen.places else 0
-    if missing > len(seen.places) + MISSING_MAX:
+    missing = seen.infos[-1].number - seen.infos[0].number if seen.infos else 0
+    if missing > len(seen.infos) + MISSING_MAX:
         raise UnsupportedFormatError(
-            f"{reader.path} lacks {missing - len(seen.places):,} segments between those that are "
+            f"{reader.path} lacks {missing - len(seen.infos):,} segments between those that are "
             "there: a file was put here under a wrong number, or a part of another log. Nothing "
             "was changed. Move away what is no part of the log; then repair what is left."
         )
@@ -122,15 +122,15 @@ def survey(reader: LogReader) -> LogSurvey:
 
 def layout(directory_of: LogReader, seen: LogSurvey) -> list[SegmentPlan]:
     """The segments to be made anew, in order. Raises LogError when it cannot be done."""
-    slots = [slot for slot in _slots(seen) if slot is not None]
-    by_number = {slot.number: slot for slot in slots}
-    for place, following in pairwise(seen.places):
+    plans = [plan for plan in _segment_plans(seen) if plan is not None]
+    by_number = {plan.number: plan for plan in plans}
+    for info, following in pairwise(seen.infos):
         # A writer seals its segments. What comes next is new: this one needs its footer.
-        if following.number in by_number and place.number not in by_number and place.first_lsn:
-            with Sealed.open(directory_of._directory, place) or nullcontext() as sealed:
+        if following.number in by_number and info.number not in by_number and info.first_lsn:
+            with Sealed.open(directory_of._directory, info) or nullcontext() as sealed:
                 if sealed is None:
-                    by_number[place.number] = _as_it_is(place, seen)
-    count = sum(last - first + 1 for slot in slots for first, last in slot.lost)
+                    by_number[info.number] = _as_it_is(info, seen)
+    count = sum(last - first + 1 for plan in plans for first, last in plan.lost)
     if count > LOST_MAX:
         raise LogError(
             f"{directory_of.path} would have lost {count:,} records, more than there can have been "
@@ -140,37 +140,39 @@ def layout(directory_of: LogReader, seen: LogSurvey) -> list[SegmentPlan]:
     return [by_number[number] for number in sorted(by_number)]
 
 
-def _slots(seen: LogSurvey) -> Iterator[SegmentPlan | None]:
+def _segment_plans(seen: LogSurvey) -> Iterator[SegmentPlan | None]:
     expected, numbers = seen.begin, _numbers(seen)
-    places = {place.number: place for place in seen.places}
+    infos = {info.number: info for info in seen.infos}
     for at, number in enumerate(numbers):
-        place = places.get(number)
-        if place is None or not place.first_lsn:
-            later = (places[n].first_lsn for n in numbers[at + 1 :] if n in places)
+        info = infos.get(number)
+        if info is None or not info.first_lsn:
+            later = (infos[n].first_lsn for n in numbers[at + 1 :] if n in infos)
             stop = max(expected, next((first for first in later if first), seen.end + 1))
-            yield _slot(number, (expected, stop), None, [], seen)
+            yield _plan(number, (expected, stop), None, [], seen)
             expected = stop
             continue
         ranges = seen.found.get(number, [])
-        if place.limit is not None and place.first_lsn >= place.limit:  # superseded: holds nothing
-            yield _as_it_is(place, seen) if number in seen.bad else None
+        if (
+            info.superseded_at is not None and info.first_lsn >= info.superseded_at
+        ):  # superseded: holds nothing
+            yield _as_it_is(info, seen) if number in seen.bad else None
             continue
-        stop = ranges[-1][1] + 1 if ranges else place.first_lsn
+        stop = ranges[-1][1] + 1 if ranges else info.first_lsn
         follows = numbers[at + 1] if at + 1 < len(numbers) else 0
-        if not follows or (follows in places and places[follows].first_lsn):
-            stop = max(stop, seen.end + 1 if place.limit is None else place.limit)
-        slot = _slot(number, (place.first_lsn, stop), place, ranges, seen)
-        yield slot if slot.lost or number in seen.bad else None
+        if not follows or (follows in infos and infos[follows].first_lsn):
+            stop = max(stop, seen.end + 1 if info.superseded_at is None else info.superseded_at)
+        plan = _plan(number, (info.first_lsn, stop), info, ranges, seen)
+        yield plan if plan.lost or number in seen.bad else None
         expected = max(expected, stop)
 
 
 def _numbers(seen: LogSurvey) -> list[int]:
     """The segments that there are to be, with those that are missing."""
-    there = [place.number for place in seen.places]
+    there = [info.number for info in seen.infos]
     if not there:
         return [1] if seen.end >= seen.begin else []
     numbers = list(range(there[0], there[-1] + 1))
-    first = seen.places[0].first_lsn
+    first = seen.infos[0].first_lsn
     if first > seen.begin:
         if there[0] == 1:
             raise LogError(
@@ -178,7 +180,7 @@ def _numbers(seen: LogSurvey) -> list[int]:
                 "was forged. Nothing was changed."
             )
         numbers.insert(0, there[0] - 1)
-    last = seen.places[-1]
+    last = seen.infos[-1]
     ranges = seen.found.get(last.number, [])
     stop = ranges[-1][1] if ranges else last.first_lsn - 1
     if last.first_lsn and last.number not in seen.bad and stop < seen.end:
@@ -186,10 +188,10 @@ def _numbers(seen: LogSurvey) -> list[int]:
     return numbers
 
 
-def _slot(
+def _plan(
     number: int,
     lsns: tuple[int, int],
-    place: SegmentInfo | None,
+    info: SegmentInfo | None,
     ranges: list[list[int]],
     seen: LogSurvey,
 ) -> SegmentPlan:
@@ -197,14 +199,14 @@ def _slot(
     whole = [(first, stop - 1)] if stop > first else []
     lost = tuple(without(whole, [(one, last) for one, last in ranges]))
     known = frozenset(one for one, last in lost if one == last and one in seen.snapshots)
-    return SegmentPlan(number, first, stop, place, lost, known)
+    return SegmentPlan(number, first, stop, info, lost, known)
 
 
-def _as_it_is(place: SegmentInfo, seen: LogSurvey) -> SegmentPlan:
+def _as_it_is(info: SegmentInfo, seen: LogSurvey) -> SegmentPlan:
     """The segment with what counts of it, and a footer."""
-    ranges = seen.found.get(place.number, [])
-    stop = ranges[-1][1] + 1 if ranges else place.first_lsn
-    return _slot(place.number, (place.first_lsn, stop), place, ranges, seen)
+    ranges = seen.found.get(info.number, [])
+    stop = ranges[-1][1] + 1 if ranges else info.first_lsn
+    return _plan(info.number, (info.first_lsn, stop), info, ranges, seen)
 
 
 def without(ranges: Iterable[Range], taken: Iterable[Range]) -> Iterator[Range]:
@@ -222,22 +224,22 @@ def without(ranges: Iterable[Range], taken: Iterable[Range]) -> Iterator[Range]:
 
 
 def header_for(
-    reader: LogReader, slot: SegmentPlan, log_id: bytes, found: tuple[bytes, bool]
+    reader: LogReader, plan: SegmentPlan, log_id: bytes, found: tuple[bytes, bool]
 ) -> SegmentHeader:
     """The header of a segment: as it was, or as it has to have been. ``found``: salt, encrypted."""
-    if slot.place is not None and slot.place.header is not None:
-        return slot.place.header
+    if plan.info is not None and plan.info.header is not None:
+        return plan.info.header
     salt, encrypted = found
-    headers = [(n, reader.listing.header(n)) for n in reader.listing.numbers() if n != slot.number]
-    before = [header for n, header in headers if header is not None and n < slot.number]
-    behind = [header for n, header in headers if header is not None and n > slot.number]
+    headers = [(n, reader.listing.header(n)) for n in reader.listing.numbers() if n != plan.number]
+    before = [header for n, header in headers if header is not None and n < plan.number]
+    behind = [header for n, header in headers if header is not None and n > plan.number]
     # The last one of an earlier owner: what MARK says counts for no less than it did.
     near = [*before[-1:], *behind[:1]]
     epoch = near[0].epoch if near else 1
-    if slot.place is None:
+    if plan.info is None:
         encrypted = encrypted or any(header.encrypted for header in near)
-    oldest = min(reader.oldest_lsn, slot.first)
-    return SegmentHeader(slot.number, log_id, slot.first, oldest, epoch, salt, encrypted)
+    oldest = min(reader.oldest_lsn, plan.first)
+    return SegmentHeader(plan.number, log_id, plan.first, oldest, epoch, salt, encrypted)
 
 
 def _note(seen: LogSurvey, finding: Finding) -> None:

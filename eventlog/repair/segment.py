@@ -53,18 +53,18 @@ class Rewriting:
     """Makes one segment anew. ``snapshot``: the newest sound one before it, afterwards up to its
     end; ``time_ns`` is when the placeholders were made."""
 
-    def __init__(self, reader: LogReader, slot: SegmentPlan, log_id: bytes, time_ns: int) -> None:
-        self._reader, self._slot, self._time_ns = reader, slot, time_ns
+    def __init__(self, reader: LogReader, plan: SegmentPlan, log_id: bytes, time_ns: int) -> None:
+        self._reader, self._plan, self._time_ns = reader, plan, time_ns
         self._random_bytes = reader.files.random_bytes
         self.kept = 0  # records
-        mark, _ = reader.listing.look(1 << 63)
+        mark, _ = reader.listing.segments_from(1 << 63)
         self._frames: list[tuple[Frame, bytes]] = []
-        if slot.place is not None:
-            self._frames = list(_sound(reader, slot, mark))
+        if plan.info is not None:
+            self._frames = list(_sound(reader, plan, mark))
         first = self._frames[0] if self._frames else None
         salt = self._salt()
         encrypted = first is not None and bool(first[0].flags & ENCRYPTED)
-        self.header = header_for(reader, slot, log_id, (salt, encrypted))
+        self.header = header_for(reader, plan, log_id, (salt, encrypted))
         self._encrypter = self._encrypter_for(first)
 
     def _salt(self) -> bytes:
@@ -74,7 +74,7 @@ class Rewriting:
 
     def _encrypter_for(self, first: tuple[Frame, bytes] | None) -> Encrypter | None:
         """What placeholders are encrypted with: the key of the segment."""
-        if not self.header.encrypted or not self._slot.lost:
+        if not self.header.encrypted or not self._plan.lost:
             return None
         decoder = self._reader.decoder
         envelope = decode_envelope(first[1]) if first is not None else None
@@ -88,7 +88,7 @@ class Rewriting:
         A crash leaves the one or the other under the name, whole. Returns the LSN of the newest
         snapshot up to its end. Raises LogError when what comes back is not what was written.
         """
-        name = segment_name(self._slot.number)
+        name = segment_name(self._plan.number)
         temporary = f"{name}.{self.header.salt.hex()}.new"
         file = directory.open(temporary, write=True, create=True)
         try:
@@ -102,7 +102,7 @@ class Rewriting:
                 writer.write(frame, lsn)
                 digest.update(frame)
                 snapshot = newest
-            writer.seal(DurableMark(self._slot.next - 1, snapshot), clean=False)
+            writer.seal(DurableMark(self._plan.next - 1, snapshot), clean=False)
             self._check(file.pread(file.size(), 0), digest.digest())
         except BaseException:
             file.close()
@@ -115,7 +115,7 @@ class Rewriting:
 
     def _parts(self, snapshot: int) -> Iterator[tuple[int, bytes, int]]:
         """Frames in the order of their LSNs, each with the newest snapshot up to it."""
-        lost = list(self._slot.lost)
+        lost = list(self._plan.lost)
         for frame, payload in self._frames:
             while lost and lost[0][0] < frame.lsn:
                 yield from self._placeholders(lost.pop(0), snapshot)
@@ -127,7 +127,7 @@ class Rewriting:
             yield from self._placeholders(one, snapshot)
 
     def _placeholders(self, lost: Range, snapshot: int) -> Iterator[tuple[int, bytes, int]]:
-        for lsn, bodies in placeholders(lost, self._slot.snapshots):
+        for lsn, bodies in placeholders(lost, self._plan.snapshots):
             yield lsn, self._placeholder(lsn, bodies, snapshot), snapshot
 
     def _placeholder(self, lsn: int, bodies: list[Packed], snapshot: int) -> bytes:
@@ -140,44 +140,44 @@ class Rewriting:
                 break
         if self._encrypter is not None:
             kind |= ENCRYPTED
-            place = Frame(0, 0, kind, *marks, count, 0, 0, salt)
-            payload = self._encrypter.encrypt(self.header, place, payload)
+            info = Frame(0, 0, kind, *marks, count, 0, 0, salt)
+            payload = self._encrypter.encrypt(self.header, info, payload)
         return encode_frame(salt, kind, count, payload, marks)
 
     def _check(self, content: bytes, digest: bytes) -> None:
         """Raise unless the segment can be read as it was meant."""
-        slot, header = self._slot, self.header
-        walk = Segment(slot.number, content, header.salt, DurableMark(), None)
+        plan, header = self._plan, self.header
+        walk = Segment(plan.number, content, header.salt, DurableMark(), None)
         found: list[tuple[int, int]] = []
-        for item in walk.walk(HEADER_SIZE, slot.first):
+        for item in walk.walk(HEADER_SIZE, plan.first):
             if isinstance(item, tuple):
                 found += [(item[0].lsn, item[0].count)] if item[0].kind != FOOTER else []
             elif isinstance(item, Damage) or item.torn_size:
-                raise _misread(slot)
+                raise _misread(plan)
         footer = read_footer(content, header.salt)
-        ends = found[-1][0] + found[-1][1] if found else slot.first
-        if content[:HEADER_SIZE] != header.encode() or footer is None or ends != slot.next:
-            raise _misread(slot)
+        ends = found[-1][0] + found[-1][1] if found else plan.first
+        if content[:HEADER_SIZE] != header.encode() or footer is None or ends != plan.next:
+            raise _misread(plan)
         if footer.digest != digest or xxhash.xxh3_128_digest(content[: footer.offset]) != digest:
-            raise _misread(slot)
+            raise _misread(plan)
 
 
 def _sound(
-    reader: LogReader, slot: SegmentPlan, mark: DurableMark
+    reader: LogReader, plan: SegmentPlan, mark: DurableMark
 ) -> Iterator[tuple[Frame, bytes]]:
     """The frames of a segment that count, and whose records can be read."""
-    assert slot.place is not None
-    segment = reader._load(slot.place, mark)
-    for item in segment.walk(HEADER_SIZE, slot.first):
+    assert plan.info is not None
+    segment = reader._load(plan.info, mark)
+    for item in segment.walk(HEADER_SIZE, plan.first):
         if isinstance(item, Damage | End) or item[0].kind == FOOTER:
             continue
-        if not isinstance(reader.decoder.examine(slot.place, *item), str):
+        if not isinstance(reader.decoder.examine(plan.info, *item), str):
             yield item
 
 
-def _misread(slot: SegmentPlan) -> LogError:
+def _misread(plan: SegmentPlan) -> LogError:
     return LogError(
-        f"{segment_name(slot.number)} was written anew and does not read back as it was written: "
+        f"{segment_name(plan.number)} was written anew and does not read back as it was written: "
         "the disk is not to be trusted. The damaged file is still in its place; copy the log to "
         "another disk and repair it there."
     )

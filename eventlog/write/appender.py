@@ -95,7 +95,7 @@ class Appender:
             self._writer = self._new_segment(b"")
 
     def _settle_segment(self, tail: Tail, contested: bool) -> None:
-        file = self._directory.open(segment_name(tail.place), write=True)
+        file = self._directory.open(segment_name(tail.end_number), write=True)
         try:
             if tail.damaged or contested or tail.header is None:
                 # Evidence stays as it is, and another may still be writing here. What we keep
@@ -128,7 +128,7 @@ class Appender:
         assert tail.header is not None
         if self.encrypter is None:
             return not tail.header.encrypted
-        _, payload = read_first_frame(self._directory, tail.place)
+        _, payload = read_first_frame(self._directory, tail.end_number)
         return tail.header.encrypted and payload.startswith(self.encrypter.head)
 
     def begin_at(self, lsn: int) -> None:

@@ -54,7 +54,7 @@ def opened(context: Context, pause: Pause, told: bool) -> LogReader:
         try:
             with contextlib.ExitStack() as closing:
                 reader = closing.enter_context(context.read())
-                reader.listing.look(1 << 63)
+                reader.listing.segments_from(1 << 63)
                 closing.pop_all()
                 return reader
         except FileNotFoundError:

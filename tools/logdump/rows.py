@@ -119,7 +119,7 @@ def _begin(reader: LogReader, first: int) -> int:
     if first <= 1:
         return 1
     try:
-        places = reader.listing.look(first - 1)[1]
+        places = reader.listing.segments_from(first - 1)[1]
     except LogError:
         return first
     return max(first - WARM_UP, places[0].first_lsn if places else 1, 1)

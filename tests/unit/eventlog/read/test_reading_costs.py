@@ -206,14 +206,14 @@ def test_halving_finds_the_segment_that_walking_back_finds(rng: Random) -> None:
             header = SegmentHeader(number, LOG_ID, first, 1, epoch, b"salt")
             directory.open(segment_name(number), write=True, create=True).pwrite(header.encode(), 0)
         listing = Listing(directory)
-        places = listing.look(1)[1]
+        places = listing.segments_from(1)[1]
 
         def holds(place: SegmentInfo, lsn: int) -> bool:
-            return place.first_lsn <= lsn < (place.limit or 1 << 64)
+            return place.first_lsn <= lsn < (place.superseded_at or 1 << 64)
 
         for lsn in range(1, made[-1][0] + 2):
             walked = [place for place in places if holds(place, lsn)]
-            found = [place for place in listing.holding({lsn})[1] if holds(place, lsn)]
+            found = [place for place in listing.segments_with({lsn})[1] if holds(place, lsn)]
             assert found == walked, (lsn, made)
 
 
