@@ -27,9 +27,9 @@ from eventlog.read.verify import (
     MISSING,
     NOT_A_LOG,
     TORN,
+    DecodedFrame,
+    EncryptedFrame,
     Finding,
-    Found,
-    Hidden,
     Totals,
     examine,
 )
@@ -64,7 +64,7 @@ def dump(reader: LogReader, first: int = 1, last: int = LSN_MAX) -> Iterator[dic
     for item in examine_between(reader, first, last):
         if isinstance(item, Finding):
             yield item.as_json()
-        elif isinstance(item, Found):
+        elif isinstance(item, DecodedFrame):
             for record in item.records:
                 yield {
                     **described(item.segment, item.offset, record),
@@ -87,7 +87,7 @@ def verify(reader: LogReader, segment: int = 0) -> Generator[Finding, None, Tota
     """
     totals = Totals()
     for item in examine(reader, totals, segment):
-        if isinstance(item, Found):
+        if isinstance(item, DecodedFrame):
             try:
                 for record in item.records:
                     unpack(record.packed)
@@ -100,17 +100,19 @@ def verify(reader: LogReader, segment: int = 0) -> Generator[Finding, None, Tota
     return totals
 
 
-def examine_between(reader: LogReader, first: int, last: int) -> Iterator[Found | Hidden | Finding]:
+def examine_between(
+    reader: LogReader, first: int, last: int
+) -> Iterator[DecodedFrame | EncryptedFrame | Finding]:
     """Records and problems of LSN ``first`` to ``last``; the index tells where to begin."""
     for item in examine(reader, Totals(), first=first):
-        if isinstance(item, Found):
+        if isinstance(item, DecodedFrame):
             if item.records[0].lsn > last:
                 return
             if item.records[0].lsn < first or item.records[-1].lsn > last:
                 item.records = [one for one in item.records if first <= one.lsn <= last]
                 if not item.records:
                     continue
-        elif isinstance(item, Hidden):
+        elif isinstance(item, EncryptedFrame):
             if item.frame.lsn > last:
                 return
         elif item.first_lsn <= item.last_lsn:
@@ -135,7 +137,7 @@ def described(segment: int, offset: int, record: Record) -> dict[str, Json]:
     }
 
 
-def hidden(found: Hidden, lsn: int) -> dict[str, Json]:
+def hidden(found: EncryptedFrame, lsn: int) -> dict[str, Json]:
     """What ``dump`` says of a record that is encrypted, without the key."""
     frame = found.frame
     return {
@@ -160,7 +162,7 @@ def utc(time_ns: int) -> str:
         return f"{time_ns} ns"
 
 
-def _undecodable(found: Found) -> Iterator[Finding]:
+def _undecodable(found: DecodedFrame) -> Iterator[Finding]:
     for record in found.records:
         try:
             unpack(record.packed)

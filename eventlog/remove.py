@@ -2,7 +2,7 @@
 
 While its lock is held the log's directory gets a name that no log has, durably; then it is deleted,
 file by file. So after a crash the log is there, whole, or it is gone, and what may be left of it is
-known by its name (``removed_from``) and deleted by whoever comes next (``finish``).
+known by its name (``removed_from``) and deleted by whoever comes next (``purge_removed``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 from eventlog.errors import FencedError, LogError, LogLockedError, UnsupportedFormatError
 from eventlog.files.api import Directory, Files
-from eventlog.files.lock import LOCK_NAME, Owner, claim, claim_in_place
+from eventlog.files.lock import LOCK_NAME, Owner, claim, claim_if_linked
 from eventlog.format.names import MARK_NAME, is_unfinished, segment_number
 from eventlog.read.reader import LogReader
 
@@ -32,7 +32,7 @@ def remove(
     try:
         reader = LogReader(files, directory)
         _check_nothing_else(directory, also)
-        owner = claim_in_place(files, directory, reader.listing.last_epoch(), takeover=False)
+        owner = claim_if_linked(files, directory, reader.listing.last_epoch(), takeover=False)
         try:
             last = reader.tail().next_lsn - 1
             if at not in (None, last):
@@ -40,7 +40,7 @@ def remove(
                     f"{path} ends at LSN {last} and not at {at}, where it was looked at: somebody "
                     "has used it since. Nothing was removed. Look at it again."
                 )
-            _discard(files, path, owner)
+            _move_and_delete(files, path, owner)
         finally:
             owner.close()
     finally:
@@ -54,7 +54,7 @@ def removed_from(name: str) -> str:
     return found[1] if found else ""
 
 
-def finish(files: Files, root: str) -> int:
+def purge_removed(files: Files, root: str) -> int:
     """Delete what interrupted removals have left in directory ``root``; of how many logs."""
     done = 0
     for name in files.list_directories(root):
@@ -74,7 +74,7 @@ def _finished(files: Files, path: str) -> bool:
             owner = claim(files, directory, 0, takeover=False)
         # Under another name first: whoever renamed it may have died before that was durable, and
         # what is deleted from a log that comes back under its own name would be missing there.
-        _discard(files, path, owner)
+        _move_and_delete(files, path, owner)
     except (FileNotFoundError, LogLockedError):  # somebody else is at it
         return False
     finally:
@@ -84,19 +84,20 @@ def _finished(files: Files, path: str) -> bool:
     return True
 
 
-def _discard(files: Files, path: str, owner: Owner | None) -> None:
+def _move_and_delete(files: Files, path: str, owner: Owner | None) -> None:
     parent, slash, name = path.rpartition("/")
-    grave = f"{parent}{slash}.{removed_from(name) or name}.removed-{files.random_bytes(4).hex()}"
-    files.move(path, grave)
+    mark = f".removed-{files.random_bytes(4).hex()}"
+    trash_path = f"{parent}{slash}.{removed_from(name) or name}{mark}"
+    files.move(path, trash_path)
     try:
         if owner is not None:
             owner.check()
     except FencedError:
         # Taken over, by force, in between: before the new owner looked whether the log is in its
         # place, perhaps. So it is put back. Who takes it over later finds that it is gone.
-        files.move(grave, path)
+        files.move(trash_path, path)
         raise
-    files.delete(grave)
+    files.delete(trash_path)
 
 
 def _check_nothing_else(directory: Directory, also: frozenset[str]) -> None:

@@ -43,7 +43,15 @@ from eventlog.format.export_lines import (
 from eventlog.format.frame import LSN_MAX, PAYLOAD_SIZE_MAX, RECORDS, SNAPSHOT
 from eventlog.format.record import Packed, Record, Snapshot, encode_payload, encode_snapshot, pack
 from eventlog.read.reader import LogReader
-from eventlog.read.verify import BAD_SNAPSHOT, NOT_A_LOG, Finding, Found, Hidden, Totals, examine
+from eventlog.read.verify import (
+    BAD_SNAPSHOT,
+    NOT_A_LOG,
+    DecodedFrame,
+    EncryptedFrame,
+    Finding,
+    Totals,
+    examine,
+)
 from eventlog.repair.plan import LOST, LOST_MAX, REPAIRED
 from eventlog.repair.segment import placeholders
 from eventlog.write.log import SEGMENT_SIZE, EventLog
@@ -118,7 +126,7 @@ class _Exported:
             if isinstance(item, Finding):
                 self._note(item)
                 continue
-            if isinstance(item, Hidden):
+            if isinstance(item, EncryptedFrame):
                 raise EncryptedLogError(self._reader.path, item.key_id)
             first = item.records[0].lsn
             yield from self._begin(name, first)
@@ -159,7 +167,7 @@ class _Exported:
         self._texts.clear()
 
 
-def _lines_of(found: Found) -> Iterator[dict[str, Any]]:
+def _lines_of(found: DecodedFrame) -> Iterator[dict[str, Any]]:
     batch = found.records[0].lsn, found.records[-1].lsn
     for record in found.records:
         yield record_line(_as_line(record, batch))

@@ -43,7 +43,7 @@ class Directory(Protocol):
 
     path: str
 
-    def in_place(self) -> bool:
+    def is_linked(self) -> bool:
         """Whether its path still leads to it: it may have been renamed, removed or replaced."""
 
     def names(self) -> list[str]: ...

@@ -57,10 +57,10 @@ class Owner:
     """
 
     def __init__(
-        self, directory: Directory, file: File, epoch: int, content: bytes, contested: bool
+        self, directory: Directory, file: File, epoch: int, content: bytes, owner_may_be_alive: bool
     ) -> None:
         self._directory, self._file, self._content = directory, file, content
-        self.epoch, self.contested = epoch, contested
+        self.epoch, self.owner_may_be_alive = epoch, owner_may_be_alive
         # For as long as it is open: no other file gets its number before it is closed.
         self._identity = file.identity()
 
@@ -111,7 +111,7 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
     try:
         # A lock file that knows less than the segments was removed, replaced, or lost to a power
         # failure. It cannot tell whether somebody holds the one that was here before.
-        contested = _read_epoch(file) < last_epoch
+        owner_may_be_alive = _read_epoch(file) < last_epoch
         while True:
             epoch = max(_read_epoch(file), last_epoch)
             if epoch >= EPOCH_MAX:
@@ -121,7 +121,7 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
                 )
             free = file.lock(epoch)
             # Whoever held an earlier epoch and is still alive has been stuck since a takeover.
-            contested = contested or not free or file.held(epoch)
+            owner_may_be_alive = owner_may_be_alive or not free or file.held(epoch)
             if not ((free or takeover) and file.lock(epoch + 1)):
                 found = _parse(file.pread(_CONTENT_SIZE, 0))
                 raise LogLockedError(
@@ -136,10 +136,10 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
     except BaseException:
         file.close()
         raise
-    return Owner(directory, file, epoch + 1, content, contested)
+    return Owner(directory, file, epoch + 1, content, owner_may_be_alive)
 
 
-def claim_in_place(files: Files, directory: Directory, last_epoch: int, takeover: bool) -> Owner:
+def claim_if_linked(files: Files, directory: Directory, last_epoch: int, takeover: bool) -> Owner:
     """``claim`` for a log that is still where it was opened.
 
     Whoever removes a log holds it while he renames its directory (see remove). So either he
@@ -150,7 +150,7 @@ def claim_in_place(files: Files, directory: Directory, last_epoch: int, takeover
         owner = claim(files, directory, last_epoch, takeover)
     except FileNotFoundError:  # the directory is deleted already, so nothing can be made in it
         raise _gone(directory) from None
-    if directory.in_place():
+    if directory.is_linked():
         return owner
     owner.close()
     raise _gone(directory)

@@ -70,7 +70,7 @@ class MemoryDirectory:
             raise _missing(path)
         self.path, self.entries, self._files = path, entries, files
 
-    def in_place(self) -> bool:
+    def is_linked(self) -> bool:
         return self._files.directories.get(self.path) is self.entries
 
     def names(self) -> list[str]:

@@ -232,7 +232,7 @@ class OSDirectory:
             return None
         return found.st_dev, found.st_ino
 
-    def in_place(self) -> bool:
+    def is_linked(self) -> bool:
         try:
             found = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):

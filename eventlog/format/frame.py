@@ -71,6 +71,7 @@ assert _SEGMENT.size + _CRC.size == HEADER_SIZE
 assert _FRAME_HEAD.size + _FRAME_CHECKED.size == FRAME_SIZE
 
 Buffer = bytes | bytearray | memoryview
+Marks = tuple[int, int, int]  # LSN of the frame, durable LSN, LSN of the newest snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +157,8 @@ def padded(offset: int) -> int:
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def encode_frame(
-    salt: bytes, kind: int, count: int, payload: bytes, marks: tuple[int, int, int]
-) -> bytes:
-    """A whole frame, padded. ``kind`` with flags; ``marks``: LSN, durable mark, last snapshot."""
+def encode_frame(salt: bytes, kind: int, count: int, payload: bytes, marks: Marks) -> bytes:
+    """A whole frame, padded. ``kind`` with its flags."""
     assert len(payload) <= PAYLOAD_SIZE_MAX
     size = len(payload)
     (seed,) = _CRC.unpack(salt)
@@ -198,7 +197,7 @@ def payload_of(buf: bytes, frame: Frame, salt: bytes, base: int = 0) -> bytes | 
     return payload if crc32(payload, _CRC.unpack(salt)[0]) == frame.crc else None
 
 
-def holds(buf: bytes, salt: bytes) -> bool:
+def contains_salt(buf: bytes, salt: bytes) -> bool:
     """Whether the salt is in ``buf``, as it is in no payload of its segment."""
     # Text and msgpack lack some byte of nearly every salt, the highest above all, and one byte is
     # found 50 times as fast as four are.

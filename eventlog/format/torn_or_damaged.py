@@ -28,9 +28,9 @@ from eventlog.format.frame import (
     KINDS,
     SNAPSHOT,
     Frame,
+    contains_salt,
     frame_at,
     frames_ahead,
-    holds,
     payload_of,
     sound_frames,
 )
@@ -140,7 +140,7 @@ class Segment:
         # the salt: if this one does, another frame was put over a part of it.
         durable = self.superseded_at is not None or frame.lsn + frame.count - 1 <= self.mark.durable
         inside = self.between(frame.payload_offset, frame.end)
-        return durable and frame.end <= self.end and not holds(inside, self.salt)
+        return durable and frame.end <= self.end and not contains_salt(inside, self.salt)
 
     def between(self, start: int, end: int) -> bytes:
         return self.buf[start - self.base : end - self.base]

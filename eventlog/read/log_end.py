@@ -33,7 +33,7 @@ class Tail:
     damaged: tuple[Damage, ...] = ()
     index: list[tuple[int, int]] = field(default_factory=list)
     sealed: bool = False  # whether it ends with a footer
-    unsure: tuple[tuple[int, bytes], ...] = ()  # offset and bytes of what is not known durable
+    unflushed: tuple[tuple[int, bytes], ...] = ()  # offset and bytes of what is not known durable
 
 
 def newest_snapshot(frames: list[Frame]) -> int:
@@ -53,7 +53,7 @@ def index_of(info: SegmentInfo, frames: list[Frame]) -> list[tuple[int, int]]:
 
 
 def encoded(
-    frames: list[Frame], unsure: list[tuple[Frame, bytes]], salt: bytes
+    frames: list[Frame], unflushed: list[tuple[Frame, bytes]], salt: bytes
 ) -> Iterator[tuple[int, bytes]]:
     """The frames that no later one calls durable, as they were verified: not read again.
 
@@ -62,7 +62,7 @@ def encoded(
     known = max((frame.durable for frame in frames), default=0)
     parts: list[bytes] = []
     start = end = 0
-    for frame, payload in unsure:
+    for frame, payload in unflushed:
         if frame.lsn <= known:
             continue
         if frame.offset != end and parts:

@@ -259,10 +259,10 @@ class LogReader:
                 clean=footer.clean,
                 index=footer.index,
                 sealed=True,
-                unsure=((footer.offset, segment.buf[footer.offset :]),),
+                unflushed=((footer.offset, segment.buf[footer.offset :]),),
             )
         frames, end = [], End(HEADER_SIZE, info.first_lsn, 0, 0)
-        unsure: list[tuple[Frame, bytes]] = []
+        unflushed: list[tuple[Frame, bytes]] = []
         for item in self._frames(info, mark, Position(info.first_lsn), loaded=segment):
             if isinstance(item, Damage):
                 damaged.append(item)
@@ -271,7 +271,7 @@ class LogReader:
             else:
                 frames.append(item[0])
                 if item[0].lsn > mark.durable:
-                    unsure.append(item)
+                    unflushed.append(item)
         return Tail(
             number,
             info.number,
@@ -286,7 +286,7 @@ class LogReader:
             torn_frames=end.torn_frames,
             damaged=tuple(damaged),
             index=index_of(info, frames),
-            unsure=tuple(encoded(frames, unsure, segment.salt)),
+            unflushed=tuple(encoded(frames, unflushed, segment.salt)),
         )
 
     def _raise(self, damage: Damage) -> None:

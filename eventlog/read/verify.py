@@ -79,7 +79,7 @@ class Totals:
 
 
 @dataclass(slots=True)  # not frozen: see Frame
-class Found:
+class DecodedFrame:
     """The records of a frame, which takes ``size`` bytes."""
 
     segment: int
@@ -89,7 +89,7 @@ class Found:
 
 
 @dataclass(slots=True)
-class Hidden:
+class EncryptedFrame:
     """A frame of encrypted records, without the key."""
 
     segment: int
@@ -99,7 +99,7 @@ class Hidden:
 
 def examine(
     reader: LogReader, totals: Totals, segment: int = 0, first: int = 1
-) -> Iterator[Found | Hidden | Finding]:
+) -> Iterator[DecodedFrame | EncryptedFrame | Finding]:
     """Records and problems in the order in which they are in the log; of one segment, if given.
 
     ``first``: what is before this LSN need not be looked at, though some of it may be given.
@@ -126,29 +126,29 @@ def examine(
         if not info.first_lsn:
             continue
         totals.first_lsn = totals.first_lsn or info.first_lsn
-        examined = _Examined(info, infos[i + 1] if i + 1 < len(infos) else None)
+        check = _SegmentCheck(info, infos[i + 1] if i + 1 < len(infos) else None)
         try:
-            examined.begin(reader, first)
-            found = _examine_segment(reader, examined, mark, totals)
-            yield from _alone(found) if segment else found
+            check.begin(reader, first)
+            found = _examine_segment(reader, check, mark, totals)
+            yield from _of_segment_alone(found) if segment else found
         except UnsupportedFormatError as exc:
-            yield Finding(NOT_A_LOG, info.number, examined.offset, 0, 1, 0, str(exc))
+            yield Finding(NOT_A_LOG, info.number, check.offset, 0, 1, 0, str(exc))
         except FileNotFoundError:
             if info.first_lsn >= reader.oldest_lsn:  # else it was removed on purpose
                 what = f"{segment_name(info.number)} vanished while it was being read"
                 yield Finding(MISSING, info.number, 0, 0, 1, 0, what)
-        expected = max(expected, examined.lsn)
+        expected = max(expected, check.lsn)
     totals.last_lsn = max(0, expected - 1)
 
 
-def _alone(
-    found: Iterator[Found | Hidden | Finding],
-) -> Iterator[Found | Hidden | Finding]:
+def _of_segment_alone(
+    found: Iterator[DecodedFrame | EncryptedFrame | Finding],
+) -> Iterator[DecodedFrame | EncryptedFrame | Finding]:
     """Without what only the other segments of the log can tell."""
     return (item for item in found if not (isinstance(item, Finding) and item.bit == MISSING))
 
 
-class _Examined:
+class _SegmentCheck:
     """One segment under examination: how far it is sound, and what was seen in it."""
 
     def __init__(self, info: SegmentInfo, following: SegmentInfo | None) -> None:
@@ -176,72 +176,72 @@ class _Examined:
 
 
 def _examine_segment(
-    reader: LogReader, examined: _Examined, mark: DurableMark, totals: Totals
-) -> Iterator[Found | Hidden | Finding]:
-    number, held = examined.info.number, list[Finding]()  # until the next sound frame is known
-    for item in _looks(reader, examined, mark):
+    reader: LogReader, check: _SegmentCheck, mark: DurableMark, totals: Totals
+) -> Iterator[DecodedFrame | EncryptedFrame | Finding]:
+    number, held = check.info.number, list[Finding]()  # until the next sound frame is known
+    for item in _walk_twice(reader, check, mark):
         if isinstance(item, tuple):  # first, as nearly all are
             frame, payload = item
             if held:
-                yield from _settled(held, frame.offset)
+                yield from _placed(held, frame.offset)
             if frame.durable >= frame.lsn:
-                held.append(_damage(examined, frame, (1, 0), "durable mark is ahead of its frame"))
+                held.append(_damage(check, frame, (1, 0), "durable mark is ahead of its frame"))
             if frame.kind == FOOTER:
                 continue
-            found = reader.decoder.examine(examined.info, frame, payload)
+            found = reader.decoder.examine(check.info, frame, payload)
             if isinstance(found, str):
                 lsns = frame.lsn, frame.lsn + frame.count - 1
-                held.append(_damage(examined, frame, lsns, found))
+                held.append(_damage(check, frame, lsns, found))
                 continue
             totals.records += frame.count
             totals.snapshots += frame.kind == SNAPSHOT
             if isinstance(found, Envelope):
                 totals.encrypted += frame.count
-                yield Hidden(number, frame, found.key_id)
+                yield EncryptedFrame(number, frame, found.key_id)
             else:
-                yield Found(number, frame.offset, frame.end - frame.offset, found)
+                yield DecodedFrame(number, frame.offset, frame.end - frame.offset, found)
         elif isinstance(item, Damage):
-            examined.damaged = True
-            held.append(_finding(examined, item))
+            check.damaged = True
+            held.append(_finding(check, item))
         else:
-            yield from _settled(held, 0)
+            yield from _placed(held, 0)
             if item.torn_size:
                 yield Finding(TORN, number, item.offset, item.torn_size, 1, 0, _torn_text(item))
-            yield from _check_end(reader, examined, item)
+            yield from _check_end(reader, check, item)
 
 
-def _settled(held: list[Finding], next_frame: int) -> Iterator[Finding]:
+def _placed(held: list[Finding], next_frame: int) -> Iterator[Finding]:
     yield from (replace(finding, next_frame=next_frame) for finding in held)
     held.clear()
 
 
-def _looks(
-    reader: LogReader, examined: _Examined, mark: DurableMark
+def _walk_twice(
+    reader: LogReader, check: _SegmentCheck, mark: DurableMark
 ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
     """The walk over a segment; its doubtful places are looked at again when it is the last one."""
-    info, looks, doubtful = examined.info, 0, -1
-    start = examined.offset, examined.lsn
-    for found in sound_in_pieces(reader._directory, info, start, examined.digest.update):
-        examined.saw(found[0])
+    info, looks, doubtful = check.info, 0, -1
+    start = check.offset, check.lsn
+    for found in sound_in_pieces(reader._directory, info, start, check.digest.update):
+        check.saw(found[0])
         yield found
-    examined.base = examined.offset
+    check.base = check.offset
     while True:
-        examined.segment = segment = reader._load(info, mark, examined.base)
-        for item in segment.walk(examined.offset, examined.lsn):
+        check.segment = segment = reader._load(info, mark, check.base)
+        for item in segment.walk(check.offset, check.lsn):
             if isinstance(item, tuple):
-                examined.saw(item[0])
+                check.saw(item[0])
                 yield item
                 continue
             again = info.superseded_at is None and _doubtful(item) and looks < RETRIES_MAX
-            if again and examined.offset != doubtful:
-                looks, doubtful = looks + 1, examined.offset
+            if again and check.offset != doubtful:
+                looks, doubtful = looks + 1, check.offset
                 time.sleep(LOOK_AGAIN_S)
                 break
             if isinstance(item, End):
-                examined.offset, examined.lsn = item.offset, item.next_lsn
+                check.offset, check.lsn = item.offset, item.next_lsn
             else:
-                examined.offset = max(examined.offset, item.offset + item.size)
-                examined.lsn = max(examined.lsn, item.last_lsn + 1)
+                check.offset = max(check.offset, item.offset + item.size)
+                check.lsn = max(check.lsn, item.last_lsn + 1)
             yield item
         else:
             return
@@ -257,14 +257,14 @@ def _doubtful(item: Damage | End) -> bool:
 # -- findings
 
 
-def _finding(examined: _Examined, damage: Damage) -> Finding:
+def _finding(check: _SegmentCheck, damage: Damage) -> Finding:
     """Damage that the walk met, by what it means."""
-    segment, following, bit = examined.segment, examined.following, DAMAGED
+    segment, following, bit = check.segment, check.following, DAMAGED
     assert segment is not None
     what = damage.what
     if damage.snapshot:
         bit = BAD_SNAPSHOT
-    elif damage.lost and not damage.size and examined.kind == FOOTER:
+    elif damage.lost and not damage.size and check.kind == FOOTER:
         # Nothing is wrong in this segment: what comes after it is not there.
         after = damage.segment + 1
         if following is None or following.number != after:
@@ -283,12 +283,12 @@ def _finding(examined: _Examined, damage: Damage) -> Finding:
     )
 
 
-def _damage(examined: _Examined, frame: Frame, lsns: tuple[int, int], what: str) -> Finding:
-    examined.damaged = True
+def _damage(check: _SegmentCheck, frame: Frame, lsns: tuple[int, int], what: str) -> Finding:
+    check.damaged = True
     bit = BAD_SNAPSHOT if frame.kind == SNAPSHOT and lsns[0] <= lsns[1] else DAMAGED
     return Finding(
         bit,
-        examined.info.number,
+        check.info.number,
         frame.offset,
         frame.end - frame.offset,
         *lsns,
@@ -378,13 +378,13 @@ def _mark_is_torn(reader: LogReader) -> bool:
     return not empty and read_mark(reader._directory) is None
 
 
-def _check_end(reader: LogReader, examined: _Examined, end: End) -> Iterator[Finding]:
+def _check_end(reader: LogReader, check: _SegmentCheck, end: End) -> Iterator[Finding]:
     """The footer, and what lies behind the records that count."""
-    info, segment = examined.info, examined.segment
+    info, segment = check.info, check.segment
     assert segment is not None
     footer = read_footer(segment.buf, segment.salt, segment.base)
     if footer is not None:
-        wrong = _footer_wrong(reader, examined, footer, end)
+        wrong = _footer_wrong(reader, check, footer, end)
         if wrong:
             yield Finding(
                 DAMAGED,
@@ -399,7 +399,7 @@ def _check_end(reader: LogReader, examined: _Examined, end: End) -> Iterator[Fin
         return
     stop = segment.end if footer is None else footer.offset
     rest = len(segment.between(end.offset, stop).rstrip(b"\0"))
-    if footer is None and _was_sealed(examined, end):
+    if footer is None and _was_sealed(check, end):
         yield Finding(
             DAMAGED,
             info.number,
@@ -423,9 +423,9 @@ def _check_end(reader: LogReader, examined: _Examined, end: End) -> Iterator[Fin
         )
 
 
-def _was_sealed(examined: _Examined, end: End) -> bool:
+def _was_sealed(check: _SegmentCheck, end: End) -> bool:
     """Whether a segment without a readable footer must have had one."""
-    info, following, segment = examined.info, examined.following, examined.segment
+    info, following, segment = check.info, check.following, check.segment
     assert segment is not None
     frame = frame_at(segment.buf, end.offset, segment.salt, segment.base)
     if decode_trailer(segment.buf, segment.salt) or (frame is not None and frame.kind == FOOTER):
@@ -437,14 +437,14 @@ def _was_sealed(examined: _Examined, end: End) -> bool:
     return info.header.epoch == following.header.epoch
 
 
-def _footer_wrong(reader: LogReader, examined: _Examined, footer: Footer, end: End) -> str:
+def _footer_wrong(reader: LogReader, check: _SegmentCheck, footer: Footer, end: End) -> str:
     """What a footer whose CRC holds says wrongly; "" when it is right."""
-    if examined.damaged:
+    if check.damaged:
         return ""  # which is what the digest would say
-    info, segment = examined.info, examined.segment
+    info, segment = check.info, check.segment
     assert segment is not None
-    before = examined.digest if segment.base else None
-    if examined.whole and not digest_holds(segment.buf, footer, segment.base, before):
+    before = check.digest if segment.base else None
+    if check.whole and not digest_holds(segment.buf, footer, segment.base, before):
         return "bytes were changed that no frame holds: the segment does not match its digest"
     if footer.next_lsn != end.next_lsn:
         return ""  # a fenced writer's: what it sealed goes beyond what counts
@@ -455,8 +455,8 @@ def _footer_wrong(reader: LogReader, examined: _Examined, footer: Footer, end: E
             entries = set(footer.index) - {(info.first_lsn, HEADER_SIZE)}
             if not all(sealed.has_frame(*entry) for entry in entries):
                 return "the footer's index points at no frame"
-    if examined.snapshot and footer.snapshot != examined.snapshot:
-        found = examined.snapshot
+    if check.snapshot and footer.snapshot != check.snapshot:
+        found = check.snapshot
         return f"the footer calls LSN {footer.snapshot} the newest snapshot, not LSN {found}"
     return ""
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from eventlog.crypto.keys import Encryption
 from eventlog.errors import LogError
 from eventlog.files.api import Directory, Files
-from eventlog.files.lock import Owner, claim_in_place
+from eventlog.files.lock import Owner, claim_if_linked
 from eventlog.files.posix import OSFiles
 from eventlog.format.names import segment_name
 from eventlog.read.reader import LogReader
@@ -168,7 +168,7 @@ def repair(
         last_epoch = reader.listing.last_epoch()
     directory = files.open_directory(path)
     try:
-        owner = claim_in_place(files, directory, last_epoch, takeover=False)
+        owner = claim_if_linked(files, directory, last_epoch, takeover=False)
         try:
             return _repaired(files, directory, owner, (who, why), encryption)
         finally:

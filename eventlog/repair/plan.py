@@ -25,8 +25,8 @@ from eventlog.read.verify import (
     DAMAGED,
     NOT_A_LOG,
     TORN,
+    DecodedFrame,
     Finding,
-    Found,
     Totals,
     examine,
 )
@@ -86,7 +86,7 @@ def survey(reader: LogReader) -> LogSurvey:
             seen.findings.append(item)
             seen.totals.exit_code |= item.bit
             _note(seen, item)
-        elif isinstance(item, Found):
+        elif isinstance(item, DecodedFrame):
             for record in item.records:
                 _add(seen.found.setdefault(item.segment, []), record.lsn)
                 _read(seen, item.segment, record)

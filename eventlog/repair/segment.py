@@ -23,8 +23,8 @@ from eventlog.format.frame import (
     RECORDS,
     SNAPSHOT,
     Frame,
+    contains_salt,
     encode_frame,
-    holds,
 )
 from eventlog.format.names import segment_name
 from eventlog.format.record import Packed, encode_payload, pack
@@ -136,7 +136,7 @@ class Rewriting:
         count, payload = len(bodies), b""
         for n in range(_TRIES):  # no payload holds the salt of its segment
             payload = encode_payload(self._time_ns + n, [(LOST, body) for body in bodies])
-            if self._encrypter is not None or not holds(payload, salt):
+            if self._encrypter is not None or not contains_salt(payload, salt):
                 break
         if self._encrypter is not None:
             kind |= ENCRYPTED

@@ -20,8 +20,8 @@ from eventlog.format.frame import (
     SNAPSHOT,
     Frame,
     SegmentHeader,
+    contains_salt,
     encode_frame,
-    holds,
 )
 from eventlog.format.names import MARK_NAME, is_unfinished, segment_name
 from eventlog.read.log_end import Tail
@@ -45,7 +45,7 @@ class Appender:
         self.log_id = log_id
         self._lock, self._sync_lock = threading.Lock(), threading.Lock()
         self._failed: BaseException | None = None
-        self.unseen = False  # whether a failure has happened that nobody was told of
+        self.failure_unreported = False  # whether a failure has happened that nobody was told of
         self._writer: SegmentWriter | None = None
         self._mark_file: File | None = None
         self._buffer: list[bytes] = []  # frames that follow each other
@@ -66,12 +66,12 @@ class Appender:
 
     # -- recovery
 
-    def settle(self, tail: Tail) -> None:
+    def recover(self, tail: Tail) -> None:
         """Cut what was never acknowledged and make durable what is kept, before it is served.
 
         A crash in here is safe: after each step the next opening finds the same end.
         """
-        contested = self._owner.contested
+        owner_may_be_alive = self._owner.owner_may_be_alive
         if tail.next_lsn > LSN_MAX // 2:
             raise LogError(
                 f"{self._directory.path} claims {tail.next_lsn - 1} records, more than there can "
@@ -87,20 +87,20 @@ class Appender:
                 self._directory.remove(name)
         if tail.number:
             self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
-            self._settle_segment(tail, contested)
+            self._recover_segment(tail, owner_may_be_alive)
             self._note_durable(self.durable)
-        if contested:
+        if owner_may_be_alive:
             # Whoever was here may still append behind the end that we have found. From now on
             # that does not count, for us and for readers alike: the LSNs go on in our segment.
             self._writer = self._new_segment(b"")
 
-    def _settle_segment(self, tail: Tail, contested: bool) -> None:
+    def _recover_segment(self, tail: Tail, owner_may_be_alive: bool) -> None:
         file = self._directory.open(segment_name(tail.end_number), write=True)
         try:
-            if tail.damaged or contested or tail.header is None:
+            if tail.damaged or owner_may_be_alive or tail.header is None:
                 # Evidence stays as it is, and another may still be writing here. What we keep
                 # becomes durable; the cut is where the next segment's LSNs begin.
-                _renew(file, tail)
+                _rewrite_unflushed(file, tail)
                 file.sync()
                 self._directory.sync()
                 return
@@ -111,13 +111,13 @@ class Appender:
                 # up again (a file system may show old blocks after a power loss), they are no
                 # frames of that segment.
                 file.truncate(tail.offset)
-                _renew(file, tail)
+                _rewrite_unflushed(file, tail)
                 writer.seal(self.durable, clean=False)
                 self._directory.sync()
             elif tail.clean and tail.offset < self.segment_size and self._is_ours(tail):
                 # Closed cleanly: nothing behind the end, no other writer. Go on in it. Its records
                 # are durable; whether the flush of its footer succeeded, nothing says.
-                _renew(file, tail)
+                _rewrite_unflushed(file, tail)
                 self._writer = writer
         finally:
             if self._writer is None:
@@ -158,8 +158,8 @@ class Appender:
                 try:
                     if self._writer is not None:
                         self._seal(self._writer, clean=False)
-                    bare = payload if self.encrypter is None else self.encrypter.head
-                    self._writer = self._new_segment(bare)
+                    plain_head = payload if self.encrypter is None else self.encrypter.head
+                    self._writer = self._new_segment(plain_head)
                 except BaseException as exc:
                     self.fail(exc)
                     raise
@@ -173,12 +173,12 @@ class Appender:
         writer, lsn, encrypter = self._writer, self.next_lsn, self.encrypter
         if writer is None:
             return 0
-        size, bare = FRAME_SIZE + len(payload), payload
+        size, plain_head = FRAME_SIZE + len(payload), payload
         if encrypter is not None:  # as much of it as is the same however it is encrypted
-            size, bare = size + encrypter.overhead, encrypter.head
+            size, plain_head = size + encrypter.overhead, encrypter.head
         # A payload that has the segment's salt in it (an agent that reads its own log, or somebody
         # who forges frames) goes to another segment: the search for frames never looks into one.
-        if bare.find(writer.rare) >= 0 and holds(bare, writer.salt):
+        if plain_head.find(writer.rarest_byte) >= 0 and contains_salt(plain_head, writer.salt):
             return 0
         end = writer.end + self._buffer_size
         if end + size + -size % ALIGNMENT > self.segment_size and end > HEADER_SIZE:
@@ -191,7 +191,7 @@ class Appender:
         frame = encode_frame(writer.salt, kind, count, payload, marks)
         try:
             if self.buffered:
-                self._hold(frame, lsn)
+                self._buffer_frame(frame, lsn)
             else:
                 writer.write(frame, lsn)
             self.next_lsn = lsn + count
@@ -202,7 +202,7 @@ class Appender:
             raise
         return lsn
 
-    def _hold(self, frame: bytes, lsn: int) -> None:
+    def _buffer_frame(self, frame: bytes, lsn: int) -> None:
         if not self._buffer:
             self._buffer_lsn, self._buffer_size = lsn, 0
         self._buffer.append(frame)
@@ -227,7 +227,7 @@ class Appender:
             self._buffer, self._buffer_size = [], 0
             self._writer.write(frames, self._buffer_lsn)
 
-    def _new_segment(self, bare: bytes) -> SegmentWriter:
+    def _new_segment(self, plain_head: bytes) -> SegmentWriter:
         """A segment for a payload with ``bare`` in it, and what comes after it."""
         self._owner.check()
         if self._mark_file is None:
@@ -243,7 +243,7 @@ class Appender:
                 )
             self._number += 1
             salt = self._new_salt()
-            while salt in bare:
+            while salt in plain_head:
                 salt = self._new_salt()
             header = SegmentHeader(
                 self._number,
@@ -348,7 +348,7 @@ class Appender:
         """
         with self._sync_lock, self._lock:
             if self._failed is not None:
-                if self.unseen:
+                if self.failure_unreported:
                     self.check()
                 return
             try:
@@ -360,7 +360,7 @@ class Appender:
             finally:
                 self.fail(LogError(f"{self._directory.path}: this EventLog is closed"))
 
-    def drop(self) -> None:
+    def close_files(self) -> None:
         """Close the files, whatever state they are in. The lock goes with the owner's."""
         with self._sync_lock, self._lock:  # two threads may close a log
             writer, mark_file = self._writer, self._mark_file
@@ -371,17 +371,17 @@ class Appender:
             mark_file.close()
         self._owner.close()
 
-    def abandon(self, reason: LogError) -> None:
+    def close_after_fork(self, reason: LogError) -> None:
         """In a forked child: no lock may be waited for (its holder is not here), only dropped."""
         self._lock, self._sync_lock = threading.Lock(), threading.Lock()
         self._failed = reason
-        self.drop()
+        self.close_files()
 
     def check(self) -> None:
         """Raise when this writer has failed or is closed."""
         if self._failed is None:
             return
-        self.unseen = False
+        self.failure_unreported = False
         if isinstance(self._failed, LogError):
             raise self._failed.with_traceback(None)
         raise WriterFailedError(
@@ -401,12 +401,12 @@ class Appender:
                 )
 
 
-def _renew(file: File, tail: Tail) -> None:
+def _rewrite_unflushed(file: File, tail: Tail) -> None:
     """Write again, unchanged, what is kept but was not known to be durable.
 
     If a flush of the writer before us has failed, the operating system may hold these bytes in
     memory alone and take them for written: they can be read, and a flush would do nothing. They
     are written as they were verified: read once more, they might come out wrong.
     """
-    for offset, frame in tail.unsure:
+    for offset, frame in tail.unflushed:
         write_all(file, frame, offset)

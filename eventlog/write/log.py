@@ -16,7 +16,7 @@ from eventlog.crypto.encrypter import Encrypter
 from eventlog.crypto.keys import Encryption
 from eventlog.errors import Damage, LogError, UnsupportedFormatError, WriterFailedError
 from eventlog.files.api import Directory, Files
-from eventlog.files.lock import LOCK_NAME, Owner, claim_in_place
+from eventlog.files.lock import LOCK_NAME, Owner, claim_if_linked
 from eventlog.files.posix import OSFiles, check_file_system
 from eventlog.format.frame import HEADER_SIZE, RECORDS, SEGMENT_SIZE_MAX, SNAPSHOT
 from eventlog.format.record import Record, Snapshot, encode_payload, encode_snapshot, pack
@@ -124,7 +124,7 @@ class EventLog:
             _check_directory(files, directory, durability)
             reader = LogReader(files, directory, encryption)
             encrypter = reader.decoder.encrypter(files.random_bytes)
-            owner = claim_in_place(files, directory, reader.listing.last_epoch(), takeover)
+            owner = claim_if_linked(files, directory, reader.listing.last_epoch(), takeover)
             return cls._owned(reader, directory, owner, encrypter, (durability, segment_size))
         except BaseException as exc:
             directory.close()
@@ -154,9 +154,9 @@ class EventLog:
             appender.flushed, appender.buffered = durability == "power", durability == "none"
             appender.segment_size, appender.encrypter = segment_size, encrypter
             tail = reader.tail()
-            appender.settle(tail)
+            appender.recover(tail)
         except BaseException:
-            appender.drop()
+            appender.close_files()
             raise
         log = cls(appender, reader, directory)
         log.durability = durability
@@ -283,7 +283,7 @@ class EventLog:
         except WriterFailedError:
             pass  # an earlier failure, which reached somebody, or is kept already
         except Exception as exc:  # kept by the appender, for the next call or for close
-            self._appender.unseen = True
+            self._appender.failure_unreported = True
             _logger.debug("%s: commit behind failed: %r", self.path, exc)
 
     def records(self, start: int = 1, on_damage: OnDamage | None = None) -> Iterator[Record]:
@@ -359,12 +359,12 @@ class EventLog:
     def _release(self) -> None:
         self._open = False
         _open_logs.discard(self)
-        self._appender.drop()
+        self._appender.close_files()
         self._directory.close()
 
     def _forked(self) -> None:
         self._open = False
-        self._appender.abandon(
+        self._appender.close_after_fork(
             LogError(
                 f"{self.path} is held by process {self._pid}; a child made by fork cannot append "
                 "to it. Open it in the process that uses it."

@@ -43,7 +43,7 @@ class SegmentWriter:
         preallocate: bool,
     ) -> None:
         self.file, self.header, self.end, self.index = file, header, end, index
-        self.salt, self.rare = header.salt, max(header.salt)  # see format.frame.holds
+        self.salt, self.rarest_byte = header.salt, max(header.salt)  # see contains_salt
         self.dirty = False  # whether it lacks a footer behind what is in it
         self._allocated = end
         self._preallocate = preallocate

@@ -206,9 +206,9 @@ class LogStore:
 
     def sweep(self) -> int:
         """See RunStore.sweep."""
-        from eventlog.remove import finish  # noqa: PLC0415 - as above
+        from eventlog.remove import purge_removed  # noqa: PLC0415 - as above
 
-        return finish(self._files, self.root)
+        return purge_removed(self._files, self.root)
 
     def unswept(self) -> list[str]:
         """The runs (by id) of which an interrupted removal has left something."""

@@ -688,7 +688,7 @@ def test_an_append_that_failed_reaches_whoever_closes(tmp_path: Path) -> None:
     log._appender._writer.file.close()  # its flush will fail with EBADF
     log.commit_behind()
     deadline = time.monotonic() + 10
-    while not log._appender.unseen and time.monotonic() < deadline:
+    while not log._appender.failure_unreported and time.monotonic() < deadline:
         time.sleep(0.01)
     with pytest.raises(WriterFailedError):
         log.close()

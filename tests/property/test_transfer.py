@@ -16,7 +16,7 @@ from eventlog import EventLog, Packed, Record, Snapshot
 from eventlog.encryption import Encryption
 from eventlog.format.frame import SNAPSHOT
 from eventlog.format.record import encode_snapshot
-from eventlog.read.verify import Found, Totals, examine
+from eventlog.read.verify import DecodedFrame, Totals, examine
 from eventlog.testing import SimulatedDisk
 from eventlog.transfer import BadExportError, export, import_
 from tests.property.histories import Action, programs, run
@@ -85,7 +85,7 @@ def frames_of(disk: SimulatedDisk, path: str, key: Encryption | None = None) -> 
         return record.lsn, record.kind, record.time_ns, record.packed, snapshot
 
     with EventLog.read(path, files=disk, encryption=key) as reader:
-        items = [item for item in examine(reader, Totals()) if isinstance(item, Found)]
+        items = [item for item in examine(reader, Totals()) if isinstance(item, DecodedFrame)]
     return [[of(record) for record in item.records] for item in items]
 
 

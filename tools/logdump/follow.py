@@ -80,7 +80,7 @@ def arrivals(
     try:
         for item in reader.arrivals(first, position):
             if item is None:
-                if not reader._directory.in_place():
+                if not reader._directory.is_linked():
                     break
                 pause.wait()
                 continue
@@ -93,7 +93,7 @@ def arrivals(
     except (FileNotFoundError, UnsupportedFormatError):
         # Segments that are needed are gone. If that is a removal, so is the directory, at once.
         for _ in range(_LOOKS_MAX):
-            if not reader._directory.in_place():
+            if not reader._directory.is_linked():
                 break
             pause.wait()
         else:

@@ -9,7 +9,7 @@ from itertools import islice
 from eventlog import LogError, LogReader, Record, Snapshot
 from eventlog.dump import Json, described, examine_between, hidden
 from eventlog.errors import EncryptedLogError
-from eventlog.read.verify import Finding, Found, Hidden
+from eventlog.read.verify import DecodedFrame, EncryptedFrame, Finding
 from recovery import RecoveryError
 from recovery.inspect.run_event import EventReader, RunEvent, carried_by
 from recovery.journal.encoding import skim
@@ -34,7 +34,7 @@ class Row:
     record: Record | None
     event: RunEvent | None = None
     step: int | None = None
-    hidden: Hidden | None = None
+    hidden: EncryptedFrame | None = None
 
     @property
     def kind(self) -> str:
@@ -103,10 +103,10 @@ class Narrator:
 def rows(reader: LogReader, narrator: Narrator, first: int, last: int) -> Iterator[Row | Finding]:
     """Records from LSN ``first`` to ``last``, and all problems there, in order."""
     for item in examine_between(reader, first, last):
-        if isinstance(item, Found):
+        if isinstance(item, DecodedFrame):
             for record in item.records:
                 yield narrator.row(item.segment, item.offset, record)
-        elif isinstance(item, Hidden):
+        elif isinstance(item, EncryptedFrame):
             frame = item.frame
             for lsn in range(max(first, frame.lsn), min(last + 1, frame.lsn + frame.count)):
                 yield Row(item.segment, frame.offset, lsn, None, hidden=item)

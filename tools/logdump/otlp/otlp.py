@@ -15,7 +15,7 @@ from typing import Any
 from eventlog import LogError, LogReader, Snapshot
 from eventlog.dump import TORN
 from eventlog.errors import EncryptedLogError
-from eventlog.read.verify import Finding, Hidden, Totals, examine
+from eventlog.read.verify import EncryptedFrame, Finding, Totals, examine
 from eventlog.repair import LOST
 from logdump.command import Command, Context
 from logdump.otlp.json_output import line, request
@@ -164,7 +164,7 @@ class _Run:
     def _events(self) -> Iterator[tuple[int, int, Any]]:
         """(LSN, time, event) of what a run has recorded; None for an event that makes no sense."""
         for item in examine(self._reader, Totals()):
-            if isinstance(item, Hidden):
+            if isinstance(item, EncryptedFrame):
                 raise EncryptedLogError(self._reader.path, item.key_id)
             if isinstance(item, Finding):
                 self.found.append(item.bit)

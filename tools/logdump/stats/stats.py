@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eventlog import LogReader, Record
 from eventlog.dump import TORN, Totals
-from eventlog.read.verify import Found, Hidden, examine
+from eventlog.read.verify import DecodedFrame, EncryptedFrame, examine
 from logdump.command import Command, Context
 from logdump.show import as_line, finding_line
 from logdump.stats.account import Account, StepAccount
@@ -105,11 +105,11 @@ def _run(context: Context) -> int:
 
 def _records(reader: LogReader, totals: Totals, frames: Frames) -> Iterator[Record]:
     for item in examine(reader, totals):
-        if isinstance(item, Found):
+        if isinstance(item, DecodedFrame):
             frames.frames += 1
             frames.size += item.size
             yield from item.records
-        elif isinstance(item, Hidden):
+        elif isinstance(item, EncryptedFrame):
             frames.frames += 1
             frames.hidden += item.frame.count
             frames.size += item.frame.end - item.frame.offset

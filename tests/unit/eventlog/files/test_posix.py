@@ -245,9 +245,9 @@ def test_directories_are_moved_and_deleted(files: Files, path: str) -> None:
     directory.open("f", write=True, create=True).pwrite(b"data", 0)
     files.make_directory(f"{path}/inside").open("g", write=True, create=True).close()
     files.make_directory(f"{path}-2").open("h", write=True, create=True).close()
-    assert directory.in_place()
+    assert directory.is_linked()
     files.move(path, f"{root}/other")
-    assert not directory.in_place()
+    assert not directory.is_linked()
     assert files.list_directories(root) == ["log-2", "other"]
     assert files.list_directories(f"{root}/other") == ["inside"]
     assert files.open_directory(f"{root}/other").open("f").pread(9, 0) == b"data"
@@ -255,9 +255,9 @@ def test_directories_are_moved_and_deleted(files: Files, path: str) -> None:
         files.move(path, f"{root}/third")
     with pytest.raises(OSError, match="not empty"):
         files.move(f"{root}/other", f"{root}/log-2")
-    assert not directory.in_place()
+    assert not directory.is_linked()
     assert not files.make_directory(path).identity("f")
-    assert not directory.in_place(), "another directory has its path"
+    assert not directory.is_linked(), "another directory has its path"
     files.delete(f"{root}/other")
     files.delete(f"{root}/other")
     assert files.list_directories(root) == ["log", "log-2"]

@@ -13,7 +13,7 @@ from eventlog.files.api import Files
 from eventlog.files.lock import LOCK_NAME
 from eventlog.files.memory import MemoryFiles
 from eventlog.files.posix import OSFiles
-from eventlog.remove import finish, remove, removed_from
+from eventlog.remove import purge_removed, remove, removed_from
 from eventlog.testing import Crash, SimulatedDisk
 from tests.property.encrypted import KEY
 
@@ -108,11 +108,11 @@ def test_links_are_deleted_and_not_followed(tmp_path: Path) -> None:
     (grave / "link").symlink_to(kept)
     (grave / "inbox").symlink_to(kept / "inside")
     (grave / "1.seg").symlink_to(kept / "inside" / "file")
-    assert finish(files, str(tmp_path / "home")) == 1
+    assert purge_removed(files, str(tmp_path / "home")) == 1
     assert (kept / "inside" / "file").read_text() == "dear"
     assert list((tmp_path / "home").iterdir()) == []
     (tmp_path / "home" / ".other.removed-00000000").symlink_to(kept)
-    assert finish(files, str(tmp_path / "home")) == 0
+    assert purge_removed(files, str(tmp_path / "home")) == 0
     with pytest.raises(LogError, match="symbolic link"):
         files.delete(str(tmp_path / "home" / ".other.removed-00000000"))
     assert (kept / "inside" / "file").read_text() == "dear"
@@ -151,7 +151,7 @@ def check_all_or_nothing(disk: SimulatedDisk, is_removed: bool | None) -> None:
     assert is_removed is None or whole is not is_removed
     if whole:
         assert kinds(disk) == [0, 1, 2]
-    finish(disk, ROOT)
+    purge_removed(disk, ROOT)
     assert disk.list_directories(ROOT) == ["log"] * whole
     if whole:
         assert kinds(disk) == [0, 1, 2]
@@ -194,7 +194,7 @@ def test_what_is_finished_was_made_durable_before() -> None:
         again = after.after_process_death()
         again.crash_at(call)
         try:
-            finish(again, ROOT)
+            purge_removed(again, ROOT)
         except Crash:
             for lost in again.power_losses(torn=False):
                 check_all_or_nothing(lost, None)
@@ -247,7 +247,7 @@ def test_nor_does_he_while_it_is_being_deleted(files: Files) -> None:
     in_between(files, "make_directory", interrupted)
     with pytest.raises(LogError, match="removed or moved away while it was being opened"):
         EventLog.open(PATH, files=files)
-    assert finish(files, ROOT) == 1
+    assert purge_removed(files, ROOT) == 1
     assert files.list_directories(ROOT) == []
 
 
@@ -268,7 +268,7 @@ def test_while_a_log_is_being_removed_nobody_gets_it(files: Files) -> None:
             EventLog.open(PATH, files=files)
         refused.append(path)
         move(path, new)
-        assert finish(files, ROOT) == 0, "somebody is at it"
+        assert purge_removed(files, ROOT) == 0, "somebody is at it"
 
     files.move = watched  # type: ignore[method-assign]
     remove(files, PATH)
@@ -334,4 +334,4 @@ def test_a_removal_that_cannot_be_flushed_is_an_error_and_finished_later() -> No
     assert LOCK_NAME in disk.directories[f"{ROOT}/{left}"], "nothing is deleted yet"
     for after in disk.power_losses(torn=False):
         check_all_or_nothing(after, None)
-    assert finish(disk, ROOT) == 1
+    assert purge_removed(disk, ROOT) == 1
