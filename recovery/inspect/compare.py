@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from recovery.history.find_run import Store, reader_of
 from recovery.history.run_records import RunRecords
-from recovery.inspect.differences import Found, RunComparison, Side, as_types
-from recovery.inspect.outline import RunTold, tell
+from recovery.inspect.differences import FoundDifference, RunComparison, Side, as_types
+from recovery.inspect.outline import RunOutline, outline_run
 from recovery.journal.forked_from import ForkedFrom
 from recovery.text import shorten
 
@@ -97,40 +97,44 @@ class Comparison:
 def compare(store: Store, run_a: str, run_b: str) -> Comparison:
     """See RunHandle.compare."""
     with reader_of(store, run_a) as log_a, reader_of(store, run_b) as log_b:
-        comparing = RunComparison(*told_both((log_a, run_a), (log_b, run_b)), as_types, PATHS_MAX)
+        comparing = RunComparison(
+            *outline_both((log_a, run_a), (log_b, run_b)), as_types, PATHS_MAX
+        )
         found = tuple(map(_difference, comparing.found()))
-        return Comparison(compared(comparing.a), compared(comparing.b), comparing.since, found)
+        return Comparison(compared(comparing.a), compared(comparing.b), comparing.from_step, found)
 
 
-def told_both(a: tuple[RunRecords, str], b: tuple[RunRecords, str]) -> tuple[RunTold, RunTold]:
+def outline_both(
+    a: tuple[RunRecords, str], b: tuple[RunRecords, str]
+) -> tuple[RunOutline, RunOutline]:
     """Two runs as their logs tell of them, with their states where the later one begins."""
-    one, other = tell(*a), tell(*b)
-    since = max(one.since, other.since)
-    return (tell(*a, since), tell(*b, since)) if since else (one, other)
+    one, other = outline_run(*a), outline_run(*b)
+    since = max(one.from_step, other.from_step)
+    return (outline_run(*a, since), outline_run(*b, since)) if since else (one, other)
 
 
-def compared(told: RunTold) -> ComparedRun:
+def compared(outline: RunOutline) -> ComparedRun:
     """What there is to say of a run that was compared."""
-    calls = sum(1 for step in told.steps.values() for call in step.calls for _ in call.all())
+    calls = sum(1 for step in outline.steps.values() for call in step.calls for _ in call.all())
     return ComparedRun(
-        told.run_id,
-        told.reached,
+        outline.run_id,
+        outline.reached,
         calls,
-        told.end[0],
-        told.since,
-        told.origin,
-        tuple(map(str, told.damage)),
+        outline.end[0],
+        outline.from_step,
+        outline.origin,
+        tuple(map(str, outline.damage)),
     )
 
 
-def _difference(found: Found) -> Difference:
+def _difference(found: FoundDifference) -> Difference:
     space = " " if found.what == "arguments" and found.path else ""
     sides = _text(found, found.a), _text(found, found.b)
     lsns = found.a.lsn if found.a else 0, found.b.lsn if found.b else 0
     return Difference(found.step, found.what, f"{found.name}{space}{found.path}", *sides, *lsns)
 
 
-def _text(found: Found, side: Side | None) -> str:
+def _text(found: FoundDifference, side: Side | None) -> str:
     if side is None:
         return ""
     if found.what == "messages" and side.head:

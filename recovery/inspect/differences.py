@@ -10,7 +10,7 @@ from typing import Any
 
 from eventlog import Packed
 from recovery.errors import UnreadableValueError
-from recovery.inspect.outline import CallTold, ChangeTold, Held, RunTold, What
+from recovery.inspect.outline import CallOutline, EndDetail, MessageChange, RunOutline, StoredValue
 from recovery.text import shorten
 from recovery.values.diff import Alike, differing, same
 from recovery.values.pack import unpack
@@ -32,7 +32,7 @@ class Ended(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one run has where another has something else: the record, and the value there.
+    """EndDetail one run has where another has something else: the record, and the value there.
 
     ``head``: what is to be shown before the value. A call is its arguments, [positional, by name],
     a change of the messages the new ones, from ``start`` on; a Term where there is no value.
@@ -46,7 +46,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundDifference:
     """A difference. ``name``: of the call, if it is in one; ``path``: where in the value.
 
     ``a`` and ``b``: what the runs have there, None where one has nothing.
@@ -65,10 +65,10 @@ def as_types(a: Packed, b: Packed) -> Pair:
     try:
         return unpack(a), unpack(b), same
     except (UnreadableValueError, ValueError):
-        return as_readable(a, b)
+        return rendered(a, b)
 
 
-def as_readable(a: Packed, b: Packed) -> Pair:
+def rendered(a: Packed, b: Packed) -> Pair:
     """Two values for people, whatever their types."""
     return readable(a), readable(b), read_alike
 
@@ -86,53 +86,59 @@ class RunComparison:
     ``read``: how values are read. ``paths_max``: differences that are told of two values.
     """
 
-    def __init__(self, a: RunTold, b: RunTold, read: Read, paths_max: int) -> None:
-        self.a, self.b, self.since = a, b, max(a.since, b.since)
+    def __init__(self, a: RunOutline, b: RunOutline, read: Read, paths_max: int) -> None:
+        self.a, self.b, self.from_step = a, b, max(a.from_step, b.from_step)
         self.alike = 0
-        self.before: tuple[int, CallTold, CallTold] | None = None
-        self._last: tuple[int, CallTold, CallTold] | None = None
+        self.before: tuple[int, CallOutline, CallOutline] | None = None
+        self._last: tuple[int, CallOutline, CallOutline] | None = None
         self._read, self._paths_max = read, paths_max
 
-    def found(self) -> Iterator[Found]:
+    def found(self) -> Iterator[FoundDifference]:
         """The differences, in the order of the steps."""
         for i, one in enumerate(self._found()):
             if not i:
                 self.before = self._last
             yield one
 
-    def _found(self) -> Iterator[Found]:
-        a, b, since = self.a, self.b, self.since
+    def _found(self) -> Iterator[FoundDifference]:
+        a, b, from_step = self.a, self.b, self.from_step
         for path, one, other in self._paths(a.task, b.task):
-            yield Found(0, "task", "", path, Side(a.started_lsn, one), Side(b.started_lsn, other))
+            yield FoundDifference(
+                0, "task", "", path, Side(a.started_lsn, one), Side(b.started_lsn, other)
+            )
         last = max(a.reached, b.reached)
         yield from self._calls(a.step(0).calls, b.step(0).calls, 0, "")
-        yield from self._boundary() if since else self._changes(0)
-        for number in range(since + 1, last + 1):
+        yield from self._boundary() if from_step else self._changes(0)
+        for number in range(from_step + 1, last + 1):
             if number > min(a.reached, b.reached):
                 ends = (Side(0, Term(f"{run.reached} steps")) for run in (a, b))
                 where = f"{number} to {last}" if number < last else ""
-                yield Found(number, "steps", where, "", *ends)
+                yield FoundDifference(number, "steps", where, "", *ends)
                 break
             yield from self._calls(a.step(number).calls, b.step(number).calls, number, "")
             yield from self._changes(number)
         for path, one, other in self._ends(a.end, b.end):
-            yield Found(last, "end", "", path, Side(a.end_lsn, one), Side(b.end_lsn, other))
+            yield FoundDifference(
+                last, "end", "", path, Side(a.end_lsn, one), Side(b.end_lsn, other)
+            )
 
-    def _boundary(self) -> Iterator[Found]:
-        """What the runs had at the end of a step behind which both logs tell of them."""
-        a, b, since = self.a, self.b, self.since
+    def _boundary(self) -> Iterator[FoundDifference]:
+        """EndDetail the runs had at the end of a step behind which both logs tell of them."""
+        a, b, from_step = self.a, self.b, self.from_step
         if a.state is not None and b.state is not None:
             for key in dict.fromkeys([*a.state, *b.state]):
                 for path, one, other in self._paths(a.state.get(key), b.state.get(key)):
-                    yield Found(since, "state", "", f".{key}{path}", Side(0, one), Side(0, other))
-        pairs = zip_longest(a.messages_at(since), b.messages_at(since))
+                    yield FoundDifference(
+                        from_step, "state", "", f".{key}{path}", Side(0, one), Side(0, other)
+                    )
+        pairs = zip_longest(a.messages_at(from_step), b.messages_at(from_step))
         for i, (mine, theirs) in enumerate(pairs):
             if mine and theirs and mine.digest == theirs.digest:
                 continue
             sides = mine.lsn if mine else 0, theirs.lsn if theirs else 0
             for path, one, other in self._paths(*self._packed(mine, theirs)):
-                yield Found(
-                    since,
+                yield FoundDifference(
+                    from_step,
                     "messages",
                     "",
                     f"[{i}]{path}",
@@ -140,27 +146,27 @@ class RunComparison:
                     Side(sides[1], other),
                 )
 
-    def _changes(self, step: int) -> Iterator[Found]:
+    def _changes(self, step: int) -> Iterator[FoundDifference]:
         for one, other in zip_longest(self.a.step(step).changes, self.b.step(step).changes):
-            if one is None or other is None or one.compared != other.compared:
-                yield Found(
+            if one is None or other is None or one.comparison_key != other.comparison_key:
+                yield FoundDifference(
                     step, "messages", "", "", self._change(self.a, one), self._change(self.b, other)
                 )
                 return
 
     def _calls(
-        self, a: list[CallTold], b: list[CallTold], step: int, inside: str
-    ) -> Iterator[Found]:
+        self, a: list[CallOutline], b: list[CallOutline], step: int, inside: str
+    ) -> Iterator[FoundDifference]:
         for one, other in paired(a, b):
             name = f"{inside}{(one or other).name}"  # type: ignore[union-attr]
             if one is None or other is None:
-                yield Found(
+                yield FoundDifference(
                     step, "call", name, "", self._call(self.a, one), self._call(self.b, other)
                 )
                 continue
             if one.identity != other.identity:
                 for path, here, there in self._arguments(one, other):
-                    yield Found(
+                    yield FoundDifference(
                         step, "arguments", name, path, Side(one.lsn, here), Side(other.lsn, there)
                     )
             elif one.outcome == other.outcome:
@@ -168,7 +174,7 @@ class RunComparison:
                 self._last = step, one, other
             else:
                 for path, here, there in self._outcomes(one.end, other.end):
-                    yield Found(
+                    yield FoundDifference(
                         step,
                         "outcome",
                         name,
@@ -178,9 +184,11 @@ class RunComparison:
                     )
             yield from self._calls(one.inside, other.inside, step, f"{name} > ")
 
-    def _outcomes(self, a: tuple[str, What], b: tuple[str, What]) -> list[tuple[str, Any, Any]]:
+    def _outcomes(
+        self, a: tuple[str, EndDetail], b: tuple[str, EndDetail]
+    ) -> list[tuple[str, Any, Any]]:
         """How two calls ended otherwise."""
-        return self._ends((a[0], _what(self.a, a[1])), (b[0], _what(self.b, b[1])))
+        return self._ends((a[0], _detail(self.a, a[1])), (b[0], _detail(self.b, b[1])))
 
     def _ends(
         self, a: tuple[str, Packed | str | None], b: tuple[str, Packed | str | None]
@@ -201,7 +209,7 @@ class RunComparison:
         )
         return [("", one, other)]
 
-    def _arguments(self, a: CallTold, b: CallTold) -> list[tuple[str, Any, Any]]:
+    def _arguments(self, a: CallOutline, b: CallOutline) -> list[tuple[str, Any, Any]]:
         if a.arguments is not None and b.arguments is not None:
             found = self._paths(*self._packed(a.arguments, b.arguments))
             if found:  # they are [positional, by name]
@@ -217,7 +225,9 @@ class RunComparison:
 
     # -- values
 
-    def _packed(self, a: Held | None, b: Held | None) -> tuple[Packed | Term | None, ...]:
+    def _packed(
+        self, a: StoredValue | None, b: StoredValue | None
+    ) -> tuple[Packed | Term | None, ...]:
         return (
             None if a is None else self.a.value(a) or LOST,
             None if b is None else self.b.value(b) or LOST,
@@ -246,7 +256,7 @@ class RunComparison:
             return Term("(absent)")
         return self._read(packed, packed)[0] if isinstance(packed, Packed) else packed
 
-    def _call(self, run: RunTold, call: CallTold | None) -> Side | None:
+    def _call(self, run: RunOutline, call: CallOutline | None) -> Side | None:
         if call is None:
             return None
         value: Any = Term(f"arguments of {call.size} bytes")
@@ -254,26 +264,26 @@ class RunComparison:
             value = self._one(run.value(call.arguments) or LOST)
         return Side(call.lsn, value, call.name, call.dropped)
 
-    def _change(self, run: RunTold, change: ChangeTold | None) -> Side | None:
+    def _change(self, run: RunOutline, change: MessageChange | None) -> Side | None:
         if change is None:
             return None
-        new = [self._one(run.value(held) or LOST) for held in change.new]
+        new = [self._one(run.value(stored) or LOST) for stored in change.new]
         return Side(change.lsn, new, change.head, start=change.start)
 
 
-def _what(run: RunTold, what: What) -> Packed | str | None:
-    return (run.value(what) or LOST) if isinstance(what, Held) else what
+def _detail(run: RunOutline, what: EndDetail) -> Packed | str | None:
+    return (run.value(what) or LOST) if isinstance(what, StoredValue) else what
 
 
 def paired(
-    a: list[CallTold], b: list[CallTold]
-) -> Iterator[tuple[CallTold | None, CallTold | None]]:
+    a: list[CallOutline], b: list[CallOutline]
+) -> Iterator[tuple[CallOutline | None, CallOutline | None]]:
     """The calls of a step, each with its counterpart: the same call, else one of the same id, else
     of the same tool, in the order of the first run."""
-    partner: dict[int, CallTold] = {}
+    partner: dict[int, CallOutline] = {}
     taken: set[int] = set()
     for alike in (_identity, _id, _tool):
-        left: defaultdict[Any, deque[CallTold]] = defaultdict(deque)
+        left: defaultdict[Any, deque[CallOutline]] = defaultdict(deque)
         for other in sorted(b, key=_is_dropped):  # what counts first
             if other.lsn not in taken:
                 left[alike(other)].append(other)
@@ -288,17 +298,17 @@ def paired(
             yield None, other
 
 
-def _identity(call: CallTold) -> Any:
+def _identity(call: CallOutline) -> Any:
     return call.identity
 
 
-def _id(call: CallTold) -> Any:
+def _id(call: CallOutline) -> Any:
     return call.identity[:2] if call.identity[1] else None
 
 
-def _is_dropped(call: CallTold) -> bool:
+def _is_dropped(call: CallOutline) -> bool:
     return call.dropped
 
 
-def _tool(call: CallTold) -> Any:
+def _tool(call: CallOutline) -> Any:
     return call.identity[0]

@@ -1,4 +1,4 @@
-"""What a run's log tells of it, step by step; its values are left where they are."""
+"""EndDetail a run's log tells of it, step by step; its values are left where they are."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ARGUMENTS = -1  # in place of the index of a value: those of a call
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class StoredValue:
     """A value where it is in the log: record ``lsn``, and which of its values.
 
     It is compared by its digest, and read when it is to be shown.
@@ -53,11 +53,11 @@ class Held:
     digest: bytes
 
 
-What = Held | str | None
+EndDetail = StoredValue | str | None
 
 
 @dataclass(slots=True)
-class CallTold:
+class CallOutline:
     """A call, how it ended, and the calls that were made inside it.
 
     ``arguments``: where they are recorded, else None. ``end``: a word for how it ended, and the
@@ -69,11 +69,11 @@ class CallTold:
     lsn: int
     identity: tuple[str, str, bytes, int]  # what it is, wherever it was made
     size: int
-    arguments: Held | None
-    end: tuple[str, What] = ("in doubt", None)
+    arguments: StoredValue | None
+    end: tuple[str, EndDetail] = ("in doubt", None)
     outcome_lsn: int = 0
     dropped: bool = False
-    inside: list[CallTold] = field(default_factory=list)
+    inside: list[CallOutline] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -85,9 +85,9 @@ class CallTold:
     def outcome(self) -> tuple[str, bytes | str | None]:
         """How it ended, to be compared."""
         end, what = self.end
-        return end, what.digest if isinstance(what, Held) else what
+        return end, what.digest if isinstance(what, StoredValue) else what
 
-    def all(self) -> Iterator[CallTold]:
+    def all(self) -> Iterator[CallOutline]:
         """It and the calls inside it."""
         yield self
         for call in self.inside:
@@ -95,24 +95,27 @@ class CallTold:
 
 
 @dataclass(slots=True)
-class ChangeTold:
-    """A change of the messages: ``removed`` of them, ``behind`` the end of the list by so many."""
+class MessageChange:
+    """A change of the messages: ``removed`` of them, replaced by ``new``.
+
+    ``from_end``: how far before the end of the list the change begins.
+    """
 
     lsn: int
     start: int
-    behind: int
+    from_end: int
     removed: int
-    new: list[Held]
+    new: list[StoredValue]
 
     @property
-    def place(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int]:
         """Which messages it is about; where they are in the list is counted from the end."""
-        return self.behind, self.removed
+        return self.from_end, self.removed
 
     @property
-    def compared(self) -> tuple[tuple[int, int], list[bytes]]:
-        """What makes it another change."""
-        return self.place, [held.digest for held in self.new]
+    def comparison_key(self) -> tuple[tuple[int, int], list[bytes]]:
+        """EndDetail makes it another change."""
+        return self.position, [stored.digest for stored in self.new]
 
     @property
     def head(self) -> str:
@@ -121,107 +124,107 @@ class ChangeTold:
 
 
 @dataclass(slots=True)
-class StepTold:
-    """What was done in a step."""
+class StepOutline:
+    """EndDetail was done in a step."""
 
-    calls: list[CallTold] = field(default_factory=list)
-    changes: list[ChangeTold] = field(default_factory=list)
+    calls: list[CallOutline] = field(default_factory=list)
+    changes: list[MessageChange] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class RunTold:
-    """A run as its log tells of it, behind step ``since``.
+class RunOutline:
+    """A run as its log has it, from the end of step ``from_step`` on.
 
-    ``began_with``: the messages there. ``state``: that of the checkpoint at the step asked for.
-    Its memory grows with the calls and the messages, and not with what is in them.
+    ``initial_messages``: the messages there. ``state``: of the checkpoint at the step asked for.
+    Memory grows with the number of calls and messages, not with their size.
     """
 
     run_id: str
     log: RunRecords
     task: Packed | None = None
     origin: ForkedFrom | None = None
-    since: int = 0
+    from_step: int = 0
     reached: int = 0
     end: tuple[str, Packed | str | None] = ("open", None)
     end_lsn: int = 0
     started_lsn: int = 0
     damage: list[Damage] = field(default_factory=list)
-    steps: dict[int, StepTold] = field(default_factory=dict)
-    began_with: list[Held] = field(default_factory=list)
+    steps: dict[int, StepOutline] = field(default_factory=dict)
+    initial_messages: list[StoredValue] = field(default_factory=list)
     state: dict[str, Packed] | None = None
 
-    def step(self, number: int) -> StepTold:
-        """What was done in a step."""
-        return self.steps.setdefault(number, StepTold())
+    def step(self, number: int) -> StepOutline:
+        """EndDetail was done in a step."""
+        return self.steps.setdefault(number, StepOutline())
 
-    def messages_at(self, step: int) -> list[Held]:
+    def messages_at(self, step: int) -> list[StoredValue]:
         """The messages at the end of a step."""
-        messages = list(self.began_with)
+        messages = list(self.initial_messages)
         for number in sorted(self.steps):
             for change in self.steps[number].changes if number <= step else ():
                 messages[change.start : change.start + change.removed] = change.new
         return messages
 
-    def value(self, held: Held) -> Packed | None:
+    def value(self, stored: StoredValue) -> Packed | None:
         """A value; None when it is lost."""
         try:
-            if held.index == ARGUMENTS:
-                event = skim(self.log.fetch({held.lsn})[held.lsn])
+            if stored.index == ARGUMENTS:
+                event = skim(self.log.fetch({stored.lsn})[stored.lsn])
                 args = event.args if isinstance(event, CallIntended) else None
                 return args if type(args) is Packed else None
-            (packed,), _ = resolve(Values(self.log.fetch), [Ref(held.lsn, held.index)])
+            (packed,), _ = resolve(Values(self.log.fetch), [Ref(stored.lsn, stored.index)])
             return Packed(packed)
         except (KeyError, IndexError, TypeError, ValueError):
             return None
 
 
-def tell(log: RunRecords, run_id: str, state_at: int = 0) -> RunTold:
+def outline_run(log: RunRecords, run_id: str, state_at: int = 0) -> RunOutline:
     """Read all that a log holds of a run, and its state at the end of a step; damage is passed
     over, and noted. No type of a value has to be registered."""
-    told = RunTold(run_id, log)
-    telling = _Telling(told)
-    start = _read_checkpoints(telling, state_at)
-    length = len(told.began_with)
-    for lsn, _, event in skimmed(log.records(1, on_damage=told.damage.append), told.damage):
-        if lsn < start or (lsn in telling.dropped and isinstance(event, RECORDED_ANEW)):
+    outline = RunOutline(run_id, log)
+    builder = _OutlineBuilder(outline)
+    start = _read_checkpoints(builder, state_at)
+    length = len(outline.initial_messages)
+    for lsn, _, event in skimmed(log.records(1, on_damage=outline.damage.append), outline.damage):
+        if lsn < start or (lsn in builder.dropped and isinstance(event, RECORDED_ANEW)):
             continue  # it is recorded anew if it was done again
         if isinstance(event, MessagesChanged):
-            length = telling.changed(lsn, event, length)
+            length = builder.changed(lsn, event, length)
         else:
-            telling.see(lsn, event)
-    for number, later in told.steps.items():
-        if number > told.reached:  # the code has not come to it again
+            builder.observe(lsn, event)
+    for number, later in outline.steps.items():
+        if number > outline.reached:  # the code has not come to it again
             later.calls = [call for call in later.calls if not call.dropped]
-    told.damage = list(dict.fromkeys(told.damage))
-    return told
+    outline.damage = list(dict.fromkeys(outline.damage))
+    return outline
 
 
-class _Telling:
-    """What has to be known of the records before, to tell of the next one."""
+class _OutlineBuilder:
+    """EndDetail has to be known of the records before, to tell of the next one."""
 
-    def __init__(self, told: RunTold) -> None:
-        self.told = told
+    def __init__(self, outline: RunOutline) -> None:
+        self.outline = outline
         self.dropped: set[int] = set()
-        self._calls: dict[int, CallTold] = {}
+        self._calls: dict[int, CallOutline] = {}
         self._outcomes: dict[int, bytes] = {}  # their digests
         self._recent = RecentValues()
         kinds = HistoryDropped.kind, RunStarted.kind
-        read = told.log.records(1, on_damage=lambda damage: None)
+        read = outline.log.records(1, on_damage=lambda damage: None)
         for lsn, _, event in skimmed((one for one in read if one.kind in kinds), []):
             if isinstance(event, HistoryDropped):
                 self.dropped.update(event.records)
-            elif isinstance(event, RunStarted) and not told.started_lsn:
-                told.started_lsn = lsn
-        started = started_of(told.log, skim)
+            elif isinstance(event, RunStarted) and not outline.started_lsn:
+                outline.started_lsn = lsn
+        started = started_of(outline.log, skim)
         if started is not None:
-            told.task, told.origin = _packed(started.task), ForkedFrom.of(started)
+            outline.task, outline.origin = _packed(started.task), ForkedFrom.of(started)
 
-    def see(self, lsn: int, event: Event) -> None:
+    def observe(self, lsn: int, event: Event) -> None:
         """A record."""
-        told = self.told
+        outline = self.outline
         match event:
             case StepStarted(step=step):
-                told.reached = max(told.reached, step)
+                outline.reached = max(outline.reached, step)
             case CallIntended():
                 self._intended(lsn, event)
             case (
@@ -233,25 +236,25 @@ class _Telling:
                 | CallAbandoned()
             ):
                 self._about(lsn, event)
-                if isinstance(event, CallResolved) and told.end[0] == "failed":
-                    told.end, told.end_lsn = ("open", None), 0  # settled: the run goes on
+                if isinstance(event, CallResolved) and outline.end[0] == "failed":
+                    outline.end, outline.end_lsn = ("open", None), 0  # settled: the run goes on
             case HistoryDropped(records=records):
                 for made in self._calls.keys() & set(records):
                     self._calls[made].dropped = True
             case RunFinished(result=result):
-                told.end, told.end_lsn = ("finished", _packed(result)), lsn
+                outline.end, outline.end_lsn = ("finished", _packed(result)), lsn
             case RunFailed(type=kind, message=message):
-                told.end, told.end_lsn = ("failed", f"{kind}: {message}"), lsn
+                outline.end, outline.end_lsn = ("failed", f"{kind}: {message}"), lsn
             case RunCancelled() | RunUndone():
                 word = "cancelled" if isinstance(event, RunCancelled) else "undone"
-                told.end, told.end_lsn = (word, f"{event.who}: {event.why}"), lsn
+                outline.end, outline.end_lsn = (word, f"{event.who}: {event.why}"), lsn
 
-    def see_before(self, record: Record) -> None:
+    def observe_prologue(self, record: Record) -> None:
         """A record of the code before the first step, which a checkpoint has."""
         with suppress(ValueError):
             event = skim(record)
             if event is not None and not isinstance(event, MessagesChanged):
-                self.see(record.lsn, event)
+                self.observe(record.lsn, event)
 
     def _about(self, lsn: int, event: About) -> None:
         if isinstance(event, CallReturned | CallResolved):
@@ -266,56 +269,56 @@ class _Telling:
             call.outcome_lsn = lsn
 
     def _intended(self, lsn: int, event: CallIntended) -> None:
-        told, packed = self.told, _packed(event.args)
-        held = None if packed is None else Held(lsn, ARGUMENTS, digest(packed))
+        outline, packed = self.outline, _packed(event.args)
+        stored = None if packed is None else StoredValue(lsn, ARGUMENTS, digest(packed))
         identity = event.tool, event.call_id, event.digest, event.occurrence
-        call = self._calls[lsn] = CallTold(lsn, identity, event.size, held)
+        call = self._calls[lsn] = CallOutline(lsn, identity, event.size, stored)
         within = outer_call(event.scope)
         outer, began = self._calls.get(within), step_of(event.scope)
-        at = told.reached if began is None else began
+        at = outline.reached if began is None else began
         if outer is not None or not within:  # else inside of what is lost
-            (outer.inside if outer else told.step(at).calls).append(call)
+            (outer.inside if outer else outline.step(at).calls).append(call)
 
     def changed(self, lsn: int, event: MessagesChanged, length: int) -> int:
         """A change of the messages, of which there were so many; how many there are then."""
-        told = self.told
+        outline = self.outline
         # Before its first step a fork has what it began with, whatever its code said there.
-        if told.origin and told.origin.base and told.reached <= told.since:
+        if outline.origin and outline.origin.base and outline.reached <= outline.from_step:
             return length
         try:
             items = split_list(event.new) if type(event.new) is Packed else []
         except ValueError as exc:
-            told.damage.append(Damage(0, 0, len(event.new), lsn, lsn, str(exc)))
+            outline.damage.append(Damage(0, 0, len(event.new), lsn, lsn, str(exc)))
             return length
-        change = ChangeTold(
+        change = MessageChange(
             lsn,
             event.start,
             length - event.start,
             event.stop - event.start,
             [self._held(lsn, i, item) for i, item in enumerate(items)],
         )
-        told.step(told.reached).changes.append(change)
+        outline.step(outline.reached).changes.append(change)
         return length + len(items) - change.removed
 
-    def _held(self, lsn: int, index: int, item: Packed) -> Held:
+    def _held(self, lsn: int, index: int, item: Packed) -> StoredValue:
         """A message: in its record, or where that says."""
         try:
             found = parse_reference(item)
             if found is None:
-                return Held(lsn, index, digest(item))
+                return StoredValue(lsn, index, digest(item))
             if isinstance(found, Ref) and not found.index and found.lsn in self._outcomes:
-                return Held(found.lsn, 0, self._outcomes[found.lsn])
-            (packed,), _ = resolve(Values(self.told.log.fetch, self._recent), [found])
-            return Held(lsn, index, digest(packed))
+                return StoredValue(found.lsn, 0, self._outcomes[found.lsn])
+            (packed,), _ = resolve(Values(self.outline.log.fetch, self._recent), [found])
+            return StoredValue(lsn, index, digest(packed))
         except (KeyError, IndexError, TypeError, ValueError):
-            return Held(lsn, index, b"lost %d %d" % (lsn, index))  # like nothing but itself
+            return StoredValue(lsn, index, b"lost %d %d" % (lsn, index))  # like nothing but itself
 
     def _remember(self, lsn: int, packed: Packed | None) -> None:
         packed = packed or Packed(b"\xc0")
         self._outcomes[lsn] = digest(packed)
         self._recent.remember(lsn, packed)
 
-    def _ended(self, lsn: int, event: About) -> tuple[str, What]:
+    def _ended(self, lsn: int, event: About) -> tuple[str, EndDetail]:
         state = state_after(event)
         match event:
             case CallFailed(type=kind, message=message):
@@ -324,40 +327,42 @@ class _Telling:
                 return "given up", why
         if state == "open":
             return "in doubt", None
-        return state, None if state == "to be made again" else Held(lsn, 0, self._outcomes[lsn])
+        return state, None if state == "to be made again" else StoredValue(
+            lsn, 0, self._outcomes[lsn]
+        )
 
 
-def _read_checkpoints(telling: _Telling, state_at: int) -> int:
+def _read_checkpoints(builder: _OutlineBuilder, state_at: int) -> int:
     """Where the run begins, for a fork or one whose beginning was removed; and its state at the
     end of a step. The LSN from which on it is told of."""
-    told, start = telling.told, 1
-    base = told.origin.base if told.origin else 0
-    pruned = told.log.oldest_lsn > 1
+    outline, start = builder.outline, 1
+    base = outline.origin.base if outline.origin else 0
+    pruned = outline.log.oldest_lsn > 1
 
     def read(snapshot: Snapshot) -> Restored | None:
         if pruned or snapshot.lsn == base or checked_body(snapshot)["step"] == state_at > 0:
-            return restore(told.log.fetch, snapshot, lambda packed: packed)
+            return restore(outline.log.fetch, snapshot, lambda packed: packed)
         return None
 
-    for restored in readable(told.log, read, told.damage.append):
-        if restored.step == state_at > 0 and told.state is None:
-            told.state = restored.state
+    for restored in readable(outline.log, read, outline.damage.append):
+        if restored.step == state_at > 0 and outline.state is None:
+            outline.state = restored.state
         if pruned or restored.lsn == base:  # of a pruned run the oldest that can be restored
-            told.since = told.reached = restored.step
-            told.began_with = list(_messages(restored))
+            outline.from_step = outline.reached = restored.step
+            outline.initial_messages = list(_messages(restored))
             start = restored.lsn + 1 if pruned else 1
             oldest = restored
     if start > 1:
-        found = prologue_in(told.log.fetch, oldest.prologue, oldest.generation)
+        found = prologue_in(outline.log.fetch, oldest.prologue, oldest.generation)
         for lsn in sorted(found):
-            telling.see_before(found[lsn])
+            builder.observe_prologue(found[lsn])
     return start
 
 
-def _messages(restored: Restored) -> Iterator[Held]:
+def _messages(restored: Restored) -> Iterator[StoredValue]:
     for packed, ref in zip(restored.messages, restored.refs, strict=True):
         assert ref is not None  # a message of a checkpoint is somewhere
-        yield Held(ref.lsn, ref.index, digest(packed))
+        yield StoredValue(ref.lsn, ref.index, digest(packed))
 
 
 def _packed(value: object) -> Packed | None:

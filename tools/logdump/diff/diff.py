@@ -15,9 +15,9 @@ from logdump.command import Command, Context, UsageError
 from logdump.show import as_line
 from recovery import RecoveryError
 from recovery.history.first_record import started_of
-from recovery.inspect.compare import ComparedRun, compared, told_both
-from recovery.inspect.differences import Ended, Found, RunComparison, Side, as_readable
-from recovery.inspect.outline import RunTold
+from recovery.inspect.compare import ComparedRun, compared, outline_both
+from recovery.inspect.differences import Ended, FoundDifference, RunComparison, Side, rendered
+from recovery.inspect.outline import RunOutline
 from recovery.journal.encoding import skim
 from recovery.journal.forked_from import ForkedFrom
 from recovery.stores.protocol import check_run_id
@@ -74,7 +74,7 @@ def _run(context: Context) -> int:
     with ExitStack() as stack:
         readers = [stack.enter_context(context.read(path)) for path in paths]
         comparing = RunComparison(
-            *told_both(*zip(readers, paths, strict=True)), as_readable, PATHS_MAX
+            *outline_both(*zip(readers, paths, strict=True)), rendered, PATHS_MAX
         )
         for run in (comparing.a, comparing.b):
             _check(run)
@@ -100,7 +100,7 @@ def _paths(context: Context) -> list[str]:
     return [str(parent / origin.run_id), args.path]
 
 
-def _check(run: RunTold) -> None:
+def _check(run: RunOutline) -> None:
     if not run.started_lsn and not run.steps and not run.damage:
         raise RecoveryError(f"{run.run_id}: no agent has run in this log")
 
@@ -125,7 +125,7 @@ def _print_json(context: Context, comparing: RunComparison) -> int:
     runs = {
         name: run_object(compared(run)) for name, run in (("a", comparing.a), ("b", comparing.b))
     }
-    context.print(as_line({"type": "runs", **runs, "since": comparing.since}))
+    context.print(as_line({"type": "runs", **runs, "since": comparing.from_step}))
     count = 0
     for count, one in enumerate(comparing.found(), 1):  # noqa: B007 - how many there were
         context.print(as_line(difference_object(hidden(one, context.redaction))))
@@ -149,7 +149,7 @@ def run_object(run: ComparedRun) -> dict[str, Any]:
     }
 
 
-def difference_object(one: Found) -> dict[str, Any]:
+def difference_object(one: FoundDifference) -> dict[str, Any]:
     """A difference."""
     found: dict[str, Any] = {
         "type": "difference",
@@ -168,7 +168,7 @@ def difference_object(one: Found) -> dict[str, Any]:
 # -- secrets
 
 
-def hidden(one: Found, redaction: Redaction) -> Found:
+def hidden(one: FoundDifference, redaction: Redaction) -> FoundDifference:
     """The same without values that are not to be shown."""
     names = [one.what, *_tools(one.name), *_NAMES.findall(one.path)]
     hide = any(map(redaction.hides, names))

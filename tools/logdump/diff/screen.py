@@ -13,7 +13,7 @@ from rich.text import Text
 from logdump.diff.text import pieces
 from recovery.cli.status_view import grid
 from recovery.inspect.compare import compared
-from recovery.inspect.differences import Ended, Found, RunComparison, Side, read_alike
+from recovery.inspect.differences import Ended, FoundDifference, RunComparison, Side, read_alike
 from recovery.text import count, printable
 from recovery.values.diff import ABSENT, differing
 from recovery.values.render import Term, short
@@ -49,10 +49,10 @@ class Screen:
                 ]
             )
         )
-        if self.comparing.since:
-            self._line(f"compared from the end of step {self.comparing.since} on")
+        if self.comparing.from_step:
+            self._line(f"compared from the end of step {self.comparing.from_step} on")
 
-    def show(self, one: Found) -> None:
+    def show(self, one: FoundDifference) -> None:
         """A difference; those of one call go under one heading."""
         if not self.shown:
             self._first(one)
@@ -80,7 +80,7 @@ class Screen:
         shown = f" ({self.shown} shown: --all)" if left else ""
         self._line(f"{text}{shown}; {alike}")
 
-    def _first(self, one: Found) -> None:
+    def _first(self, one: FoundDifference) -> None:
         before = ""
         if self.comparing.before is not None:
             step, a, b = self.comparing.before
@@ -89,13 +89,13 @@ class Screen:
         where = f"in step {one.step}" if one.step else "before the first step"
         self._line(f"first divergence {where}: {_words(one)}{before}", "bold")
 
-    def _heading(self, one: Found, lsns: tuple[int, int]) -> None:
+    def _heading(self, one: FoundDifference, lsns: tuple[int, int]) -> None:
         text = Text(f"step {one.step}  {printable(_words(one))}", "bold")
         if any(lsns):
             text.append(f"  LSN {lsns[0] or '-'} | {lsns[1] or '-'}", "not bold dim")
         self.console.print(text, overflow="fold")
 
-    def _rows(self, one: Found) -> Iterator[tuple[str, Text]]:
+    def _rows(self, one: FoundDifference) -> Iterator[tuple[str, Text]]:
         """Paths, and below each what the first and the second run have there."""
         a, b = one.a, one.b
         if one.what == "messages" and a and b and a.head and a.head == b.head:
@@ -132,7 +132,7 @@ def _messages(a: Side, b: Side) -> Iterator[tuple[str, Text]]:
         yield "", Text(f"{a.head}: what differs is hidden")
 
 
-def _words(one: Found) -> str:
+def _words(one: FoundDifference) -> str:
     """What differs, in words."""
     alone = one.a is None or one.b is None
     match one.what:
@@ -146,7 +146,7 @@ def _words(one: Found) -> str:
     return one.what
 
 
-def _side(one: Found, side: Side) -> str:
+def _side(one: FoundDifference, side: Side) -> str:
     """What one run alone has, or both have of other kinds."""
     dropped = " (dropped)" if side.dropped else ""
     if one.what == "call":

@@ -25,7 +25,7 @@ from recovery.control.resolve import accept, resolve
 from recovery.errors import DivergenceError, RunFailedError
 from recovery.history.find_run import reader_of
 from recovery.inspect.compare import compare
-from recovery.inspect.outline import tell
+from recovery.inspect.outline import outline_run
 from recovery.ops.fork import fork
 from recovery.reports import Comparison
 from recovery.stores.protocol import LogStore
@@ -440,9 +440,9 @@ def test_the_values_of_a_run_are_not_kept(store):
     run(store, "a")
     run(store, "b")
     with reader_of(store, "a") as one, reader_of(store, "b") as other:
-        tell(one, "a")  # what is imported and cached the first time
+        outline_run(one, "a")  # what is imported and cached the first time
         tracemalloc.start()
-        told = tell(one, "a"), tell(other, "b")
+        told = outline_run(one, "a"), outline_run(other, "b")
         held, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert told[0].reached == told[1].reached == 4
