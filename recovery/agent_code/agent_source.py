@@ -27,7 +27,7 @@ from recovery.agent_code.lost_locals import (
 _logger = logging.getLogger("recovery")
 
 DEPTH_MAX = 4  # of functions that pass the run on
-_told: set[CodeType] = set()  # the functions of this process that were looked at
+_examined: set[CodeType] = set()  # the functions of this process that were looked at
 _named: set[tuple[str, int, str]] = set()  # what was said: file, line of the loop, variable
 
 
@@ -76,9 +76,9 @@ class LostLocals:
 def warn_of_lost_locals(agent_fn: Callable[..., Any]) -> None:
     """Say in the log which local variables would be lost, once for each function of a process."""
     codes = {found.code for found in _functions(agent_fn)}
-    if codes <= _told:
+    if codes <= _examined:
         return
-    _told.update(codes)
+    _examined.update(codes)
     found = locals_lost_by(agent_fn)
     if found is not None:
         found.warn()

@@ -102,7 +102,7 @@ _STARTED = (
     "`[asyncio.create_task(one) for one in ...]`"
 )
 
-_told: set[CodeType] = set()  # agent functions of this process that were looked at
+_examined: set[CodeType] = set()  # agent functions of this process that were looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,9 @@ class Race:
 def warn_of_races(agent_fn: Callable[..., Any]) -> None:
     """Say in the log what may come in another order on replay, once for each agent function."""
     function = next(functions_of(agent_fn), None)
-    if function is None or (code := function.__code__) in _told:
+    if function is None or (code := function.__code__) in _examined:
         return
-    _told.add(code)
+    _examined.add(code)
     found = races_of(agent_fn)
     if found:
         more = f"\n  and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""

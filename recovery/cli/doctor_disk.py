@@ -109,9 +109,10 @@ def flushes(log: EventLog, directory: Directory, mount: Mount) -> Check:
             ours.append(between - began)
     finally:
         file.close()
-    text = f"a durable append takes {_told(ours)}; a write and a flush {_told(plain)}"
+    took, beside = _speed_text(ours), f"; a write and a flush {_speed_text(plain)}"
+    text = f"a durable append takes {took}{beside}"
     if log.durability != "power":
-        text = f"an append takes {_told(ours)} (not flushed); a write and a flush {_told(plain)}"
+        text = f"an append takes {took} (not flushed){beside}"
     median = statistics.median(plain)
     if median < NOTHING_S and mount.kind not in MEMORY:
         return Check(
@@ -130,7 +131,7 @@ def flushes(log: EventLog, directory: Directory, mount: Mount) -> Check:
     return Check("flush", "ok", text)
 
 
-def _told(seconds: list[float]) -> str:
+def _speed_text(seconds: list[float]) -> str:
     ordered = sorted(seconds)
     late = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
     return f"{statistics.median(seconds) * 1000:.2f} ms (99 %: {late * 1000:.2f} ms)"

@@ -16,7 +16,7 @@ WIDTH = 60  # columns of a value
 
 def line(event: RunEvent, redaction: Redaction) -> str:
     """The event, without when and where. ``redaction``: values that belong to a tool or a name."""
-    held = event._held
+    held = event._recorded
     tool = event.tool or f"call {event.call}"
     after = "" if event.duration_s is None else f" after {duration(event.duration_s)}"
 

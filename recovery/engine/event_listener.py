@@ -34,7 +34,7 @@ class EventListener:
 
     def event(self, lsn: int, time_ns: int, event: Event) -> None:
         """An event, which the tallies have seen."""
-        self._call(lsn, lambda: self.teller.tell(lsn, time_ns, event))
+        self._call(lsn, lambda: self.teller.build(lsn, time_ns, event))
 
     def checkpoint(self, lsn: int, time_ns: int, step: int) -> None:
         """A checkpoint of the end of ``step``."""

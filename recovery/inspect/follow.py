@@ -79,12 +79,12 @@ class RunEvents:
         with reader:
             tally = ProgressTally()
             start = restore_tally(tally, reader, self._after)
-            teller = EventReader(self._run_id, tally, self._fetch)
+            events = EventReader(self._run_id, tally, self._fetch)
             for item in reader.arrivals(start):
                 if isinstance(item, Snapshot) and is_portion(item):
                     continue
                 if item is not None:
-                    event = teller.read(item)
+                    event = events.from_log(item)
                     if event.lsn > self._after:
                         yield event
                 elif self._is_over(tally):

@@ -80,8 +80,8 @@ class RunEvent:
     duration_s: float | None = None
     error: str = ""
     damage: Damage | None = None
-    _held: Event | Record | None = field(default=None, repr=False, compare=False)
-    _teller: EventReader | None = field(default=None, repr=False, compare=False)
+    _recorded: Event | Record | None = field(default=None, repr=False, compare=False)
+    _reader: EventReader | None = field(default=None, repr=False, compare=False)
 
     @property
     def value(self) -> Any:
@@ -90,35 +90,35 @@ class RunEvent:
         where there is none. DamagedRunError when a message is lost, UnreadableValueError when a
         type in it is not registered here.
         """
-        name = _VALUES.get(type(self._held))  # type: ignore[arg-type]
+        name = _VALUES.get(type(self._recorded))  # type: ignore[arg-type]
         return None if name is None else self.body[name]
 
     @property
     def body(self) -> dict[str, Any]:
         """All that is recorded, by the names of its fields; raises as ``value``."""
-        if self._held is None:
+        if self._recorded is None:
             return {}
-        if isinstance(self._held, Record):
-            return _foreign(self._held)
-        held = self._held
-        body = {one.name: _plain(getattr(held, one.name)) for one in fields(held)}
-        if isinstance(held, MessagesChanged) and self._teller is not None:
-            body["new"] = [self._teller.message(item) for item in body["new"]]
+        if isinstance(self._recorded, Record):
+            return _foreign(self._recorded)
+        recorded = self._recorded
+        body = {one.name: _plain(getattr(recorded, one.name)) for one in fields(recorded)}
+        if isinstance(recorded, MessagesChanged) and self._reader is not None:
+            body["new"] = [self._reader.message(item) for item in body["new"]]
         return body
 
     @property
     def recorded(self) -> Event | Record | None:
         """What is recorded, for those who need not decode it: values that may be large are Packed.
         The record itself where this version does not know the kind; None for what is no event."""
-        return self._held
+        return self._recorded
 
     @property
     def size(self) -> int:
         """Bytes of the values in it, as they are recorded; they are not decoded for that."""
-        held = self._held
-        if held is None or isinstance(held, Record):
-            return len(held.packed) if held is not None else 0
-        values = (getattr(held, one.name) for one in fields(held))
+        recorded = self._recorded
+        if recorded is None or isinstance(recorded, Record):
+            return len(recorded.packed) if recorded is not None else 0
+        values = (getattr(recorded, one.name) for one in fields(recorded))
         return sum(len(value) for value in values if type(value) is Packed)
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ class EventReader:
         self._lsn = self._time_ns = 0
         self._recent = RecentValues()
 
-    def read(self, item: Record | Damage) -> RunEvent:
+    def from_log(self, item: Record | Damage) -> RunEvent:
         """What a log holds next, not yet counted."""
         if isinstance(item, Damage):
             return self._damaged(item)
@@ -160,14 +160,14 @@ class EventReader:
         except ValueError as exc:
             return self._damaged(Damage(0, 0, len(item.packed), item.lsn, item.lsn, str(exc)))
         if event is None:
-            return self._event(item.kind, item.lsn, item.time_ns, None, {"_held": item})
+            return self._event(item.kind, item.lsn, item.time_ns, None, {"_recorded": item})
         self.tally.observe(item.lsn, item.time_ns, event)
-        return self.tell(item.lsn, item.time_ns, event)
+        return self.build(item.lsn, item.time_ns, event)
 
-    def tell(self, lsn: int, time_ns: int, event: Event) -> RunEvent:
+    def build(self, lsn: int, time_ns: int, event: Event) -> RunEvent:
         """What the tally has just seen."""
         call = lsn if isinstance(event, CallIntended) else getattr(event, "call", 0)
-        about: dict[str, Any] = {"call": call, "_held": event, "_teller": self}
+        about: dict[str, Any] = {"call": call, "_recorded": event, "_reader": self}
         made = self._about(call)
         step = made.step if made is not None else step_of(getattr(event, "scope", ""))
         if made is not None:

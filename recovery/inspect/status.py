@@ -238,7 +238,7 @@ def status_of(
         calls,
         started=read.started_ns / 1e9,
         last=read.last_ns / 1e9,
-        last_event=_told(reader, run_id, read),
+        last_event=_last_event_text(reader, run_id, read),
         wake_at=parked.wake_at if state == "waiting" and parked is not None else None,
         checkpoint=read.checkpoint,
         checkpoint_step=read.step,
@@ -341,10 +341,10 @@ def _unread(
         return (), str(exc)
 
 
-def _told(reader: LogReader, run_id: str, read: _Read) -> str:
+def _last_event_text(reader: LogReader, run_id: str, read: _Read) -> str:
     if read.last_entry is None:
         return f"checkpoint at the end of step {read.step}" if read.checkpoint else ""
-    return text_of(EventReader(run_id, read.tally, reader.fetch).tell(*read.last_entry))
+    return text_of(EventReader(run_id, read.tally, reader.fetch).build(*read.last_entry))
 
 
 def _packed(value: Any) -> Packed | None:

@@ -51,10 +51,10 @@ def _parts(exc: BaseException, secrets: Secrets, depth: int) -> dict[str, Any]:
         if one is not Exception and issubclass(one, Exception)
     ]
     attributes, left_out = _attributes(exc, secrets)
-    message, args = _told(exc, secrets)
+    message, args = _message_and_args(exc, secrets)
     cause = None
     if exc.__cause__ is not None:
-        cause = _held([exc.__cause__], secrets, depth + 1)
+        cause = _causes([exc.__cause__], secrets, depth + 1)
         if cause is None:
             left_out = [f".__cause__ ({kind_name(exc.__cause__)})", *left_out]
     parts: dict[str, Any] = {
@@ -67,12 +67,12 @@ def _parts(exc: BaseException, secrets: Secrets, depth: int) -> dict[str, Any]:
         "cause": cause,
     }
     if isinstance(exc, ExceptionGroup):
-        parts["group"] = _held(exc.exceptions, secrets, depth + 1)
+        parts["group"] = _causes(exc.exceptions, secrets, depth + 1)
         parts["args"] = _small([secrets.scrub(exc.message)])
     return parts
 
 
-def _held(excs: Sequence[BaseException], secrets: Secrets, depth: int) -> Packed | None:
+def _causes(excs: Sequence[BaseException], secrets: Secrets, depth: int) -> Packed | None:
     """Exceptions that another one holds, each as a map of what is recorded of one; None if too
     many, too deep or too large."""
     if len(excs) > GROUP_SIZE_MAX or depth > DEPTH_MAX:
@@ -91,7 +91,7 @@ def _held(excs: Sequence[BaseException], secrets: Secrets, depth: int) -> Packed
     return group if len(group) <= ERROR_SIZE_MAX else None
 
 
-def _told(exc: BaseException, secrets: Secrets) -> tuple[str, Packed | None]:
+def _message_and_args(exc: BaseException, secrets: Secrets) -> tuple[str, Packed | None]:
     """What an exception says, and its arguments; None for arguments that cannot be recorded."""
     given: tuple[Any, ...] = exc.args
     if isinstance(exc, RefusedValueError):

@@ -43,7 +43,7 @@ from recovery.journal.events import (
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.keys import UNDO_CALL, outer_call
 from recovery.journal.messages import Messages
-from recovery.ops.record_copy import Mover, RecordList
+from recovery.ops.record_copy import RecordCopier, RecordList
 from recovery.option_checks import check_count, check_names
 from recovery.replay.matching import Replay
 from recovery.replay.recorded_call import RECORDED_ANEW, dropped_by
@@ -74,7 +74,7 @@ class Changes(TypedDict, total=False):
 
 
 @dataclass(slots=True)
-class _Part:
+class _ForkSource:
     """What of a run goes into its fork: all of it up to the end of ``step``.
 
     ``base`` is the checkpoint to begin with, ``prologue`` the events of the code before the first
@@ -95,7 +95,7 @@ class _Part:
     def entries(self) -> list[tuple[int, int, Any]]:
         return [(r.lsn, r.time_ns, event) for r, event in (*self.prologue, *self.tail)]
 
-    def under_way(self) -> list[int]:
+    def calls_in_flight(self) -> list[int]:
         """The calls (LSNs) that are not over."""
         calls = Replay.of(self.entries).unclaimed()
         return [call.lsn for call in calls if not (call.done or call.cancelled)]
@@ -181,15 +181,15 @@ class _Fork:
             raise RecoveryError(f"no agent has run {self.run_id!r}: give the fork a task=")
         draft = RecordList()
         draft.append("", Packed())  # in place of the first record, which says how many there are
-        mover = Mover(source.uid if source else "", draft, self._packed_of)
-        self._copy(part.prologue, mover, new_task)
-        base = self._checkpoint(part.base, new_run_id, draft, mover) if part.base else 0
-        self._copy(part.tail, mover, new_task)
-        dropped = sorted(mover.at[lsn] for lsn in part.dropped if lsn in mover.at)
+        copier = RecordCopier(source.uid if source else "", draft, self._packed_of)
+        self._copy(part.prologue, copier, new_task)
+        base = self._checkpoint(part.base, new_run_id, draft, copier) if part.base else 0
+        self._copy(part.tail, copier, new_task)
+        dropped = sorted(copier.at[lsn] for lsn in part.dropped if lsn in copier.at)
         if dropped:
             draft.append(*encode(HistoryDropped(dropped)))
         until = len(draft.records)
-        missable = self.above.optional if self.above else 0
+        optional_up_to = self.above.optional if self.above else 0
         link = ForkedFrom(
             self.run_id,
             source.uid if source else "",
@@ -202,7 +202,7 @@ class _Fork:
             base,
             until
             if new_task
-            else max((at for lsn, at in mover.at.items() if lsn <= missable), default=0),
+            else max((at for lsn, at in copier.at.items() if lsn <= optional_up_to), default=0),
         )
         task = pack(self.changes["task"] if source is None or new_task else source.task, "task")
         uid = begun.uid if begun is not None else urandom(16).hex()
@@ -223,7 +223,7 @@ class _Fork:
 
     # -- what goes into it
 
-    def _part(self, at_step: int | None, up_to: int) -> _Part:
+    def _part(self, at_step: int | None, up_to: int) -> _ForkSource:
         lost: list[Damage] = []
 
         def read(snapshot: Snapshot) -> Start | None:
@@ -245,10 +245,10 @@ class _Fork:
             for r, event in items
             if not (r.lsn in dropped and isinstance(event, RECORDED_ANEW))
         ]
-        part = _Part(0, 0, 0, start.restored, first, items, dropped)
+        part = _ForkSource(0, 0, 0, start.restored, first, items, dropped)
         return self._cut(part, at_step, lost)
 
-    def _cut(self, part: _Part, at_step: int | None, lost: list[Damage]) -> _Part:
+    def _cut(self, part: _ForkSource, at_step: int | None, lost: list[Damage]) -> _ForkSource:
         """The part up to the end of the step, and what was under way then."""
         base, items = part.base, part.tail
         part.seen = items[-1][0].lsn if items else base.lsn if base else 0
@@ -269,16 +269,18 @@ class _Fork:
             if isinstance(event, CallIntended):
                 taken.add(record.lsn)
         self._check_others(part)
-        missed = [one for one in lost if part.under_way() or one.first_lsn < end or end > part.seen]
+        missed = [
+            one for one in lost if part.calls_in_flight() or one.first_lsn < end or end > part.seen
+        ]
         if missed:
             error = DamagedRunError(self.run_id, missed)
             error.add_note(self._where())
             raise error
         return part
 
-    def _check_others(self, part: _Part) -> None:
+    def _check_others(self, part: _ForkSource) -> None:
         """Refuse what belongs to the other run alone: a child at work, an undo."""
-        open_calls = {lsn: event for lsn, _, event in part.entries if lsn in part.under_way()}
+        open_calls = {lsn: event for lsn, _, event in part.entries if lsn in part.calls_in_flight()}
         for lsn, call in open_calls.items():
             if call.child or call.tool == UNDO_CALL:
                 what = f"child run {call.child!r}" if call.child else "an undo"
@@ -289,7 +291,9 @@ class _Fork:
         if any(isinstance(event, RunUndone) for _, event in part.tail):
             raise self._refused(f"run {self.run_id!r} was undone: fork it at a step, with at_step=")
 
-    def _end(self, part: _Part, items: list[Item], at_step: int | None, is_damaged: bool) -> int:
+    def _end(
+        self, part: _ForkSource, items: list[Item], at_step: int | None, is_damaged: bool
+    ) -> int:
         """The LSN of the first record after the step; sets which step that is."""
         base = part.base
         steps = [(r.lsn, e.step) for r, e in items if isinstance(e, StepStarted)]
@@ -317,16 +321,18 @@ class _Fork:
             )
         return end
 
-    def _copy(self, items: list[Item], mover: Mover, new_task: bool) -> None:
+    def _copy(self, items: list[Item], copier: RecordCopier, new_task: bool) -> None:
         for record, event in items:
             # What code with another task said before the first step, it says otherwise now.
             if _is_left_out(event) or (new_task and isinstance(event, MessagesChanged)):
                 continue
-            mover.copy(record, event)
+            copier.copy(record, event)
 
     # -- the checkpoint that it begins with
 
-    def _checkpoint(self, base: Restored, run_id: str, draft: RecordList, mover: Mover) -> int:
+    def _checkpoint(
+        self, base: Restored, run_id: str, draft: RecordList, copier: RecordCopier
+    ) -> int:
         """Write the checkpoint into the draft, the conversation in front of it; its LSN."""
         refs: list[Ref | None] = []
         for start, stop in _pieces(base.messages):
@@ -335,7 +341,7 @@ class _Fork:
             refs += [Ref(lsn, i) for i in range(stop - start)]
         messages = Messages()
         messages.restore(base.messages, refs)
-        prologue = (1, *(mover.at[lsn] for lsn in base.prologue if lsn in mover.at))
+        prologue = (1, *(copier.at[lsn] for lsn in base.prologue if lsn in copier.at))
         what = CheckpointMeta(
             run_id,
             base.step,
@@ -350,7 +356,7 @@ class _Fork:
         )
         return SnapshotWriter(draft).write(what, base.state, messages)
 
-    def _changed(self, part: _Part) -> _Part:
+    def _changed(self, part: _ForkSource) -> _ForkSource:
         """The part with what is to be otherwise, at the boundary where that is."""
         base = part.base
         if base is not None and base.step == part.step:
@@ -365,13 +371,17 @@ class _Fork:
             "there is not known: give state= too"
         )
 
-    def _bounded(self, part: _Part) -> _Part:
+    def _bounded(self, part: _ForkSource) -> _ForkSource:
         """The part with a checkpoint at its end, for which the state was given."""
-        under_way = part.under_way()
+        calls_in_flight = part.calls_in_flight()
         outlived = any(record.lsn > part.lsn for record, _ in part.tail)
         later = lowest_step(event for _, event in part.later)
-        if under_way or outlived or later <= part.step:
-            what = f"call LSN {under_way[0]}" if under_way else "a task that it had started"
+        if calls_in_flight or outlived or later <= part.step:
+            what = (
+                f"call LSN {calls_in_flight[0]}"
+                if calls_in_flight
+                else "a task that it had started"
+            )
             where = f"the end of step {part.step} of run {self.run_id!r}"
             raise self._refused(f"at {where}, {what} was under way: there is no changing its state")
         base = part.base
@@ -406,7 +416,7 @@ class _Fork:
             )
         return base
 
-    def _conversation(self, part: _Part) -> list[bytes]:
+    def _conversation(self, part: _ForkSource) -> list[bytes]:
         """The messages at the end of the part."""
         messages = list(part.base.messages) if part.base else []
         entered = part.base is None  # what the code before the first step says does not count then

@@ -52,7 +52,7 @@ class RecordList:
         return len(self.records)
 
 
-class Mover:
+class RecordCopier:
     """Copies events of run ``uid`` into a draft.
 
     ``at``: where what was copied is now, by LSN. ``packed_of``: the message for which a reference

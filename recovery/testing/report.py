@@ -102,7 +102,7 @@ class CrashReport:
             if alike[0].tool != tool:
                 tool = alike[0].tool
                 yield f"  {tool or 'the agent itself'}"
-            yield from self._told(alike)
+            yield from self._finding_lines(alike)
         yield from (f"  note: {note}" for note in self.notes)
         yield f"  without a crash: {self.reference}; executed {self._executed()}"
         tried = _count(self.points, "crash point")
@@ -111,7 +111,7 @@ class CrashReport:
         yield f"  {tried}, {_count(self.resumptions, 'resumption')}, seed {self.seed}"
         yield self._advice()
 
-    def _told(self, alike: list[Finding]) -> Iterator[str]:
+    def _finding_lines(self, alike: list[Finding]) -> Iterator[str]:
         first, count = alike[0], len({found.point for found in alike})
         kind = first.kind.upper() if self._fails(first) else f"{first.kind} (allowed)"
         what = first.what if len(first.what) <= TEXT_SIZE_MAX else first.what[:TEXT_SIZE_MAX] + "…"

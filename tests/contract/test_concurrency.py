@@ -671,7 +671,7 @@ def test_a_race_is_named_however_the_agent_is_given(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for agent in (Racer().runs, partial(Racer().runs, count=3), Racer()):
-        monkeypatch.setattr("recovery.agent_code.races._told", set())
+        monkeypatch.setattr("recovery.agent_code.races._examined", set())
         caplog.clear()
         warn_of_races(agent)
         assert "asyncio.wait gives sets" in caplog.text, agent

@@ -300,8 +300,8 @@ def told(source: str, lived: Lived) -> Iterator[None]:
         lived.warned += _told[source]
         yield
         return
-    races_module._told.clear()
-    agent_source_module._told.clear()
+    races_module._examined.clear()
+    agent_source_module._examined.clear()
     yield
     _told.clear()
     _told[source] = [line for line in lived.warned if TOLD in line or LOSES in line]

@@ -1,4 +1,4 @@
-"""What an account of a log must come to, counted again the slow and simple way."""
+"""Counts the statistics of a log again, the slow and simple way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from logdump.stats.account import Account
+from logdump.stats.log_statistics import LogStatistics
 
 from eventlog import Record, Snapshot
 from recovery.journal.encoding import decode, skim
@@ -30,41 +30,44 @@ ENDS = (CallReturned, CallFailed, AttemptFailed, CallAbandoned)
 Entries = list[tuple[int, int, Any]]
 
 
-def account_of(records: Sequence[Record], **options: Any) -> Account:
-    account = Account(**options)
+def statistics_of(records: Sequence[Record], **options: Any) -> LogStatistics:
+    statistics = LogStatistics(**options)
     for record in records:
-        account.observe(record)
-    account.finish()
-    return account
+        statistics.observe(record)
+    statistics.finish()
+    return statistics
 
 
-def check_account(records: Sequence[Record]) -> None:
-    """AssertionError unless an account of the log is what it comes to."""
+def check_statistics(records: Sequence[Record]) -> None:
+    """AssertionError unless the statistics of the log equal a count of its records."""
     steps: list[Any] = []
-    account = account_of(records, slowest=3, on_step=steps.append)
-    assert {name: (one.records, one.size) for name, one in account.kinds.items()} == {
+    statistics = statistics_of(records, slowest=3, on_step=steps.append)
+    assert {name: (one.records, one.size) for name, one in statistics.kinds.items()} == {
         kind: (len(sizes), sum(sizes))
         for kind in {record.kind for record in records}
         if (sizes := [len(record.packed) for record in records if record.kind == kind])
     }
-    assert (account.records, account.size) == (len(records), sum(len(r.packed) for r in records))
-    assert sum(account.parts.values()) == account.size
+    assert (statistics.records, statistics.size) == (
+        len(records),
+        sum(len(r.packed) for r in records),
+    )
+    assert sum(statistics.parts.values()) == statistics.size
     snapshots = [record for record in records if isinstance(record, Snapshot)]
-    assert account.checkpoints.count == sum(not is_portion(one) for one in snapshots)
-    assert account.checkpoints.size == sum(len(one.packed) for one in snapshots)
+    assert statistics.checkpoints.count == sum(not is_portion(one) for one in snapshots)
+    assert statistics.checkpoints.size == sum(len(one.packed) for one in snapshots)
     entries = [(r.lsn, r.time_ns, event) for r in records if (event := skim(r)) is not None]
-    check_calls(account, entries)
-    assert sum(step.size for step in steps) == account.size
-    assert sum(step.records for step in steps) == account.records
-    assert sum(step.calls for step in steps) == account.calls
-    assert sum(step.used.outcomes for step in steps) == account.used.outcomes
-    assert sum(step.at_work_ns for step in steps) == account.spent.at_work_ns
-    spent = account.spent
+    check_calls(statistics, entries)
+    assert sum(step.size for step in steps) == statistics.size
+    assert sum(step.records for step in steps) == statistics.records
+    assert sum(step.calls for step in steps) == statistics.calls
+    assert sum(step.used.outcomes for step in steps) == statistics.used.outcomes
+    assert sum(step.at_work_ns for step in steps) == statistics.time.at_work_ns
+    spent = statistics.time
     assert 0 <= spent.parallel_ns <= spent.in_tools_ns
     assert 0 <= spent.in_tools_ns + spent.waiting_ns <= spent.at_work_ns
 
 
-def check_calls(account: Account, entries: Entries) -> None:
+def check_calls(statistics: LogStatistics, entries: Entries) -> None:
     calls = {lsn: event for lsn, _, event in entries if isinstance(event, CallIntended)}
     ends = {event.call: (lsn, event) for lsn, _, event in entries if is_end(event)}
 
@@ -75,7 +78,7 @@ def check_calls(account: Account, entries: Entries) -> None:
         return (outer in ends and ends[outer][0] > lsn) or covered(outer)
 
     def is_last(event: Any) -> bool:
-        """Whether nothing more is of account; a call that failed may be made again with another."""
+        """Whether nothing more counts; a call that failed may be made again with another."""
         return not isinstance(event, CallFailed) or outer_call(calls[event.call].scope) not in calls
 
     last_ends: dict[int, int] = {}
@@ -93,7 +96,7 @@ def check_calls(account: Account, entries: Entries) -> None:
     tried, last_tried = Counter(call for _, call in again), {call: lsn for lsn, call in again}
     for name in {event.tool for event in calls.values()}:
         mine = {lsn: event for lsn, event in calls.items() if event.tool == name}
-        # What comes after the outcome of the call that it was made inside is of no account.
+        # What comes after the outcome of the call that it was made inside does not count.
         ended = [(lsn, event) for lsn, _, event in entries if is_end(event) and event.call in mine]
         counted = [
             event
@@ -101,7 +104,7 @@ def check_calls(account: Account, entries: Entries) -> None:
             if lsn <= last_ends.get(event.call, lsn) and not late(event.call, lsn, calls, ends)
         ]
         still = [lsn for lsn in mine if lsn not in ends or last_tried.get(lsn, 0) > ends[lsn][0]]
-        found = account.tools[name]
+        found = statistics.tools[name]
         assert found.calls == len(mine)
         assert found.attempts == len(mine) + sum(tried[lsn] for lsn in mine)
         assert found.open == sum(not covered(lsn) for lsn in still)
@@ -112,7 +115,7 @@ def check_calls(account: Account, entries: Entries) -> None:
         used = [usage_from(getattr(event, "usage", None)) for event in counted]
         assert found.used.outcomes == len(counted)
         assert found.used.input_tokens == sum(one.input_tokens for one in used if one)
-    assert sum(tool.calls for tool in account.tools.values()) == account.calls == len(calls)
+    assert sum(tool.calls for tool in statistics.tools.values()) == statistics.calls == len(calls)
 
 
 def late(call: int, lsn: int, calls: dict[int, CallIntended], ends: dict[int, Any]) -> bool:

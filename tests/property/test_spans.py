@@ -12,7 +12,7 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 from logdump.otlp.json_output import line, request
-from logdump.otlp.spans import Span, Spans, Telling, span_id, trace_id
+from logdump.otlp.spans import Span, SpanOptions, Spans, span_id, trace_id
 from logdump.otlp.values import Values
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -115,7 +115,7 @@ def told(given_: list[tuple[int, Event]], until: int, alive: bool) -> list[Span]
         "u",
         run,
         until,
-        Telling(lambda tool: tool == "ask", values.of_call, values.of_run, intents.get),
+        SpanOptions(lambda tool: tool == "ask", values.of_call, values.of_run, intents.get),
     )
     found: list[Span] = []
     for lsn, (time_ns, event) in enumerate(given_, 1):

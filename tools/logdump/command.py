@@ -77,7 +77,7 @@ class Context:
         """Write a line, which must be printable already."""
         print(line, file=self.out)
 
-    def tell(self, line: str) -> None:
+    def print_prose(self, line: str) -> None:
         """Write a line of prose, which must be printable already; folded on a terminal."""
         self.print(folded(line, self.out))
 

@@ -76,26 +76,26 @@ class Narrator:
     """Says what records mean, which have to come in order from LSN ``first`` on."""
 
     def __init__(self, reader: LogReader, run_id: str, first: int) -> None:
-        self._teller = EventReader(run_id, ProgressTally(), reader.fetch)
+        self._events = EventReader(run_id, ProgressTally(), reader.fetch)
         begin = _begin(reader, first)
         self.is_run = _is_run(reader, begin)
         self._knows_step = begin <= 1  # else as soon as something says it
         if self.is_run and begin < first:
             for record in islice(reader.records(begin, on_damage=_pass_over), first - begin):
                 if record.lsn < first:
-                    self._tell(record)
+                    self._event_of(record)
 
     def row(self, segment: int, offset: int, record: Record) -> Row:
         """The record with what it means."""
-        event = self._tell(record) if self.is_run else None
+        event = self._event_of(record) if self.is_run else None
         step = None if event is None or not (event.step or self._knows_step) else event.step
         return Row(segment, offset, record.lsn, record, event, step)
 
-    def _tell(self, record: Record) -> RunEvent | None:
+    def _event_of(self, record: Record) -> RunEvent | None:
         if record.kind == "step" or isinstance(record, Snapshot):
             self._knows_step = True
         try:
-            return self._teller.read(record)
+            return self._events.from_log(record)
         except (LogError, RecoveryError, ValueError, TypeError):  # what no run has written
             return None
 

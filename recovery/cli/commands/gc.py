@@ -100,7 +100,7 @@ def command(
             return
         if dry_run and found:
             _show(found)
-        say(_told(gone, dry_run, left, chosen))
+        say(_summary(gone, dry_run, left, chosen))
 
 
 def seconds_of(text: str) -> float:
@@ -129,7 +129,7 @@ def _show(found: Sequence[RemovedRun]) -> None:
     output().print(table)
 
 
-def _told(gone: Sequence[RemovedRun], dry_run: bool, left: int, chosen: bool) -> str:
+def _summary(gone: Sequence[RemovedRun], dry_run: bool, left: int, chosen: bool) -> str:
     parts = []
     if left:
         verb = "would finish" if dry_run else "finished"

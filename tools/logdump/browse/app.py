@@ -187,7 +187,7 @@ class Browser(App[None]):
         self.runs.display = len(self._names) > 1
         self.set_interval(FOLLOWED_S, self.look)
         self.call_after_refresh(self._open, self._names[0])
-        self._tell_states()
+        self._show_states()
 
     # -- what is shown
 
@@ -223,7 +223,7 @@ class Browser(App[None]):
         self.query_one("#said", Static).update(Text(printable(text), no_wrap=True))
 
     @work(thread=True, group="states")
-    def _tell_states(self) -> None:
+    def _show_states(self) -> None:
         for i, name in enumerate(self._names):
             if get_current_worker().is_cancelled:
                 return

@@ -97,46 +97,46 @@ def _meanings(
 def _show(context: Context, found: RepairPlan, meanings: list[tuple[str, list[str]]]) -> None:
     path, done = printable(found.path), found.lsn > 0
     if not found.needed:
-        context.tell(f"{path}: nothing to repair")
+        context.print_prose(f"{path}: nothing to repair")
         if found.torn_size:
-            context.tell(
+            context.print_prose(
                 f"a torn tail of {size(found.torn_size)}, never acknowledged, is cut off "
                 "by the next opening"
             )
         return
     for finding, (consequence, _) in zip(found.findings, meanings, strict=False):
-        context.tell(finding_line(finding))
+        context.print_prose(finding_line(finding))
         if consequence and finding.bit > 1 and not done:
-            context.tell(f"  {printable(consequence)}")
+            context.print_prose(f"  {printable(consequence)}")
     for one in found.segments:
         what = "made" if one.missing else "made anew"
         lost = f", {', '.join(map(str, one.lost))} marked as lost" if one.lost else ""
-        context.tell(
+        context.print_prose(
             f"{one.segment:08d}.seg {'was' if done else 'will be'} {what}: "
             f"{count(one.kept, 'record')} kept{lost}"
         )
     if found.unfinished:
         lost = ", ".join(map(str, found.unfinished))
-        context.tell(
+        context.print_prose(
             f"a repair was interrupted, which had marked {lost} as lost: "
             f"{'finished' if done else 'will be finished'}"
         )
     if found.torn_size:
-        context.tell(
+        context.print_prose(
             f"{size(found.torn_size)} of torn tail, never acknowledged, "
             f"{'were' if done else 'will be'} cut off"
         )
     lost_text = f"{count(found.kept, 'record')} kept, {found.lost_count:,} lost"
     backup = printable(shlex.quote(found.backup))
     if not done:
-        context.tell(f"{path}: {lost_text}. The log as it is will be copied to {backup}.")
+        context.print_prose(f"{path}: {lost_text}. The log as it is will be copied to {backup}.")
         key = " and the key (--key-file)" if found.encrypted and not context.encryption else ""
-        context.tell(f"Nothing was changed. With --apply{key} it is done.")
+        context.print_prose(f"Nothing was changed. With --apply{key} it is done.")
         return
-    context.tell(
+    context.print_prose(
         f"{path}: repaired, {lost_text} (said in LSN {found.lsn}). The log as it was: {backup}"
     )
-    context.tell(f"to undo: {printable(_undo(found))}")
+    context.print_prose(f"to undo: {printable(_undo(found))}")
 
 
 def _show_json(context: Context, found: RepairPlan, meanings: list[tuple[str, list[str]]]) -> None:

@@ -19,7 +19,7 @@ from eventlog.read.verify import EncryptedFrame, Finding, Totals, examine
 from eventlog.repair import LOST
 from logdump.command import Command, Context
 from logdump.otlp.json_output import line, request
-from logdump.otlp.spans import Span, Spans, Telling, span_id, trace_id
+from logdump.otlp.spans import Span, SpanOptions, Spans, span_id, trace_id
 from logdump.otlp.values import Values
 from logdump.show import problems
 from recovery import RecoveryError
@@ -132,7 +132,7 @@ class _Run:
                 )
             )
         patterns = self._context.args.chat
-        telling = Telling(
+        options = SpanOptions(
             lambda tool: any(fnmatchcase(tool, one) for one in patterns),
             self.values.of_call,
             self.values.of_run,
@@ -143,7 +143,7 @@ class _Run:
         for lsn, time_ns, event in self._events():
             if spans is None:
                 run.start_ns = time_ns
-                spans = Spans(self._uid, run, until, telling)
+                spans = Spans(self._uid, run, until, options)
             if event is None:
                 spans.lost(1)
             else:

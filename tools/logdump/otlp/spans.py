@@ -127,7 +127,7 @@ class _Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class SpanOptions:
     """What is to be known besides the log.
 
     ``is_model``: whether a tool calls a model, if the user says so (calls that say what tokens they
@@ -148,8 +148,8 @@ class Spans:
     ``until``: the LSN up to which the log was written by a fork; 0 for a run that is none.
     """
 
-    def __init__(self, uid: str, run: Span, until: int, telling: Telling) -> None:
-        self._uid, self._run, self._until, self._telling = uid, run, until, telling
+    def __init__(self, uid: str, run: Span, until: int, options: SpanOptions) -> None:
+        self._uid, self._run, self._until, self._options = uid, run, until, options
         self._step: Span | None = None
         self._steps: list[list[int]] = []  # ranges of the steps that have spans
         self._open: dict[int, _Open] = {}
@@ -176,10 +176,10 @@ class Spans:
             case CallResolved():
                 yield from self._resolved(lsn, time_ns, event)
             case AttemptFailed() | CallRetried() | CallAbandoned() | CallDecided():
-                self._touched(lsn, time_ns, event)
+                self._update(lsn, time_ns, event)
             case HistoryDropped(records=records):
                 for call in (one for one in records if type(one) is int):
-                    yield from self._gone(call, lsn, time_ns, "dropped")
+                    yield from self._end_calls(call, lsn, time_ns, "dropped")
         if own:
             self._last_ns = max(self._last_ns, time_ns)
             self._status = _STATUS.get(type(event), self._status)
@@ -194,7 +194,9 @@ class Spans:
         self._alive = alive
         for lsn, call in list(self._open.items()):
             if call.own:
-                yield from self._gone(lsn, self._until + 1, self._last_ns, self._stands(call))
+                yield from self._end_calls(
+                    lsn, self._until + 1, self._last_ns, self._state_of(call)
+                )
         if self._step is not None:
             yield self._closed(self._step, self._last_ns)
         run, (given, made, cost) = self._run, self._used
@@ -217,7 +219,7 @@ class Spans:
         run = self._run
         match event:
             case RunStarted():
-                run.attributes |= self._telling.of_run("task", event.task)
+                run.attributes |= self._options.of_run("task", event.task)
             case RunResumed():
                 self._resumed(time_ns, event)
             case RunParked():
@@ -225,7 +227,7 @@ class Spans:
             case RunFinished():
                 run.error = None
                 run.attributes.pop("error.type", None)
-                run.attributes |= self._telling.of_run("result", event.result)
+                run.attributes |= self._options.of_run("result", event.result)
             case RunFailed():
                 run.failed(time_ns, event)
             case AgentRaised():
@@ -286,7 +288,7 @@ class Spans:
         parent = self._run.id
         if outer is not None:
             self._inside.setdefault(outer_call(intent.scope), []).append(lsn)
-            self._touch(outer, lsn)
+            self._mark_own(outer, lsn)
             parent = outer.span.id
             step = outer.span.attributes.get("agent_eventlog.step")
         elif step is not None and self._has_step(step):
@@ -306,13 +308,13 @@ class Spans:
         )
         return _Open(made, RecordedCall.of(lsn, time_ns, intent), lsn > self._until)
 
-    def _touch(self, call: _Open | None, lsn: int) -> None:
+    def _mark_own(self, call: _Open | None, lsn: int) -> None:
         """Something is recorded inside the call: it is told, also if it began in another run."""
         while call is not None and not call.own and lsn > self._until:
             call.own = True
             call = self._open.get(outer_call(call.made.intent.scope))
 
-    def _touched(
+    def _update(
         self,
         lsn: int,
         time_ns: int,
@@ -320,10 +322,10 @@ class Spans:
     ) -> None:
         call = self._open.get(event.call)
         if call is None and isinstance(event, CallRetried):
-            call = self._again(event.call, lsn)
+            call = self._begin_again(event.call, lsn)
         if call is None:
             return
-        self._touch(call, lsn)
+        self._mark_own(call, lsn)
         call.made.apply(lsn, time_ns, event)
         match event:
             case AttemptFailed():
@@ -337,9 +339,9 @@ class Spans:
             case _:
                 assert_never(event)
 
-    def _again(self, lsn: int, retried: int) -> _Open | None:
+    def _begin_again(self, lsn: int, retried: int) -> _Open | None:
         """A call that had ended, and is made again: a span of its own."""
-        found = self._telling.fetch(lsn)
+        found = self._options.fetch(lsn)
         if found is None:
             return None
         again = span_id(self._uid, "call", lsn, "again", retried)
@@ -355,7 +357,7 @@ class Spans:
             self._models.add(call.made.intent.tool)
         if isinstance(event, CallFailed):
             call.span.failed(time_ns, event)
-            yield from self._gone(event.call, lsn, time_ns, "failed")
+            yield from self._end_calls(event.call, lsn, time_ns, "failed")
             return
         if used is not None:
             call.span.attributes |= {
@@ -366,7 +368,7 @@ class Spans:
             if lsn > self._until:
                 parts = used.input_tokens, used.output_tokens, used.cost
                 self._used = [a + b for a, b in zip(self._used, parts, strict=True)]
-        yield from self._gone(event.call, lsn, time_ns, "returned", event.value)
+        yield from self._end_calls(event.call, lsn, time_ns, "returned", event.value)
 
     def _resolved(self, lsn: int, time_ns: int, event: CallResolved) -> Iterator[Span]:
         call = self._open.get(event.call)
@@ -376,14 +378,14 @@ class Spans:
                 about["agent_eventlog.lsn"] = event.call  # type: ignore[assignment]
                 self._run.event("call resolved", time_ns, **about)
             return
-        self._touch(call, lsn)
+        self._mark_own(call, lsn)
         call.span.event("resolved", time_ns, **about)
         call.made.apply(lsn, time_ns, event)
         if call.made.state != "to be made again":
             value = event.value if event.how == "outcome" else None
-            yield from self._gone(event.call, lsn, time_ns, "resolved", value)
+            yield from self._end_calls(event.call, lsn, time_ns, "resolved", value)
 
-    def _stands(self, call: _Open) -> str:
+    def _state_of(self, call: _Open) -> str:
         """How a call stands that has no outcome."""
         made = call.made
         if made.state == "to be made again":
@@ -394,7 +396,7 @@ class Spans:
             return "waiting" if made.intent.after_crash == "wait" else "asks"
         return "under way" if self._alive else "in doubt"
 
-    def _gone(
+    def _end_calls(
         self, lsn: int, at: int, time_ns: int, state: str, value: Any = None
     ) -> Iterator[Span]:
         """The span of a call of which no more is expected, and of those that are open inside it."""
@@ -404,16 +406,16 @@ class Spans:
         for one in reversed(inside):  # the innermost first
             call = self._open.pop(one, None)
             if call is not None and at > self._until:
-                ended = (state, value) if one == lsn else (self._stands(call), None)
-                yield self._told(call, time_ns, *ended)
+                ended = (state, value) if one == lsn else (self._state_of(call), None)
+                yield self._finished_span(call, time_ns, *ended)
 
-    def _told(self, call: _Open, time_ns: int, state: str, value: Any) -> Span:
+    def _finished_span(self, call: _Open, time_ns: int, state: str, value: Any) -> Span:
         self._calls += 1
         span, intent = call.span, call.made.intent
         if span.what == "call":
-            span.model = intent.tool in self._models or self._telling.is_model(intent.tool)
+            span.model = intent.tool in self._models or self._options.is_model(intent.tool)
         packed = value if type(value) is Packed else None
-        span.attributes |= self._telling.values(span.model, intent, packed)
+        span.attributes |= self._options.values(span.model, intent, packed)
         span.attributes |= {
             "agent_eventlog.call.state": state,
             "agent_eventlog.attempts": call.made.attempts,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from logdump.stats.account import PARTS, Account, StepAccount, ToolAccount, Used
+from logdump.stats.log_statistics import PARTS, LogStatistics, StepTotals, ToolTotals, UsageTotals
 from recovery.replay.error_counts import RunError
 
 if TYPE_CHECKING:
     from logdump.stats.frames import Frames
 
 
-def step_object(step: StepAccount) -> dict[str, Any]:
+def step_object(step: StepTotals) -> dict[str, Any]:
     """A step."""
     return {
         "type": "step",
@@ -27,20 +27,20 @@ def step_object(step: StepAccount) -> dict[str, Any]:
     }
 
 
-def totals_object(account: Account, frames: Frames) -> dict[str, Any]:
+def totals_object(statistics: LogStatistics, frames: Frames) -> dict[str, Any]:
     """All of it."""
     log = {
         "segments": frames.segments,
         "on_disk": frames.on_disk,
         "frames": frames.frames,
         "frames_size": frames.size,
-        "records": account.records + frames.hidden,
-        "size": account.size,
+        "records": statistics.records + frames.hidden,
+        "size": statistics.size,
         "first_lsn": frames.first_lsn,
         "last_lsn": frames.last_lsn,
         "encrypted": frames.hidden,
         "key_id": frames.key_id,
-        "unreadable": account.unreadable,
+        "unreadable": statistics.unreadable,
         "torn": frames.torn,
         "bits": frames.bits,
     }
@@ -48,20 +48,20 @@ def totals_object(account: Account, frames: Frames) -> dict[str, Any]:
         "type": "stats",
         "log": log,
         "damage": [finding.as_json() for finding in frames.shown],
-        "kinds": [{"kind": name, **asdict(kind)} for name, kind in account.kinds.items()],
+        "kinds": [{"kind": name, **asdict(kind)} for name, kind in statistics.kinds.items()],
     }
-    return found | (_run(account) if account.is_run else {})
+    return found | (_run(statistics) if statistics.is_run else {})
 
 
-def _run(account: Account) -> dict[str, Any]:
-    spent, recoveries, growth = account.spent, account.recoveries, account.growth
+def _run(statistics: LogStatistics) -> dict[str, Any]:
+    spent, recoveries, growth = statistics.time, statistics.recoveries, statistics.growth
     first, last = growth.tenths()
     return {
         "run": {
-            "steps": account.steps,
-            "calls": account.calls,
-            "open": [flight.lsn for flight in account.open],
-            **_used(account.used),
+            "steps": statistics.steps,
+            "calls": statistics.calls,
+            "open": [open_attempt.lsn for open_attempt in statistics.open],
+            **_used(statistics.used),
         },
         "time": {
             "wall_s": (spent.last_ns - spent.first_ns) / 1e9,
@@ -77,16 +77,16 @@ def _run(account: Account) -> dict[str, Any]:
             "unknown": recoveries.unknown,
             "served": _used(recoveries.served),
         },
-        "errors": _errors(account.errors.last),
-        "checkpoints": asdict(account.checkpoints),
+        "errors": _errors(statistics.errors.last),
+        "checkpoints": asdict(statistics.checkpoints),
         "growth": {
             "stretch_steps": growth.width,
             "per_step": growth.per_step(),
             "first_tenth": dict(zip(PARTS, first, strict=True)),
             "last_tenth": dict(zip(PARTS, last, strict=True)),
-            "size": {part: account.parts[part] for part in PARTS},
+            "size": {part: statistics.parts[part] for part in PARTS},
         },
-        "tools": [{"name": name, **_tool(tool)} for name, tool in account.tools.items()],
+        "tools": [{"name": name, **_tool(tool)} for name, tool in statistics.tools.items()],
         "slowest": [
             {
                 "call": -lsn,
@@ -96,12 +96,12 @@ def _run(account: Account) -> dict[str, Any]:
                 "attempt": attempt,
                 "seconds": ns / 1e9,
             }
-            for ns, lsn, tool, call_id, step, attempt in account.slow
+            for ns, lsn, tool, call_id, step, attempt in statistics.slow
         ],
     }
 
 
-def _tool(tool: ToolAccount) -> dict[str, Any]:
+def _tool(tool: ToolTotals) -> dict[str, Any]:
     times = tool.durations
     return {
         "calls": tool.calls,
@@ -118,7 +118,7 @@ def _tool(tool: ToolAccount) -> dict[str, Any]:
     }
 
 
-def _used(used: Used) -> dict[str, Any]:
+def _used(used: UsageTotals) -> dict[str, Any]:
     return asdict(used)
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from eventlog import LogReader, Record
 from logdump.command import Context
-from logdump.stats.account import PARTS, Account, ToolAccount
+from logdump.stats.log_statistics import PARTS, LogStatistics, ToolTotals
 from recovery.cli.status_view import grid
 from recovery.journal.encoding import skim
 from recovery.journal.events import CallIntended
@@ -28,10 +28,10 @@ SPARKS, PLAIN_SPARKS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
 SLOW = 5.0  # last tenth against the first: bytes per step that have grown so much are shown yellow
 
 Row = tuple[str, str, str]
-Cell = Callable[[ToolAccount], str]
+Cell = Callable[[ToolTotals], str]
 
 # What is shown of a tool: heading, value, and whether there is anything to show.
-_NUMBERS: tuple[tuple[str, Cell, Callable[[ToolAccount], object]], ...] = (
+_NUMBERS: tuple[tuple[str, Cell, Callable[[ToolTotals], object]], ...] = (
     ("calls", lambda t: f"{t.calls:,}", lambda t: True),
     ("tries", lambda t: f"{t.attempts:,}", lambda t: t.attempts - t.calls),
     ("failed", lambda t: f"{t.failed:,}", lambda t: t.failed),
@@ -44,7 +44,7 @@ _NUMBERS: tuple[tuple[str, Cell, Callable[[ToolAccount], object]], ...] = (
     ),
     ("max", lambda t: _taken(t, t.durations.longest_ns), lambda t: t.durations.count),
 )
-_SIZES: tuple[tuple[str, Cell, Callable[[ToolAccount], object]], ...] = (
+_SIZES: tuple[tuple[str, Cell, Callable[[ToolTotals], object]], ...] = (
     ("args", lambda t: size(t.arguments_size), lambda t: t.arguments_size),
     ("results", lambda t: size(t.results_size), lambda t: t.results_size),
     ("tokens in", lambda t: f"{t.used.input_tokens:,}", lambda t: t.used.input_tokens),
@@ -57,48 +57,53 @@ class Screen:
     """Draws what was counted."""
 
     def __init__(
-        self, context: Context, reader: LogReader, account: Account, frames: Frames
+        self, context: Context, reader: LogReader, statistics: LogStatistics, frames: Frames
     ) -> None:
-        self.context, self.reader, self.account, self.frames = context, reader, account, frames
+        self.context, self.reader, self.statistics, self.frames = (
+            context,
+            reader,
+            statistics,
+            frames,
+        )
         self.console = context.console
 
     def show(self, by: str | None) -> None:
         """The screen, or one of its tables, whole."""
         if by is None:
             self.console.print(grid(self._rows()))
-        if by in (None, "tool") and self.account.tools:
+        if by in (None, "tool") and self.statistics.tools:
             self._tools(None if by else ROWS_MAX)
-        if by is None and self.account.slow:
+        if by is None and self.statistics.slow:
             self._slowest()
-        if by is None and self.account.steps:
+        if by is None and self.statistics.steps:
             self._parts()
-        if by in (None, "kind") and self.account.kinds:
+        if by in (None, "kind") and self.statistics.kinds:
             self._kinds(None if by else ROWS_MAX)
 
     # -- in lines
 
     def _rows(self) -> Iterator[Row]:
-        account, frames = self.account, self.frames
+        statistics, frames = self.statistics, self.frames
         yield "log", self._log(), ""
         if frames.hidden:
             text = (
                 f"{count(frames.hidden, 'record')} under the key {frames.key_id}: not looked into"
             )
             yield "encrypted", f"{text} (--key-file)", "yellow"
-        if account.is_run:
+        if statistics.is_run:
             yield "run", self._run(), ""
             yield "time", self._time(), ""
-        if account.recoveries.count:
+        if statistics.recoveries.count:
             yield "recovered", self._recovered(), ""
-        if account.errors.last is not None:
+        if statistics.errors.last is not None:
             yield (
                 "errors",
-                _errors(account.errors.last),
-                "" if account.errors.last.is_past else "red",
+                _errors(statistics.errors.last),
+                "" if statistics.errors.last.is_past else "red",
             )
-        if account.checkpoints.count:
-            yield "snapshots" if not account.is_run else "checkpoints", self._checkpoints(), ""
-        if account.steps:
+        if statistics.checkpoints.count:
+            yield "snapshots" if not statistics.is_run else "checkpoints", self._checkpoints(), ""
+        if statistics.steps:
             yield "growth", *self._growth()
         if frames.torn:
             yield "torn", f"{size(frames.torn)} never acknowledged, not counted", "yellow"
@@ -106,19 +111,19 @@ class Screen:
             yield "NOT COUNTED", finding.text, "bold red"
         if frames.problems > len(frames.shown):
             yield "", f"and {frames.problems - len(frames.shown)} more: logdump verify", "bold red"
-        if account.unreadable:
-            text = f"{count(account.unreadable, 'record')} make no sense; counted by kind alone"
+        if statistics.unreadable:
+            text = f"{count(statistics.unreadable, 'record')} make no sense; counted by kind alone"
             yield "UNREADABLE", text, "bold red"
 
     def _log(self) -> str:
-        account, frames = self.account, self.frames
-        records = account.records + frames.hidden
+        statistics, frames = self.statistics, self.frames
+        records = statistics.records + frames.hidden
         lsns = f", LSN {frames.first_lsn}-{frames.last_lsn}" if records else ""
         parts = [f"{count(records, 'record')}{lsns}, in {count(frames.frames, 'frame')}"]
         if not frames.hidden:
-            parts.append(f"{size(account.size)} of bodies")
+            parts.append(f"{size(statistics.size)} of bodies")
             if frames.size:
-                over = frames.size - account.size
+                over = frames.size - statistics.size
                 parts.append(f"frames add {size(over)} ({over / frames.size:.0%} of them)")
         else:
             parts.append(f"{size(frames.size)} of frames")
@@ -126,11 +131,11 @@ class Screen:
         return "; ".join(parts)
 
     def _run(self) -> str:
-        tools, used = self.account.tools.values(), self.account.used
+        tools, used = self.statistics.tools.values(), self.statistics.used
         attempts = sum(tool.attempts for tool in tools)
         failed, still = sum(tool.failed for tool in tools), sum(tool.open for tool in tools)
-        parts = [count(self.account.steps, "step"), count(self.account.calls, "call")]
-        if attempts != self.account.calls:
+        parts = [count(self.statistics.steps, "step"), count(self.statistics.calls, "call")]
+        if attempts != self.statistics.calls:
             parts.append(count(attempts, "attempt"))
         parts += [f"{failed} failed"] * bool(failed) + [f"{still} open"] * bool(still)
         if used.input_tokens or used.output_tokens:
@@ -140,7 +145,7 @@ class Screen:
         return ", ".join(parts)
 
     def _time(self) -> str:
-        spent = self.account.spent
+        spent = self.statistics.time
         wall = spent.last_ns - spent.first_ns
         own = spent.at_work_ns - spent.in_tools_ns - spent.waiting_ns
         parallel = ""
@@ -153,7 +158,7 @@ class Screen:
         )
 
     def _recovered(self) -> str:
-        found = self.account.recoveries
+        found = self.statistics.recoveries
         parts = [f"{found.count}x: {count(found.replayed, 'record')} replayed"]
         served = found.served
         if served.outcomes:
@@ -172,7 +177,7 @@ class Screen:
         return ", ".join(parts)
 
     def _checkpoints(self) -> str:
-        found, whole = self.account.checkpoints, max(1, self.account.size)
+        found, whole = self.statistics.checkpoints, max(1, self.statistics.size)
         return (
             f"{found.count:,}, {size(found.size)} ({found.size / whole:.0%} of the bodies); "
             f"mean {size(found.size // found.count)}, largest {size(found.largest)} "
@@ -180,9 +185,9 @@ class Screen:
         )
 
     def _growth(self) -> tuple[str, str]:
-        first, last = (sum(tenth) for tenth in self.account.growth.tenths())
+        first, last = (sum(tenth) for tenth in self.statistics.growth.tenths())
         text = f"{size(round(first))} per step in the first tenth, {size(round(last))} in the last"
-        many = self.account.growth.per_step()
+        many = self.statistics.growth.per_step()
         if len(many) > 1:
             is_plain = not (self.console.encoding or "").lower().startswith("utf")
             text += f"  {_sparkline(many, PLAIN_SPARKS if is_plain else SPARKS)}"
@@ -192,7 +197,7 @@ class Screen:
 
     def _tools(self, most: int | None) -> None:
         found = sorted(  # what is open first, then what took the longest
-            self.account.tools.items(),
+            self.statistics.tools.items(),
             key=lambda item: (not item[1].open, -item[1].durations.total_ns, -item[1].calls),
         )
         shown = [tool for _, tool in found]
@@ -211,7 +216,7 @@ class Screen:
 
     def _fitting(
         self,
-        found: list[tuple[str, ToolAccount]],
+        found: list[tuple[str, ToolTotals]],
         numbers: list[tuple[str, Cell]],
         sizes: list[tuple[str, Cell]],
     ) -> list[list[tuple[str, Cell]]]:
@@ -224,7 +229,7 @@ class Screen:
         return [numbers, sizes]
 
     def _slowest(self) -> None:
-        slow = self.account.slow
+        slow = self.statistics.slow
         intents = self.reader.fetch({-lsn for _, lsn, *_ in slow})
         rows = []
         for ns, lsn, tool, call_id, step, attempt in slow:
@@ -261,11 +266,11 @@ class Screen:
         return short(shown, 60)
 
     def _parts(self) -> None:
-        first, last = self.account.growth.tenths()
+        first, last = self.statistics.growth.tenths()
         table = _table("what grows", "bytes", "first tenth", "last tenth", "of all")
-        whole = max(1, self.account.size)
+        whole = max(1, self.statistics.size)
         for i, part in enumerate(PARTS):
-            total = self.account.parts[part]
+            total = self.statistics.parts[part]
             if total:
                 table.add_row(
                     part,
@@ -278,8 +283,8 @@ class Screen:
 
     def _kinds(self, most: int | None) -> None:
         table = _table("kind", "records", "bytes", "mean", "of all")
-        whole = max(1, self.account.size)
-        found = sorted(self.account.kinds.items(), key=lambda item: -item[1].size)
+        whole = max(1, self.statistics.size)
+        found = sorted(self.statistics.kinds.items(), key=lambda item: -item[1].size)
         for name, kind in found[:most]:
             table.add_row(
                 Text(_name(name)),
@@ -316,7 +321,7 @@ def _time(ns: int) -> str:
     return duration(ns / 1e9)
 
 
-def _taken(tool: ToolAccount, ns: int) -> str:
+def _taken(tool: ToolTotals, ns: int) -> str:
     return _time(ns) if tool.durations.count else "-"
 
 

@@ -12,9 +12,9 @@ from eventlog.dump import TORN, Totals
 from eventlog.read.verify import DecodedFrame, EncryptedFrame, examine
 from logdump.command import Command, Context
 from logdump.show import as_line, finding_line
-from logdump.stats.account import Account, StepAccount
 from logdump.stats.frames import Frames
 from logdump.stats.json_output import step_object, totals_object
+from logdump.stats.log_statistics import LogStatistics, StepTotals
 from recovery.text import size
 
 TEXT = """\
@@ -90,16 +90,16 @@ def _run(context: Context) -> int:
     steps = args.by == "step"
     if not args.json and not steps:
         _ = context.console  # says now, and not when all is read, that it cannot draw
-    on_step = functools.partial(_tell_step, context) if steps else lambda step: None
-    account = Account(args.slowest, on_step)
+    on_step = functools.partial(_print_step, context) if steps else lambda step: None
+    statistics = LogStatistics(args.slowest, on_step)
     with context.read() as reader:
         if steps and not args.json:
             context.print(HEADING)
         for record in _records(reader, totals, frames):
-            account.observe(record)
-        account.finish()
+            statistics.observe(record)
+        statistics.finish()
         _measure(Path(args.path), totals, frames)
-        _show(context, reader, account, frames)
+        _show(context, reader, statistics, frames)
     return frames.bits
 
 
@@ -128,7 +128,7 @@ def _measure(path: Path, totals: Totals, frames: Frames) -> None:
     frames.on_disk = sum(file.stat().st_size for file in path.glob("*.seg"))
 
 
-def _tell_step(context: Context, step: StepAccount) -> None:
+def _print_step(context: Context, step: StepTotals) -> None:
     if context.args.json:
         context.print(as_line(step_object(step)))
         return
@@ -146,16 +146,16 @@ def _clock(time_ns: int) -> str:
     return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 
-def _show(context: Context, reader: LogReader, account: Account, frames: Frames) -> None:
+def _show(context: Context, reader: LogReader, statistics: LogStatistics, frames: Frames) -> None:
     if context.args.json:
-        context.print(as_line(totals_object(account, frames)))
+        context.print(as_line(totals_object(statistics, frames)))
     elif context.args.by == "step":
         for finding in frames.shown:
-            context.tell(f"not counted: {finding_line(finding)}")
+            context.print_prose(f"not counted: {finding_line(finding)}")
     else:
         from logdump.stats.screen import Screen  # noqa: PLC0415 - needs an extra
 
-        Screen(context, reader, account, frames).show(context.args.by)
+        Screen(context, reader, statistics, frames).show(context.args.by)
 
 
 COMMAND = Command("stats", "what a log is made of and has used", TEXT, MORE, _arguments, _run)

@@ -99,12 +99,12 @@ def gather(reader: LogReader, texts: Texts, last: int) -> dict[str, Any]:
     start = max(1, status.last_lsn + 1 - last) if last else 1
     tally = ProgressTally()
     read_from = restore_tally(tally, reader, start - 1)
-    teller = EventReader(run_id, tally, reader.fetch)
-    timeline = Timeline(texts, teller.packed_message)
+    events = EventReader(run_id, tally, reader.fetch)
+    timeline = Timeline(texts, events.packed_message)
     for item in reader.arrivals(read_from):
         if item is None:
             break
-        event = teller.read(item)
+        event = events.from_log(item)
         if event.lsn >= start:
             timeline.add(event)
     return timeline.model(status, start - 1)

@@ -131,13 +131,13 @@ def _store(context: Context, runs: list[Path]) -> int:
         context.print(as_line({"type": "store", "runs": len(runs), "exit_code": bits}))
     else:
         found = f"problems in {wrong} of them" if wrong else "sound"
-        context.tell(f"{count(len(runs), 'run')}: {found} (exit code {bits})")
+        context.print_prose(f"{count(len(runs), 'run')}: {found} (exit code {bits})")
     return bits
 
 
 def _unread(context: Context, run: Path, why: str) -> None:
     if not context.args.json:
-        context.tell(f"{printable(str(run))}: could not be checked: {printable(why)}")
+        context.print_prose(f"{printable(str(run))}: could not be checked: {printable(why)}")
 
 
 def run_in(reader: LogReader, path: str) -> RunStatus | None:
@@ -192,7 +192,7 @@ class _Checked:
             self.context.print(as_line({"type": "totals", "log": self.path, **asdict(totals)}))
         elif totals.exit_code or Path(self.path).name != INBOX:  # which few know that it is there
             name = f"{self.path}/{segment:08d}.seg" if segment else self.path
-            self.context.tell(summary_line(name, totals))
+            self.context.print_prose(summary_line(name, totals))
         return totals
 
     def _show_finding(self, finding: Finding, meaning: Meaning) -> None:
@@ -209,11 +209,11 @@ class _Checked:
                 "calls": calls,
             }
             return self.context.print(as_line(item))
-        self.context.tell(self.prefix + finding_line(finding))
+        self.context.print_prose(self.prefix + finding_line(finding))
         if place["file"] and finding.bit in (DAMAGED, BAD_SNAPSHOT, GAP):
-            self.context.tell(f"  {place_line(finding, place)}")
+            self.context.print_prose(f"  {place_line(finding, place)}")
         if consequence and finding.bit > 1:
-            self.context.tell(f"  {printable(consequence)}")
+            self.context.print_prose(f"  {printable(consequence)}")
 
     def _place(self, finding: Finding) -> dict[str, Json]:
         name = f"{finding.segment:08d}.seg" if finding.segment else None
@@ -236,7 +236,7 @@ class _Checked:
             else:
                 name, step = printable(call.name), f"step {call.step}, " if call.step else ""
                 text = f"call {name} ({step}{call.state}) has no outcome: recovery {then}"
-                self.context.tell(f"{self.prefix}note: {text}")
+                self.context.print_prose(f"{self.prefix}note: {text}")
 
 
 def _refused(run: RunStatus) -> list[Finding]:

@@ -354,7 +354,7 @@ def test_async_followers_and_the_agent_share_an_event_loop() -> None:
 
 
 def test_reading_is_done_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, threads, read = CheckpointStore(), set[int](), EventReader.read
+    store, threads, read = CheckpointStore(), set[int](), EventReader.from_log
     live(plain, store, [])
 
     def noted(self: EventReader, item: Any) -> RunEvent:
@@ -364,7 +364,7 @@ def test_reading_is_done_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     async def follow() -> list[RunEvent]:
         return [event async for event in events(store, "run")]
 
-    monkeypatch.setattr(EventReader, "read", noted)
+    monkeypatch.setattr(EventReader, "from_log", noted)
     monkeypatch.setattr(recovery.inspect.follow, "BATCH", 7)
     assert len(asyncio.run(follow())) == len(everything(store)) and threads
     assert threading.get_ident() in threads  # everything() reads in this one,
@@ -376,7 +376,7 @@ def test_reading_is_done_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_follower_may_be_cancelled_while_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     store, reading, go_on = CheckpointStore(), threading.Event(), threading.Event()
     live(plain, store, [])
-    read, problems = EventReader.read, list[Any]()
+    read, problems = EventReader.from_log, list[Any]()
 
     def slow(self: EventReader, item: Any) -> RunEvent:
         reading.set()
@@ -398,7 +398,7 @@ def test_a_follower_may_be_cancelled_while_it_reads(monkeypatch: pytest.MonkeyPa
             await task
         go_on.set()
 
-    monkeypatch.setattr(EventReader, "read", slow)
+    monkeypatch.setattr(EventReader, "from_log", slow)
     asyncio.run(cancelled())
     assert problems == []
 

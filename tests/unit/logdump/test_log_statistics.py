@@ -8,13 +8,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from logdump.stats import account as account_module
-from logdump.stats.account import OTHERS, Account
-from logdump.stats.growth import BUCKETS_MAX, KEPT_MAX, Durations, Growth
+from logdump.stats import log_statistics
+from logdump.stats.log_statistics import OTHERS, LogStatistics
+from logdump.stats.samples import BUCKETS_MAX, KEPT_MAX, DurationSample, StepSizes
 
 from eventlog import EventLog, Record
 from tests.cli.harness import call, columns
-from tests.property.recount import account_of, check_account, durations, spent
+from tests.property.recount import check_statistics, durations, spent, statistics_of
 from tests.support.paths import TESTS
 
 RUNS = TESTS / "data" / "runs"
@@ -44,8 +44,8 @@ def records(run: str) -> list[Record]:
 @pytest.mark.parametrize("run", READ)
 def test_totals_are_those_of_a_recount(run: str) -> None:
     found = records(run)
-    check_account(found)
-    counted = account_of(found).spent
+    check_statistics(found)
+    counted = statistics_of(found).time
     assert (
         counted.at_work_ns,
         counted.in_tools_ns,
@@ -53,7 +53,7 @@ def test_totals_are_those_of_a_recount(run: str) -> None:
         counted.waiting_ns,
     ) == spent(found)
     taken = {name: sorted(one) for name, one in durations(found).items()}
-    tools = account_of(found).tools
+    tools = statistics_of(found).tools
     assert {
         name: (one.durations.count, one.durations.total_ns, one.durations.longest_ns)
         for name, one in tools.items()
@@ -67,7 +67,7 @@ def test_totals_are_those_of_a_recount(run: str) -> None:
 
 
 def test_recoveries_are_what_the_log_says_of_them() -> None:
-    found = account_of(records("finished")).recoveries
+    found = statistics_of(records("finished")).recoveries
     # LSN 40 and 54 resume behind the checkpoints at LSN 27 and 44: see `logdump dump`.
     entries = records("finished")
     resumed = [record.lsn for record in entries if record.kind == "run_resumed"]
@@ -88,22 +88,22 @@ def test_recoveries_are_what_the_log_says_of_them() -> None:
 
 def test_a_checkpoint_that_is_not_there_is_said() -> None:
     entries = [record for record in records("finished") if record.kind != "snapshot"]
-    assert account_of(entries).recoveries.unknown == 2
+    assert statistics_of(entries).recoveries.unknown == 2
 
 
 def test_the_slowest_calls_and_no_waits_are_among_them() -> None:
-    account = account_of(records("finished"), slowest=3)
-    times = {-lsn: ns for ns, lsn, *_ in account.slow}
+    counted = statistics_of(records("finished"), slowest=3)
+    times = {-lsn: ns for ns, lsn, *_ in counted.slow}
     assert list(times) == [70, 63, 55]
     assert times[70] == 3_652_000_000
-    assert account_of(records("finished"), slowest=0).slow == []
-    sleeping = account_of(records("sleeping"))
+    assert statistics_of(records("finished"), slowest=0).slow == []
+    sleeping = statistics_of(records("sleeping"))
     assert sleeping.tools.keys() == {"search", "sleep"}
     assert [tool for _, _, tool, *_ in sleeping.slow] == ["search"]
 
 
 def test_the_median_is_exact_up_to_a_bound_and_near_behind_it() -> None:
-    rng, one = Random(1), Durations()
+    rng, one = Random(1), DurationSample()
     times = [rng.randrange(10**9) for _ in range(KEPT_MAX)]
     for ns in times:
         one.add(ns)
@@ -118,7 +118,7 @@ def test_the_median_is_exact_up_to_a_bound_and_near_behind_it() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 9, 10, BUCKETS_MAX, BUCKETS_MAX + 1, 5000])
 def test_growth_is_that_of_the_steps_in_bounded_memory(steps: int) -> None:
-    growth = Growth(2)
+    growth = StepSizes(2)
     growth.add(0, 10**9)  # before the first step
     for i in range(steps):
         growth.step()
@@ -135,13 +135,13 @@ def test_growth_is_that_of_the_steps_in_bounded_memory(steps: int) -> None:
 
 
 def test_names_and_open_calls_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(account_module, "NAMES_MAX", 3)
-    monkeypatch.setattr(account_module, "OPEN_MAX", 2)
+    monkeypatch.setattr(log_statistics, "NAMES_MAX", 3)
+    monkeypatch.setattr(log_statistics, "OPEN_MAX", 2)
     with EventLog.open(tmp_path / "log") as log:
         for i in range(9):
             log.append(f"kind {i}", i)
             log.append("call", intent(f"tool {i}"))
-        found = account_of(list(log.records()))
+        found = statistics_of(list(log.records()))
     assert set(found.kinds) == {"kind 0", "call", "kind 1", OTHERS}
     assert found.kinds[OTHERS].records == 7
     assert {name: tool.open for name, tool in found.tools.items()} == {
@@ -160,16 +160,16 @@ def test_what_makes_no_sense_is_counted_by_its_kind(tmp_path: Path) -> None:
         log.append("snapshot", {"step": "x"})
         log.append_snapshot({"step": -1})
         log.append("mine", "x")
-        account = account_of(list(log.records()))
-    assert (account.records, account.unreadable, account.is_run) == (5, 2, False)
-    assert account.checkpoints.count == 1
-    assert (account.steps, account.calls, account.tools) == (0, 0, {})
+        counted = statistics_of(list(log.records()))
+    assert (counted.records, counted.unreadable, counted.is_run) == (5, 2, False)
+    assert counted.checkpoints.count == 1
+    assert (counted.steps, counted.calls, counted.tools) == (0, 0, {})
 
 
 def test_nothing_at_all() -> None:
-    account = Account()
-    account.finish()
-    assert (account.records, account.slow, account.growth.tenths()) == (
+    counted = LogStatistics()
+    counted.finish()
+    assert (counted.records, counted.slow, counted.growth.tenths()) == (
         0,
         [],
         ([0.0] * 5, [0.0] * 5),
@@ -223,6 +223,6 @@ def test_a_call_inside_another_one_is_not_at_work_beside_it(tmp_path: Path) -> N
         log.append("outcome", {"call": inner, "value": 1})
         log.append("outcome", {"call": outer, "value": 1})
         found = list(log.records())
-    counted = account_of(found).spent
+    counted = statistics_of(found).time
     assert counted.parallel_ns == 0
     assert (counted.at_work_ns, counted.in_tools_ns, 0, 0) == spent(found)

@@ -15,7 +15,7 @@ Mode = Literal["works", "waits", "still"]
 
 
 @dataclass(slots=True)
-class Flight:
+class OpenAttempt:
     """A call without an outcome. ``mode``: whether its tool is at work, it waits, or neither.
 
     ``since_ns``: when this attempt began. ``life``: the process (by number) that began it.
@@ -29,7 +29,7 @@ class Flight:
     call_id: str
     step: int
     since_ns: int
-    life: int
+    session: int
     outer: int = 0
     attempt: int = 1
     mode: Mode = "still"
@@ -40,7 +40,7 @@ class Flight:
     is_effect: bool = False
 
 
-class Spent:
+class TimeBreakdown:
     """Time by what it went to, in ns. A call in which others are under way is counted by these."""
 
     def __init__(self) -> None:
@@ -54,10 +54,10 @@ class Spent:
         self.first_ns = self.first_ns or time_ns
         self.last_ns = max(self.last_ns, time_ns)
 
-    def begin(self, time_ns: int, flights: Iterable[Flight]) -> None:
+    def begin(self, time_ns: int, open_attempts: Iterable[OpenAttempt]) -> None:
         """A process takes the run up: nothing is under way."""
-        for flight in flights:
-            flight.mode, flight.busy = "still", 0
+        for open_attempt in open_attempts:
+            open_attempt.mode, open_attempt.busy = "still", 0
         self._counts = dict.fromkeys(self._counts, 0)
         self._from_ns = time_ns
 
@@ -73,10 +73,10 @@ class Spent:
                 self.waiting_ns += spent
         self._from_ns = time_ns
 
-    def turn(self, flight: Flight, mode: Mode, outer: Flight | None) -> None:
+    def turn(self, open_attempt: OpenAttempt, mode: Mode, outer: OpenAttempt | None) -> None:
         """From now on the call works, waits, or does neither."""
-        was, flight.mode = flight.mode, mode
-        if not flight.busy:
+        was, open_attempt.mode = open_attempt.mode, mode
+        if not open_attempt.busy:
             self._count(was, -1)
             self._count(mode, +1)
         if outer is None or (was == "still") == (mode == "still"):

@@ -8,7 +8,7 @@ KEPT_MAX = 4096  # durations from which a median is taken: 32 KiB
 BUCKETS_MAX = 640  # stretches of a run; of a run with fewer steps, each step
 
 
-class Durations:
+class DurationSample:
     """How often, how long together, the longest, and the median."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Durations:
         return (kept[(len(kept) - 1) // 2] + kept[len(kept) // 2]) // 2
 
 
-class Growth:
+class StepSizes:
     """Bytes by what they are for, over the steps of a run, in stretches of equally many steps.
 
     A stretch is one step as long as there are no more than BUCKETS_MAX; then two, four, and so on.

@@ -1,7 +1,7 @@
-"""What a log is made of: records, calls, time, tokens, cost, checkpoints, growth. Pure.
+"""Counts the records of a log: by kind, tool, step and checkpoint; time, tokens and cost. Pure.
 
-An Account is shown each record once, in the order of the log, and keeps totals alone: its memory
-does not grow with the log, but with the tools, and with the calls that have no outcome.
+A LogStatistics is shown each record once, in the order of the log, and keeps totals only. Its
+memory grows with the number of tools and of calls without an outcome, not with the log.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from eventlog.format.record import Packed, Record, Snapshot
-from logdump.stats.growth import Durations, Growth
-from logdump.stats.time_spent import Flight, Mode, Spent
+from logdump.stats.samples import DurationSample, StepSizes
+from logdump.stats.time_breakdown import Mode, OpenAttempt, TimeBreakdown
 from recovery.journal.encoding import skim
 from recovery.journal.events import (
     AttemptFailed,
@@ -49,7 +49,7 @@ _PART = {"messages": 0, "outcome": 1, "failure": 1, "signal": 1, "call": 2, "sna
 
 
 @dataclass(slots=True)
-class KindAccount:
+class KindTotals:
     """Records of a kind, and the bytes of their bodies."""
 
     records: int = 0
@@ -57,7 +57,7 @@ class KindAccount:
 
 
 @dataclass(slots=True)
-class Used:
+class UsageTotals:
     """Outcomes, and what the models among them used."""
 
     outcomes: int = 0
@@ -65,16 +65,16 @@ class Used:
     output_tokens: int = 0
     cost: float = 0.0
 
-    def since(self, before: Used) -> Used:
+    def since(self, before: UsageTotals) -> UsageTotals:
         """What has come since then."""
-        return Used(
+        return UsageTotals(
             self.outcomes - before.outcomes,
             self.input_tokens - before.input_tokens,
             self.output_tokens - before.output_tokens,
             self.cost - before.cost,
         )
 
-    def add(self, other: Used) -> None:
+    def add(self, other: UsageTotals) -> None:
         """And these."""
         self.outcomes += other.outcomes
         self.input_tokens += other.input_tokens
@@ -83,7 +83,7 @@ class Used:
 
 
 @dataclass(slots=True)
-class ToolAccount:
+class ToolTotals:
     """What a tool has done. ``attempts``: with those of ``calls`` that were made again. ``open``:
     calls without an outcome. ``durations``: of attempts that ended in the life that began them.
     """
@@ -94,12 +94,12 @@ class ToolAccount:
     open: int = 0
     arguments_size: int = 0
     results_size: int = 0
-    used: Used = field(default_factory=Used)
-    durations: Durations = field(default_factory=Durations)
+    used: UsageTotals = field(default_factory=UsageTotals)
+    durations: DurationSample = field(default_factory=DurationSample)
 
 
 @dataclass(slots=True)
-class StepAccount:
+class StepTotals:
     """What was recorded from the beginning of a step to that of the next one.
 
     ``step`` 0: before the first. ``at_work_ns``: for which a process had the run.
@@ -112,7 +112,7 @@ class StepAccount:
     records: int = 0
     size: int = 0
     checkpoint: int = 0
-    used: Used = field(default_factory=Used)
+    used: UsageTotals = field(default_factory=UsageTotals)
 
 
 @dataclass(slots=True)
@@ -138,31 +138,31 @@ class Recoveries:
     replayed: int = 0
     repeated: int = 0
     unknown: int = 0
-    served: Used = field(default_factory=Used)
+    served: UsageTotals = field(default_factory=UsageTotals)
 
 
 Slow = tuple[int, int, str, str, int, int]  # ns, -LSN of the call, tool, call id, step, attempt
-OnStep = Callable[[StepAccount], None]
+OnStep = Callable[[StepTotals], None]
 
 
-class Account:
+class LogStatistics:
     """The totals of a log. ``on_step`` is shown each step when it is over; ``finish`` the last."""
 
     def __init__(self, slowest: int = 10, on_step: OnStep = lambda step: None) -> None:
         self.records = self.size = self.unreadable = self.first_lsn = self.last_lsn = 0
         self.is_run, self.calls, self.forgotten = False, 0, 0
-        self.kinds: dict[str, KindAccount] = {}
-        self.tools: dict[str, ToolAccount] = {}
-        self.used, self.checkpoints, self.recoveries = Used(), Checkpoints(), Recoveries()
+        self.kinds: dict[str, KindTotals] = {}
+        self.tools: dict[str, ToolTotals] = {}
+        self.used, self.checkpoints, self.recoveries = UsageTotals(), Checkpoints(), Recoveries()
         self.errors = ErrorTally()
-        self.spent, self.growth = Spent(), Growth(len(PARTS))
+        self.time, self.growth = TimeBreakdown(), StepSizes(len(PARTS))
         self.parts: Counter[str] = Counter()
-        self.step = StepAccount(0)
+        self.step = StepTotals(0)
         self._slowest, self._slow = slowest, list[Slow]()
         self._on_step = on_step
-        self._open: dict[int, Flight] = {}
-        self._points: dict[int, tuple[int, Used]] = {0: (0, Used())}
-        self._highest = self._life = self._life_began_ns = 0
+        self._open: dict[int, OpenAttempt] = {}
+        self._points: dict[int, tuple[int, UsageTotals]] = {0: (0, UsageTotals())}
+        self._highest = self._session = self._session_began_ns = 0
 
     @property
     def slow(self) -> list[Slow]:
@@ -170,9 +170,9 @@ class Account:
         return sorted(self._slow, reverse=True)
 
     @property
-    def open(self) -> list[Flight]:
+    def open(self) -> list[OpenAttempt]:
         """Calls without an outcome, in the order in which they were begun."""
-        return [flight for flight in self._open.values() if not flight.failed]
+        return [open_attempt for open_attempt in self._open.values() if not open_attempt.failed]
 
     @property
     def steps(self) -> int:
@@ -186,10 +186,10 @@ class Account:
         self.size += size
         self.first_lsn = self.first_lsn or record.lsn
         self.last_lsn = record.lsn
-        kind = _named(self.kinds, record.kind, KindAccount)
+        kind = _named(self.kinds, record.kind, KindTotals)
         kind.records += 1
         kind.size += size
-        self.spent.saw(record.time_ns)
+        self.time.saw(record.time_ns)
         event = self._event(record)
         if event is not None:
             self.is_run = True
@@ -205,8 +205,8 @@ class Account:
     def finish(self) -> None:
         """The log ends here."""
         self._end_step()
-        for flight in self._open.values():
-            _named(self.tools, flight.tool, ToolAccount).open += not flight.failed
+        for open_attempt in self._open.values():
+            _named(self.tools, open_attempt.tool, ToolTotals).open += not open_attempt.failed
 
     def _event(self, record: Record) -> Event | None:
         try:
@@ -218,12 +218,12 @@ class Account:
     def _observe(self, lsn: int, time_ns: int, event: Event) -> None:
         self.errors.observe(lsn, time_ns, event)
         if isinstance(event, RunStarted | RunResumed):
-            self._life += 1
-            self.spent.begin(time_ns, self._open.values())
+            self._session += 1
+            self.time.begin(time_ns, self._open.values())
         elif isinstance(event, (CallDecided, *OF_ITS_PROCESS)):
-            before = self.spent.at_work_ns
-            self.spent.until(time_ns)
-            self.step.at_work_ns += self.spent.at_work_ns - before
+            before = self.time.at_work_ns
+            self.time.until(time_ns)
+            self.step.at_work_ns += self.time.at_work_ns - before
         match event:
             case StepStarted():
                 self._begin_step(event.step, time_ns)
@@ -253,7 +253,7 @@ class Account:
 
     def _begin_step(self, step: int, time_ns: int) -> None:
         self._end_step()
-        self.step = StepAccount(step, time_ns)
+        self.step = StepTotals(step, time_ns)
         if step > self._highest:
             self._highest = step
             self.growth.step()
@@ -292,7 +292,7 @@ class Account:
     # -- calls
 
     def _intended(self, lsn: int, time_ns: int, event: CallIntended) -> None:
-        tool = _named(self.tools, event.tool, ToolAccount)
+        tool = _named(self.tools, event.tool, ToolTotals)
         tool.calls += 1
         tool.attempts += 1
         tool.arguments_size += event.size
@@ -303,101 +303,112 @@ class Account:
         if step is None:
             within = self._open.get(outer)
             step = within.step if within is not None else self.step.step
-        flight = Flight(
+        open_attempt = OpenAttempt(
             lsn,
             event.tool,
             event.call_id,
             step,
             time_ns,
-            self._life,
+            self._session,
             outer,
             waits=event.after_crash == "wait",
             is_effect=event.after_crash not in ("retry", "wait"),
         )
-        self._open[lsn] = flight
+        self._open[lsn] = open_attempt
         if outer in self._open:
             self._open[outer].inside.append(lsn)
         asks = event.asks_until is not None
-        self._turn(flight, "waits" if flight.waits or asks else "works")
+        self._turn(open_attempt, "waits" if open_attempt.waits or asks else "works")
         if len(self._open) > OPEN_MAX:
             oldest = next(iter(self._open))
-            flight = self._open[oldest]
-            _named(self.tools, flight.tool, ToolAccount).open += not flight.failed
+            open_attempt = self._open[oldest]
+            _named(self.tools, open_attempt.tool, ToolTotals).open += not open_attempt.failed
             self.forgotten += 1
             self._forget(oldest)
 
     def _begin(self, call: int, time_ns: int) -> None:
-        flight = self._open.get(call)
-        if flight is not None:
-            flight.since_ns, flight.life = time_ns, self._life
-            self._turn(flight, "waits" if flight.waits else "works")
+        open_attempt = self._open.get(call)
+        if open_attempt is not None:
+            open_attempt.since_ns, open_attempt.session = time_ns, self._session
+            self._turn(open_attempt, "waits" if open_attempt.waits else "works")
 
     def _retried(self, event: CallRetried, time_ns: int) -> None:
-        flight = self._open.get(event.call)
-        if flight is None:
+        open_attempt = self._open.get(event.call)
+        if open_attempt is None:
             return
-        _named(self.tools, flight.tool, ToolAccount).attempts += 1
-        if flight.life != self._life and not flight.waits:
+        _named(self.tools, open_attempt.tool, ToolTotals).attempts += 1
+        if open_attempt.session != self._session and not open_attempt.waits:
             self.recoveries.repeated += 1
-        flight.attempt, flight.failed = event.attempt, False
+        open_attempt.attempt, open_attempt.failed = event.attempt, False
         self._begin(event.call, time_ns)
 
     def _attempt_ended(self, call: int, time_ns: int, mode: Mode) -> None:
-        flight = self._open.get(call)
-        if flight is not None:
-            self._time(flight, time_ns)
-            self._turn(flight, mode)
+        open_attempt = self._open.get(call)
+        if open_attempt is not None:
+            self._time(open_attempt, time_ns)
+            self._turn(open_attempt, mode)
 
     def _ended(self, event: CallReturned | CallFailed | CallResolved, time_ns: int) -> None:
-        flight = self._open.get(event.call)
+        open_attempt = self._open.get(event.call)
         used = usage_from(event.usage) if isinstance(event, CallReturned) else None
-        made = Used(1)
+        made = UsageTotals(1)
         if used is not None:
-            made = Used(1, used.input_tokens, used.output_tokens, used.cost)
+            made = UsageTotals(1, used.input_tokens, used.output_tokens, used.cost)
         self.used.add(made)
         self.step.used.add(made)
-        if flight is None:
+        if open_attempt is None:
             return
-        tool = _named(self.tools, flight.tool, ToolAccount)
+        tool = _named(self.tools, open_attempt.tool, ToolTotals)
         tool.used.add(made)
         tool.failed += isinstance(event, CallFailed) or getattr(event, "how", "") == "fail"
         value = getattr(event, "value", None)
         tool.results_size += len(value) if type(value) is Packed else 0
         if not isinstance(event, CallResolved):
-            self._time(flight, time_ns)
-        if isinstance(event, CallFailed) and flight.outer in self._open:
-            flight.failed = True  # and made again, if the call around it is
-            self._turn(flight, "still")
+            self._time(open_attempt, time_ns)
+        if isinstance(event, CallFailed) and open_attempt.outer in self._open:
+            open_attempt.failed = True  # and made again, if the call around it is
+            self._turn(open_attempt, "still")
         else:
             self._forget(event.call)
 
-    def _time(self, flight: Flight, time_ns: int) -> None:
+    def _time(self, open_attempt: OpenAttempt, time_ns: int) -> None:
         """The attempt is over; how long it took, if the process that began it has ended it."""
-        if flight.mode == "still" or (flight.mode == "waits" and not flight.waits):
+        if open_attempt.mode == "still" or (
+            open_attempt.mode == "waits" and not open_attempt.waits
+        ):
             return
-        ns = max(0, time_ns - flight.since_ns)
-        _named(self.tools, flight.tool, ToolAccount).durations.add(ns)
-        if flight.waits or not self._slowest:
+        ns = max(0, time_ns - open_attempt.since_ns)
+        _named(self.tools, open_attempt.tool, ToolTotals).durations.add(ns)
+        if open_attempt.waits or not self._slowest:
             return
-        slow = ns, -flight.lsn, flight.tool, flight.call_id, flight.step, flight.attempt
+        slow = (
+            ns,
+            -open_attempt.lsn,
+            open_attempt.tool,
+            open_attempt.call_id,
+            open_attempt.step,
+            open_attempt.attempt,
+        )
         if len(self._slow) < self._slowest:
             heapq.heappush(self._slow, slow)
         elif slow > self._slow[0]:
             heapq.heapreplace(self._slow, slow)
 
-    def _turn(self, flight: Flight, mode: Mode) -> None:
-        self.spent.turn(flight, mode, self._open.get(flight.outer))
+    def _turn(self, open_attempt: OpenAttempt, mode: Mode) -> None:
+        self.time.turn(open_attempt, mode, self._open.get(open_attempt.outer))
 
     def _forget(self, call: int) -> None:
         """Nothing more is to come of a call, nor of those inside it; but of side effects there."""
         todo = [call]
         while todo:
-            flight = self._open.get(todo.pop())
-            if flight is None or (flight.lsn != call and flight.is_effect and not flight.failed):
+            open_attempt = self._open.get(todo.pop())
+            if open_attempt is None or (
+                open_attempt.lsn != call and open_attempt.is_effect and not open_attempt.failed
+            ):
                 continue
-            todo += flight.inside
-            self._turn(flight, "still")
-            del self._open[flight.lsn]
+            todo += open_attempt.inside
+            self._turn(open_attempt, "still")
+            del self._open[open_attempt.lsn]
 
 
 def _named(found: dict[str, T], name: str, make: Callable[[], T]) -> T:
