@@ -1,12 +1,12 @@
-"""Look at a log: every record as a JSON-able object, every problem as a finding. Reads only.
+"""Reads a log: every record as a JSON-able object, every problem as a finding. Writes nothing.
 
     with EventLog.read(path) as reader:
         for item in dump(reader): ...          # dicts, ready for json.dumps
         for finding in verify(reader): ...     # nothing when the log is sound
 
-Both go through the log once, a segment at a time, take no lock, and work on a live log. What they
-may show wrongly there: records of the last moments are not seen; a record that was being written
-may show up as a torn tail (they look again before they say so).
+Both read the log once, a segment at a time, take no lock, and work on a live log. There they do not
+show the newest records, and may report a record that is being written as a torn tail (they read
+again before they report it).
 
 Bodies become JSON without loss, as ``to_json`` says.
 """
@@ -52,14 +52,16 @@ __all__ = [
 
 
 def dump(reader: LogReader, first: int = 1, last: int = LSN_MAX) -> Iterator[dict[str, Json]]:
-    """Each record as a dict, and each problem as one in its place; from LSN ``first`` to ``last``.
+    """Each record as a dict, and each problem as one in its position, from ``first`` to ``last``.
 
     Records have "type" ("record" or "snapshot"), "segment", "offset" (of their frame: records of
     one batch share it), "lsn", "kind", "time" (UTC), "time_ns", "size" (bytes of the packed body)
-    and "body"; problems as in ``Finding.as_json``. Of an encrypted record, without the key, "kind",
-    "time" and "time_ns" are None, "size" is that of its frame's payload, and in place of the body
-    is "encrypted", the id of the key. Raises WrongKeyError with another key. The cost is in the
-    records asked for, not in the log: what is before them is found with the index.
+    and "body". For problems see ``Finding.as_json``.
+
+    Without the key, an encrypted record has None for "kind", "time" and "time_ns". Its "size" is
+    that of its frame's payload. It has "encrypted", the id of the key, instead of "body". Raises
+    WrongKeyError with another key. The index is used to find LSN ``first``, so the cost depends on
+    the records asked for, not on the log.
     """
     for item in examine_between(reader, first, last):
         if isinstance(item, Finding):
@@ -77,12 +79,13 @@ def dump(reader: LogReader, first: int = 1, last: int = LSN_MAX) -> Iterator[dic
 
 
 def verify(reader: LogReader, segment: int = 0) -> Generator[Finding, None, Totals]:
-    """Check every byte of the log that counts; what is wrong with it, in order.
+    """Check every byte of the log that counts; yields the problems in order.
 
-    Frames and their CRCs, padding, headers, footers and their digests, LSN continuity, snapshot
-    digests, and that bodies can be decoded. Without the key of an encrypted log all but the last
-    two, and what only the key can tell: that records were written with it. ``segment``: of this one
-    alone, whatever else is there. Returns totals (the value of ``yield from``). Raises
+    Checks frames and their CRCs, padding, headers, footers and their digests, LSN continuity,
+    snapshot digests, and that bodies can be decoded. Without the key of an encrypted log it cannot
+    check the last two, nor that the records were written with the key.
+
+    ``segment``: check only this one. Returns totals (the value of ``yield from``). Raises
     WrongKeyError with another key.
     """
     totals = Totals()
@@ -103,7 +106,7 @@ def verify(reader: LogReader, segment: int = 0) -> Generator[Finding, None, Tota
 def examine_between(
     reader: LogReader, first: int, last: int
 ) -> Iterator[DecodedFrame | EncryptedFrame | Finding]:
-    """Records and problems of LSN ``first`` to ``last``; the index tells where to begin."""
+    """Records and problems of LSN ``first`` to ``last``, beginning where the index says."""
     for item in examine(reader, Totals(), first=first):
         if isinstance(item, DecodedFrame):
             if item.records[0].lsn > last:
@@ -124,7 +127,7 @@ def examine_between(
 
 
 def described(segment: int, offset: int, record: Record) -> dict[str, Json]:
-    """What ``dump`` says of a record, but for its body."""
+    """The fields of a record in ``dump``, except its body."""
     return {
         "type": "snapshot" if isinstance(record, Snapshot) else "record",
         "segment": segment,
@@ -138,7 +141,7 @@ def described(segment: int, offset: int, record: Record) -> dict[str, Json]:
 
 
 def hidden(found: EncryptedFrame, lsn: int) -> dict[str, Json]:
-    """What ``dump`` says of a record that is encrypted, without the key."""
+    """The fields of an encrypted record in ``dump``, without the key."""
     frame = found.frame
     return {
         "type": "snapshot" if frame.kind == SNAPSHOT else "record",
@@ -158,7 +161,7 @@ def utc(time_ns: int) -> str:
     seconds, ns = divmod(time_ns, 1_000_000_000)
     try:
         return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns:09d}Z"
-    except (OverflowError, ValueError, OSError):  # a time that no clock of ours has given
+    except (OverflowError, ValueError, OSError):  # a time that no clock gives
         return f"{time_ns} ns"
 
 

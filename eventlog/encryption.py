@@ -1,9 +1,9 @@
-"""Logs that are encrypted at rest. Needs the extra: ``pip install 'agent-eventlog[encryption]'``.
+"""Encrypts logs at rest. Needs the extra: ``pip install 'agent-eventlog[encryption]'``.
 
     encryption = Encryption(key)                       # 32 random bytes: os.urandom(32)
     with EventLog.open("my-log", encryption=encryption) as log: ...
 
-What it protects against, and against what not, is in docs/encryption.md.
+docs/encryption.md says what it protects against, and what it does not.
 """
 
 from eventlog.crypto.keys import Encryption, parse_keys, read_key_file

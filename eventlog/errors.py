@@ -1,7 +1,7 @@
-"""What can go wrong with a log, by what the caller can do about it.
+"""Defines the errors of a log, by what the caller can do about them.
 
 A torn tail is not an error: it was never acknowledged, so it is cut off and counted in the
-report. ``OSError`` from the operating system passes through, with the path that it is about.
+report. An ``OSError`` from the operating system passes through, with the path in it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A part of a log that was known to be durable and is not sound any more.
+    """A part of a log that was known to be durable, and is not sound any more.
 
-    ``first_lsn .. last_lsn`` are the records lost (none when ``last_lsn < first_lsn``);
-    ``offset`` and ``size`` are bytes in the segment. ``snapshot`` is true when all that was lost
-    is one snapshot, from which an earlier one stands in.
+    ``first_lsn .. last_lsn`` are the lost records (none when ``last_lsn < first_lsn``);
+    ``offset`` and ``size`` are bytes in the segment. ``snapshot``: only one snapshot was lost; an
+    earlier one replaces it.
     """
 
     segment: int
@@ -63,7 +63,7 @@ class LogError(Exception):
 class LogLockedError(LogError):
     """Another process (or another ``EventLog`` of this one) holds the log. Nothing was changed.
 
-    ``pid``, ``host`` and ``since`` name the owner as far as its lock file tells.
+    ``pid``, ``host`` and ``since`` name the owner, as far as its lock file does.
     """
 
     def __init__(self, path: str, pid: int | None, host: str | None, since: str | None) -> None:
@@ -78,22 +78,22 @@ class LogLockedError(LogError):
 class FencedError(LogError):
     """A newer owner has taken the log over; this writer can never append to it again.
 
-    What this writer had committed before the takeover is kept; what it appended since does not
-    count. Open the log again to go on (it is held by the new owner until that one closes).
+    Records that this writer committed before the takeover are kept; later ones do not count. To
+    continue, open the log again after the new owner has closed it.
     """
 
 
 class WriterFailedError(LogError):
-    """A write or flush of this writer failed earlier, and it takes no more.
+    """A write or flush of this writer failed earlier, so it accepts no more records.
 
-    After a failed flush the operating system may have dropped the bytes and may report success
-    next time, so nothing is tried again on the same descriptor. What was committed is safe; close
-    this log and open it again: that reads what is really on disk. ``__cause__`` is the first error.
+    After a failed flush the operating system may have dropped the bytes, and may report success
+    next time. So nothing is retried on the same descriptor. Committed records are safe. Close this
+    log and open it again: that reads what is really on disk. ``__cause__`` is the first error.
     """
 
 
 class DamagedError(LogError):
-    """Something that had been acknowledged cannot be read. ``damage`` says where and what."""
+    """A record that was acknowledged cannot be read. ``damage`` says where and which."""
 
     def __init__(self, path: str, damage: Damage) -> None:
         self.path, self.damage = path, damage
@@ -106,7 +106,7 @@ class DamagedError(LogError):
 class EncryptedLogError(LogError):
     """The log is encrypted, and no key was given. Nothing is lost, and nothing was written.
 
-    ``key_id`` names the key that it is under; None when that cannot be read.
+    ``key_id`` names its key; None when the id cannot be read.
     """
 
     def __init__(self, path: str, key_id: str | None, why: str = "no key was given") -> None:
@@ -120,30 +120,30 @@ class EncryptedLogError(LogError):
 
 
 class WrongKeyError(EncryptedLogError):
-    """The log, or what was to be read of it, is encrypted under another key than the one given.
+    """The records are encrypted under another key than the one given.
 
     Not damage: nothing is lost, and nothing was written.
     """
 
 
 class NotEncryptedError(LogError):
-    """A log with records in clear was opened or read with a key. Nothing was written.
+    """A log with unencrypted records was opened or read with a key. Nothing was written.
 
-    Anybody can have written what is in clear, so it counts only when that was asked for.
+    Anyone can have written unencrypted records, so they count only if the caller asked for that.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         super().__init__(
-            f"{path} holds records in clear, and was to be encrypted. Nothing was written. If it "
-            "was begun in clear, open it with Encryption(..., accept_clear=True): what is in it "
-            "is believed and what comes is encrypted; a command is given no key for it. If not, "
-            "somebody has put records into it."
+            f"{path} holds unencrypted records, and a key was given. Nothing was written. If the "
+            "log was begun without a key, open it with Encryption(..., accept_clear=True): its "
+            "records are accepted, and new ones are encrypted; give a command no key for it. If "
+            "it was not, the unencrypted records are forged."
         )
 
 
 class UnsupportedFormatError(LogError):
-    """Not a log, or one of a format version that this library does not know. Not damage."""
+    """Not a log, or a log of a format version that this library does not know. Not damage."""
 
 
 class RefusedValueError(LogError, ValueError):

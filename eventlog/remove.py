@@ -1,8 +1,8 @@
-"""Removing a log for good.
+"""Removes a log for good.
 
-While its lock is held the log's directory gets a name that no log has, durably; then it is deleted,
-file by file. So after a crash the log is there, whole, or it is gone, and what may be left of it is
-known by its name (``removed_from``) and deleted by whoever comes next (``purge_removed``).
+While its lock is held, the log's directory durably gets a name that no log has. Then it is deleted,
+file by file. So after a crash either the log is complete, or it is gone. Remains of it have a name
+that ``removed_from`` knows, and ``purge_removed`` deletes them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _REMOVED = re.compile(r"\.(.+)\.removed-[0-9a-f]{8}")
 def remove(
     files: Files, path: str, at: int | None = None, also: frozenset[str] = frozenset()
 ) -> None:
-    """Delete the log in directory ``path``; durably gone when this returns.
+    """Delete the log in directory ``path``; it is durably gone when this returns.
 
-    ``at``: only if that is the LSN of its newest record. ``also``: what may be in the directory
-    besides a log. Needs no key for an encrypted log. Raises, and nothing was removed then:
-    FileNotFoundError; UnsupportedFormatError when the directory holds no log, or other things too;
-    LogLockedError when somebody has the log; LogError when it ends at another LSN.
+    ``at``: delete only if the newest record has that LSN. ``also``: other names that the directory
+    may contain. Needs no key for an encrypted log. If it raises, nothing was removed:
+    FileNotFoundError; UnsupportedFormatError when the directory holds no log, or other files too;
+    LogLockedError when another process has the log; LogError when it ends at another LSN.
     """
     directory = files.open_directory(path)
     try:
@@ -37,8 +37,8 @@ def remove(
             last = reader.tail().next_lsn - 1
             if at not in (None, last):
                 raise LogError(
-                    f"{path} ends at LSN {last} and not at {at}, where it was looked at: somebody "
-                    "has used it since. Nothing was removed. Look at it again."
+                    f"{path} ends at LSN {last}, not at {at}: another process has used it since "
+                    "it was read. Nothing was removed. Look at it again."
                 )
             _move_and_delete(files, path, owner)
         finally:
@@ -48,14 +48,14 @@ def remove(
 
 
 def removed_from(name: str) -> str:
-    """Of which log (the name of its directory) this is what an interrupted removal has left; ""
-    for the name of anything else."""
+    """The name of the log whose interrupted removal left the directory ``name``; "" for another
+    directory."""
     found = _REMOVED.fullmatch(name)
     return found[1] if found else ""
 
 
 def purge_removed(files: Files, root: str) -> int:
-    """Delete what interrupted removals have left in directory ``root``; of how many logs."""
+    """Delete the remains of interrupted removals in directory ``root``; the number of logs."""
     done = 0
     for name in files.list_directories(root):
         if removed_from(name):
@@ -72,10 +72,10 @@ def _finished(files: Files, path: str) -> bool:
     try:
         if directory.identity(LOCK_NAME) is not None:
             owner = claim(files, directory, 0, takeover=False)
-        # Under another name first: whoever renamed it may have died before that was durable, and
-        # what is deleted from a log that comes back under its own name would be missing there.
+        # Rename again first: the process that renamed it may have died before that was durable.
+        # If the old name came back after a power loss, the log would lack the deleted files.
         _move_and_delete(files, path, owner)
-    except (FileNotFoundError, LogLockedError):  # somebody else is at it
+    except (FileNotFoundError, LogLockedError):  # another process is removing it
         return False
     finally:
         if owner is not None:
@@ -93,8 +93,8 @@ def _move_and_delete(files: Files, path: str, owner: Owner | None) -> None:
         if owner is not None:
             owner.check()
     except FencedError:
-        # Taken over, by force, in between: before the new owner looked whether the log is in its
-        # place, perhaps. So it is put back. Who takes it over later finds that it is gone.
+        # Another owner took the log over in between, perhaps before it checked the directory's
+        # name. So rename it back. A later owner finds that it is gone.
         files.move(trash_path, path)
         raise
     files.delete(trash_path)

@@ -1,12 +1,12 @@
-"""A log as lines of JSON, and a log from such lines: to move it, keep it, or use other tools.
+"""Exports a log as lines of JSON, and imports such lines as a log.
 
     with EventLog.read(path) as reader:
         for line in export(reader): ...            # text, without line ends
     with open("export.jsonl", "rb") as file:
         import_(file, new_path)
 
-Nothing is lost on the way but what is no record: segments, offsets, epochs. An export of what was
-imported has the same bytes. The lines are described in docs/format.md.
+An export has all records, but no segments, offsets or epochs. An export of an imported log has the
+same bytes as the export it was made from. docs/format.md describes the lines.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Lines(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What ``import_`` made: ``records`` in all its logs, and of these ``lost``, which stand for
-    what the export says was lost."""
+    """What ``import_`` made: ``records`` in all its logs; ``lost`` of them are placeholders for
+    records that the export calls lost."""
 
     records: int
     lost: int
@@ -81,15 +81,15 @@ def export(
     inside: Iterable[tuple[str, LogReader]] = (),
     on_finding: OnFinding | None = None,
 ) -> Iterator[str]:
-    """The log as lines of JSON, without their ends; at last a line with a digest of the others.
+    """The log as lines of JSON, without line ends; the last line has a digest of the others.
 
-    ``inside``: logs in directories within the log's own, with their names; asked for when all of
-    the log was read, so that they have all that it refers to.
+    ``inside``: returns the logs in directories inside the log's own, with their names. It is called
+    when the log was read, so that these logs have everything that the log refers to.
     Reads as ``eventlog.dump`` does: takes no lock, one segment at a time, also a live log.
-    Records that are lost are a line in their place; all that is wrong goes to ``on_finding``. A
-    torn tail was never acknowledged, and is in no line.
+    A lost range of records is a line in its position; all findings go to ``on_finding``. A torn
+    tail was never acknowledged, and is in no line.
 
-    Raises EncryptedLogError for records whose key was not given (an export is in clear),
+    Raises EncryptedLogError for records whose key was not given (an export is unencrypted),
     UnsupportedFormatError for what is no log, LogError when it was truncated meanwhile.
     """
     digest, records, lost = sha256(), 0, 0
@@ -112,14 +112,14 @@ def _ignore(finding: Finding) -> None:
 
 
 class _Exported:
-    """One log on its way out. ``expected`` is the LSN of the record that comes next."""
+    """One log being exported. ``expected``: the LSN of the next record."""
 
     def __init__(self, reader: LogReader, on_finding: OnFinding) -> None:
         self._reader, self._on_finding = reader, on_finding
         self.expected = 0  # not known yet
-        self._lost_lsn = 0  # up to where problems since the last record say that something is lost
+        self._lost_lsn = 0  # last LSN that findings since the last record call lost
         self._texts: list[str] = []
-        self._snapshot = 0  # the LSN of a snapshot that is lost
+        self._snapshot = 0  # the LSN of a lost snapshot
 
     def lines(self, name: str) -> Iterator[dict[str, Any]]:
         for item in examine(self._reader, Totals()):
@@ -138,7 +138,7 @@ class _Exported:
 
     def _begin(self, name: str, first: int) -> Iterator[dict[str, Any]]:
         if not self.expected:
-            # What was removed on purpose since the reader looked may have been read all the same.
+            # Segments may have been removed on purpose since the reader listed them.
             oldest = self._reader.oldest_lsn
             self.expected = min(oldest, first or oldest)
             yield log_line(name, self.expected)
@@ -154,7 +154,7 @@ class _Exported:
                 self._snapshot = finding.first_lsn
 
     def _lost(self, last: int) -> Iterator[dict[str, Any]]:
-        """A line for what is missing up to ``last``."""
+        """A line for the missing records up to ``last``."""
         if self.expected <= last:
             if self._reader.oldest_lsn > self.expected:
                 raise LogError(
@@ -193,29 +193,28 @@ def import_(
     segment_size: int = SEGMENT_SIZE,
     files: Files | None = None,
 ) -> Imported:
-    """Make the log of which ``file`` has the export, in directory ``path``.
+    """Import the export in ``file`` as a log in directory ``path``.
 
-    The directory must not be there, or be empty. The log is made beside it under a name that begins
-    with a dot, read back and compared with the export, and has its name, durably, when this
-    returns: a crash leaves no half log under that name. ``encryption`` and ``segment_size``: as for
-    ``EventLog.open``. ``lost``: what becomes of an export that says that records were lost: it is
-    refused, or there are placeholders in the log as ``eventlog.repair`` writes them, and a record
-    that says so.
+    The directory must be missing or empty. The log is made beside it, under a name that begins with
+    a dot, read back, and compared with the export. It durably has its final name when this returns:
+    a crash leaves no incomplete log under that name. ``encryption`` and ``segment_size``: as for
+    ``EventLog.open``. ``lost``: for an export with lost records, either refuse it, or write
+    placeholders as ``eventlog.repair`` does, and a record that says so.
 
-    Raises BadExportError for what is no whole, unchanged export, or one of a log that had lost
-    records; LogError when the directory is not empty, LogLockedError when somebody else is at
-    it, OSError. Nothing is left behind then.
+    Raises BadExportError for an input that is not a whole, unchanged export, and for one with lost
+    records; LogError when the directory is not empty, LogLockedError when another process imports
+    to it, OSError. It then leaves no files.
     """
     files = files or OSFiles()
     target = Path(path)
     if target.name in ("", ".."):
         raise LogError(f"{target} is no name for a new log. Nothing was written.")
     _check_free(files, str(target))
-    # Nobody else's, whoever imports at the same time.
+    # A unique name, because another process may import at the same time.
     making = target.with_name(f".{target.name}.importing-{files.random_bytes(4).hex()}")
 
     def open_log(name: str) -> EventLog:
-        # Flushed when a segment is full and at the end: nobody relies on it before.
+        # Flushed only when a segment is full and at the end: the log has no name yet.
         return EventLog.open(
             making / name, "none", segment_size=segment_size, files=files, encryption=encryption
         )
@@ -265,14 +264,14 @@ class _Import:
         self._number = 0  # of the line
         self._text = b""
         self._digest = sha256()  # of the lines
-        self._made = sha256()  # of those that an export of what is made has
+        self._made = sha256()  # of the lines that an export of the new log would have
         self._time_ns = 0
         self._missing_lsns: list[list[int]] = []  # ranges, of this log
         self._snapshots: list[int] = []
         self._log: EventLog | None = None
         self._batch: list[Line] = []
         self._batch_size = 0
-        self._added = 0  # records that no line says
+        self._added = 0  # records that are not in the export
 
     def read(self) -> None:
         check_head(1, self._next())
@@ -365,7 +364,7 @@ class _Import:
             self._add(log, [(LOST, body) for body in bodies])
 
     def _add(self, log: EventLog, items: list[tuple[str, Packed]]) -> None:
-        """Append what no line says."""
+        """Append a record that is not in the export."""
         first = log.last_lsn + 1
         batch = first, log.last_lsn + len(items)
         for lsn, (kind, packed) in enumerate(items, first):
@@ -408,13 +407,13 @@ class _Import:
         self._log = None
 
     def abandon(self) -> None:
-        """Let go of what is open."""
+        """Close all open files."""
         if self._log is not None:
             with suppress(LogError, OSError):
                 self._log.close()
 
     def verify(self, logs: dict[str, LogReader]) -> None:
-        """Raise unless an export of what was written is what was read."""
+        """Raise unless an export of the new log equals the input."""
         line = ""
         for line in export(logs.pop(""), logs.items()):  # noqa: B007 - the last one is wanted
             pass

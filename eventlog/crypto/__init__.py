@@ -1,1 +1,1 @@
-"""Keys and ciphers."""
+"""Encrypts and decrypts payloads: keys and ciphers."""

@@ -1,4 +1,4 @@
-"""Encrypts payloads on their way into a log."""
+"""Encrypts payloads that are appended to a log."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Encrypter:
             )
 
     def encrypt(self, header: SegmentHeader, frame: Frame, payload: bytes) -> bytes:
-        """``payload`` as the payload of ``frame``, of which all but size and CRC is settled."""
+        """``payload`` encrypted for ``frame``, all of whose fields but size and CRC are known."""
         place = place_of(header.log_id, header.number, frame)
         while True:
             nonce = self._random_bytes(NONCE_SIZE)
             sealed = self.head + nonce + self._key.encrypt(nonce, payload, place)
-            # No payload holds the salt: the search for frames never looks into one.
+            # No payload contains the salt: readers never search payloads for frames.
             if header.salt not in sealed:
                 return sealed

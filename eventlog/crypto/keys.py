@@ -1,4 +1,4 @@
-"""Keys of encrypted logs, and what is encrypted under them."""
+"""Holds the keys of encrypted logs, and encrypts and decrypts payloads with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from eventlog.crypto.xaes import XAES256GCM
 
 KEY_SIZE = 32
-# Somebody may have forged a log with another key id in each frame. More are asked for again.
+# A forged log may have another key id in each frame, so the cache is bounded.
 KEYS_MAX = 64
 
 _CHECKED = b"agent-eventlog key check"
@@ -22,38 +22,39 @@ _HEX_KEY = re.compile(r"[0-9A-Fa-f]{64}")
 
 
 class Key:
-    """A key in use. ``head`` is what payloads under it begin with (see format.envelope)."""
+    """A key in use. ``head``: the first bytes of payloads under it (see format.envelope)."""
 
     def __init__(self, key_id: str, secret: bytes) -> None:
         import hmac  # noqa: PLC0415 - only where something is encrypted
 
         self._aead = _aead()(secret)
-        # Tells a wrong key from damage, and nothing of the key.
+        # Distinguishes a wrong key from damage, and discloses nothing about the key.
         self.check = hmac.digest(secret, _CHECKED, "sha256")[:CHECK_SIZE]
         self.head = encode_head(key_id, self.check)
 
     def encrypt(self, nonce: bytes, data: bytes, place: bytes) -> bytes:
-        """Ciphertext and tag of ``data``, which is to be at ``place``."""
+        """Ciphertext and tag of ``data``, bound to the position ``place``."""
         return self._aead.encrypt(nonce, data, place + self.head)
 
     def decrypt(self, nonce: bytes, data: bytes, place: bytes) -> bytes | None:
-        """What was encrypted for this place under this key; None if this was not."""
+        """The data encrypted for this position under this key; None if there is none."""
         return self._aead.decrypt(nonce, data, place + self.head)
 
 
 class Encryption:
-    """How a log is encrypted: with which key it is written, and where keys for reading are.
+    """How a log is encrypted: the key it is written with, and the keys for reading.
 
-    ``key``: 32 random bytes, or a function that gives them for a key id (None: there is no such
-    key; what it raises passes through). It is asked when a key id is first met. ``key_id``, 1 to 64
-    printable ASCII characters, names the key for what is written from now on; it stands in the
-    log in clear. A key of bytes is tried for every id. To change keys, give a function that knows
-    the old ones, and a new ``key_id``: the log goes on in a new segment, and what was written
-    under the old key stays so.
+    ``key``: 32 random bytes, which are tried for every key id; or a function from a key id to its
+    key, or to None for an unknown id. The function is called when a key id is first met, and its
+    exceptions pass through. ``key_id``, 1 to 64 printable ASCII characters, names the key for new
+    records; the log stores it unencrypted.
 
-    ``accept_clear``: take up logs that were begun in clear. What they hold in clear is read, and
-    believed as in any log in clear; what is appended is encrypted. Without it such a log is
-    refused (NotEncryptedError), so that nobody without the key can put records into a log.
+    To change keys, give a function that knows the old ones, and a new ``key_id``. The log continues
+    in a new segment; records under the old key stay as they are.
+
+    ``accept_clear``: open logs that were begun without a key. Their unencrypted records are read
+    and believed, and new records are encrypted. Without it such a log is refused
+    (NotEncryptedError), so that only holders of the key can put records into a log.
 
     Thread-safe; one object serves any number of logs. Raises ImportError without the extra.
     """
@@ -78,7 +79,7 @@ class Encryption:
         return f"Encryption(key_id={self.key_id!r})"  # never the key: it ends up in tracebacks
 
     def __eq__(self, other: object) -> bool:
-        """Whether both write under the same key, and read the same: the same bytes or function."""
+        """Whether both write under the same key and read with the same key bytes or function."""
         return isinstance(other, Encryption) and self._said() == other._said()
 
     def __hash__(self) -> int:
@@ -101,11 +102,11 @@ class Encryption:
 
 
 def parse_keys(text: str) -> Callable[[str], bytes | None]:
-    """Keys as they stand in a key file, as a function for ``Encryption``.
+    """The keys of a key file, as a function for ``Encryption``.
 
-    One in a line, 64 hexadecimal digits, its id before it: ``2026-11 9f86d0...``. A key without
-    an id is for all ids that have no line of their own. Empty lines and those with ``#`` in front
-    say nothing. Raises ValueError, without showing what it has read.
+    Each line has a key of 64 hexadecimal digits, and its id before it: ``2026-11 9f86d0...``. A
+    key without an id is used for all ids that have no line of their own. Empty lines, and lines
+    that begin with ``#``, are ignored. Raises ValueError, without showing the content.
     """
     keys: dict[str, bytes] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -125,8 +126,8 @@ def parse_keys(text: str) -> Callable[[str], bytes | None]:
 
 
 def read_key_file(path: str | os.PathLike[str]) -> bytes:
-    """What a file with keys holds. ValueError when every user of the machine can read or change it:
-    then it keeps nobody out. A group that was let in may."""
+    """The content of a key file. ValueError when every user of the machine can read or change it:
+    such a key protects nothing. Access of a group is accepted."""
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & (stat.S_IROTH | stat.S_IWOTH):

@@ -1,9 +1,9 @@
-"""XAES-256-GCM (C2SP): AES-256-GCM with nonces of 192 bits. Needs the extra ``encryption``.
+"""Implements XAES-256-GCM (C2SP): AES-256-GCM with nonces of 192 bits. Needs ``encryption``.
 
-The first half of the nonce and the key give a key of its own to each message, by AES-CMAC as a
-counter-mode KDF (NIST SP 800-108r1); the other half is the nonce of AES-256-GCM under that. So a
-nonce can be random without being remembered: 2^80 messages under one key before two are the same
-with a probability of 2^-32, where AES-256-GCM alone gets to 2^32.
+AES-CMAC, as a counter-mode KDF (NIST SP 800-108r1), derives a key for each message from the key and
+the first half of the nonce. The other half is the nonce of AES-256-GCM under the derived key. So
+nonces can be random: after 2^80 messages under one key two are equal with a probability of 2^-32.
+AES-256-GCM alone allows 2^32 messages.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class XAES256GCM:
         return AESGCM(self._key_of(nonce)).encrypt(nonce[12:], data, associated)
 
     def decrypt(self, nonce: bytes, data: bytes, associated: bytes) -> bytes | None:
-        """What was encrypted; None when this is not what ``encrypt`` gave for the same key,
-        nonce and associated data."""
+        """The plaintext; None when ``encrypt`` did not produce this with the same key, nonce and
+        associated data."""
         try:
             return AESGCM(self._key_of(nonce)).decrypt(nonce[12:], data, associated)
         except InvalidTag:

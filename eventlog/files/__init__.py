@@ -1,1 +1,1 @@
-"""The outside world: files, locks, clock and randomness. The only system calls."""
+"""Makes all system calls: files, locks, clock and randomness."""

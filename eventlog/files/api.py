@@ -1,4 +1,4 @@
-"""What a log needs of the outside world: files, locks, clock and randomness."""
+"""Defines the protocols for files, locks, clock and randomness that a log needs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class File(Protocol):
         """Up to ``size`` bytes; fewer at the end of the file."""
 
     def pwrite(self, data: bytes, offset: int) -> int:
-        """How many bytes were written, which may be fewer. Not durable until ``sync``."""
+        """Returns the number of bytes written, perhaps fewer. Not durable until ``sync``."""
 
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Durable when it returns: data and size, but not the name (see Directory.sync)."""
+        """Make data and size durable, but not the name (see Directory.sync)."""
 
     def lock(self, slot: int) -> bool:
         """Try to hold ``slot`` for this open file alone; False when another has it."""
@@ -29,11 +29,11 @@ class File(Protocol):
     def held(self, slots: int, first: int = 0) -> bool:
         """Whether another open file holds any of the slots from ``first`` to below ``slots``.
 
-        False where there is no way to find out but to try.
+        False on platforms where only an attempt to lock would tell.
         """
 
     def identity(self) -> object:
-        """Equal for two openings of the same file, also under another name."""
+        """Equal for two openings of the same file, also under different names."""
 
     def close(self) -> None: ...
 
@@ -44,7 +44,7 @@ class Directory(Protocol):
     path: str
 
     def is_linked(self) -> bool:
-        """Whether its path still leads to it: it may have been renamed, removed or replaced."""
+        """Whether its path still leads to it; it may have been renamed, removed or replaced."""
 
     def names(self) -> list[str]: ...
 
@@ -55,8 +55,8 @@ class Directory(Protocol):
         """Give a file its name, atomically; raises FileExistsError when the name is taken."""
 
     def replace(self, temporary: str, name: str) -> None:
-        """Give a file the name that another one has, atomically: there is one of them or the other
-        under it, whenever the power fails."""
+        """Give a file the name of another one, atomically: after a power loss the name leads to
+        one of the two files."""
 
     def remove(self, name: str) -> None: ...
 
@@ -73,21 +73,21 @@ class Files(Protocol):
     """Where logs live."""
 
     def make_directory(self, path: str) -> Directory:
-        """Open the directory; make it, durably and for its owner alone, where it is not there."""
+        """Open the directory; if it is missing, make it durably, for its owner alone."""
 
     def open_directory(self, path: str) -> Directory: ...
 
     def list_directories(self, path: str) -> list[str]:
-        """Names of the directories in ``path``; none when it is not there."""
+        """Names of the directories in ``path``; none when ``path`` does not exist."""
 
     def move(self, path: str, new: str) -> None:
-        """Give a directory another name where it is, durably. Raises FileNotFoundError; OSError
-        when the new name is taken."""
+        """Rename a directory within its parent, durably. Raises FileNotFoundError; OSError when
+        the new name is taken."""
 
     def delete(self, path: str) -> None:
-        """Delete a directory with all that is in it: links themselves, never what they lead to.
+        """Delete a directory and everything in it. Deletes links, not their targets.
 
-        What is gone already is no error. Not durable: a crash may leave any part of it.
+        Missing files are no error. Not durable: after a crash any part of it may remain.
         """
 
     def mount(self, directory: Directory) -> Mount:
@@ -102,9 +102,9 @@ class Files(Protocol):
 
 
 def write_all(file: File, data: bytes, offset: int, need: int | None = None) -> int:
-    """Write ``data``, the first ``need`` bytes of it for certain; how many were written.
+    """Write ``data``, and at least its first ``need`` bytes; returns the number written.
 
-    A short write is gone on with, which brings out the error behind it (ENOSPC, EFBIG).
+    Continues after a short write, which shows the error that caused it (ENOSPC, EFBIG).
     """
     need = len(data) if need is None else need
     written = file.pwrite(data, offset)

@@ -1,4 +1,4 @@
-"""Opening and making directories, name by name, so that no link is followed on the way."""
+"""Opens and makes directories, name by name, so that no link on the path is followed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NO_LINK = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class NamedErrors:
-    """What the system is asked about while this is entered. It knows a descriptor and a name at
-    most, and so its errors say no more, if that."""
+    """Adds the path to errors of the system calls inside this context, which know a descriptor or
+    a name at most."""
 
     __slots__ = ("_path",)
 
@@ -30,7 +30,7 @@ class NamedErrors:
             self.name(exc)
 
     def name(self, error: OSError) -> None:
-        """Have the error say which file it is about, if it does not."""
+        """Put the path of the file into the error, if it has none."""
         if os.sep not in str(error.filename):
             error.filename, error.filename2 = self._path, None
 
@@ -44,7 +44,7 @@ def closing(fd: int) -> Iterator[int]:
 
 
 def opened_in(fd: int, name: str, path: str) -> int:
-    """The directory of this name in an open one; ``path`` is what is said of it."""
+    """Opens the directory of this name in an open one; ``path`` is for error messages."""
     try:
         with NamedErrors(path):
             return os.open(name, NO_LINK, dir_fd=fd)
@@ -64,12 +64,12 @@ def _is_link(fd: int, name: str) -> bool:
 
 
 def is_anothers(fd: int, path: str, name: str) -> bool:
-    """Whether what root makes in this directory is to be its owner's, who could not open it else.
+    """Whether root must give a directory made here to its owner, who could not open it otherwise.
 
-    Another user than root cannot give it to him: LogError, before anything is made.
+    If neither root nor the owner runs this, raises LogError before anything is made.
     """
     owner, user = os.fstat(fd).st_uid, os.geteuid()
-    if owner in (user, 0):  # root can open what anybody makes
+    if owner in (user, 0):  # root can open a directory of any user
         return False
     if user and _is_missing(fd, name):
         raise LogError(
@@ -81,7 +81,7 @@ def is_anothers(fd: int, path: str, name: str) -> bool:
 
 
 def give_to_owner(fd: int, directory: int) -> None:
-    """Have what root has made belong to the owner of the directory it is in."""
+    """Give a directory that root has made to the owner of its parent."""
     if os.fstat(fd).st_uid == 0:
         owner = os.fstat(directory)
         os.fchown(fd, owner.st_uid, owner.st_gid)
@@ -95,7 +95,7 @@ def _is_missing(fd: int, name: str) -> bool:
 
 
 def _make_for_owner(fd: int, name: str) -> None:
-    """Make a directory as root that is its owner's from the moment on that it has its name."""
+    """Make a directory as root; it belongs to its owner as soon as it has its name."""
     temporary = f"{name}.{os.urandom(8).hex()}"
     os.mkdir(temporary, 0o700, dir_fd=fd)
     try:
@@ -110,9 +110,9 @@ def _make_for_owner(fd: int, name: str) -> None:
 
 
 def made_in(fd: int, name: str, path: str, *, for_owner: bool = False) -> int:
-    """As opened_in, and made where it is not there, durably. ``fd`` is closed.
+    """As opened_in, but makes the directory durably if it is missing. Closes ``fd``.
 
-    ``for_owner``: it is part of what the directory that it is in belongs to.
+    ``for_owner``: the new directory belongs to the owner of its parent.
     """
     with closing(fd):
         made = False
@@ -126,8 +126,8 @@ def made_in(fd: int, name: str, path: str, *, for_owner: bool = False) -> int:
                 os.mkdir(name, 0o700, dir_fd=fd)
             made = True
         inside = opened_in(fd, name, path)
-        # The name lies in its parent: without this a power loss takes the whole log. Is it empty,
-        # a process may have made it just now, and died before it came to this.
+        # The name is in the parent: without this a power loss takes the whole log. If the directory
+        # is empty, another process may have made it, and died before it synced the parent.
         if made or _is_empty(inside):
             with contextlib.suppress(*([] if made else [PermissionError])):
                 os.fsync(fd)
@@ -135,13 +135,13 @@ def made_in(fd: int, name: str, path: str, *, for_owner: bool = False) -> int:
 
 
 def _is_empty(fd: int) -> bool:
-    """Whether nothing is in a directory; of one with a million runs in it, one name is read."""
+    """Whether a directory is empty; reads one name, also from a directory with a million."""
     with os.scandir(fd) as entries:
         return next(entries, None) is None
 
 
 def made_with_parents(path: str) -> int:
-    """The directory at this path, made with those above it where it is not there, durably."""
+    """Open the directory at this path; make it and its missing parents durably."""
     parent, name = os.path.split(os.path.abspath(path))
     if os.path.isdir(path) or not name:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

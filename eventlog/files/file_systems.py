@@ -1,7 +1,7 @@
-"""What file systems are known to give, and not to give, of what durability and locks need. Pure.
+"""Decides which durability and locks a file system gives, by its kind and mount options. Pure.
 
-The one place for this knowledge: ``EventLog.open`` refuses or warns by it, ``recovery doctor``
-tells it.
+This module is the only place for this knowledge: ``EventLog.open`` refuses or warns by it, and
+``recovery doctor`` reports it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 # Locks and flushes of these do not keep the promise of durability="power".
 NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
-# Between machines, or between a virtual machine and its host: as good as whoever serves them.
+# Between machines, or a virtual machine and its host: as reliable as the server.
 SHARED = frozenset(
     {
         "afs",
@@ -67,7 +67,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a log on a file system gives of a durability; ``todo`` where that is less than asked."""
+    """What a file system gives of a durability; ``todo``: the remedy when that is too little."""
 
     level: Level
     what: str
@@ -75,7 +75,7 @@ class Verdict:
 
 
 def mount_in(mountinfo: str, mount_id: str, device: str) -> Mount | None:
-    """The mount of this id, else the last one of this device, in /proc/self/mountinfo."""
+    """The mount with this id, else the last mount of this device, in /proc/self/mountinfo."""
     found = None
     for line in mountinfo.splitlines():
         front, _, rear = line.partition(" - ")
@@ -99,7 +99,7 @@ def _unescaped(text: str) -> str:
 
 
 def judge(mount: Mount, durability: str) -> Verdict:
-    """What a log on this file system gives of this durability, as far as it is known."""
+    """What this file system gives of this durability, as far as it is known."""
     kind = mount.kind
     if durability != "power":
         return _of_process(kind, durability)
@@ -116,7 +116,7 @@ def judge(mount: Mount, durability: str) -> Verdict:
             "warning",
             f"{kind} is memory: nothing survives a crash of the system or a power loss, whatever "
             "durability asks",
-            "Put the log on a disk if it is to outlive the system.",
+            "Put the log on a disk if it must survive a crash of the system.",
         )
     unsafe = next((option for option in mount.options if option in UNSAFE_OPTIONS), "")
     if unsafe:
@@ -163,7 +163,7 @@ def _of_process(kind: str, durability: str) -> Verdict:
 
 
 def _known(mount: Mount) -> str:
-    """What is to be said of a file system that gives what it is asked for."""
+    """The sentence for a file system that gives the durability asked for."""
     what = f"what is committed{f' to {mount.kind}' * bool(mount.kind)} survives a power loss"
     notes = {
         "": f"{what}, as far as this system tells: the kind of file system is not known",
@@ -172,7 +172,7 @@ def _known(mount: Mount) -> str:
         "zfs": f"{what}, unless the dataset has sync=disabled",
     }
     if mount.kind in ("ext3", "ext4") and "data=writeback" in mount.options:
-        return f"{what}; data=writeback is all right, for bytes are told by their checksums"
+        return f"{what}; data=writeback is all right: checksums find wrong bytes"
     if mount.kind and mount.kind not in KNOWN:
         return f"{what}, unless that has its own ways: nothing is known of it here"
     return notes.get(mount.kind, what)

@@ -1,17 +1,18 @@
-"""Who may write: the lock file and the epoch.
+"""Decides which process may write: the lock file and the epoch.
 
-``LOCK`` is always there and never unlinked. It holds the owner as one line of JSON and, beyond
-its content, one lockable byte for each epoch. The owner under epoch E holds byte E, so an owner
-that died has let go of it (the kernel drops locks with the process), and one that was stopped has
-not. To claim is to hold byte E (nobody owns the log) and byte E + 1, and then to write E + 1 into
-the file. A forced takeover skips the first: byte E is still held by the old owner, who finds
-another epoch in the file at its next commit, and raises instead of acknowledging.
+``LOCK`` is always there and never unlinked. It holds the owner as one line of JSON. Beyond its
+content it has one lockable byte for each epoch. The owner under epoch E holds byte E. When an owner
+dies, the kernel drops its lock; an owner that was stopped keeps it.
 
-The argument for takeover, with O the old owner and N the new one. O: write frames, flush, read
-LOCK, acknowledge. N: write LOCK, read the segments. If O's reading of LOCK came before N's writing,
-O's frames were in the segment before N read it, so N has them. If it came after, O does not
-acknowledge. Either way nothing acknowledged is lost. What O writes later lies behind the point
-where N's first segment takes up the LSNs, and does not count (see Segment.superseded_at).
+To claim a log, a process locks byte E (so no other process owns the log) and byte E + 1, and then
+writes E + 1 into the file. A forced takeover skips byte E: the old owner still holds it. At its
+next commit the old owner finds another epoch in the file, and raises instead of acknowledging.
+
+Why takeover is safe, with O the old owner and N the new one. O: write frames, flush, read LOCK,
+acknowledge. N: write LOCK, read the segments. If O read LOCK before N wrote it, then N reads O's
+frames in the segment. If O read LOCK later, O does not acknowledge. Either way no acknowledged
+record is lost. What O writes later is after the LSN where N's first segment begins, and does not
+count (see Segment.superseded_at).
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from eventlog.files.api import Directory, File, Files, write_all
 from eventlog.format.frame import EPOCH_MAX
 
 LOCK_NAME = "LOCK"
-_CONTENT_SIZE = 512  # within one page, so that it is read as it was written
+_CONTENT_SIZE = 512  # within one page, so that a read gets it as one write wrote it
 
 
 @dataclass(frozen=True, slots=True)
 class LogOwner:
-    """Who has a log, or had it last, as its lock file says.
+    """The present or last owner of a log, as its lock file says.
 
-    ``since``: UTC, as in "2026-11-21T20:15:00Z". ``alive``: whether the log is held now. Where it
-    is held by a machine that does not share its locks with this one, or on a platform without
-    Linux' locks, that is not known, and False.
+    ``since``: UTC, as in "2026-11-21T20:15:00Z". ``alive``: whether the owner holds the log now.
+    It is False when that is unknown: the owner is on a machine that does not share its locks with
+    this one, or the platform lacks Linux' locks.
     """
 
     epoch: int
@@ -52,8 +53,8 @@ class LogOwner:
 class Owner:
     """The right to append, under ``epoch``.
 
-    ``contested``: an earlier owner may be alive and still writing, because the log was taken from
-    it, or because the lock file that it holds is no longer there.
+    ``owner_may_be_alive``: an earlier owner may be alive and still writing. The log was taken from
+    it, or the lock file that it holds was removed.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Owner:
     ) -> None:
         self._directory, self._file, self._content = directory, file, content
         self.epoch, self.owner_may_be_alive = epoch, owner_may_be_alive
-        # For as long as it is open: no other file gets its number before it is closed.
+        # Kept open: while it is, no other file gets its inode number.
         self._identity = file.identity()
 
     def check(self) -> None:
@@ -80,12 +81,12 @@ class Owner:
             )
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Release the log."""
         self._file.close()
 
 
 def owner_of(directory: Directory) -> LogOwner | None:
-    """The present or last owner; None when nothing says that there was one. Takes no lock."""
+    """The present or last owner; None when there was none. Takes no lock."""
     try:
         file = directory.open(LOCK_NAME)
     except FileNotFoundError:
@@ -105,12 +106,12 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
     """Become the owner under a higher epoch than ``last_epoch`` and any owner before.
 
     Raises LogLockedError, at once, when the log is held and ``takeover`` is false, or when
-    somebody else is just taking it over.
+    another process is taking it over.
     """
     file = directory.open(LOCK_NAME, write=True, create=True)
     try:
-        # A lock file that knows less than the segments was removed, replaced, or lost to a power
-        # failure. It cannot tell whether somebody holds the one that was here before.
+        # A lock file whose epoch is lower than that of the segments was removed, replaced, or lost
+        # in a power failure. An owner may still hold the lost one.
         owner_may_be_alive = _read_epoch(file) < last_epoch
         while True:
             epoch = max(_read_epoch(file), last_epoch)
@@ -120,7 +121,7 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
                     "can be: its files were forged or damaged. Nothing was changed."
                 )
             free = file.lock(epoch)
-            # Whoever held an earlier epoch and is still alive has been stuck since a takeover.
+            # An owner of an earlier epoch that is still alive was stuck during a takeover.
             owner_may_be_alive = owner_may_be_alive or not free or file.held(epoch)
             if not ((free or takeover) and file.lock(epoch + 1)):
                 found = _parse(file.pread(_CONTENT_SIZE, 0))
@@ -140,15 +141,15 @@ def claim(files: Files, directory: Directory, last_epoch: int, takeover: bool) -
 
 
 def claim_if_linked(files: Files, directory: Directory, last_epoch: int, takeover: bool) -> Owner:
-    """``claim`` for a log that is still where it was opened.
+    """``claim`` for a log whose path still leads to the directory that was opened.
 
-    Whoever removes a log holds it while he renames its directory (see remove). So either he
-    finds it held by us, or we find, now that we hold it, that it is not there any more: nobody
+    A process that removes a log holds the log while it renames the directory (see remove). So
+    either that process finds the log held by us, or we find now that its path is gone. No process
     writes into a log that is about to be deleted.
     """
     try:
         owner = claim(files, directory, last_epoch, takeover)
-    except FileNotFoundError:  # the directory is deleted already, so nothing can be made in it
+    except FileNotFoundError:  # the directory is deleted, so no file can be made in it
         raise _gone(directory) from None
     if directory.is_linked():
         return owner
@@ -173,11 +174,11 @@ def _content(files: Files, epoch: int) -> bytes:
 def _parse(content: bytes) -> dict[str, Any]:
     try:
         found = json.loads(content)
-    except (ValueError, RecursionError):  # empty, or lost in a power failure: no old owner then
+    except (ValueError, RecursionError):  # empty, or lost in a power failure: no known owner
         return {}
     if not isinstance(found, dict):
         return {}
-    # It ends up in error messages and on terminals, and anybody may have edited the file.
+    # It appears in error messages and on terminals, and any user may have edited the file.
     names = {key: found.get(key) for key in ("host", "since")}
     shown = {key: repr(name)[1:-1] for key, name in names.items() if isinstance(name, str)}
     numbers = {key: found.get(key) for key in ("epoch", "pid")}

@@ -1,4 +1,4 @@
-"""Files in memory: the same verbs as the real ones, for what need not outlive the process."""
+"""Implements the file protocols in memory, for logs that may end with the process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eventlog.files.file_systems import Mount
 
 
 class MemoryFile:
-    """The bytes of one file and who has it locked; shared by all that have it open."""
+    """The bytes of one file and its locks; shared by all openings of the file."""
 
     def __init__(self) -> None:
         self.content = bytearray()
@@ -110,7 +110,7 @@ class MemoryDirectory:
 class MemoryFiles:
     """A file system in memory. Not for several processes; not shared with a forked child.
 
-    Thread-safe, as each change and each look is one step of a dict.
+    Thread-safe, because each change and each read is one operation on a dict.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""The outside world of a log: files, locks, clock and randomness. The only system calls.
+"""Implements the file protocols with the system calls of Linux and macOS.
 
-``Files`` is the seam: ``OSFiles`` is the real thing, ``eventlog.testing`` and the in-memory store
-have their own. What a crash may do between two calls is stated at each verb.
+``Files`` is the seam: ``OSFiles`` makes system calls; ``eventlog.testing`` and the in-memory store
+have their own implementations. Each method says what a crash may leave.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _flock(start: int, size: int) -> bytes:
 class OSFile:
     """A file by its descriptor."""
 
-    _fd = -1  # Ctrl-C may come before there is one
+    _fd = -1  # Ctrl-C may come before the file is open
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd, self._path = fd, NamedErrors(path)
@@ -60,7 +60,7 @@ class OSFile:
             return data
 
     def pwrite(self, data: bytes, offset: int) -> int:
-        try:  # what the others do, in half the time
+        try:  # faster than `with self._path`, by half
             return os.pwrite(self._fd, data, offset)
         except OSError as exc:
             self._path.name(exc)
@@ -104,7 +104,7 @@ class OSFile:
         return found.st_dev, found.st_ino
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1  # closing twice must not close what has the number by then
+        fd, self._fd = self._fd, -1  # closing twice must not close a new file of the same number
         if fd >= 0:
             os.close(fd)
 
@@ -113,7 +113,7 @@ class OSFile:
 
 
 class _Descriptor:
-    """The number of an open file. It is closed, and free for another one, when nobody has this."""
+    """The number of an open file, which is closed when no object refers to this one."""
 
     __slots__ = ("number",)
 
@@ -125,9 +125,9 @@ class _Descriptor:
 
 
 class OSDirectory:
-    """A directory by its descriptor, so that renaming or replacing its path changes nothing.
+    """A directory by its descriptor, so renaming or replacing its path changes nothing.
 
-    Thread-safe. A thread that closes it cuts off no call of another one.
+    Thread-safe. When one thread closes it, running calls of other threads complete.
     """
 
     def __init__(self, path: str, fd: int, *, in_store: bool = False) -> None:
@@ -146,8 +146,8 @@ class OSDirectory:
 
     def names(self) -> list[str]:
         with NamedErrors(self.path):
-            # On a descriptor of its own: two threads that list by one share its offset, and each
-            # misses the names that the other one has read.
+            # On a descriptor of its own: two threads that list through one descriptor share its
+            # offset, and each misses the names that the other one has read.
             here = self._held()
             own = os.open(".", NO_LINK, dir_fd=here.number)
             try:
@@ -156,7 +156,7 @@ class OSDirectory:
                 os.close(own)
 
     def open(self, name: str, *, write: bool = False, create: bool = False) -> OSFile:
-        # O_NONBLOCK: opening a FIFO that somebody put there must not wait for its other end.
+        # O_NONBLOCK: opening a FIFO must not wait for its other end.
         flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         flags |= os.O_RDWR if write else os.O_RDONLY
         flags |= os.O_CREAT if create else 0
@@ -199,7 +199,7 @@ class OSDirectory:
         except OSError as exc:
             if exc.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
                 raise
-            # No hard links here: a rename would replace, so look first. The lock keeps others out.
+            # No hard links here, and a rename would replace: so check first, under the log's lock.
             if self.identity(name) is not None:
                 raise FileExistsError(errno.EEXIST, "segment exists") from None
             os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
@@ -247,8 +247,8 @@ class OSDirectory:
         return self._stat().st_dev
 
     def mount_id(self) -> str:
-        """The id of its mount in /proc/self/mountinfo; "" when the system does not tell. A device
-        would not do: btrfs shows another one for each file system in it than its mount has."""
+        """The id of its mount in /proc/self/mountinfo; "" when the system does not give it. The
+        device is not enough: on btrfs each file system has another one than its mount."""
         here = self._held()
         try:
             with open(f"/proc/self/fdinfo/{here.number}", encoding="ascii") as lines:
@@ -258,7 +258,7 @@ class OSDirectory:
             return ""
 
     def writable_by(self) -> str:
-        """Who can change what is in here besides this user, root and a group that was let in."""
+        """Users who can change its content besides this user, root and a group with access."""
         found = self._stat()
         if found.st_uid not in (os.geteuid(), 0):
             return f"it belongs to user {found.st_uid}"
@@ -281,8 +281,8 @@ class OSDirectory:
 
 
 def _empty(fd: int, path: str) -> None:
-    """Delete all that is in directory ``path``. By descriptors, so that a name that is exchanged
-    for a link meanwhile leads nowhere else."""
+    """Delete everything in directory ``path``. Works by descriptors, so a name that is replaced by
+    a link meanwhile cannot lead elsewhere."""
     with os.scandir(fd) as entries:
         found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_directory in found:
@@ -305,8 +305,8 @@ def _empty(fd: int, path: str) -> None:
 class OSFiles:
     """The real file system, clock and entropy.
 
-    ``beneath``: a directory, in which no link is followed. Whoever can write there cannot have a
-    log read or written elsewhere.
+    ``beneath``: a directory below which no link is followed. So a user who can write there cannot
+    redirect a log to another directory.
     """
 
     _beneath: str | None = None
@@ -318,14 +318,14 @@ class OSFiles:
         base, names = self._split(path)
         fd = made_with_parents(base)
         for depth, name in enumerate(names):
-            # A new run is its maker's; its inbox is its own.
+            # A new run belongs to the user who makes it; its inbox to the owner of the run.
             fd = made_in(fd, name, path, for_owner=depth > 0)
         directory = OSDirectory(path, fd, in_store=bool(names))
         if who := directory.writable_by():
-            # Not refused: containers and shared volumes have their reasons, and no code comes from
-            # a log. Not changed: modes are the user's.
+            # A warning, not an error: containers and shared volumes need it, and no code comes from
+            # a log. The modes are not changed: they are the user's decision.
             _logger.warning(
-                "%s can be changed by others (%s). Whoever can write to it can forge what a "
+                "%s can be changed by others (%s). A user who can write to it can forge what a "
                 "resumed run takes for done: chmod 700 it, or give the log a directory of your own",
                 path,
                 who,
@@ -358,12 +358,12 @@ class OSFiles:
             os.rmdir(name, dir_fd=fd)
 
     def _split(self, path: str) -> tuple[str, list[str]]:
-        """A directory whose path may lead over links, and the names from there on."""
+        """A directory whose path may contain links, and the names below it, which may not."""
         if self._beneath is None:
             return path, []
         prefix, names = f"{self._beneath}{os.sep}", path.split(os.sep)
         if path.startswith(prefix) and not {"", os.curdir, os.pardir} & {*names[1:]}:
-            return self._beneath, path.removeprefix(prefix).split(os.sep)  # as nearly all are
+            return self._beneath, path.removeprefix(prefix).split(os.sep)  # the usual case
         inside = os.path.relpath(path, self._beneath)
         if inside == os.curdir:
             return path, []
@@ -372,7 +372,7 @@ class OSFiles:
 
     def _opened(self, path: str) -> int:
         base, names = self._split(path)
-        if names:  # what is not there, such as most inboxes, is not looked for name by name
+        if names:  # a missing directory, such as most inboxes, is not searched name by name
             os.stat(path, follow_symlinks=False)
         fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in names:
@@ -402,8 +402,8 @@ _warned: set[Verdict] = set()
 
 
 def check_file_system(files: Files, directory: Directory) -> None:
-    """Refuse durability="power" where the file system is known not to give it, or warn of that,
-    once for each file system."""
+    """Refuse durability="power" where the file system is known not to give it; warn of doubtful
+    ones, once each."""
     found = judge(files.mount(directory), "power")
     if found.level == "refused":
         raise LogError(f"{directory.path}: {found.what}. Nothing was written. {found.todo}")

@@ -1,1 +1,1 @@
-"""Bytes to frames, records and verdicts, and back. Pure; docs/format.md is the spec."""
+"""Decodes bytes to frames, records and verdicts, and encodes them. Pure; see docs/format.md."""

@@ -1,4 +1,4 @@
-"""The mark file: up to where a log is known to be durable. Pure; docs/format.md is the spec."""
+"""Encodes and decodes the mark file: up to where a log is known to be durable. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encrypted payloads to their parts and back. Pure; docs/format.md is the spec.
+"""Encodes and decodes encrypted payloads. Pure; docs/format.md is the spec.
 
     0        suite       u8, 1: XAES-256-GCM
     1        size        u8, of the key id
@@ -7,8 +7,8 @@
    10 + n    nonce       24 bytes, random
    34 + n    ciphertext  as long as what it holds, then the tag of 16 bytes
 
-Up to the nonce this is the *head*. All that says where a payload belongs is authenticated with it:
-the log, the segment, and the frame's header.
+The bytes before the nonce are the *head*. Associated data binds a payload to its log, its segment
+and the header of its frame.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from eventlog.format.frame import Frame
 XAES_256_GCM = 1
 CHECK_SIZE, NONCE_SIZE, TAG_SIZE = 8, 24, 16
 
-# It is shown on terminals and stands in key files: no spaces, no control characters.
+# Key ids are shown on terminals and written in key files: no spaces, no control characters.
 KEY_ID = re.compile(r"[!-~]{1,64}")
 
-# Log id, segment number and salt, then [12..44) of the frame: kind and flags, LSN, durable mark,
-# last snapshot, record count. (The sizes and CRCs left out say nothing that the rest does not.)
+# Log id, segment number and salt, then bytes 12 to 44 of the frame: kind and flags, LSN, durable
+# mark, last snapshot, record count. The sizes and CRCs that are left out add no information.
 _PLACE = struct.Struct("<16sI4sIQQQI")
 
 
@@ -76,7 +76,7 @@ def decode_envelope(payload: bytes) -> Envelope | None:
 
 
 def place_of(log_id: bytes, number: int, frame: Frame) -> bytes:
-    """What binds a payload to its place: the same bytes for no two frames of any logs."""
+    """The associated data that binds a payload to its position, unique for each frame of a log."""
     return _PLACE.pack(
         log_id,
         number,

@@ -1,4 +1,4 @@
-"""The lines of an export: to JSON and back. Pure; docs/format.md is the spec."""
+"""Encodes and decodes the lines of an export. Pure; docs/format.md is the spec."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from eventlog.format.record import KIND_SIZE_MAX, Packed
 
 FORMAT, VERSION = "agent-eventlog", 1
 
-# A body beyond this is given as base64: as JSON it would take many times the memory.
+# A larger body is written as base64: as JSON it would take many times the memory.
 JSON_SIZE_MAX = 4 << 20
-# No line is longer: the largest body there can be in base64, and room for what is around it.
+# No line is longer: the largest possible body in base64, and room for the other fields.
 LINE_SIZE_MAX = PAYLOAD_SIZE_MAX * 3 // 2
 
 _TIME_MIN, _TIME_MAX = -(1 << 63), (1 << 64) - 1  # what msgpack has room for
@@ -27,7 +27,7 @@ _NAME = re.compile(r"([a-z][a-z0-9_-]{0,63})?")  # becomes the name of a directo
 
 
 class BadExportError(LogError):
-    """What was to be imported is no whole, unchanged export. Nothing of it was kept.
+    """The input of an import is not a whole, unchanged export. Nothing of it was kept.
 
     ``line``: the number of the line, from 1.
     """
@@ -73,7 +73,7 @@ def record_line(line: Line) -> dict[str, Json]:
 
 
 def lost_line(first_lsn: int, last_lsn: int, snapshot: bool, text: str) -> dict[str, Json]:
-    """Records that are lost; ``snapshot``: one, which was a snapshot."""
+    """A line for lost records; with ``snapshot``, for one lost snapshot."""
     made: dict[str, Json] = {"type": "lost", "first_lsn": first_lsn, "last_lsn": last_lsn}
     return made | ({"snapshot": True} if snapshot else {}) | {"text": text}
 
@@ -93,17 +93,17 @@ def body_as_json(packed: bytes) -> Json:
 
 
 def _packed(value: Json) -> bytes | None:
-    """The document of which ``value`` is the JSON; None when it is of none."""
+    """The document whose JSON is ``value``; None when there is none."""
     try:
         if isinstance(value, dict) and value.keys() == {"$msgpack"}:
             return b64decode(str(value["$msgpack"]), validate=True)
         return bytes(msgpack.packb(from_json(value)))
-    except Exception:  # whatever JSON somebody has put there
+    except Exception:  # the JSON of an import may hold anything
         return None
 
 
 def parse(number: int, text: bytes) -> dict[str, Any]:
-    """A line as the object that it is; BadExportError when it is none."""
+    """A line as an object; raises BadExportError when it is not one."""
     if len(text) > LINE_SIZE_MAX:
         raise BadExportError(number, f"it is longer than {LINE_SIZE_MAX} bytes, which none is")
     if not text:

@@ -1,4 +1,4 @@
-"""The footer of a segment: its index, and the digest of what is before it. Pure."""
+"""Encodes and decodes the footer of a segment: its index, and a digest of the segment. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INDEX_STEP = 64 << 10  # one index entry for so many bytes: 128 entries in 8 MiB
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a sealed segment says of itself. Everything in it can be rebuilt by a scan."""
+    """The footer of a sealed segment. A scan can rebuild everything in it."""
 
     offset: int
     next_lsn: int
@@ -32,9 +32,9 @@ class Footer:
 
 
 def read_footer(buf: bytes, salt: bytes, base: int = 0) -> Footer | None:
-    """The footer that the segment ends with; None when there is none that holds.
+    """The footer at the end of the segment; None when there is no sound one.
 
-    ``buf`` is what the segment holds from ``base`` on.
+    ``buf``: the bytes of the segment from offset ``base`` on.
     """
     offset = decode_trailer(buf, salt)
     if offset is None or not base <= offset < base + len(buf):
@@ -50,7 +50,7 @@ def read_footer(buf: bytes, salt: bytes, base: int = 0) -> Footer | None:
         unpacker.feed(payload)
         clean, flat, digest = unpacker.unpack()
         index = list(zip(flat[::2], flat[1::2], strict=True))
-    except Exception:  # a footer that makes no sense is rebuilt by a scan like one that is lost
+    except Exception:  # an unreadable footer is rebuilt by a scan, like one that is lost
         return None
     if not index or {type(part) for part in flat} != {int} or index != sorted(index):
         return None
@@ -66,7 +66,8 @@ def digest_holds(
 ) -> bool:
     """Whether every byte before the footer is as it was when the segment was sealed.
 
-    ``buf`` is what the segment holds from ``base`` on, ``before`` what has seen all before that.
+    ``buf``: the bytes of the segment from offset ``base`` on. ``before``: a digest of the bytes
+    before ``base``.
     """
     digest = xxhash.xxh3_128() if before is None else before.copy()
     digest.update(memoryview(buf)[: footer.offset - base])

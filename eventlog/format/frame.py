@@ -1,4 +1,4 @@
-"""Frames, segment headers and trailers to bytes and back. Pure; docs/format.md is the spec.
+"""Encodes and decodes frames, segment headers and trailers. Pure; docs/format.md is the spec.
 
 Segment header (64 bytes, little endian)      Frame (48 bytes, then the payload, zeros to 8)
    0  magic        8                             0  marker          the segment's salt
@@ -41,23 +41,23 @@ KINDS = (RECORDS, SNAPSHOT, FOOTER, RECORDS | ENCRYPTED, SNAPSHOT | ENCRYPTED)
 
 _SEGMENT_ENCRYPTED = 1  # flag of a segment: all its records are
 
-# One payload: bounds the memory that a reader needs before it can check anything. raft-wal's limit.
+# Largest payload: bounds the memory that a reader needs before it can check anything (as raft-wal).
 PAYLOAD_SIZE_MAX = 64 << 20
 
-# A segment may be set up to this size, and is read as a whole; Kafka's default. One frame that is
-# larger alone, and a footer with its index, may come on top of it: what is behind is never read.
+# Largest size that a user may set for a segment, which is read as a whole; Kafka's default. The
+# file may be larger by one frame and a footer. Bytes beyond that are never read.
 SEGMENT_SIZE_MAX = 1 << 30
 FILE_SIZE_MAX = SEGMENT_SIZE_MAX + 2 * PAYLOAD_SIZE_MAX
 
-# No log gets there at a record a nanosecond (in 292 years), but forged bytes do: with an LSN
-# beyond, a writer would have none to go on with.
+# A writer of one record each nanosecond gets there in 292 years. Forged bytes may claim a higher
+# LSN, after which no LSN would be left for the writer.
 LSN_MAX = (1 << 63) - 1
-NUMBER_MAX = (1 << 32) - 1  # of a segment: what its header holds
-EPOCH_MAX = (1 << 48) - 1  # nobody has opened a log that often
+NUMBER_MAX = (1 << 32) - 1  # of a segment: the field in its header has 32 bits
+EPOCH_MAX = (1 << 48) - 1  # no log is opened that often
 
 _SEGMENT = struct.Struct("<8sHHI16sQQQ4s")
-# What the header's CRC covers. Kind, flags and the reserved bytes are one u32 here: a flag that a
-# newer version may set makes an unknown kind, which is refused instead of misread.
+# The bytes that the header's CRC covers. Kind, flags and the reserved bytes are one u32 here: a
+# flag of a newer version makes an unknown kind, which a reader refuses instead of misreading it.
 _FRAME_CHECKED = struct.Struct("<IIQQQII")
 _FRAME_HEAD = struct.Struct("<4sI")
 _FRAME = struct.Struct(_FRAME_HEAD.format + _FRAME_CHECKED.format[1:])
@@ -124,11 +124,11 @@ def decode_segment_header(buf: Buffer) -> SegmentHeader | None:
     return SegmentHeader(number, log_id, first, oldest, epoch, salt, bool(flags))
 
 
-@dataclass(slots=True)  # not frozen: a log is opened at the speed at which these are made
+@dataclass(slots=True)  # not frozen: opening a log makes one for each frame, and must be fast
 class Frame:
     """The header of a frame found at ``offset``; its payload may or may not be sound.
 
-    ``kind`` is without the ``flags`` that share its field, and these are as they stand there.
+    ``kind`` is without ``flags``; ``flags`` are masked, but not shifted.
     """
 
     offset: int
@@ -168,15 +168,15 @@ def encode_frame(salt: bytes, kind: int, count: int, payload: bytes, marks: Mark
 
 
 def frame_at(buf: bytes, offset: int, salt: bytes, base: int = 0) -> Frame | None:
-    """The frame whose header is sound at ``offset``, or None. The payload is not looked at.
+    """The frame whose header is sound at ``offset``, or None. Does not check the payload.
 
-    ``buf`` is what the segment holds from ``base`` on.
+    ``buf``: the bytes of the segment from offset ``base`` on.
     """
     at = offset - base
     if at + FRAME_SIZE > len(buf):
         return None
     marker, header_crc, size, kind, lsn, durable, snapshot, count, crc = _FRAME.unpack_from(buf, at)
-    # A record takes more than a byte: a count beyond that would be lost records that never were.
+    # A record takes more than a byte, so a higher count is forged: its records never existed.
     if marker != salt or size > PAYLOAD_SIZE_MAX or count > size or max(lsn, durable) > LSN_MAX:
         return None
     if crc32(buf[at + 8 : at + FRAME_SIZE], _CRC.unpack(salt)[0]) != header_crc:
@@ -189,18 +189,18 @@ def frame_at(buf: bytes, offset: int, salt: bytes, base: int = 0) -> Frame | Non
 
 
 def payload_of(buf: bytes, frame: Frame, salt: bytes, base: int = 0) -> bytes | None:
-    """The frame's payload when it is all there and its CRC holds, else None."""
+    """The frame's payload when all of it is there and its CRC matches, else None."""
     start, end = frame.payload_offset - base, frame.payload_end - base
-    if end > len(buf):  # looked at first: copying what is there could add up
+    if end > len(buf):  # checked before the slice: many copies of a long tail would add up
         return None
     payload = buf[start:end]
     return payload if crc32(payload, _CRC.unpack(salt)[0]) == frame.crc else None
 
 
 def contains_salt(buf: bytes, salt: bytes) -> bool:
-    """Whether the salt is in ``buf``, as it is in no payload of its segment."""
-    # Text and msgpack lack some byte of nearly every salt, the highest above all, and one byte is
-    # found 50 times as fast as four are.
+    """Whether ``buf`` contains the salt; no payload of a segment contains the segment's salt."""
+    # Text and msgpack lack some byte of nearly every salt, most often the highest one. Searching
+    # for one byte is 50 times as fast as searching for four.
     return all(byte in buf for byte in sorted(salt, reverse=True)) and salt in buf
 
 
@@ -212,12 +212,12 @@ def sound_frames(
     salt: bytes,
     kinds: tuple[int, ...] = KINDS,
 ) -> Generator[tuple[Frame, bytes], None, tuple[int, int]]:
-    """Frames and payloads as long as all is as it was written: nothing wrong, nothing unknown.
+    """Yields frames and payloads until the first byte that is damaged, torn or unknown.
 
-    From ``start``, an offset and the LSN there, to the LSN ``limit`` at most. The value of ``yield
-    from`` is where this ended, for a closer look. Each frame has passed every check that there
-    is. They are those of ``frame_at`` and ``payload_of``, written out: in the benchmark "Reading a
-    whole log" ("verify and decode") that takes a quarter less.
+    ``start``: an offset and the LSN there. ``limit``: the LSN to stop at. The value of ``yield
+    from``: the offset and LSN where this stopped, for Segment.walk. The checks are those of
+    ``frame_at`` and ``payload_of``, inlined: in the benchmark "Reading a whole log" ("verify and
+    decode") that saves a quarter of the time.
     """
     offset, lsn = start
     at, size_of_buf, seed = offset - base, len(buf), int.from_bytes(salt, "little")
@@ -259,8 +259,8 @@ def sound_frames(
 def frames_ahead(buf: bytes, offset: int, salt: bytes, base: int = 0) -> Iterator[Frame]:
     """Every sound frame header at or after ``offset``, in order.
 
-    Linear in the bytes whatever they hold: a candidate costs one header CRC, its length is not
-    followed, and the salt keeps bytes from elsewhere from being candidates at all.
+    Takes linear time for any bytes. A candidate costs one header CRC, and its length is not
+    followed. Only bytes that match the segment's salt are candidates.
     """
     at = buf.find(salt, offset - base)
     while at >= 0:

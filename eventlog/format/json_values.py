@@ -1,4 +1,4 @@
-"""msgpack documents to JSON and back, without loss. Pure."""
+"""Converts msgpack documents to JSON and back, without loss. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eventlog.format.record import check_extent, decode, unpack
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
-# Levels of a body as JSON. Readers stop at 256 (jq 1.5) to 1000 (Python).
+# Nesting depth of a body as JSON. Readers stop at 256 (jq 1.5) to 1000 (Python).
 JSON_DEPTH_MAX = 200
 
 _NAN = struct.pack(">d", math.nan)
@@ -23,7 +23,7 @@ _NAN = struct.pack(">d", math.nan)
 def to_json(packed: bytes) -> Json:
     """One msgpack document as JSON, without loss. Never raises.
 
-    What JSON cannot hold is an object with one key that begins with a dollar sign:
+    A value that JSON cannot hold becomes an object with one key that begins with a dollar sign:
 
         {"$bytes": "<base64>"}              bytes
         {"$float": "nan" | "inf" | "-inf"}  a float that is no number; a NaN of other bits than
@@ -34,7 +34,7 @@ def to_json(packed: bytes) -> Json:
         {"$msgpack": "<base64>"}            a whole body that is not a msgpack document, or that
                                             nests too deep for JSON readers
 
-    Integers have up to 64 bits: read them with a JSON reader that does not round beyond 2**53.
+    Integers have up to 64 bits: use a JSON reader that does not round beyond 2**53.
     """
     try:
         check_extent(packed)
@@ -42,14 +42,14 @@ def to_json(packed: bytes) -> Json:
             packed, strict_map_key=False, object_pairs_hook=_Pairs, ext_hook=msgpack.ExtType
         )
         return _to_json(value, 0)
-    except Exception:  # garbage, by any of the exceptions that msgpack has for it, or ours
+    except Exception:  # garbage: msgpack raises many types, and this module its own
         return {"$msgpack": _base64(packed)}
 
 
 def json_text(packed: bytes) -> str:
-    """``json.dumps(to_json(packed))``, for nearly all bodies without looking at each value.
+    """``json.dumps(to_json(packed))``, without a look at each value of most bodies.
 
-    The benchmark "Reading a whole log" shows what that saves: "200 B, dump" takes a fifth less.
+    In the benchmark "Reading a whole log", "200 B, dump" takes a fifth less time by it.
     """
     try:
         value = decode(packed, object_pairs_hook=_plain_map, ext_hook=_Extension)
@@ -66,8 +66,8 @@ class _NotPlainError(Exception):
 
 
 def _plain_map(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
-    """A map that JSON has as it is."""
-    names = "".join([key for key, _ in pairs])  # TypeError for a key that is no str
+    """A map that JSON can hold unchanged."""
+    names = "".join([key for key, _ in pairs])  # raises TypeError for a key that is not a str
     made = dict(pairs)
     if "$" in names or len(made) < len(pairs):
         raise _NotPlainError
@@ -75,16 +75,16 @@ def _plain_map(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
 
 
 class _Extension:
-    """An extension value; msgpack's own type is a tuple, of which JSON would make a list."""
+    """An extension value. msgpack's type is a tuple, and JSON would make a list of it."""
 
     def __init__(self, code: int, data: bytes) -> None:
         if code < 0:
-            raise _NotPlainError  # reserved by msgpack, which makes nothing of it
+            raise _NotPlainError  # reserved by msgpack, which cannot decode it
         self.code, self.data = code, data
 
 
 def _tagged(value: Any) -> Json:
-    """What the encoder has no way to write, as ``to_json`` gives it."""
+    """A value that the JSON encoder cannot write, as ``to_json`` gives it."""
     if isinstance(value, _Extension):
         return {"$ext": [value.code, _base64(value.data)]}
     return _to_json(value, 0)  # bytes, timestamps
@@ -95,7 +95,7 @@ _CONTAINERS = bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0)))  # how arrays and 
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and dicts are nested in each other deeper than so many levels."""
+    """Whether lists and dicts are nested deeper than so many levels."""
     layer = [value]
     for _ in range(levels + 1):
         layer = [
@@ -110,9 +110,9 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def from_json(value: Json) -> Any:
-    """What ``to_json`` was given, as Python values (ExtType for extension values).
+    """The Python value of a result of ``to_json``, with ExtType for extension values.
 
-    Raises ValueError when that was no msgpack document, TypeError for a list or map as a key.
+    Raises ValueError when it was not a msgpack document, TypeError for a list or map as a key.
     """
     if isinstance(value, list):
         return [from_json(part) for part in value]
@@ -142,7 +142,7 @@ class _TooDeepError(Exception):
     pass
 
 
-_PLAIN = frozenset({str, int, bool, type(None)})  # JSON has them as they are
+_PLAIN = frozenset({str, int, bool, type(None)})  # JSON holds them unchanged
 
 
 def _to_json(value: Any, depth: int) -> Json:

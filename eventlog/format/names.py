@@ -1,4 +1,4 @@
-"""The names of a log's files. Pure."""
+"""Makes and parses the names of a log's files. Pure."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def segment_number(name: str) -> int | None:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether it is the name of a segment in the making, which counts for nothing."""
+    """Whether it is the name of an unfinished segment, which does not count."""
     stem, _, salt = name.removesuffix(".new").rpartition(".")
     return name.endswith(".new") and len(salt) == 8 and segment_number(stem) is not None

@@ -1,8 +1,8 @@
-"""Records to payloads and back. Pure.
+"""Encodes records as payloads, and decodes them. Pure.
 
-The payload of a frame is one msgpack array ``[time_ns, kind, body, kind, body, ...]`` in which
-each body is a msgpack document of its own, held as bytes: a reader need not decode what it does
-not look at. A snapshot's payload is ``[time_ns, kind, body, digest]``, digest = xxh3-128 of body.
+The payload of a frame is one msgpack array ``[time_ns, kind, body, kind, body, ...]``. Each body is
+a msgpack document of its own, stored as bytes, so a reader decodes only the bodies it needs. A
+snapshot's payload is ``[time_ns, kind, body, digest]``, with digest = xxh3-128 of body.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from eventlog.format.frame import PAYLOAD_SIZE_MAX, SNAPSHOT, Frame
 KIND_SIZE_MAX = 255  # a kind is a word, not a document
 
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
-# Documents nested deeper are refused. msgpack's own packer stops at 511, its reader at 1024.
+# Deeper documents are refused. msgpack's packer stops at 511, its reader at 1024.
 DEPTH_MAX = 500
 
-# Smaller documents cannot say enough of what they do not hold to matter.
+# A smaller document cannot claim enough elements to exhaust memory.
 _SMALL = 4096
 _TIMESTAMPS = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")  # how they begin
 _LOOKS_MAX = 16
@@ -32,15 +32,15 @@ _SCALARS = (type(None), bool, int, float, str, bytes)
 _UNDECODED = object()
 
 
-_SIZE_KEPT = 256 << 10  # what a packer has room for from the beginning; its buffer never shrinks
+_SIZE_KEPT = 256 << 10  # initial size of a packer's buffer, which never shrinks
 
 
 class Packers:
-    """What packs values as ``msgpack.packb`` does with these options, in half the time.
+    """Packs values as ``msgpack.packb`` does with these options, in half the time.
 
-    Keeps packers that nobody is using. They are not thread-safe, and who packs may be interrupted
-    by a finalizer that packs as well; to take from a list and to put back are atomic. So there come
-    to be as many as threads have packed at once.
+    Keeps idle packers for reuse. Packers are not thread-safe, and a finalizer that packs may
+    interrupt a thread that packs. Taking from a list and putting back are atomic. So the list grows
+    to the number of threads that packed at once.
     """
 
     __slots__ = ("_free", "_options")
@@ -50,7 +50,7 @@ class Packers:
         self._options = options
 
     def pack(self, value: Any) -> bytes:
-        """The document. What msgpack raises, this raises."""
+        """The document. Raises what msgpack raises."""
         try:
             pack = self._free.pop()
         except IndexError:
@@ -65,7 +65,7 @@ _pack_body, _pack_payload = Packers(strict_types=True).pack, Packers().pack
 
 
 class Packed(bytes):
-    """A body that is one msgpack document already; ``append`` takes it as it is."""
+    """A body that is a msgpack document already; ``append`` writes it unchanged."""
 
     __slots__ = ()
 
@@ -105,7 +105,7 @@ class Record:
 
 
 class Snapshot(Record):
-    """A record that replaces replay of what is before it. Its digest has been verified."""
+    """A record that replaces replay of the records before it. Its digest has been verified."""
 
     __slots__ = ()
 
@@ -114,8 +114,8 @@ def pack(value: Any, path: str = "body") -> bytes:
     """``value`` as one msgpack document.
 
     Carries None, bool, int (64 bit), float, str, bytes, list, and dict with scalar keys, each of
-    exactly that type; raises RefusedValueError with the path to anything else. (A bytearray or
-    memoryview is written too, and read back as bytes.)
+    exactly that type. Raises RefusedValueError with the path to any other value. A bytearray or
+    memoryview is written, and read back as bytes.
     """
     if type(value) is Packed:
         return value
@@ -155,15 +155,14 @@ def decode(
             check_extent(packed)
 
             def checked(pairs: list[tuple[Any, Any]]) -> Any:
-                # Hashes of str and bytes are random, so those of extension values, and those of
-                # numbers spread. That of a timestamp can be chosen, and somebody may have chosen
-                # one for all of them.
+                # Hashes of str, bytes and extension values are random, and those of numbers spread.
+                # The hash of a timestamp can be chosen, so forged keys may all have the same one.
                 if any(isinstance(key, msgpack.Timestamp) for key, _ in pairs):
                     raise ValueError("a map with timestamps as keys")
                 return dict(pairs) if object_hook is None else object_hook(dict(pairs))
 
             return msgpack.unpackb(packed, strict_map_key=False, object_pairs_hook=checked, **hooks)
-        try:  # arrays as long as those of a small document need no look ahead
+        try:  # an array that fits a small document needs no check
             return msgpack.unpackb(
                 packed, strict_map_key=False, object_hook=object_hook, max_array_len=_SMALL, **hooks
             )
@@ -173,9 +172,9 @@ def decode(
 
 
 def may_hold_timestamps(packed: bytes) -> bool:
-    """Whether msgpack may make a timestamp of some of these bytes; UTF-8 never looks like that."""
-    # The byte that they share, which is the fastest to look for: it is not in any text, and where
-    # it is part of a length it is alone. Bytes with many of them are looked through as a whole.
+    """Whether msgpack may decode some of these bytes as a timestamp; never true for UTF-8."""
+    # All three beginnings share one byte, which is fastest to search for: no text contains it, and
+    # in a length it appears once. Only bytes with many of them are searched for the beginnings.
     at = packed.find(b"\xff")
     for _ in range(_LOOKS_MAX):
         if at < 0:
@@ -187,10 +186,10 @@ def may_hold_timestamps(packed: bytes) -> bool:
 
 
 def check_extent(packed: bytes) -> None:
-    """Raise, before anything is allocated, for a document that says more than it holds.
+    """Raise, before anything is allocated, for a document that claims more than it holds.
 
-    An array gets its room when its length is read. Nested a thousand times, each time with the
-    length of the whole, one of 64 MiB would ask for half a terabyte.
+    msgpack allocates an array when it reads its length. A document of 64 MiB with a thousand nested
+    arrays that each claim its whole length would ask for half a terabyte.
     """
     unpacker = msgpack.Unpacker(max_buffer_size=len(packed))
     unpacker.feed(packed)
@@ -198,7 +197,7 @@ def check_extent(packed: bytes) -> None:
 
 
 def find_refused(value: Any, path: str) -> tuple[str, str]:
-    """The first part of ``value`` that msgpack cannot hold: its path, and why ("" if none)."""
+    """The first part of ``value`` that msgpack cannot hold: its path, and the reason, or ""."""
     todo = [(path, value, 0)]  # not recursive: the caller's stack may be deep already
     while todo:
         where, part, depth = todo.pop()
@@ -228,7 +227,7 @@ def _refusal(part: Any, depth: int) -> str:
 
 
 def kind_name(value: object) -> str:
-    """The type of ``value`` as its user would write it."""
+    """The name of the value's type as a user would write it."""
     kind = type(value)
     if kind.__module__ in ("builtins", "__main__"):
         return kind.__qualname__
@@ -239,7 +238,7 @@ def encode_payload(time_ns: int, items: Sequence[tuple[str, Any]]) -> bytes:
     """The payload of a frame of records, of kinds and bodies. Raises as ``pack``."""
     flat, packed = [time_ns], b""  # type: list[int | str | bytes], bytes
     for kind, body in items:
-        # What passes here is what nearly all have; the others are looked at closely.
+        # Nearly all records pass here; the others are checked closely.
         if type(kind) is not str or not 0 < len(kind) <= KIND_SIZE_MAX or not kind.isascii():
             _check_kind(kind, _path(items, flat) + "kind")
         try:
@@ -283,14 +282,14 @@ def _too_large(payload: bytes) -> RefusedValueError:
 
 
 def decode_payload(frame: Frame, payload: bytes) -> list[Record] | None:
-    """The records of a frame whose CRC holds; None when they are not what the header says."""
+    """The records of a frame whose CRC matches; None when they do not match its header."""
     if frame.kind == SNAPSHOT:
         return _decode_snapshot(frame, payload)
     if frame.count != 1:
         return _decode_batch(frame, payload)
     try:
         time_ns, kind, body = msgpack.unpackb(payload, max_array_len=3, max_map_len=0)
-    except Exception:  # whatever msgpack makes of it, it is not a payload of ours
+    except Exception:  # any error of msgpack: this library did not write that payload
         return None
     if type(time_ns) is not int or type(kind) is not str or type(body) is not bytes:
         return None

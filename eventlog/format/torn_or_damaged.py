@@ -1,17 +1,17 @@
-"""Bytes of a segment to frames and a verdict on whatever is not a frame. Pure.
+"""Decides whether bytes of a segment that are not a sound frame are torn or damaged. Pure.
 
-Torn or damaged is decided by what was known to be durable, not by position:
+The decision depends on which records were known to be durable, not on their position:
 
-* A crash leaves unsynced bytes written, missing or torn, in any order. Whatever is not a sound
-  frame and was never known to be durable was never acknowledged: it is a torn tail, and so is
-  all that follows it, for a log is a prefix of what was appended.
-* Nothing that a crash does can harm what was synced. If the first bad frame stands where a
-  record known to be durable must be, the log was damaged later: that is reported, never cut.
+* A crash leaves unsynced bytes written, missing or torn, in any order. Bytes that are not a sound
+  frame, and were never known to be durable, were never acknowledged: they are a torn tail. So is
+  everything after them, because a log is a prefix of what was appended.
+* A crash cannot harm bytes that were synced. If the first bad frame is where a record known to be
+  durable must be, the log was damaged later. That is reported, and never cut.
 
-"Known to be durable" has two sources: the caller's (the mark file, a footer, the existence of a
-later segment), and the durable marks in the headers of frames further on, each written after the
-flush that it speaks of. A mark may lag; it never leads. So a torn tail is never taken for damage,
-and damage is taken for a torn tail only if every mark that covers it is lost as well.
+Two sources say what is durable. The first is the caller: the mark file, a footer, or the existence
+of a later segment. The second is the durable mark in the header of each later frame, written after
+the flush that it reports. A mark may lag, but never leads. So a torn tail is never reported as
+damage. Damage is taken for a torn tail only if every mark that covers it is lost as well.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from eventlog.format.frame import (
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where the sound part of a segment ends, and what lies behind it.
+    """Where the sound part of a segment ends, and how much comes after it.
 
-    ``torn_size`` counts bytes up to the last one that is not zero (zeros are preallocated space);
-    ``torn_frames`` the whole frames among them, which came out of order and do not count.
+    ``torn_size``: bytes up to the last one that is not zero (zeros are preallocated space).
+    ``torn_frames``: whole frames among them, written out of order, which do not count.
     """
 
     offset: int
@@ -83,10 +83,10 @@ class Segment:
     def walk(
         self, offset: int, lsn: int, wanted: Callable[[Frame], bool] | None = None
     ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
-        """Frames with their payloads from ``offset``, where record ``lsn`` is to start.
+        """Frames with their payloads from ``offset``, where record ``lsn`` is expected.
 
-        Yields what is sound and what is damaged in order, and one End last. Frames that are not
-        ``wanted`` are passed over, their payloads unread.
+        Yields sound frames and damage in order, and one End last. Frames that are not ``wanted``
+        are skipped, and their payloads are not read.
         """
         while self.superseded_at is None or lsn < self.superseded_at:
             if self.successor_unreadable and lsn > self._durable_by_frames(offset):
@@ -115,7 +115,7 @@ class Segment:
                 payload = payload_of(self.buf, frame, self.salt, self.base)
             if frame is not None and payload is not None:
                 padding = any(self.between(frame.payload_end, frame.end))
-                # A crash may leave old bytes in the padding too: then the frame is a torn one.
+                # A crash may leave old bytes in the padding too: then the frame is torn.
                 if not padding or lsn <= self._durable_up_to(offset):
                     self._check_kind(frame)
                     yield frame, payload
@@ -125,8 +125,8 @@ class Segment:
                     continue
             known = self._durable_up_to(offset)
             if lsn > known:
-                # Crash: this frame, and all behind it, was appended but no flush that covers it
-                # had returned. Nobody was told that it is there, so cutting it loses nothing.
+                # Crash: this frame and all after it were appended, but no flush that covers them
+                # had returned. They were never acknowledged, so cutting them loses nothing.
                 break
             # No crash leads here: a flush that covered this record had returned.
             damage = self._damage_at(frame, offset, lsn, known)
@@ -135,9 +135,9 @@ class Segment:
         yield self._end(offset, lsn)
 
     def _is_passable(self, frame: Frame) -> bool:
-        """Whether what is behind this frame counts, whatever is in its payload."""
-        # One that was never durable may be torn, and then the log ends with it. No payload holds
-        # the salt: if this one does, another frame was put over a part of it.
+        """Whether the frames after this one count, whatever its payload holds."""
+        # A frame that was never durable may be torn, and then the log ends with it. No payload
+        # contains the salt: if this one does, another frame was written over a part of it.
         durable = self.superseded_at is not None or frame.lsn + frame.count - 1 <= self.mark.durable
         inside = self.between(frame.payload_offset, frame.end)
         return durable and frame.end <= self.end and not contains_salt(inside, self.salt)
@@ -146,7 +146,7 @@ class Segment:
         return self.buf[start - self.base : end - self.base]
 
     def durable_up_to(self) -> int:
-        """The highest LSN that any witness calls durable, as far as the walk has come."""
+        """The highest LSN that any source calls durable, as far as the walk has come."""
         return self._durable_up_to(self.base)
 
     def _check_kind(self, frame: Frame) -> None:
@@ -162,12 +162,12 @@ class Segment:
         # As in _is_passable.
         whole = found is None or frame is None or frame.end <= found.offset
         if frame is not None and whole and frame.end <= self.end:
-            # The header, which has a CRC of its own, is sound: the extent of the loss is known.
+            # The header has a CRC of its own, and is sound: so the size of the loss is known.
             last = lsn + frame.count - 1
             snapshot = frame.kind == SNAPSHOT
             what = {SNAPSHOT: "snapshot", FOOTER: "footer"}.get(frame.kind, "record")
             return self._damage(offset, frame.end, lsn, last, f"{what} fails its CRC", snapshot)
-        # What was never durable says nothing of where the log went on.
+        # A record that was never durable does not say where the log continued.
         if found is not None and found.lsn <= known + 1:
             what = "gap in LSNs" if found.offset == offset else "bytes that are no frame"
             snapshot = found.lsn == lsn + 1 and found.snapshot == lsn
@@ -178,8 +178,8 @@ class Segment:
         return self._damage(min(offset, self.end), self.end, lsn, known, what, snapshot)
 
     def _next_in_order(self, offset: int, lsn: int) -> Frame | None:
-        """The frame at or behind ``offset`` with which the log goes on, from ``lsn`` at least."""
-        if self._order is None:  # at the first damage: what is before it is sound
+        """The frame at or after ``offset`` that continues the log, from ``lsn`` at least."""
+        if self._order is None:  # at the first damage: everything before it is sound
             self._order = _in_order(list(self._frames_ahead(offset)), lsn)
         first = bisect_left(self._order, offset, key=lambda frame: frame.offset)
         for i in range(first, len(self._order)):
@@ -189,13 +189,13 @@ class Segment:
         return None
 
     def _durable_up_to(self, offset: int) -> int:
-        """The highest LSN that any witness, outside or at ``offset`` and behind, calls durable."""
+        """The highest LSN that the caller, or a frame at or after ``offset``, calls durable."""
         if self.superseded_at is not None:
             return self.superseded_at - 1
         return max(self.mark.durable, self._durable_by_frames(offset))
 
     def _durable_by_frames(self, offset: int) -> int:
-        """The highest LSN that a frame at ``offset`` or behind calls durable."""
+        """The highest LSN that a frame at or after ``offset`` calls durable."""
         first = self._index(offset)
         return self._marks[first] if first < len(self._marks) else 0
 
@@ -228,10 +228,10 @@ class Segment:
         return End(offset, lsn, torn, self._whole_frames(offset) if torn else 0)
 
     def _whole_frames(self, offset: int) -> int:
-        """How many frames from ``offset`` on are there with their payloads."""
+        """How many frames from ``offset`` on are complete with their payloads."""
         ahead = [*self._frames_ahead(offset)]
         ends = [*(frame.offset for frame in ahead[1:]), self.end]
-        # Over what another frame begins in, none is looked at: else forged ones cost a square.
+        # Payloads that overlap the next frame are skipped: else forged frames cost quadratic time.
         return sum(
             frame.end <= end and payload_of(self.buf, frame, self.salt, self.base) is not None
             for frame, end in zip(ahead, ends, strict=False)
@@ -239,17 +239,17 @@ class Segment:
 
 
 def _in_order(frames: list[Frame], lsn: int) -> list[Frame]:
-    """As many of the frames as stand in the order of their LSNs, which are ``lsn`` or higher.
+    """As many of the frames as are in ascending order of LSNs, from ``lsn`` on.
 
-    In a sound log these are all. A disk that wrote to a wrong place leaves copies of frames where
-    others were: going on at the first of them would give up what stands between. (The longest
-    ascending subsequence; of equal ones the later.)
+    In a sound log these are all frames. A disk that wrote to a wrong offset leaves copies of frames
+    over others. Continuing at the first copy would lose the frames between. This returns the
+    longest ascending subsequence; of equal ones, the later.
     """
-    tops: list[tuple[int, bool]] = []  # the lowest place that ends a sequence of each length
-    ends: list[int] = []  # and the frame that it is of
+    tops: list[tuple[int, bool]] = []  # the lowest key that ends a sequence of each length
+    ends: list[int] = []  # and the index of its frame
     before: list[int] = []
     for i, frame in enumerate(frames):
-        place = (frame.lsn, frame.kind != FOOTER)  # a footer has the LSN of what follows it
+        place = (frame.lsn, frame.kind != FOOTER)  # a footer has the LSN of the record after it
         length = bisect_left(tops, place)
         before.append(ends[length - 1] if length else -1)
         if frame.lsn >= lsn:

@@ -1,1 +1,1 @@
-"""Reading a log: segments, records, its end, and everything that is wrong with it."""
+"""Reads a log: segments, records, its end, and everything that is wrong with it."""

@@ -1,4 +1,4 @@
-"""Where a log ends, and what of it is not known to be durable."""
+"""Describes the end of a log, and the records there that are not known to be durable."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from eventlog.read.segments import SegmentInfo
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Where a log ends. ``number`` is the highest of a segment, 0 for a log without any.
+    """Where a log ends. ``number``: of its last segment; 0 for a log without segments.
 
-    ``end_number`` is the segment with the end in it: an earlier one when the last cannot be read.
+    ``end_number``: of the segment that holds the end; an earlier one if the last is unreadable.
     """
 
     number: int
@@ -33,18 +33,18 @@ class Tail:
     damaged: tuple[Damage, ...] = ()
     index: list[tuple[int, int]] = field(default_factory=list)
     sealed: bool = False  # whether it ends with a footer
-    unflushed: tuple[tuple[int, bytes], ...] = ()  # offset and bytes of what is not known durable
+    unflushed: tuple[tuple[int, bytes], ...] = ()  # offset and bytes of frames not known durable
 
 
 def newest_snapshot(frames: list[Frame]) -> int:
-    """Of a log that ends with these frames; 0 when there is none."""
+    """The newest snapshot of a log that ends with these frames; 0 when there is none."""
     if not frames:
         return 0
     return frames[-1].lsn if frames[-1].kind == SNAPSHOT else frames[-1].snapshot
 
 
 def index_of(info: SegmentInfo, frames: list[Frame]) -> list[tuple[int, int]]:
-    """The index of a segment with these frames, as its writer has it."""
+    """The index of a segment with these frames, as its writer makes it."""
     index = [(info.first_lsn, HEADER_SIZE)]
     for frame in frames:
         if frame.offset - index[-1][1] >= INDEX_STEP:
@@ -55,9 +55,9 @@ def index_of(info: SegmentInfo, frames: list[Frame]) -> list[tuple[int, int]]:
 def encoded(
     frames: list[Frame], unflushed: list[tuple[Frame, bytes]], salt: bytes
 ) -> Iterator[tuple[int, bytes]]:
-    """The frames that no later one calls durable, as they were verified: not read again.
+    """The frames that no later frame calls durable, as they were verified: not read again.
 
-    Those that follow one another come as one, for to write each takes as long as to write all.
+    Consecutive frames are joined, because one write of all takes as long as a write of one.
     """
     known = max((frame.durable for frame in frames), default=0)
     parts: list[bytes] = []

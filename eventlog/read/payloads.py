@@ -1,8 +1,8 @@
-"""What a log takes for its own: encrypting payloads on their way in, judging them on their way out.
+"""Decrypts payloads, and rejects those that the owner of the key did not write.
 
-A segment is encrypted, under one key, or in clear as a whole, and its header says which; behind an
-encrypted segment none is in clear. So somebody without the key can take records away (see
-docs/encryption.md) but not put any in, except where ``accept_clear`` lets a log begin in clear.
+A segment is encrypted under one key, or not encrypted, as a whole; its header says which. After an
+encrypted segment no segment is unencrypted. So without the key an attacker can remove records (see
+docs/encryption.md), but not add any, except where ``accept_clear`` accepts unencrypted segments.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _NONSENSE = "payload is not what its header says"
 
 
 class Decoder:
-    """Sound frames of one log to records, or to what is wrong with them."""
+    """Decodes sound frames of one log: to records, or to the reason why they do not count."""
 
     def __init__(self, path: str, listing: Listing, encryption: Encryption | None) -> None:
         self._path, self._listing, self.encryption = path, listing, encryption
-        # Up to which segment it is known which is the first encrypted one, and that one (0: none).
-        # Replaced as a whole: several threads may read.
+        # The number of the last segment that was checked, and of the first encrypted one (0: none).
+        # One tuple, replaced as a whole: several threads may read.
         self._encrypted_from = 0, 0
-        self._in_clear: SegmentInfo | None = None  # what is in clear in this segment is the log's
+        self._in_clear: SegmentInfo | None = None  # the unencrypted segment that was checked last
 
     def encrypter(self, random_bytes: Callable[[int], bytes]) -> Encrypter | None:
-        """What a writer of this log encrypts with; None when it writes in clear.
+        """The encrypter of a writer of this log; None when it writes unencrypted.
 
-        Raises, as nothing has been written yet: EncryptedLogError when the log is encrypted and no
-        key was given, WrongKeyError for another one than its newest segment with records is under,
-        NotEncryptedError when that is in clear and ``accept_clear`` was not said.
+        Raises before anything is written: EncryptedLogError when the log is encrypted and no key
+        was given; WrongKeyError when the newest segment with records is under another key;
+        NotEncryptedError when that segment is unencrypted and ``accept_clear`` is false.
         """
         for number in reversed(self._listing.numbers()):
-            with suppress(FileNotFoundError):  # removed meanwhile, by an owner at work
+            with suppress(FileNotFoundError):  # removed meanwhile, by its owner
                 if self._check_segment(number):
                     break
         if self.encryption is None:
@@ -52,7 +52,7 @@ class Decoder:
         return Encrypter(self._find(self.encryption, self.encryption.key_id), random_bytes)
 
     def _check_segment(self, number: int) -> bool:
-        """Whether the segment tells which key the log is under; raises when it is not ours."""
+        """Whether the segment shows the key of the log; raises when the key is another one."""
         header = self._listing.header(number)
         frame, payload = self._listing.first_frame(number)
         if frame is not None and frame.kind != FOOTER and frame.flags == ENCRYPTED:
@@ -60,7 +60,7 @@ class Decoder:
             try:
                 envelope = decode_envelope(payload)
             except UnsupportedFormatError:
-                if header is None or header.encrypted:  # else somebody has forged the flag
+                if header is None or header.encrypted:  # else the flag is forged
                     raise
             if envelope is not None:
                 self._key_of(envelope)
@@ -76,10 +76,10 @@ class Decoder:
         return True
 
     def records(self, info: SegmentInfo, frame: Frame, payload: bytes) -> list[Record] | str:
-        """The records of a frame whose CRCs hold, or in words why they do not count.
+        """The records of a frame whose CRCs match, or the reason why they do not count.
 
-        Raises EncryptedLogError without a key, WrongKeyError with another than they are under,
-        NotEncryptedError for records in clear that were not to be.
+        Raises EncryptedLogError without a key, WrongKeyError with another key than theirs, and
+        NotEncryptedError for unencrypted records that are not accepted.
         """
         if frame.flags & ENCRYPTED:
             plain = self._decrypt(info, frame, payload)
@@ -97,7 +97,7 @@ class Decoder:
     def examine(
         self, info: SegmentInfo, frame: Frame, payload: bytes
     ) -> list[Record] | Envelope | str:
-        """As ``records``; without a key, of what is encrypted as much as can be seen."""
+        """As ``records``; an encrypted frame without a key gives its Envelope."""
         if self.encryption is not None:
             return self.records(info, frame, payload)
         if frame.flags & ENCRYPTED:
@@ -110,21 +110,21 @@ class Decoder:
         return _decoded(frame, payload)
 
     def _forged_in_clear(self, info: SegmentInfo) -> str:
-        """Why a record in clear cannot be this log's; "" when it can."""
+        """Why an unencrypted record cannot be this log's; "" when it can."""
         if info.header is not None and info.header.encrypted:
-            return "in clear, in an encrypted segment: not written with the key"
+            return "unencrypted, in an encrypted segment: not written with the key"
         looked_up_to, first = self._encrypted_from
         if info.number > looked_up_to:
             looked_up_to = max(self._listing.numbers(), default=0)
             first = self._listing.first_encrypted()
             self._encrypted_from = looked_up_to, first
         if 0 < first < info.number:
-            return "in clear, behind encrypted segments: not written with the key"
+            return "unencrypted, after encrypted segments: not written with the key"
         return ""
 
     def _envelope(self, info: SegmentInfo, payload: bytes) -> Envelope | str:
         if info.header is not None and not info.header.encrypted:
-            return "encrypted, in a segment that is in clear"
+            return "encrypted, in an unencrypted segment"
         return decode_envelope(payload) or _NONSENSE
 
     def _decrypt(self, info: SegmentInfo, frame: Frame, payload: bytes) -> bytes | str:

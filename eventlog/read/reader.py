@@ -1,4 +1,4 @@
-"""Reading a log: takes no lock, writes nothing, works on a live, dead or damaged one."""
+"""Reads a log without a lock and without writing; the log may be live, dead or damaged."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ OnDamage = Callable[[Damage], None]
 class LogReader:
     """A read-only view of the log in a directory; made by ``EventLog.read``.
 
-    Any number of readers may work beside a writer and each other, and any number of threads may
-    read by one reader (each by an iteration of its own). A reader sees records as soon as the
-    writer's ``append`` has returned; after a power loss some of these may be gone.
+    Any number of readers may read while a writer appends. Any number of threads may share a reader,
+    each with an iteration of its own. A reader sees records as soon as the writer's ``append`` has
+    returned; after a power loss some of these may be gone.
 
-    Of an encrypted log only ``eventlog.dump`` shows anything without the key: where a record is
-    reached, EncryptedLogError is raised, and WrongKeyError with the wrong key.
+    Without the key of an encrypted log only ``eventlog.dump`` works. Every other read raises
+    EncryptedLogError at the first record, or WrongKeyError with a wrong key.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class LogReader:
     ) -> Iterator[Record]:
         """Records from LSN ``start`` in order, snapshots among them.
 
-        With ``follow`` the iteration waits for more at the end of the log, over segments and
-        changes of writer, and ends only when its user leaves it. Damage raises DamagedError when
-        it is reached, or is passed to ``on_damage``, and reading goes on behind it. What
-        ``EventLog.truncate_before`` has removed is passed over.
+        With ``follow`` the iteration waits at the end of the log for more records, across segments
+        and writers, until the caller closes it. At damage it raises DamagedError, or passes the
+        damage to ``on_damage`` and continues after it. It skips records that
+        ``EventLog.truncate_before`` has removed.
         """
         report = on_damage or self._raise
         for item in self.arrivals(start):
@@ -89,11 +89,11 @@ class LogReader:
     def arrivals(
         self, start: int = 1, position: Position | None = None
     ) -> Iterator[Record | Damage | None]:
-        """As ``records``, for those who follow a log and wait in their own way.
+        """As ``records``, for callers that follow a log and wait in their own way.
 
-        None says that there is no more now: wait as long as you like, and go on. Damage is an item
-        among the others. The iteration never ends and never waits. ``position``, made for the same
-        start, tells where in the log each item is.
+        None means that there are no more records now: wait as long as you like, then continue.
+        Damage is yielded among the records. The iteration never ends and never waits. ``position``,
+        made for the same start, gives the position of each item in the log.
         """
         position = position or Position(start)
         while True:
@@ -113,10 +113,10 @@ class LogReader:
         return self.listing.oldest_lsn()
 
     def durable_lsn(self) -> int:
-        """Records up to this LSN are known to have been flushed, as far as the log itself tells.
+        """Records up to this LSN are known to have been flushed, as far as the log itself says.
 
-        A record behind it can be read, but a power loss may still take it away, and give its LSN
-        to another one.
+        A later record can be read, but a power loss may still take it away, and another record may
+        get its LSN.
         """
         return retried(self._durable_lsn)
 
@@ -301,7 +301,7 @@ class LogReader:
             buf, base = read_segment(self._directory, info.number, offset), offset
             salt = info.header.salt
         segment = Segment(info.number, buf, salt, mark, info.superseded_at, base)
-        # What has a footer ends there, whoever has come after it.
+        # A segment with a footer ends there, whichever segment comes after it.
         segment.successor_unreadable = (
             info.successor_unreadable and read_footer(buf, salt, base) is None
         )
@@ -323,13 +323,13 @@ class LogReader:
         wanted: Wanted | None = None,
         loaded: Segment | None = None,
     ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
-        """The walk over a segment from ``position``, which is moved behind all that is yielded.
+        """Walks a segment from ``position``, which moves past everything that is yielded.
 
         A position without an offset is looked up.
 
-        A writer may be at work between the pages of our reading, so that a frame is there and an
-        earlier one, that it vouches for, is not. Damage is believed when what is lost was known
-        to be durable before the bytes were read; else they are read again.
+        A writer may write while this reads. So a frame may be there while an earlier frame, which
+        it calls durable, is not. Damage is believed if the lost records were known to be durable
+        before the bytes were read; otherwise the bytes are read again.
         """
         vouched = mark.durable if info.superseded_at is None else info.superseded_at - 1
         if not position.offset:

@@ -1,8 +1,8 @@
-"""A sealed segment, read where its footer's index points instead of from its beginning.
+"""Reads a sealed segment from where its footer's index points, instead of from its beginning.
 
-The index only says where to look: what is served has passed the same checks as in a scan, and
-where anything is not as it should be, a scan finds out what that means. The benchmark
-"From a crash to going on" is flat by it: what is in an old segment is fetched by itself.
+The index only says where to look: each frame passes the same checks as in a scan. If anything is
+not as expected, a scan finds out why. So the time from a crash to resuming does not grow with the
+history (see the benchmark "From a crash to going on").
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from eventlog.read.segments import SegmentInfo
 
 Wanted = Callable[[Frame], bool]
 
-_TAIL_SIZE = 4096  # the footer of 8 MiB has 128 entries of its index, in 1.5 KiB
+_TAIL_SIZE = 4096  # the footer of 8 MiB has 128 index entries, in 1.5 KiB
 
 
 class Sealed:
@@ -42,7 +42,7 @@ class Sealed:
 
     @classmethod
     def open(cls, directory: Directory, info: SegmentInfo) -> Sealed | None:
-        """None when the segment's header is damaged, or no sound footer is at its end."""
+        """None when the segment's header is damaged, or it has no sound footer."""
         if info.header is None:
             return None
         file = directory.open(segment_name(info.number))
@@ -67,12 +67,12 @@ class Sealed:
         return (first, offset) if sound and offset % ALIGNMENT == 0 else None
 
     def has_frame(self, lsn: int, offset: int) -> bool:
-        """Whether a frame with this LSN begins there."""
+        """Whether a frame with this LSN begins at this offset."""
         frame = frame_at(self._file.pread(FRAME_SIZE, offset), offset, self._salt, offset)
         return frame is not None and frame.lsn == lsn
 
     def frames(self, lsns: set[int], mark: DurableMark) -> Iterator[tuple[Frame, bytes] | None]:
-        """The frames with these records and their payloads, in order; None, and no more, when one
+        """The frames with these records and their payloads, in order; ends with None when a frame
         is not where the index says."""
         left = sorted(lsns)
         while left:
@@ -96,7 +96,7 @@ class Sealed:
 
 
 def with_any_of(lsns: set[int]) -> Wanted:
-    """Whether a frame holds one of these records."""
+    """A predicate: whether a frame holds one of these records."""
     ordered = sorted(lsns)
 
     def wanted(frame: Frame) -> bool:

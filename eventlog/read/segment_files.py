@@ -1,4 +1,4 @@
-"""The files of a log, read."""
+"""Reads the files of a log: headers, frames, marks."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def read_first_frame(directory: Directory, number: int) -> tuple[Frame | None, b
 def read_segment(directory: Directory, number: int, start: int = 0) -> bytes:
     """The bytes of a segment that can hold frames, from ``start`` on.
 
-    Somebody may have put any file here, and a sparse one of terabytes costs nothing: of zeros at
-    the end only so many are read as a frame can have, and nothing beyond what a segment can be.
+    A file that is no segment may be sparse, with terabytes of zeros. So this reads no more zeros at
+    the end than a frame can have, and no more bytes than a segment can have.
     """
     file = directory.open(segment_name(number))
     try:
@@ -65,7 +65,7 @@ def read_segment(directory: Directory, number: int, start: int = 0) -> bytes:
 
 
 def _used(file: File, size: int) -> int:
-    """Where the last byte is that is not zero, to within a piece."""
+    """The offset of the last byte that is not zero, rounded up to a piece."""
     end, zeros = min(size, FILE_SIZE_MAX), bytes(PIECE_SIZE)
     while end > 0:
         start = max(0, end - PIECE_SIZE)
@@ -76,10 +76,10 @@ def _used(file: File, size: int) -> int:
 
 
 def identify(buf: bytes) -> tuple[bytes, int] | None:
-    """Salt and first LSN of a segment; None when neither its header nor anything else tells.
+    """Salt and first LSN of a segment; None when no part of it has them.
 
-    Every frame starts with the salt, so the first one has it too. When a whole sector is gone, with
-    header and first frame, the footer at the other end has both.
+    Every frame begins with the salt, so the first frame replaces a damaged header. If the first
+    sector is lost, with header and first frame, the footer at the end has both.
     """
     header = decode_segment_header(buf)
     if header is not None:

@@ -1,4 +1,4 @@
-"""Which segments a log consists of, as their names and headers give it."""
+"""Lists the segments of a log by their names and headers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from eventlog.read.segment_files import (
 
 T = TypeVar("T")
 
-# How often to look again when a segment is gone between listing and opening (truncate_before).
-# Each time one is removed, so this is more than there can be; and no directory makes us look for
-# ever at a name that cannot be opened.
+# How often a question is asked again when a segment is gone between listing and opening
+# (truncate_before). More segments than that are not removed meanwhile. The bound ends the retries
+# when a name cannot be opened at all.
 RETRIES_MAX = 1000
 
-# The system lists a directory in pieces of 32 KiB, and names come and go between two of them.
+# The system lists a directory in pieces of 32 KiB; names may change between two pieces.
 NAMES_AT_ONCE = 500
 
 
@@ -51,10 +51,10 @@ class SegmentInfo:
 
 
 class Listing:
-    """The segments in a directory, listed anew at each question. Headers are kept.
+    """The segments in a directory, listed again for each question. Headers are cached.
 
-    Thread-safe: what is kept is replaced as a whole. No answer is of two moments, whatever is
-    removed meanwhile, but for the iterator of ``newest_first``.
+    Thread-safe: caches are replaced as a whole. Each answer is consistent, whatever is removed
+    meanwhile, except for the iterator of ``newest_first``.
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -71,7 +71,7 @@ class Listing:
         return next((header.epoch for header in headers if header is not None), 0)
 
     def log_id(self) -> bytes | None:
-        """The id that all segments of this log share; None when there is none to be read."""
+        """The id that all segments of this log share; None when none can be read."""
         return retried(lambda: self._marked_id(self.numbers()))
 
     def _marked_id(self, numbers: list[int]) -> bytes | None:
@@ -104,9 +104,9 @@ class Listing:
         return 0
 
     def before(self, lsn: int) -> tuple[int, list[int]]:
-        """The segments with records before ``lsn`` alone, and the first LSN of what comes next.
+        """The segments that hold only records before ``lsn``, and the first LSN after them.
 
-        Only those that are this log's for certain: nothing is removed because it cannot be read.
+        Includes only segments that certainly belong to this log: an unreadable one is kept.
         """
         return retried(lambda: self._before(lsn))
 
@@ -124,14 +124,14 @@ class Listing:
         return kept.first_lsn, ours
 
     def numbers(self) -> list[int]:
-        """The numbers of the segments that are there, in order."""
+        """The numbers of the existing segments, in order."""
         known, numbers = self._listed
         names = self._directory.names()
         if names != known:
             numbers = _numbers(names)
             while len(names) > NAMES_AT_ONCE:
-                # A segment is removed after the one that says so was made. If none was made by the
-                # time of a second look, the first one has what says why a segment is missing.
+                # A segment is removed only after a newer one, whose header says so, was made. If a
+                # second listing has no newer segment, the first one explains what is missing.
                 second = self._directory.names()
                 if max(_numbers(second), default=0) == max(numbers, default=0):
                     break
@@ -149,11 +149,11 @@ class Listing:
         return self._headers[number]
 
     def segments_from(self, start: int) -> tuple[DurableMark, list[SegmentInfo]]:
-        """What the mark file vouches for, and the segments with records from ``start`` on.
+        """The durable mark, and the segments with records from ``start`` on, in order.
 
-        They are in order, and at least the last one is there. Walks back from the newest, so that
-        the cost is in the tail, not in the history. The mark is read before the listing, and both
-        before any bytes: then what it vouches for is in these files, whatever a writer does.
+        At least the last segment is among them. Starts at the newest segment, so the cost depends
+        on the tail, not on the history. Reads the mark before the listing, and both before any
+        other bytes: so the records that the mark covers are in these files, whatever a writer does.
         """
         return retried(lambda: self._segments_from(start))
 
@@ -181,8 +181,8 @@ class Listing:
         headers = (self._ours(number, log_id) for number in reversed(numbers))
         last = next((header for header in headers if header is not None), None)
         if found is not None and last is not None and found[1] < last.epoch:
-            # A mark of an older epoch than the last segment's was left, or written late, by a
-            # writer that had lost the log: its LSNs are not this log's.
+            # A mark whose epoch is older than the last segment's was left, or written late, by a
+            # writer that had lost the log. It is not about the records of this log.
             mark = DurableMark()
         return mark, self._newest_first(numbers, log_id, foreign_mark)
 
@@ -203,9 +203,9 @@ class Listing:
                     return
 
     def segments_with(self, lsns: set[int]) -> tuple[DurableMark, list[SegmentInfo]]:
-        """As ``segments_from``, only those segments that can hold one of these records.
+        """As ``segments_from``, but only the segments that can hold one of these records.
 
-        The headers of a few segments are read, however many there are.
+        Reads few headers, however many segments there are.
         """
         return retried(lambda: self._segments_with(lsns))
 
@@ -224,13 +224,13 @@ class Listing:
         return mark, [found[number] for number in sorted(found)]
 
     def _search(self, lsn: int, last: SegmentInfo) -> SegmentInfo | None:
-        """The segment that holds record ``lsn``, by halving; None when that is not certain.
+        """The segment that holds record ``lsn``, by bisection; None when that is not certain.
 
-        It is the last of those that begin at or before ``lsn``. They begin in ascending order but
-        for one case. A new owner begins at or behind every segment that it has seen, and there is
-        at most one that it has not: the owner before it had looked at the lock, and made a segment
-        only then. That has the number before the new owner's first one. So LSNs step back from a
-        segment to the next only, and no later one begins before both of the next two.
+        It is the last segment that begins at or before ``lsn``. Segments begin in ascending order,
+        with one exception. A new owner begins at or after every segment that it has seen. It misses
+        at most one segment: the previous owner had checked the lock before it made that one. Its
+        number precedes the new owner's first one. So LSNs step back only from a segment to the
+        next, and no later segment begins before both of the next two.
         """
         numbers = [number for number in self.numbers() if number <= last.number]
         log_id = last.header.log_id if last.header is not None else None
@@ -260,12 +260,12 @@ class Listing:
         return None
 
     def _log_id(self, marked: bytes | None, numbers: list[int]) -> bytes | None:
-        """The id of this log, whatever segment or mark file of another one was copied into it."""
+        """The id of this log, whatever segment or mark file of another log was copied into it."""
         ids: Counter[bytes] = Counter()
         for number in reversed(numbers):
             header = self.header(number)
             if header is not None:
-                if header.log_id == marked:  # nearly always the first one looked at
+                if header.log_id == marked:  # nearly always the first header
                     return marked
                 ids[header.log_id] += 1
         return max(ids, key=lambda log_id: ids[log_id]) if ids else marked
@@ -285,7 +285,7 @@ class Listing:
             return SegmentInfo(
                 number, 0, superseded_at, None, Damage(number, 0, 0, 1, 0, what), oldest
             )
-        # A segment gets its name after its header is durable: no crash leads here.
+        # A segment gets its name after its header is durable: a crash cannot cause this.
         start = identify(read_segment(self._directory, number))
         what = "segment header fails its CRC" + ("" if start else "; no frame found")
         damage = Damage(number, 0, HEADER_SIZE, 1, 0, what)
@@ -302,7 +302,7 @@ def _numbers(names: list[str]) -> list[int]:
 
 
 def retried(look: Callable[[], T]) -> T:
-    """What ``look`` finds, as soon as nothing is removed meanwhile."""
+    """The result of ``look``, repeated while it meets files that were removed since listing."""
     for _ in range(RETRIES_MAX):
         with contextlib.suppress(FileNotFoundError):  # removed since it was listed, on purpose
             return look()

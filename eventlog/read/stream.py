@@ -1,8 +1,8 @@
-"""The sound part of a segment, read piece by piece: memory for one piece, however large it is.
+"""Reads the sound part of a segment piece by piece, with memory for one piece.
 
-A piece stays in the processor's cache while it is checked, which reading a segment as a whole
-does not: that costs more than the checks. What is not plain, or does not fit into a piece, is left
-to those who look closer, and so is a footer.
+A piece stays in the processor's cache while it is checked. A whole segment would not, which costs
+more than the checks. This stops at a footer, at a frame larger than a piece, and at anything that
+is not a sound record; the caller examines the rest.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def sound_in_pieces(
 ) -> Iterator[tuple[Frame, bytes]]:
     """Frames and payloads from ``start``, an offset and the LSN there, as far as all is sound.
 
-    ``passed`` is given all bytes up to there, from the beginning of the segment if that is where
-    the first frame is.
+    ``passed`` is given all bytes before the place where this stops; from the beginning of the
+    segment if ``start`` is its first frame.
     """
     offset, lsn = start
-    # Of the last segment all is read at once, soon after the listing said that it is the last: a
-    # reader may take its time between two pieces, and a new owner the log.
+    # Not for the last segment, which is read at once, soon after the listing: between two pieces
+    # the caller may pause, and a new owner may take the log.
     if (
         info.header is None
         or info.superseded_at is None
@@ -51,6 +51,6 @@ def sound_in_pieces(
             passed(buf[: offset - begin])
             if offset == begin:
                 return
-            buf = b""  # let go of before the next one is read
+            buf = b""  # released before the next piece is read
     finally:
         file.close()

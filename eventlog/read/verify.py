@@ -1,4 +1,4 @@
-"""Through a log once, a segment at a time: its records, and all that is wrong with it, in order."""
+"""Checks a log a segment at a time; yields its records and all problems, in order."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from eventlog.read.stream import sound_in_pieces
 
 TORN, DAMAGED, MISSING, BAD_SNAPSHOT, GAP, NOT_A_LOG = 1, 2, 4, 8, 16, 32
 
-# The last segment of a live log may be caught in the middle of a write: a doubtful place is looked
-# at again after this long, and once more for as long as it moves.
+# The last segment of a live log may be read in the middle of a write. A doubtful part is read again
+# after this time, as long as it moves.
 LOOK_AGAIN_S = 0.005
 RETRIES_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem, or with ``bit`` 0 something worth knowing that is no problem.
+    """A problem, or with ``bit`` 0 a note that is not a problem.
 
     ``offset`` and ``size`` are bytes in ``segment`` (0: the log as a whole). ``first_lsn`` to
-    ``last_lsn`` are the records lost; none when ``last_lsn < first_lsn``. ``next_frame``: where the
-    first sound frame behind it begins, in the same segment; 0 when there is none.
+    ``last_lsn`` are the lost records; none when ``last_lsn < first_lsn``. ``next_frame``: offset of
+    the next sound frame in the same segment; 0 when there is none.
     """
 
     bit: int
@@ -67,7 +67,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Totals:
-    """What ``verify`` went through. ``exit_code`` is all findings' bits together."""
+    """Counts of ``verify``. ``exit_code``: the bits of all findings together."""
 
     segments: int = 0
     records: int = 0
@@ -75,7 +75,7 @@ class Totals:
     first_lsn: int = 0
     last_lsn: int = 0
     exit_code: int = 0
-    encrypted: int = 0  # of the records, those that were not looked into for want of the key
+    encrypted: int = 0  # records that were not decoded because there was no key
 
 
 @dataclass(slots=True)  # not frozen: see Frame
@@ -102,7 +102,7 @@ def examine(
 ) -> Iterator[DecodedFrame | EncryptedFrame | Finding]:
     """Records and problems in the order in which they are in the log; of one segment, if given.
 
-    ``first``: what is before this LSN need not be looked at, though some of it may be given.
+    ``first``: earlier records need not be read, but some of them may be yielded.
     """
     try:
         mark, infos = reader.listing.segments_from(first if first > 1 else 0)
@@ -144,26 +144,26 @@ def examine(
 def _of_segment_alone(
     found: Iterator[DecodedFrame | EncryptedFrame | Finding],
 ) -> Iterator[DecodedFrame | EncryptedFrame | Finding]:
-    """Without what only the other segments of the log can tell."""
+    """Without findings that depend on other segments of the log."""
     return (item for item in found if not (isinstance(item, Finding) and item.bit == MISSING))
 
 
 class _SegmentCheck:
-    """One segment under examination: how far it is sound, and what was seen in it."""
+    """The check of one segment: how far it is sound, and what was seen in it."""
 
     def __init__(self, info: SegmentInfo, following: SegmentInfo | None) -> None:
         self.info, self.following = info, following
         self.offset, self.lsn = HEADER_SIZE, info.first_lsn
         self.segment: Segment | None = None
         self.kind = 0  # of the last frame seen
-        self.base = 0  # what is before this was sound
-        self.digest = xxhash.xxh3_128()  # of all that is before ``base``
+        self.base = 0  # everything before this offset was sound
+        self.digest = xxhash.xxh3_128()  # of the bytes before ``base``
         self.damaged = info.damage is not None
         self.snapshot = 0  # the newest in this segment
-        self.whole = True  # whether it is looked at from its beginning
+        self.whole = True  # whether the check begins at the segment's beginning
 
     def begin(self, reader: LogReader, first: int) -> None:
-        """Begin at the last frame that its index knows of before LSN ``first``."""
+        """Begin at the last frame before LSN ``first`` that the index has."""
         if first > self.lsn:
             self.lsn, self.offset = reader._start(self.info, first)
             self.whole = self.offset == HEADER_SIZE
@@ -180,7 +180,7 @@ def _examine_segment(
 ) -> Iterator[DecodedFrame | EncryptedFrame | Finding]:
     number, held = check.info.number, list[Finding]()  # until the next sound frame is known
     for item in _walk_twice(reader, check, mark):
-        if isinstance(item, tuple):  # first, as nearly all are
+        if isinstance(item, tuple):  # tested first: nearly all items are frames
             frame, payload = item
             if held:
                 yield from _placed(held, frame.offset)
@@ -218,7 +218,7 @@ def _placed(held: list[Finding], next_frame: int) -> Iterator[Finding]:
 def _walk_twice(
     reader: LogReader, check: _SegmentCheck, mark: DurableMark
 ) -> Iterator[tuple[Frame, bytes] | Damage | End]:
-    """The walk over a segment; its doubtful places are looked at again when it is the last one."""
+    """Walks a segment; in the last segment, reads doubtful parts again."""
     info, looks, doubtful = check.info, 0, -1
     start = check.offset, check.lsn
     for found in sound_in_pieces(reader._directory, info, start, check.digest.update):
@@ -248,7 +248,7 @@ def _walk_twice(
 
 
 def _doubtful(item: Damage | End) -> bool:
-    """Whether a write that was under way when the segment was read may look like this."""
+    """Whether a write in progress may look like this."""
     if isinstance(item, Damage):
         return item.lost > 0
     return item.torn_size > 0
@@ -258,14 +258,14 @@ def _doubtful(item: Damage | End) -> bool:
 
 
 def _finding(check: _SegmentCheck, damage: Damage) -> Finding:
-    """Damage that the walk met, by what it means."""
+    """Classifies damage that the walk found."""
     segment, following, bit = check.segment, check.following, DAMAGED
     assert segment is not None
     what = damage.what
     if damage.snapshot:
         bit = BAD_SNAPSHOT
     elif damage.lost and not damage.size and check.kind == FOOTER:
-        # Nothing is wrong in this segment: what comes after it is not there.
+        # This segment is sound: the next one is missing.
         after = damage.segment + 1
         if following is None or following.number != after:
             bit, what = MISSING, f"{segment_name(after)} is missing"
@@ -306,16 +306,16 @@ def _torn_text(end: End) -> str:
     frames = "1 whole frame" if end.torn_frames == 1 else f"{end.torn_frames} whole frames"
     whole = f", with {frames} among them," if end.torn_frames else ""
     return (
-        f"torn tail: {end.torn_size} bytes{whole} behind LSN {end.next_lsn - 1} that were never "
+        f"torn tail: {end.torn_size} bytes{whole} after LSN {end.next_lsn - 1} that were never "
         "acknowledged; the next opening cuts them off. Harmless. (In a log that is being written "
-        "to: perhaps a record on its way.)"
+        "to: perhaps a record in flight.)"
     )
 
 
 def _check_start(
     reader: LogReader, info: SegmentInfo, previous: int, expected: int
 ) -> Iterator[Finding]:
-    """A segment's header, and whether it takes up where the log was."""
+    """A segment's header, and whether it continues where the log was."""
     name = segment_name(info.number)
     if info.damage is not None and reader.listing.header(info.number) is not None:
         yield Finding(NOT_A_LOG, info.number, 0, 0, 1, 0, f"{name}: {info.damage.what}")
@@ -339,7 +339,7 @@ def _check_start(
             f"{_names(gone)} missing: {_loss(first, last)}",
         )
     elif gone and previous:
-        # With its LSNs: whatever was lost was reported at the end of the segment before.
+        # Its LSNs were reported at the end of the segment before, if any were lost.
         yield Finding(MISSING, info.number, 0, 0, 1, 0, f"{_names(gone)} missing")
     elif last >= first:
         yield Finding(
@@ -361,7 +361,7 @@ def _check_mark(
         yield Finding(DAMAGED if infos else MISSING, 0, 0, 0, 1, mark.durable, text)
     found = read_mark(reader._directory)
     if found is None and _mark_is_torn(reader):
-        text = f"{MARK_NAME} is torn or damaged. Harmless: it is made anew by the next commit"
+        text = f"{MARK_NAME} is torn or damaged. Harmless: the next commit writes it again"
         yield Finding(0, 0, 0, 0, 1, 0, text)
 
 
@@ -371,15 +371,15 @@ def _mark_is_torn(reader: LogReader) -> bool:
     except FileNotFoundError:
         return False
     try:
-        empty = file.size() == 0  # made, and nothing was flushed yet
+        empty = file.size() == 0  # created, but nothing was flushed yet
     finally:
         file.close()
-    # Once more, for a writer may just have been writing it.
+    # Read twice: a writer may have been writing it.
     return not empty and read_mark(reader._directory) is None
 
 
 def _check_end(reader: LogReader, check: _SegmentCheck, end: End) -> Iterator[Finding]:
-    """The footer, and what lies behind the records that count."""
+    """The footer, and bytes after the records that count."""
     info, segment = check.info, check.segment
     assert segment is not None
     footer = read_footer(segment.buf, segment.salt, segment.base)
@@ -417,7 +417,7 @@ def _check_end(reader: LogReader, check: _SegmentCheck, end: End) -> Iterator[Fi
             rest,
             1,
             0,
-            f"{rest} bytes that do not count: a later segment takes up at LSN "
+            f"{rest} bytes that do not count: a later segment begins at LSN "
             f"{info.superseded_at}. Written by a writer that had lost the log, or never "
             "acknowledged",
         )
@@ -430,24 +430,24 @@ def _was_sealed(check: _SegmentCheck, end: End) -> bool:
     frame = frame_at(segment.buf, end.offset, segment.salt, segment.base)
     if decode_trailer(segment.buf, segment.salt) or (frame is not None and frame.kind == FOOTER):
         return True
-    # A writer seals a segment before it makes the next one. After a crash, damage or a takeover
-    # the next one has another epoch, and this one may have been left as it was.
+    # A writer seals a segment before it makes the next one. After a crash, damage or a takeover the
+    # next segment has another epoch, and this one may never have been sealed.
     if info.header is None or following is None or following.header is None:
         return False
     return info.header.epoch == following.header.epoch
 
 
 def _footer_wrong(reader: LogReader, check: _SegmentCheck, footer: Footer, end: End) -> str:
-    """What a footer whose CRC holds says wrongly; "" when it is right."""
+    """What a sound footer says wrongly; "" when it is right."""
     if check.damaged:
-        return ""  # which is what the digest would say
+        return ""  # the damage already explains a digest that does not match
     info, segment = check.info, check.segment
     assert segment is not None
     before = check.digest if segment.base else None
     if check.whole and not digest_holds(segment.buf, footer, segment.base, before):
         return "bytes were changed that no frame holds: the segment does not match its digest"
     if footer.next_lsn != end.next_lsn:
-        return ""  # a fenced writer's: what it sealed goes beyond what counts
+        return ""  # sealed by a fenced writer: it covers records that do not count
     sealed = Sealed.open(reader._directory, info)
     if sealed is not None:
         with sealed:

@@ -1,14 +1,14 @@
-"""Repair a damaged log: keep what is sound, say what is lost, and never without a backup.
+"""Repairs a damaged log: keeps sound records, marks lost ones, and makes a backup first.
 
     with EventLog.read(path) as reader:
         print(plan(reader))                  # reads only
     done = repair(path, who="ops", why="bad sector")
     done.backup                              # the log as it was
 
-What is repaired is contiguous again: each record that is lost has a placeholder of kind "lost", and
-a record of kind "repaired" says which they are, who did it and where the backup is. Sound records
-keep their LSNs and their bytes. What a user of the log makes of a placeholder is the user's matter:
-`recovery` takes calls that may have been among what was lost for calls in doubt.
+A repaired log is contiguous again. Each lost record has a placeholder of kind "lost". A record of
+kind "repaired" says which they are, who repaired the log, and where the backup is. Sound records
+keep their LSNs and bytes. Each application decides what a placeholder means: `recovery` treats
+calls that may have been lost as calls in doubt.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = ["LOST", "REPAIRED", "Loss", "Remade", "RepairPlan", "plan", "repair"]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records of which nothing is left: LSNs ``first_lsn`` to ``last_lsn``.
+    """Lost records: LSNs ``first_lsn`` to ``last_lsn``.
 
-    ``snapshot``: all that was lost is one snapshot, from which an earlier one stands in.
+    ``snapshot``: only one snapshot was lost; an earlier one replaces it.
     """
 
     first_lsn: int
@@ -53,7 +53,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Remade:
-    """A segment that is made anew. ``missing``: it is not there, or nothing of it can be read.
+    """A segment that is rewritten. ``missing``: it does not exist, or cannot be read at all.
 
     ``kept``: records that keep their bytes in it; ``lost``: those that get a placeholder.
     """
@@ -68,11 +68,11 @@ class Remade:
 class RepairPlan:
     """What a repair would do, or has done. ``str()`` says it in some lines.
 
-    ``findings``: the problems, as ``eventlog.dump.verify`` gives them. ``segments``: those to be
-    made anew. ``kept``: records in the log that are sound. ``torn_size``: bytes at the end that
-    were never acknowledged, and are cut off. ``backup``: where the log as it was goes, or is.
-    ``unfinished``: what an earlier repair, that came to no end, has put placeholders for.
-    ``encrypted``: whether the key is needed. ``lsn``: of the record that says all this; 0 before.
+    ``findings``: the problems, as ``eventlog.dump.verify`` gives them. ``segments``: those that are
+    rewritten. ``kept``: sound records in the log. ``torn_size``: bytes at the end that were never
+    acknowledged, and are cut off. ``backup``: the copy of the log as it was. ``unfinished``: losses
+    for which an earlier, interrupted repair made placeholders. ``encrypted``: whether the key is
+    needed. ``lsn``: of the record that describes the repair; 0 before.
     """
 
     path: str
@@ -87,12 +87,12 @@ class RepairPlan:
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to repair. A torn tail alone is cut off by the next opening."""
+        """Whether there is anything to repair. The next opening cuts a torn tail by itself."""
         return bool(self.segments or self.unfinished)
 
     @property
     def lost(self) -> tuple[Loss, ...]:
-        """All that is lost, in the order of LSNs."""
+        """All losses, in the order of LSNs."""
         found = [loss for segment in self.segments for loss in segment.lost]
         return tuple(sorted((*found, *self.unfinished), key=lambda loss: loss.first_lsn))
 
@@ -126,10 +126,10 @@ class RepairPlan:
 
 
 def plan(reader: LogReader) -> RepairPlan:
-    """What ``repair`` would do. Reads only; the log may be live, and then look damaged at its end.
+    """The repair that ``repair`` would do. Reads only; a live log may look damaged at its end.
 
-    Raises UnsupportedFormatError for what is no part of the log, or of another version; LogError
-    for what cannot be repaired; WrongKeyError with another key than the log's.
+    Raises UnsupportedFormatError for files that are no part of the log, or of another version;
+    LogError for a log that cannot be repaired; WrongKeyError with another key than the log's.
     """
     seen = survey(reader)
     return _plan(reader, seen, layout(reader, seen))
@@ -143,23 +143,23 @@ def repair(
     files: Files | None = None,
     encryption: Encryption | None = None,
 ) -> RepairPlan:
-    """Repair the log in directory ``path``; what was done. A sound log is left as it is.
+    """Repair the log in directory ``path``; returns what was done. A sound log is not changed.
 
-    Holds the log as its writer does, all the time. First the directory is copied, with all that is
-    in it, to ``path.~1~`` beside it (or ``.~2~``, ...); then each damaged segment is made anew
-    under another name, read back, and given its name; at last a record of kind "repaired" is
-    appended, with ``who`` and ``why``. Each is durable before the next begins: a crash leaves a log
-    with all that could be read before, and another repair goes on.
+    Holds the log, as its writer does, until it is done. First it copies the directory to
+    ``path.~1~`` beside it (or ``.~2~``, ...). Then it rewrites each damaged segment under another
+    name, reads it back, and renames it. At last it appends a record of kind "repaired", with
+    ``who`` and ``why``. Each step is durable before the next begins. After a crash the log has
+    everything that could be read before, and another repair continues.
 
-    Raises LogLockedError while somebody has the log, EncryptedLogError without the key of an
-    encrypted one, and as ``plan``: nothing was changed then. OSError and LogError later leave the
-    backup, and the segments that were not reached as they were.
+    Raises LogLockedError while another process has the log, EncryptedLogError without the key of
+    an encrypted one, and as ``plan``: nothing was changed then. OSError and LogError may come
+    later: the backup remains, and the segments that were not reached are unchanged.
     """
     files = files or OSFiles()
     path = os.fspath(path).rstrip("/") or "/"
     if isinstance(files, OSFiles):
         path = os.path.realpath(path)
-    # A look first: neither a sound log nor one that is none is to be changed by the claim.
+        # Plan before the claim, which changes files: a sound log, or none, must not be changed.
     with EventLog.read(path, files=files, encryption=encryption) as reader:
         found = plan(reader)
         if not found.needed:

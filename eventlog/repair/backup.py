@@ -1,4 +1,4 @@
-"""A copy of a log beside it, before anything in it is changed."""
+"""Copies a log beside itself, before a repair changes anything in it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ _NUMBER_MAX = 10_000
 
 
 def back_up(files: Files, path: str) -> str:
-    """Copy directory ``path``, with all that is in it, to ``path.~1~``, or ``.~2~``, and so on.
+    """Copy directory ``path``, with everything in it, to ``path.~1~``, or ``.~2~``, and so on.
 
-    Durable under that name when this returns, and there is nothing under it before. The name, with
-    its tilde, can be that of no run. Raises LogError for what is no file, OSError; what was copied
-    by then is removed.
+    The copy gets that name when it is complete and durable. No run can have such a name, because
+    of the tilde. Raises OSError, and LogError for special files; the partial copy is removed.
     """
     backup = free_name(files, path)
     unfinished = f"{backup}.part"
@@ -31,7 +30,7 @@ def back_up(files: Files, path: str) -> str:
 
 
 def free_name(files: Files, path: str) -> str:
-    """Where the next backup of a log goes."""
+    """The path of the next backup of a log."""
     parent, name = os.path.split(path)
     taken = set(files.list_directories(parent or "."))
     for number in range(1, _NUMBER_MAX):
@@ -42,7 +41,7 @@ def free_name(files: Files, path: str) -> str:
 
 
 def backup_of(name: str) -> str:
-    """Of which log (the name of its directory) this is a backup; "" for any other name."""
+    """The name of the log of which the directory ``name`` is a backup; "" for any other name."""
     found = re.fullmatch(r"(.+)\.~[0-9]+~", name)
     return found[1] if found else ""
 

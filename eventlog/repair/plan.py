@@ -1,9 +1,9 @@
-"""What a damaged log becomes: which segments are made anew, and what stands for what is lost.
+"""Plans a repair: which segments are rewritten, and where placeholders for lost records go.
 
-Reads only. The order of LSNs decides, not that of the bytes: every LSN from the oldest to the last
-one known to have been durable is either that of a sound record, or lost. Sound segments stay as
-they are. What is lost between two segments goes into the place of those that are missing or cannot
-be read at all; else into the segment before.
+Reads only. LSNs decide, not the order of bytes: every LSN from the oldest to the last one known to
+have been durable is either that of a sound record, or lost. Sound segments are not changed. A loss
+between two segments replaces the missing or unreadable segments there; if there are none, it goes
+into the segment before.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from eventlog.read.verify import (
 )
 
 LOST, REPAIRED = "lost", "repaired"  # kinds of records that a repair writes
-# Placeholders take some bytes each. Segments of 1 GiB hold as many of the smallest records.
+# A placeholder takes some bytes. Segments of 1 GiB hold as many of the smallest records.
 LOST_MAX = 1 << 24
-MISSING_MAX = 1 << 12  # segments: a file with a number far beyond the others was put there
+MISSING_MAX = 1 << 12  # segments: a file with a much higher number was put there by mistake
 
 Range = tuple[int, int]  # of LSNs, the last one included
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """A segment to be made anew: what it holds of LSNs ``first`` to ``next`` - 1.
+    """A segment to rewrite, with LSNs ``first`` to ``next`` - 1.
 
-    ``info`` is what is there under its number now, None if nothing that can be read. ``lost`` are
-    the LSNs of which nothing is left, ``snapshots`` those among them that were a snapshot.
+    ``info``: the segment that has this number now; None if there is none that can be read.
+    ``lost``: the lost LSNs; ``snapshots``: those of them that were snapshots.
     """
 
     number: int
@@ -57,7 +57,7 @@ class SegmentPlan:
 
 @dataclass(slots=True)
 class LogSurvey:
-    """A log as one pass over it shows it."""
+    """A log, as one pass over it shows it."""
 
     findings: list[Finding] = field(default_factory=list)
     totals: Totals = field(default_factory=Totals)
@@ -65,21 +65,21 @@ class LogSurvey:
     begin: int = 1
     end: int = 0
     torn_size: int = 0
-    bad: set[int] = field(default_factory=set)  # segments of which not all is as it was written
+    bad: set[int] = field(default_factory=set)  # segments that are damaged
     found: dict[int, list[list[int]]] = field(default_factory=dict)  # by segment: LSNs from, to
     newest: dict[int, int] = field(default_factory=dict)  # by segment: its newest snapshot
-    snapshots: set[int] = field(default_factory=set)  # that are lost, for certain
+    snapshots: set[int] = field(default_factory=set)  # that are certainly lost
     placeholders: list[list[int]] = field(default_factory=list)
     declared: list[Range] = field(default_factory=list)  # as lost, by an earlier repair
 
     def undeclared(self) -> tuple[Range, ...]:
-        """What an earlier repair, that came to no end, has put placeholders for."""
+        """Losses for which an earlier, interrupted repair made placeholders."""
         return tuple(without([(first, last) for first, last in self.placeholders], self.declared))
 
 
 def survey(reader: LogReader) -> LogSurvey:
-    """Go through the log once. Raises UnsupportedFormatError when there is something in it that is
-    no part of it, or of another version: nothing of that is ours to change."""
+    """Go through the log once. Raises UnsupportedFormatError for files that are no part of it, or
+    of another version: a repair must not change them."""
     seen = LogSurvey()
     for item in examine(reader, seen.totals):
         if isinstance(item, Finding):
@@ -121,11 +121,11 @@ def survey(reader: LogReader) -> LogSurvey:
 
 
 def layout(directory_of: LogReader, seen: LogSurvey) -> list[SegmentPlan]:
-    """The segments to be made anew, in order. Raises LogError when it cannot be done."""
+    """The segments to rewrite, in order. Raises LogError when the log cannot be repaired."""
     plans = [plan for plan in _segment_plans(seen) if plan is not None]
     by_number = {plan.number: plan for plan in plans}
     for info, following in pairwise(seen.infos):
-        # A writer seals its segments. What comes next is new: this one needs its footer.
+        # A writer seals its segments. The next segment is rewritten, so this one needs its footer.
         if following.number in by_number and info.number not in by_number and info.first_lsn:
             with Sealed.open(directory_of._directory, info) or nullcontext() as sealed:
                 if sealed is None:
@@ -167,7 +167,7 @@ def _segment_plans(seen: LogSurvey) -> Iterator[SegmentPlan | None]:
 
 
 def _numbers(seen: LogSurvey) -> list[int]:
-    """The segments that there are to be, with those that are missing."""
+    """The numbers of the segments of the repaired log, missing ones included."""
     there = [info.number for info in seen.infos]
     if not there:
         return [1] if seen.end >= seen.begin else []
@@ -184,7 +184,7 @@ def _numbers(seen: LogSurvey) -> list[int]:
     ranges = seen.found.get(last.number, [])
     stop = ranges[-1][1] if ranges else last.first_lsn - 1
     if last.first_lsn and last.number not in seen.bad and stop < seen.end:
-        numbers.append(last.number + 1)  # it is sound up to its end, and more was durable
+        numbers.append(last.number + 1)  # it is sound up to its end, but more was durable
     return numbers
 
 
@@ -203,14 +203,14 @@ def _plan(
 
 
 def _as_it_is(info: SegmentInfo, seen: LogSurvey) -> SegmentPlan:
-    """The segment with what counts of it, and a footer."""
+    """A plan that keeps the records that count, and adds a footer."""
     ranges = seen.found.get(info.number, [])
     stop = ranges[-1][1] + 1 if ranges else info.first_lsn
     return _plan(info.number, (info.first_lsn, stop), info, ranges, seen)
 
 
 def without(ranges: Iterable[Range], taken: Iterable[Range]) -> Iterator[Range]:
-    """What is in ``ranges`` and in none of the others; both ascending."""
+    """The parts of ``ranges`` that are in none of the others; both ascending."""
     gone = sorted(taken)
     for first, last in ranges:
         at = first
@@ -226,14 +226,14 @@ def without(ranges: Iterable[Range], taken: Iterable[Range]) -> Iterator[Range]:
 def header_for(
     reader: LogReader, plan: SegmentPlan, log_id: bytes, found: tuple[bytes, bool]
 ) -> SegmentHeader:
-    """The header of a segment: as it was, or as it has to have been. ``found``: salt, encrypted."""
+    """The header of a segment: the old one, or a new equivalent. ``found``: salt, encrypted."""
     if plan.info is not None and plan.info.header is not None:
         return plan.info.header
     salt, encrypted = found
     headers = [(n, reader.listing.header(n)) for n in reader.listing.numbers() if n != plan.number]
     before = [header for n, header in headers if header is not None and n < plan.number]
     behind = [header for n, header in headers if header is not None and n > plan.number]
-    # The last one of an earlier owner: what MARK says counts for no less than it did.
+    # The last epoch of an earlier owner, so that MARK keeps its meaning.
     near = [*before[-1:], *behind[:1]]
     epoch = near[0].epoch if near else 1
     if plan.info is None:
@@ -246,7 +246,7 @@ def _note(seen: LogSurvey, finding: Finding) -> None:
     if finding.bit == TORN:
         seen.torn_size += finding.size
     lost = finding.first_lsn <= finding.last_lsn
-    behind_its_end = lost and not finding.size  # what comes next is not there
+    behind_its_end = lost and not finding.size  # the next segment is missing
     if finding.bit & (DAMAGED | BAD_SNAPSHOT) and finding.segment and not behind_its_end:
         seen.bad.add(finding.segment)
     if finding.bit == BAD_SNAPSHOT and finding.first_lsn == finding.last_lsn:

@@ -1,7 +1,7 @@
-"""A damaged segment made anew: what is sound of it, byte for byte, and placeholders for the rest.
+"""Rewrites a damaged segment: sound frames byte for byte, and placeholders for lost records.
 
-A frame's CRCs begin with the salt and know nothing of its offset, and neither does encryption: so
-what is sound is copied as it is, under the same salt.
+A frame's CRCs depend on the salt, not on its offset; neither does its encryption. So sound frames
+are copied unchanged, under the same salt.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from eventlog.read.reader import LogReader
 from eventlog.repair.plan import LOST, Range, SegmentPlan, header_for
 from eventlog.write.segment_writer import SegmentWriter
 
-LOST_AT_ONCE = 4096  # placeholders in a frame: what a reader holds of them in memory
+LOST_AT_ONCE = 4096  # placeholders in a frame: a reader holds one frame in memory
 _TRIES = 64
 
 
 def placeholders(lost: Range, snapshots: Collection[int]) -> Iterator[tuple[int, list[Packed]]]:
-    """What stands for records that are lost: for each frame its first LSN, and the bodies in it.
+    """The placeholders for lost records: for each frame its first LSN, and its bodies.
 
-    The first body says up to where its frame goes, and whether a snapshot was lost there.
+    The first body has the last LSN of its frame, and whether a snapshot was lost there.
     """
     first, last = lost
     for lsn in range(first, last + 1, LOST_AT_ONCE):
@@ -50,8 +50,8 @@ def placeholders(lost: Range, snapshots: Collection[int]) -> Iterator[tuple[int,
 
 
 class Rewriting:
-    """Makes one segment anew. ``snapshot``: the newest sound one before it, afterwards up to its
-    end; ``time_ns`` is when the placeholders were made."""
+    """Rewrites one segment. ``snapshot``: the newest sound one, first before this segment, and then
+    up to its end. ``time_ns``: the time of the placeholders."""
 
     def __init__(self, reader: LogReader, plan: SegmentPlan, log_id: bytes, time_ns: int) -> None:
         self._reader, self._plan, self._time_ns = reader, plan, time_ns
@@ -73,7 +73,7 @@ class Rewriting:
         return bytes(byte or 0xA5 for byte in self._random_bytes(4))
 
     def _encrypter_for(self, first: tuple[Frame, bytes] | None) -> Encrypter | None:
-        """What placeholders are encrypted with: the key of the segment."""
+        """The encrypter for placeholders, with the key of the segment."""
         if not self.header.encrypted or not self._plan.lost:
             return None
         decoder = self._reader.decoder
@@ -83,10 +83,10 @@ class Rewriting:
         return decoder.encrypter(self._random_bytes)
 
     def write(self, directory: Directory, snapshot: int) -> int:
-        """Put it in the place of what is there; durable, and read back, when this returns.
+        """Replace the damaged file; durable, and read back, when this returns.
 
-        A crash leaves the one or the other under the name, whole. Returns the LSN of the newest
-        snapshot up to its end. Raises LogError when what comes back is not what was written.
+        After a crash the name leads to the old or the new file, complete. Returns the LSN of the
+        newest snapshot up to its end. Raises LogError when the file reads back differently.
         """
         name = segment_name(self._plan.number)
         temporary = f"{name}.{self.header.salt.hex()}.new"
@@ -131,10 +131,10 @@ class Rewriting:
             yield lsn, self._placeholder(lsn, bodies, snapshot), snapshot
 
     def _placeholder(self, lsn: int, bodies: list[Packed], snapshot: int) -> bytes:
-        # Durable before the segment has its name: so is what is before it.
+        # Durable before the segment is renamed: so is everything before it.
         marks, kind, salt = (lsn, lsn - 1, snapshot), RECORDS, self.header.salt
         count, payload = len(bodies), b""
-        for n in range(_TRIES):  # no payload holds the salt of its segment
+        for n in range(_TRIES):  # no payload contains the salt of its segment
             payload = encode_payload(self._time_ns + n, [(LOST, body) for body in bodies])
             if self._encrypter is not None or not contains_salt(payload, salt):
                 break
@@ -145,7 +145,7 @@ class Rewriting:
         return encode_frame(salt, kind, count, payload, marks)
 
     def _check(self, content: bytes, digest: bytes) -> None:
-        """Raise unless the segment can be read as it was meant."""
+        """Raise unless the segment reads back as planned."""
         plan, header = self._plan, self.header
         walk = Segment(plan.number, content, header.salt, DurableMark(), None)
         found: list[tuple[int, int]] = []
@@ -165,7 +165,7 @@ class Rewriting:
 def _sound(
     reader: LogReader, plan: SegmentPlan, mark: DurableMark
 ) -> Iterator[tuple[Frame, bytes]]:
-    """The frames of a segment that count, and whose records can be read."""
+    """The frames of a segment that count, and whose records can be decoded."""
     assert plan.info is not None
     segment = reader._load(plan.info, mark)
     for item in segment.walk(HEADER_SIZE, plan.first):
@@ -177,7 +177,7 @@ def _sound(
 
 def _misread(plan: SegmentPlan) -> LogError:
     return LogError(
-        f"{segment_name(plan.number)} was written anew and does not read back as it was written: "
-        "the disk is not to be trusted. The damaged file is still in its place; copy the log to "
+        f"{segment_name(plan.number)} was rewritten, and does not read back as it was written: "
+        "do not trust this disk. The damaged file is still in its place; copy the log to "
         "another disk and repair it there."
     )

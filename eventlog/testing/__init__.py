@@ -1,4 +1,4 @@
-"""A simulated disk: forgets what was not flushed, tears writes, fails when told to.
+"""Simulates a disk that forgets unflushed writes, tears writes, and fails when told to.
 
     disk = SimulatedDisk(seed=7)
     log = EventLog.open("log", files=disk)
@@ -8,10 +8,10 @@
     for after in disk.power_losses():      # every disk that a power loss now may leave
         EventLog.open("log", files=after)  # must find what was committed
 
-What the model keeps: everything flushed; of what was not, any subset, in any order, torn in any
-way that ``model`` knows; names that no directory sync made durable, or not. A flush that fails
-drops what it was to write: the process still reads it, later flushes report success, and the disk
-may have got it or not. ``after_process_death`` keeps all writes.
+A power loss keeps everything flushed. Of unflushed writes it keeps any subset, in any order, torn
+in any way that ``model`` knows. It may keep names that no directory sync made durable. A
+flush that fails drops the writes it was to flush: the process still reads them, later flushes
+report success, and the disk may or may not have them. ``after_process_death`` keeps all writes.
 """
 
 from eventlog.testing.disk import Crash, SimulatedDisk

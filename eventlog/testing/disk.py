@@ -1,4 +1,4 @@
-"""A disk in memory that crashes and fails on command."""
+"""Implements a disk in memory that crashes and fails on command."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from eventlog.testing.model import Write, chosen, kept, torn_once, whole
 
 
 class Crash(BaseException):
-    """The process died here. Not an Exception, so that nothing under test survives it."""
+    """The process died here. Not an Exception, so that the code under test cannot survive it."""
 
 
 class _Inode(MemoryFile):
-    """A file, what of it is durable, and the writes that are not or may not be.
+    """A file: its durable content, and the writes that are not durable, or may not be.
 
-    ``ghost``: what its blocks have ever held, which may show up where the file grows.
+    ``ghost``: former content of its blocks, which may appear where the file grows.
     """
 
     def __init__(self, content: bytes = b"", ghost: bytes = b"") -> None:
@@ -51,7 +51,7 @@ class _Inode(MemoryFile):
         return copy
 
     def forget(self) -> None:
-        """A flush has failed: what it was to write is taken for written from now on."""
+        """A flush has failed: the pages of its writes are marked clean from now on."""
         for write in self.writes:
             write.clean = write.clean or not write.durable
 
@@ -149,7 +149,7 @@ class SimulatedDisk(MemoryFiles):
         self.durable_names: dict[str, dict[str, MemoryFile]] = {}
         self.changes: dict[str, list[tuple[str, _Inode | None]]] = {}
         # Directories renamed (path, new path) and deleted (path, "") that no sync has made durable.
-        # They reach the disk in this order, as journals have it.
+        # They reach the disk in this order, as in a journal.
         self.moves: list[tuple[str, str]] = []
         self._random = random.Random(seed)
         self._clock = 1_700_000_000_000_000_000
@@ -215,8 +215,8 @@ class SimulatedDisk(MemoryFiles):
         """Every disk that a power loss at this moment may leave, each once.
 
         Any of the changes of names and any of the writes that no sync made durable, with ``torn``
-        at most one write torn. Grows with two to the power of these: for short histories. Those
-        whose ``image`` is not ``wanted`` are not made at all.
+        at most one write torn. The number grows with two to the power of these: for short
+        histories. Disks whose ``image`` is not ``wanted`` are not made at all.
         """
         inodes = self._inodes()
         names = [
@@ -240,7 +240,7 @@ class SimulatedDisk(MemoryFiles):
     # -- what the engine does
 
     def step(self, verb: str, torn: Callable[[int], None] | None = None, size: int = 0) -> int:
-        """Count a changing call; crash or fail if this is the one. How much of a write to do."""
+        """Count a changing call; crash or fail if it is due. Returns how much of a write to do."""
         if self._dead:
             raise Crash
         number, nth = len(self.calls), self._count(verb)
@@ -254,7 +254,7 @@ class SimulatedDisk(MemoryFiles):
         return min(size, self._short.pop(nth, size)) if verb == "write" else size
 
     def read(self, data: bytes) -> bytes:
-        """Count a read; fail it, or have it return something wrong, if this is the one."""
+        """Count a read; if it is due, fail it, or have it return wrong bytes."""
         nth, self.reads = self.reads, self.reads + 1
         self._fail("read", nth)
         bit = self._wrong.pop(nth, None)
@@ -265,13 +265,13 @@ class SimulatedDisk(MemoryFiles):
         return bytes(wrong)
 
     def inode(self) -> _Inode:
-        """A new file, in blocks that the newest one before it may have had."""
+        """A new file, in blocks that the file deleted last may have had."""
         self._newest = _Inode(ghost=bytes(self._newest.ghost) if self._newest else b"")
         return self._newest
 
     def make_directory(self, path: str) -> MemoryDirectory:
         if path not in self.directories:
-            self._settle()  # the name is made durable, and with it those beside it
+            self._settle()  # a sync makes the name durable, and all names beside it
         for names in (self.directories, self.durable_names):
             names.setdefault(path, {})
         self.changes.setdefault(path, [])
@@ -345,7 +345,7 @@ class SimulatedDisk(MemoryFiles):
         return found
 
     def _some_names(self, path: str, choose: random.Random) -> dict[str, MemoryFile]:
-        """One of ``_names``, of which there are twice as many for each change."""
+        """One of ``_names``; there are twice as many for each change."""
         arrives = choose.choice((0.0, 0.5, 0.5, 1.0))
         names = dict(self.durable_names[path])
         for name, inode in self.changes[path]:
@@ -356,7 +356,7 @@ class SimulatedDisk(MemoryFiles):
         return names
 
     def _settle(self) -> None:
-        """The names of directories are durable, and those that were deleted are gone for good."""
+        """Make names of directories durable, and drop the deleted ones for good."""
         for path, new in self.moves:
             if not new and path not in self.directories:
                 del self.durable_names[path], self.changes[path]

@@ -1,8 +1,8 @@
-"""What one file may hold after a power loss, given what was flushed and what was not. Pure.
+"""Lists what one file may hold after a power loss, by what was flushed and what was not. Pure.
 
-A write that was not flushed is kept, lost, or torn: cut after any of its bytes, or with some of
-the sectors that it touches missing. Where a file has grown over bytes that did not get there, it
-holds zeros, ones (erased flash), or stale bytes: what was once stored in these blocks.
+A write that was not flushed is kept, lost, or torn: cut after any of its bytes, or with some of the
+sectors that it touches missing. Where a file has grown over bytes that did not reach the disk, it
+holds zeros, ones (erased flash), or stale bytes: former content of these blocks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Piece = tuple[int, bytes]
 class Write:
     """A write; with ``data`` None, a change of the size to ``offset`` bytes.
 
-    ``clean``: a flush of it failed, and no later one will write it. ``durable``: a flush has.
+    ``clean``: a flush of it failed, and no later flush will write it. ``durable``: it was flushed.
     """
 
     offset: int
@@ -46,7 +46,7 @@ def kept(content: bytes, write: Write) -> bytes:
 
 
 def _put(content: bytes, pieces: Iterable[Piece], size: int, stale: bytes) -> bytes:
-    """The file with these pieces, of at least ``size`` bytes; ``stale`` is in what they leave."""
+    """The file with these pieces, of at least ``size`` bytes; ``stale`` fills the gaps."""
     result = bytearray(content)
     end = max([size, *(offset + len(data) for offset, data in pieces)])
     if end > len(result):
@@ -72,11 +72,11 @@ def _stale(size: int, ghost: bytes) -> Iterator[bytes]:
     yield b"\xff" * size
     if ghost.rstrip(b"\0"):
         yield ghost
-        yield ghost[8:]  # the same, but not at its place
+        yield ghost[8:]  # the same, shifted
 
 
 def _pieces(offset: int, data: bytes) -> Iterator[list[Piece]]:
-    """The ways in which a part of a write gets to the disk: what is there of it, and where."""
+    """The ways in which a part of a write reaches the disk: the bytes, and their offset."""
     yield []
     for size in _cuts(offset, data):
         yield [(offset, data[:size])]
@@ -89,7 +89,7 @@ def _pieces(offset: int, data: bytes) -> Iterator[list[Piece]]:
 
 def _cuts(offset: int, data: bytes) -> list[int]:
     size = len(data)
-    text = len(data.rstrip(b"\0"))  # zeros behind it differ in nothing but the size
+    text = len(data.rstrip(b"\0"))  # zeros after it change only the size
     cuts = set(range(1, min(text + 2, BYTES)))
     edges = {*_edges(offset, size), text, text // 8 * 8 + 8, size}
     cuts |= {edge + by for edge in edges for by in (-1, 0, 1)}

@@ -1,1 +1,1 @@
-"""An open log: appending, flushing, recovery."""
+"""Writes an open log: appends, flushes, recovers."""

@@ -1,4 +1,4 @@
-"""The writing half of an open log: segments, the mark file, and what is known to be durable."""
+"""Appends to segments, keeps the mark file, and knows which records are durable."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ BUFFER_SIZE = 64 << 10  # durability="none" writes in pieces of this size
 class Appender:
     """Appends frames and flushes them. Thread-safe.
 
-    Invariants: LSNs are given out under ``_lock``; a flush, a roll and a close hold ``_sync_lock``
-    (taken before ``_lock``), so that a file is never closed under a flush. ``durable`` is raised
-    only after a flush that began after the records it covers were written. After any error inside
-    a write, memory and disk may differ, so the appender is failed for good.
+    Invariants: LSNs are assigned under ``_lock``. A flush, a roll and a close hold ``_sync_lock``
+    (taken before ``_lock``), so no file is closed during a flush. ``durable`` is raised only after
+    a flush that began after the records it covers were written. After any error inside a write,
+    memory and disk may differ, so the appender is failed for good.
     """
 
     def __init__(self, files: Files, directory: Directory, owner: Owner, log_id: bytes) -> None:
@@ -45,10 +45,10 @@ class Appender:
         self.log_id = log_id
         self._lock, self._sync_lock = threading.Lock(), threading.Lock()
         self._failed: BaseException | None = None
-        self.failure_unreported = False  # whether a failure has happened that nobody was told of
+        self.failure_unreported = False  # whether a failure has not reached any caller yet
         self._writer: SegmentWriter | None = None
         self._mark_file: File | None = None
-        self._buffer: list[bytes] = []  # frames that follow each other
+        self._buffer: list[bytes] = []  # consecutive frames
         self._buffer_lsn = self._buffer_size = 0
         self._number = 0
         self._snapshot = 0
@@ -57,17 +57,17 @@ class Appender:
         self.flushed = True  # durability="power"
         self.buffered = False  # durability="none"
         self.segment_size = 0
-        self.encrypter: Encrypter | None = None  # None: in clear
+        self.encrypter: Encrypter | None = None  # None: unencrypted
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is a segment, or was one: else nothing was ever appended."""
+        """Whether there is or was a segment: else nothing was ever appended."""
         return self._number > 0 or self.next_lsn > 1
 
     # -- recovery
 
     def recover(self, tail: Tail) -> None:
-        """Cut what was never acknowledged and make durable what is kept, before it is served.
+        """Cut bytes that were never acknowledged, and make the rest durable before it is served.
 
         A crash in here is safe: after each step the next opening finds the same end.
         """
@@ -83,40 +83,39 @@ class Appender:
             DurableMark(tail.next_lsn - 1, tail.snapshot),
         )
         for name in self._directory.names():
-            if is_unfinished(name):  # a crash came before it got its name: it holds nothing
+            if is_unfinished(name):  # a crash came before it was renamed: it holds no records
                 self._directory.remove(name)
         if tail.number:
             self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
             self._recover_segment(tail, owner_may_be_alive)
             self._note_durable(self.durable)
         if owner_may_be_alive:
-            # Whoever was here may still append behind the end that we have found. From now on
-            # that does not count, for us and for readers alike: the LSNs go on in our segment.
+            # An earlier owner may still append after the end that we found. From now on its records
+            # do not count, neither for us nor for readers: our segment has the next LSNs.
             self._writer = self._new_segment(b"")
 
     def _recover_segment(self, tail: Tail, owner_may_be_alive: bool) -> None:
         file = self._directory.open(segment_name(tail.end_number), write=True)
         try:
             if tail.damaged or owner_may_be_alive or tail.header is None:
-                # Evidence stays as it is, and another may still be writing here. What we keep
-                # becomes durable; the cut is where the next segment's LSNs begin.
+                # A damaged file is evidence and stays unchanged, and another writer may be at work.
+                # Records that we keep become durable; the next segment's first LSN ends this one.
                 _rewrite_unflushed(file, tail)
                 file.sync()
                 self._directory.sync()
                 return
             writer = SegmentWriter(file, tail.header, tail.offset, tail.index, self.flushed)
             if not tail.sealed:
-                # The process or the machine died. Cut the tail and seal what is left. What comes
-                # next gets a new segment, and with it a new salt: should the bytes cut here turn
-                # up again (a file system may show old blocks after a power loss), they are no
-                # frames of that segment.
+                # The process or the machine died. Cut the tail and seal the rest. New records get a
+                # new segment, with a new salt. If the cut bytes appear again (a file system may
+                # show old blocks after a power loss), they are no frames of that segment.
                 file.truncate(tail.offset)
                 _rewrite_unflushed(file, tail)
                 writer.seal(self.durable, clean=False)
                 self._directory.sync()
             elif tail.clean and tail.offset < self.segment_size and self._is_ours(tail):
-                # Closed cleanly: nothing behind the end, no other writer. Go on in it. Its records
-                # are durable; whether the flush of its footer succeeded, nothing says.
+                # Closed cleanly: nothing after the end, no other writer. So continue in it. Its
+                # records are durable, but the flush of its footer may have failed.
                 _rewrite_unflushed(file, tail)
                 self._writer = writer
         finally:
@@ -124,7 +123,7 @@ class Appender:
                 file.close()
 
     def _is_ours(self, tail: Tail) -> bool:
-        """Whether the segment is in clear, as we write, or encrypted under the key that we use."""
+        """Whether the segment is encrypted under our key, or, without one, unencrypted."""
         assert tail.header is not None
         if self.encrypter is None:
             return not tail.header.encrypted
@@ -132,7 +131,7 @@ class Appender:
         return tail.header.encrypted and payload.startswith(self.encrypter.head)
 
     def begin_at(self, lsn: int) -> None:
-        """Have a log that is empty begin at ``lsn``: what was before it went on purpose."""
+        """Begin an empty log at ``lsn``: earlier records were removed on purpose."""
         with self._sync_lock, self._lock:
             self.check()
             try:
@@ -146,7 +145,7 @@ class Appender:
     # -- appending
 
     def append(self, kind: int, count: int, payload: bytes) -> int:
-        """Append one frame of ``count`` records; the LSN of the first."""
+        """Append one frame of ``count`` records; returns the LSN of the first."""
         if self.encrypter is not None:
             self.encrypter.check_size(payload)
         with self._lock:
@@ -167,22 +166,22 @@ class Appender:
             return lsn
 
     def _append(self, kind: int, count: int, payload: bytes) -> int:
-        """The LSN of the first record; 0 when they have to go to another segment."""
+        """The LSN of the first record; 0 when the frame needs a new segment."""
         if self._failed is not None:
             self.check()
         writer, lsn, encrypter = self._writer, self.next_lsn, self.encrypter
         if writer is None:
             return 0
         size, plain_head = FRAME_SIZE + len(payload), payload
-        if encrypter is not None:  # as much of it as is the same however it is encrypted
+        if encrypter is not None:  # the part that is the same for every nonce
             size, plain_head = size + encrypter.overhead, encrypter.head
-        # A payload that has the segment's salt in it (an agent that reads its own log, or somebody
-        # who forges frames) goes to another segment: the search for frames never looks into one.
+        # A payload that contains the segment's salt goes to another segment, so that searches for
+        # frames can skip payloads. Such a payload is a copy of a log, or forged.
         if plain_head.find(writer.rarest_byte) >= 0 and contains_salt(plain_head, writer.salt):
             return 0
         end = writer.end + self._buffer_size
         if end + size + -size % ALIGNMENT > self.segment_size and end > HEADER_SIZE:
-            return 0  # a record larger than a segment has one to itself
+            return 0  # a record larger than a segment gets a segment of its own
         marks = (lsn, self.durable.durable, self._snapshot)
         if encrypter is not None:
             kind |= ENCRYPTED
@@ -211,7 +210,7 @@ class Appender:
             self._drain()
 
     def drain(self) -> None:
-        """Hand what is buffered to the operating system."""
+        """Hand the buffer to the operating system."""
         with self._lock:
             self.check()
             try:
@@ -228,12 +227,12 @@ class Appender:
             self._writer.write(frames, self._buffer_lsn)
 
     def _new_segment(self, plain_head: bytes) -> SegmentWriter:
-        """A segment for a payload with ``bare`` in it, and what comes after it."""
+        """A segment whose salt is not in ``plain_head``, the plain head of its first payload."""
         self._owner.check()
         if self._mark_file is None:
             self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
             if self.encrypter is not None:
-                # Nothing can be decrypted without the log's id. Now it is in two places.
+                # Without the log's id nothing can be decrypted. Now two files have it.
                 self._write_mark(self.durable)
         while True:
             if self._number >= NUMBER_MAX:
@@ -257,45 +256,45 @@ class Appender:
             try:
                 return SegmentWriter.create(self._directory, header, self.flushed)
             except FileExistsError:
-                # A writer that has lost the log made it after we looked. If that is us, this
-                # raises. If it was the one before us, ours takes the next number: being later,
-                # it decides where that one's records end.
+                # A writer that lost the log made it after we looked. If we lost the log, this
+                # raises. If the owner before us did, ours takes the next number: as the later
+                # segment it decides where that one's records end.
                 self._owner.check()
             except FileNotFoundError:
-                # A new owner clears away what is in the making. If that is why, this raises.
+                # A new owner deletes unfinished segments. If it did, this raises.
                 self._owner.check()
                 raise
 
     def _new_salt(self) -> bytes:
-        # No zero bytes, so that runs of zeros are never candidates for a frame.
+        # No zero bytes, so that runs of zeros are never mistaken for a frame.
         return bytes(byte or 0xA5 for byte in self._files.random_bytes(4))
 
     # -- durability
 
     def commit(self, target: int) -> None:
-        """Make records up to ``target`` durable; those who wait meanwhile share the next flush."""
+        """Make records up to ``target`` durable; concurrent callers share the next flush."""
         with self._sync_lock:
             with self._lock:
                 self.check()
                 writer, mark = self._writer, DurableMark(self.next_lsn - 1, self._snapshot)
             try:
                 if self.flushed and self.durable.durable < target:
-                    assert writer is not None  # something is not durable, so it is in a segment
+                    assert writer is not None  # a record is not durable, so there is a segment
                     writer.file.sync()
                     self._note_durable(mark)
                 else:
                     self._owner.check()
             except BaseException as exc:
-                # fsyncgate: the pages may be marked clean now, and the next flush would lie.
+                # fsyncgate: the pages may be marked clean, and the next flush would report success.
                 self.fail(exc)
                 raise
 
     def _note_durable(self, mark: DurableMark) -> None:
-        # Whoever has lost the log neither acknowledges nor writes over the new owner's mark.
+        # A writer that has lost the log neither acknowledges nor overwrites the new owner's mark.
         self._owner.check()
         self.durable = mark
         if self._mark_file is not None:
-            # After the flush, never before, and not flushed itself: it may lag, it never leads.
+            # Written after the flush, and not flushed itself: it may lag, but never leads.
             self._write_mark(mark)
 
     def _write_mark(self, mark: DurableMark) -> None:
@@ -317,9 +316,9 @@ class Appender:
     def truncate(self, oldest_lsn: int, numbers: list[int]) -> None:
         """Remove the segments of these numbers, all of whose records are before ``oldest_lsn``.
 
-        Each step is durable before the next: what is kept; a new segment whose header says that
-        what is older went on purpose; only then the old ones go. So after a crash between any two
-        steps nothing is missing that is not explained.
+        Each step is durable before the next. First the kept records; then a new segment, whose
+        header has the new oldest LSN; then the old segments go. So after a crash the headers
+        explain every missing segment.
         """
         with self._sync_lock, self._lock:
             self.check()
@@ -329,7 +328,7 @@ class Appender:
                         self._seal(self._writer, clean=False)
                     self.oldest_lsn = oldest_lsn
                     self._writer = self._new_segment(b"")
-                # A new owner that has not seen this segment must find the old ones.
+                # If a new owner has not seen the new segment, it must find the old ones.
                 self._owner.check()
                 for number in numbers:
                     with suppress(FileNotFoundError):  # another thread truncates as well
@@ -344,7 +343,7 @@ class Appender:
     def close(self) -> None:
         """Seal the segment as closed cleanly, unless a failure came first.
 
-        A failure that nobody was told of (of ``commit_behind``) is raised here at the latest.
+        A failure that no caller was given (of ``commit_behind``) is raised here at the latest.
         """
         with self._sync_lock, self._lock:
             if self._failed is not None:
@@ -361,7 +360,7 @@ class Appender:
                 self.fail(LogError(f"{self._directory.path}: this EventLog is closed"))
 
     def close_files(self) -> None:
-        """Close the files, whatever state they are in. The lock goes with the owner's."""
+        """Close the files, in any state. The owner's file, when closed, drops the lock."""
         with self._sync_lock, self._lock:  # two threads may close a log
             writer, mark_file = self._writer, self._mark_file
             self._writer = self._mark_file = None
@@ -372,7 +371,7 @@ class Appender:
         self._owner.close()
 
     def close_after_fork(self, reason: LogError) -> None:
-        """In a forked child: no lock may be waited for (its holder is not here), only dropped."""
+        """Close in a forked child. Threads of the parent may hold the locks, so replace them."""
         self._lock, self._sync_lock = threading.Lock(), threading.Lock()
         self._failed = reason
         self.close_files()
@@ -386,27 +385,27 @@ class Appender:
             raise self._failed.with_traceback(None)
         raise WriterFailedError(
             f"{self._directory.path}: an earlier write failed ({self._failed!r}). Everything up "
-            f"to LSN {self.durable.durable} is safe. Close this log and open it again to go on."
+            f"to LSN {self.durable.durable} is safe. To continue, close this log and open it again."
         ) from self._failed
 
     def fail(self, exc: BaseException) -> None:
-        """Take no more; the first reason is kept."""
+        """Refuse further records; the first reason is kept."""
         if self._failed is None:
             self._failed = exc
             if isinstance(exc, OSError):
                 exc.add_note(
-                    f"{self._directory.path}: the log takes no more. Everything up to LSN "
-                    f"{self.durable.durable} is safe. Remove the cause (free space, check the "
-                    "disk), close this log and open it again to go on."
+                    f"{self._directory.path}: the log accepts no more records. Everything up to "
+                    f"LSN {self.durable.durable} is safe. Remove the cause (free space, check the "
+                    "disk), close this log and open it again to continue."
                 )
 
 
 def _rewrite_unflushed(file: File, tail: Tail) -> None:
-    """Write again, unchanged, what is kept but was not known to be durable.
+    """Write again, unchanged, the kept frames that were not known to be durable.
 
-    If a flush of the writer before us has failed, the operating system may hold these bytes in
-    memory alone and take them for written: they can be read, and a flush would do nothing. They
-    are written as they were verified: read once more, they might come out wrong.
+    If a flush of the previous writer failed, the operating system may hold these bytes in memory
+    only, marked as written. They can be read, but a flush would not write them. They are written
+    from memory as they were verified: a second read might return other bytes.
     """
     for offset, frame in tail.unflushed:
         write_all(file, frame, offset)

@@ -1,4 +1,4 @@
-"""A thread that makes records durable behind the agents' backs, for all logs of a process."""
+"""Commits records in background threads, for all logs of a process."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import threading
 import time
 from typing import Protocol
 
-# A record that nobody waits for is flushed within this time, together with all that came since:
-# short against a model call, long against a flush (0.1 to 10 ms).
+# A record that no caller waits for is flushed within this time, with all that are appended until
+# then. That is short against a model call, and long against a flush (0.1 to 10 ms).
 DELAY_S = 0.01
 
-# A disk flushes several files in little more time than one. Up to so many threads at once, the
-# first for so many logs, and one more for as many again: to start one costs as much as a commit.
+# A disk flushes several files in little more time than one. So there are several threads: another
+# one for each so many logs. Starting a thread costs as much as a commit.
 THREADS, LOGS_PER_THREAD = 8, 8
 
 
 class Committable(Protocol):
     def commit_now(self) -> None:
-        """Commit; an error is kept for whoever relies on the log."""
+        """Commit; an error is kept for the next caller of the log."""
 
 
 class Committer:
-    """Commits logs a little after they ask for it."""
+    """Commits logs soon after they ask for it."""
 
     def __init__(self) -> None:
         self._reset()
@@ -34,7 +34,7 @@ class Committer:
 
     def request(self, log: Committable) -> None:
         """Have ``log`` committed within about ``DELAY_S``. Returns at once."""
-        if log in self._waiting:  # then what it has now is committed too: that begins later
+        if log in self._waiting:  # a commit that begins later covers the new records too
             return
         with self._wake:
             self._waiting.add(log)
@@ -55,19 +55,19 @@ class Committer:
                 with self._wake:
                     waiting, self._waiting = self._waiting, set()
                 commit_all(waiting)
-        finally:  # something has ended this thread: who asks next gets another
+        finally:  # if an error has ended this thread, the next request starts another
             with self._wake:
                 self._thread, self._waiting = None, set()
 
 
 def commit_all(logs: set[Committable]) -> None:
-    """Commit the logs, several at once when they are many. Leaves the set empty."""
+    """Commit the logs, with several threads if there are many. Empties the set."""
     threads = []
     for _ in range(min(len(logs) // LOGS_PER_THREAD, THREADS - 1)):
         thread = threading.Thread(target=_commit, args=(logs,), name="eventlog", daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # there can be no more threads: those that there are do it
+        except RuntimeError:  # no more threads can be started: use the existing ones
             break
         threads.append(thread)
     _commit(logs)
@@ -76,7 +76,7 @@ def commit_all(logs: set[Committable]) -> None:
 
 
 def _commit(logs: set[Committable]) -> None:
-    while True:  # until it is empty, so that no thread keeps a log alive while it sleeps
+    while True:  # ends when the set is empty, so that no sleeping thread keeps a log alive
         try:
             log = logs.pop()
         except KeyError:

@@ -1,4 +1,4 @@
-"""EventLog: the public face of a log that is open for appending."""
+"""Opens logs for appending: EventLog and its report."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ SEGMENT_SIZE = 8 << 20  # opening after a crash scans one: about 10 ms
 class OpenReport:
     """What opening a log found. ``str()`` says it in one line.
 
-    ``clean``: closed by the last one that appended to it. ``replayed``: records verified in the
-    last segment, of which ``size`` bytes were read. ``torn_size``: bytes cut off that were never
-    acknowledged, with ``torn_frames`` whole frames among them. ``damaged``: was acknowledged, is
-    not sound any more.
+    ``clean``: the last process that appended to the log closed it. ``replayed``: records verified
+    in the last segment, whose size is ``size`` bytes. ``torn_size``: bytes cut off that were never
+    acknowledged, with ``torn_frames`` whole frames among them. ``damaged``: parts that were
+    acknowledged, and are not sound any more.
     """
 
     clean: bool
@@ -79,7 +79,7 @@ class EventLog:
         self._appender, self._reader, self._directory = appender, reader, directory
         self._files = reader.files
         self.path = directory.path
-        self.last_time_ns = 0  # of what this process appended last
+        self.last_time_ns = 0  # of the record that this process appended last
         self._pid = os.getpid()
         self._open = True
 
@@ -103,13 +103,13 @@ class EventLog:
         ``encryption``: encrypt what is appended; an encrypted log cannot be opened without it.
 
         ``takeover`` is an operator's decision: take the log from an owner that is stuck. Nothing
-        that it writes afterwards counts, and its next commit raises FencedError.
+        that the old owner writes afterwards counts, and its next commit raises FencedError.
 
         Raises LogLockedError (held by another), UnsupportedFormatError (not a log, or of a newer
         version), EncryptedLogError, WrongKeyError and NotEncryptedError (before anything is
         written), LogError (a file system that cannot give ``durability``; a log that was removed
-        or moved away just now), OSError. Damage is not raised here but reported, and raised where
-        it is read; appending goes on behind it.
+        or moved away meanwhile), OSError. Damage is reported, not raised; a read that meets it
+        raises. Records are appended after it.
         """
         if durability not in ("power", "process", "none"):
             raise ValueError(f'durability is "power", "process" or "none", not {durability!r}')
@@ -144,7 +144,7 @@ class EventLog:
         encrypter: Encrypter | None,
         settings: tuple[Durability, int] = ("power", SEGMENT_SIZE),
     ) -> EventLog:
-        """Recover the log of which we are the owner, and open it; ``owner`` is closed with it."""
+        """Recover a log that we own, and open it; ``owner`` is closed with it."""
         began = time.perf_counter()
         durability, segment_size = settings
         files = reader.files
@@ -193,12 +193,12 @@ class EventLog:
 
     @property
     def log_id(self) -> bytes:
-        """16 random bytes, the same for as long as the log is there; durable before any record."""
+        """16 random bytes that never change; durable before any record."""
         return self._appender.log_id
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether what is appended is encrypted."""
+        """Whether appended records are encrypted."""
         return self._appender.encrypter is not None
 
     @property
@@ -208,7 +208,7 @@ class EventLog:
 
     @property
     def segment_size(self) -> int:
-        """Bytes from which on a segment is followed by another one."""
+        """The size in bytes at which a new segment is begun."""
         return self._appender.segment_size
 
     @property
@@ -217,16 +217,17 @@ class EventLog:
         return self._appender.durable.durable
 
     def time_ns(self) -> int:
-        """What the clock says by which records are stamped: ns since 1970."""
+        """The clock that stamps records: ns since 1970."""
         return self._files.time_ns()
 
     def append(self, kind: str, body: Any, *, time_ns: int | None = None) -> int:
-        """Append one record; its LSN. With the operating system when this returns.
+        """Append one record; returns its LSN. The operating system has it when this returns.
 
-        ``time_ns`` is for a copy of a record, which keeps its time; else it is now.
+        ``time_ns``: for a copy of a record, which keeps its time; otherwise now.
 
-        Raises RefusedValueError, with the path to the value, for what msgpack cannot hold and for
-        more than 64 MiB (nothing is written then); WriterFailedError after an earlier failure.
+        Raises RefusedValueError, with the path to the value, for a value that msgpack cannot hold,
+        and for more than 64 MiB (nothing is written then); WriterFailedError after an earlier
+        failure.
         """
         if time_ns is None:
             time_ns = self._files.time_ns()
@@ -257,11 +258,11 @@ class EventLog:
         return lsn
 
     def commit(self) -> None:
-        """Make everything appended so far durable; on return it is, as ``durability`` says.
+        """Make everything appended so far durable, as ``durability`` says, before this returns.
 
         Concurrent commits share a flush. Raises FencedError when another owner has taken the log
-        over; OSError when the flush failed, and WriterFailedError ever after: what was not durable
-        before is unknown then, and opening the log again finds out.
+        over; OSError when the flush failed, and WriterFailedError on every later call. It is then
+        unknown which records since the last commit are durable; opening the log again finds out.
         """
         self._appender.commit(self.last_lsn)
 
@@ -275,16 +276,16 @@ class EventLog:
             committer.request(self)
 
     def commit_now(self) -> None:
-        """Not for users: what the committer's threads do."""
+        """Not for users: called by the committer's threads."""
         if self.durable_lsn == self.last_lsn:
-            return  # somebody has waited for it; nobody waits for this
+            return  # a caller has waited for it; no caller waits for this commit
         try:
             self._appender.commit(self.last_lsn)
         except WriterFailedError:
-            pass  # an earlier failure, which reached somebody, or is kept already
+            pass  # an earlier failure, which a caller has got, or which is kept already
         except Exception as exc:  # kept by the appender, for the next call or for close
             self._appender.failure_unreported = True
-            _logger.debug("%s: commit behind failed: %r", self.path, exc)
+            _logger.debug("%s: commit in the background failed: %r", self.path, exc)
 
     def records(self, start: int = 1, on_damage: OnDamage | None = None) -> Iterator[Record]:
         """Records from LSN ``start`` to the end, in order; see ``LogReader.records``."""
@@ -297,11 +298,11 @@ class EventLog:
         return self._once_begun(lambda: self._reader.snapshots(on_damage))
 
     def _once_begun(self, read: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """What is read. Of a new log the directory is not looked at: nobody else writes there."""
+        """A reader. Does not read the directory of a new log: no other process writes there."""
         return read() if self._appender.has_begun else self._if_begun(read)
 
     def _if_begun(self, read: Callable[[], Iterator[T]]) -> Iterator[T]:
-        if self._appender.has_begun:  # by now, for iterators look when they are asked
+        if self._appender.has_begun:  # read late, because iterators look when they are advanced
             yield from read()
 
     def latest_snapshot(self) -> Snapshot | None:
@@ -317,9 +318,9 @@ class EventLog:
         """Remove the segments that hold only records before ``lsn``; the new ``oldest_lsn``.
 
         Frees disk space by whole segments (see ``segment_size``), so some records before ``lsn``
-        may stay. What is kept is committed first, flushed whatever ``durability`` says, and a crash
-        in the middle leaves a sound log. Readers pass over what is gone. Whether anybody still
-        needs it is the caller's to know; most often ``lsn`` is that of a verified snapshot.
+        may stay. The kept records are committed first, and flushed whatever ``durability`` is. A
+        crash in the middle leaves a sound log. Readers skip removed records. The caller must know
+        that no reader needs them; most often ``lsn`` is that of a verified snapshot.
 
         Raises ValueError for an ``lsn`` beyond the end, otherwise as ``commit``.
         """
@@ -332,10 +333,10 @@ class EventLog:
         return self._appender.oldest_lsn
 
     def close(self) -> None:
-        """Commit, mark the log as closed cleanly, and let go of it. Closing again does nothing.
+        """Commit, mark the log as closed cleanly, and release it. Closing again does nothing.
 
-        After a failure nothing more is written; the next opening recovers. Raises a failure that
-        came behind the caller's back (see ``commit_behind``), FencedError, OSError.
+        After a failure nothing more is written; the next opening recovers. Raises FencedError,
+        OSError, and a failure of a commit in the background (see ``commit_behind``).
         """
         try:
             if self._open:

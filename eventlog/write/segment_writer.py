@@ -1,4 +1,4 @@
-"""One segment file: made, written, sealed, read back."""
+"""Writes one segment file: creates, appends to, and seals it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from eventlog.format.frame import (
 from eventlog.format.names import segment_name
 from eventlog.read.segment_files import PIECE_SIZE
 
-# Zero-filled space ahead: the file doubles up to 256 KiB at a time, so a short run stays short and
-# a long one changes its size (which costs a journal commit) once in a hundred records. More at a
-# time is no faster, and whoever's record it goes with waits for all of it.
+# Zero-filled space ahead: the file doubles, by up to 256 KiB at a time. So a short run stays short,
+# and a long one changes its size (which costs a journal commit) once in a hundred records. More at
+# a time is no faster, and the append that allocates has to wait for all of it.
 PREALLOCATE_MIN, PREALLOCATE_MAX = 16 << 10, 256 << 10
 _ZEROS = memoryview(bytes(PREALLOCATE_MAX + 4096))
 
@@ -30,8 +30,8 @@ _ZEROS = memoryview(bytes(PREALLOCATE_MAX + 4096))
 class SegmentWriter:
     """Appends frames to one segment. Not thread-safe; its log holds the lock.
 
-    Invariant: bytes before ``end`` are never written again, so that nothing which a crash may
-    tear was acknowledged before.
+    Invariant: bytes before ``end`` are never written again, so bytes that a crash may tear were
+    never acknowledged.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SegmentWriter:
     ) -> None:
         self.file, self.header, self.end, self.index = file, header, end, index
         self.salt, self.rarest_byte = header.salt, max(header.salt)  # see contains_salt
-        self.dirty = False  # whether it lacks a footer behind what is in it
+        self.dirty = False  # whether records follow its last footer, or it has none
         self._allocated = end
         self._preallocate = preallocate
 
@@ -54,11 +54,11 @@ class SegmentWriter:
     ) -> SegmentWriter:
         """Make a segment; it is durable, with its name, when this returns.
 
-        Raises FileExistsError when there is one of that number. A crash before the name is given
-        leaves a temporary file that counts for nothing; after it, a whole and empty segment.
+        Raises FileExistsError when the number is taken. A crash before the file is renamed leaves a
+        temporary file that does not count; a crash after it leaves a whole and empty segment.
         """
         name = segment_name(header.number)
-        temporary = f"{name}.{header.salt.hex()}.new"  # nobody else's, whoever else is at work
+        temporary = f"{name}.{header.salt.hex()}.new"  # the random salt makes the name unique
         file = directory.open(temporary, write=True, create=True)
         try:
             file.truncate(0)
@@ -74,7 +74,7 @@ class SegmentWriter:
         return writer
 
     def write(self, frame: bytes, lsn: int) -> None:
-        """Append a frame; with the operating system when this returns, durable after sync."""
+        """Append a frame: the operating system has it when this returns; durable after sync."""
         start, size, data = self.end, len(frame), frame
         end = self.end = start + size
         self.dirty = True
@@ -90,7 +90,7 @@ class SegmentWriter:
     def seal(self, mark: DurableMark, clean: bool) -> None:
         """End the segment with a footer, trimmed and durable when this returns.
 
-        A crash in the middle leaves a torn footer behind sound records, which is a torn tail.
+        A crash in the middle leaves a torn footer after sound records, which is a torn tail.
         """
         digest = _digest(self.file, self.end)
         flat = [part for entry in self.index for part in entry]

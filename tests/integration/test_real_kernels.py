@@ -164,7 +164,7 @@ def check_full(ended: Ended, path: Path, error: str) -> None:
     assert "IT WENT ON" not in ended.lines
     for refused in ended.after("REFUSED "):
         assert f"Everything up to LSN {ended.acknowledged} is safe" in refused
-        assert "Close this log and open it again" in refused
+        assert "close this log and open it again" in refused
         assert str(path) in refused
     assert len(ended.after("REFUSED ")) == 2
 

@@ -86,7 +86,7 @@ def test_others_give_what_is_asked(kind: str) -> None:
 @pytest.mark.parametrize(
     ("mount", "said"),
     [
-        (Mount("ext4", options=("data=writeback",)), "told by their checksums"),
+        (Mount("ext4", options=("data=writeback",)), "checksums find wrong bytes"),
         (Mount("zfs"), "sync=disabled"),
         (Mount("overlay"), "container"),
         (Mount(""), "not known"),

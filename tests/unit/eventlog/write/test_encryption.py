@@ -785,7 +785,7 @@ def test_a_record_in_clear_in_an_encrypted_segment_does_not_count(disk) -> None:
     assert bits(disk) == bits(disk, encryption()) == DAMAGED, "seen without the key as well"
     for accept in (False, True):
         found, damaged = read(disk, encryption(accept_clear=accept))
-        assert set(found) == {1, 2, 3, 4} and "in clear" in damaged[0].what
+        assert set(found) == {1, 2, 3, 4} and "unencrypted" in damaged[0].what
 
 
 def test_a_segment_in_clear_behind_encrypted_ones_does_not_count(disk) -> None:
@@ -799,7 +799,7 @@ def test_a_segment_in_clear_behind_encrypted_ones_does_not_count(disk) -> None:
     content(disk, 2)[:] = later.encode() + forged(last, b"\1\2\3\4")
     assert bits(disk) == DAMAGED
     found, damaged = read(disk, encryption(accept_clear=True))
-    assert set(found) == {1, 2, 3, 4, 5} and "in clear, behind" in damaged[0].what
+    assert set(found) == {1, 2, 3, 4, 5} and "unencrypted, after" in damaged[0].what
     before = state(disk)
     with pytest.raises(NotEncryptedError):
         EventLog.open("log", files=disk, encryption=encryption())
@@ -815,7 +815,7 @@ def test_a_segment_that_is_said_to_be_in_clear_gives_nothing_away(disk) -> None:
     content(disk)[:HEADER_SIZE] = clear.encode()
     assert bits(disk) & DAMAGED and bits(disk, encryption()) & DAMAGED
     found, damaged = read(disk, encryption())
-    assert found == {} and all("in clear" in d.what or "segment" in d.what for d in damaged)
+    assert found == {} and all("unencrypted" in d.what or "segment" in d.what for d in damaged)
     with pytest.raises(EncryptedLogError):
         EventLog.open("log", files=disk)
 
@@ -905,7 +905,7 @@ def test_the_flag_on_a_record_in_clear_is_damage() -> None:
     put(content(disk), first, kind=RECORDS | ENCRYPTED)
     assert bits(disk) & DAMAGED
     found, damaged = read(disk, None)
-    assert set(found) == {2, 3, 4, 5} and "segment that is in clear" in damaged[0].what
+    assert set(found) == {2, 3, 4, 5} and "an unencrypted segment" in damaged[0].what
     with EventLog.open("log", files=disk) as log:
         assert log.append("more", 6) == 6
 

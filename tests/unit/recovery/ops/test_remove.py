@@ -160,7 +160,7 @@ def test_a_run_that_goes_on_between_the_look_and_the_removal_stays() -> None:
 
     assert isinstance(backend, LogStore)
     late = Late("home", backend._files, "power")
-    with pytest.raises(LogError, match=r"somebody has used it since. Nothing was removed"):
+    with pytest.raises(LogError, match=r"since it was read. Nothing was removed"):
         remove(late, RUN)
     assert run(broken, store)["result"] == "by hand"
 
