@@ -1,10 +1,10 @@
-"""Look at agent logs: the command ``logdump``. The work is done by ``eventlog.dump``."""
+"""Runs the command ``logdump``, which inspects agent logs by means of ``eventlog.dump``."""
 
 __all__ = ["main"]
 
 
 def main() -> int:
-    """Run the command; its exit code. Ctrl-C ends it quietly while it is still being loaded."""
+    """Run the command; returns its exit code. While it is loaded, Ctrl-C ends it quietly."""
     try:
         from logdump.__main__ import main as run  # noqa: PLC0415 - most of the time it takes
 

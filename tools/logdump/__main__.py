@@ -1,4 +1,4 @@
-"""``logdump``: what is in an agent's log, what is wrong with it, and what to do about it."""
+"""Parses the command line of ``logdump``, runs the command, and reports errors."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ logdump COMMAND --help says more."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; its exit code."""
-    logging.getLogger("eventlog").addHandler(logging.NullHandler())  # it is shown in its place
+    """Run the command; returns its exit code."""
+    logging.getLogger("eventlog").addHandler(logging.NullHandler())  # commands show it themselves
     open_closed()
     take_from_environment()
     try:
         args = _parser().parse_args(_with_command(sys.argv[1:] if argv is None else argv))
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # letters that the terminal has not
+            sys.stdout.reconfigure(errors="backslashreplace")  # letters that the terminal lacks
         return _run(args, sys.stdout)
     except BrokenPipeError:
         discard()
@@ -62,7 +62,7 @@ def _run(args: argparse.Namespace, out: TextIO) -> int:
     command = next(one for one in COMMANDS if one.name == args.command)
     try:
         code = command.run(Context(args, out))
-        out.flush()  # in here: a full disk or a closed pipe is told like any other
+        out.flush()  # in here, so that a full disk or a closed pipe is reported like other errors
         return code
     except BrokenPipeError:
         raise
@@ -88,7 +88,7 @@ def _with_command(argv: Sequence[str]) -> list[str]:
     """``logdump PATH`` is ``logdump status PATH``."""
     words = [word for word in argv if not word.startswith("-")]
     first, names = "".join(argv[:1]), {command.name for command in COMMANDS}
-    # Of several words the first is a command, be it one that is not there.
+    # Of several words the first is a command, even an unknown one.
     is_path = first in words and (len(words) == 1 or Path(first).exists())
     return [DEFAULT, *argv] if is_path and first not in names else list(argv)
 
@@ -99,7 +99,7 @@ def _complain(code: int, text: str) -> int:
 
 
 def _hint(path: str) -> str:
-    """Where the logs are when somebody names the directory that holds them."""
+    """The directory of the logs, when the command line names it."""
     logs = sorted(found.parent.name for found in Path(path).glob("*/00*.seg"))
     logs = list(dict.fromkeys(logs))
     if not logs:

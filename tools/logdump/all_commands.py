@@ -1,4 +1,4 @@
-"""The commands, in the order in which the help has them."""
+"""Lists the commands, in the order of the help."""
 
 from logdump.browse import browse
 from logdump.command import Command

@@ -1,4 +1,4 @@
-"""Records as lines of columns, as wide as the terminal is."""
+"""Lays records out in columns that fit the terminal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from logdump.rows import Row
 from recovery.text import columns, cut, duration, printable
 from recovery.values.render import Term, short
 
-# Name and width of the columns in front of the value, what is dropped last first: of those layouts
-# the first is taken that leaves room for the value.
+# Name and width of the columns before the value, in several layouts. The first layout is used that
+# leaves room for the value; the columns that are dropped last come first.
 _LAYOUTS = tuple(
     tuple((name, int(width)) for name, width in (column.split(":") for column in layout.split()))
     for layout in (
@@ -60,7 +60,7 @@ _COLOURS = {
 
 
 def wants_colour(choice: str, out: TextIO) -> bool:
-    """Whether to colour what goes to ``out``; ``choice``: "auto", "always" or "never"."""
+    """Whether to colour the output on ``out``; ``choice``: "auto", "always" or "never"."""
     if choice != "auto":
         return choice == "always"
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
@@ -68,7 +68,7 @@ def wants_colour(choice: str, out: TextIO) -> bool:
 
 
 class Columns:
-    """How lines are laid out, for a run's log or any other."""
+    """The layout of lines, for a run's log or any other."""
 
     def __init__(self, width: int, is_run: bool, colour: bool) -> None:
         self.width, self._colour = width, colour
@@ -99,7 +99,7 @@ class Columns:
         return "  ".join(cells.values()) + "  " + value(room)
 
     def problem(self, finding: Finding, fold: bool) -> str:
-        """What is wrong, in its place; in several lines when it is to be folded."""
+        """A problem, in its position; several lines when it is folded."""
         word, code = {0: ("note", DIM), 1: ("torn", YELLOW)}.get(finding.bit, ("DAMAGE", RED))
         place = f"segment {finding.segment}, offset {finding.offset}: " if finding.segment else ""
         text = f"{word:>{self._columns[0][1]}}  {place}{printable(finding.text)}"
@@ -107,7 +107,7 @@ class Columns:
         return "\n".join(self.paint(line, code) for line in lines)
 
     def paint(self, text: str, code: str) -> str:
-        """Text in a colour, where there is to be any."""
+        """Text in a colour, if colours are on."""
         return f"\x1b[{code}m{text}\x1b[0m" if self._colour and text.strip() else text
 
 
@@ -132,7 +132,7 @@ def _cell(row: Row, name: str, width: int) -> str:
         return ""
     if name == "TOOK":
         return "" if row.event.duration_s is None else duration(row.event.duration_s)
-    number = f"#{row.event.call}" if row.event.call else ""  # by which resolve knows the call
+    number = f"#{row.event.call}" if row.event.call else ""  # the number that resolve takes
     return cut(printable(row.tool), max(1, width - len(number))) + number if row.tool else number
 
 
@@ -145,13 +145,13 @@ def _when(time_ns: int, width: int) -> str:
 
 
 def value_text(kind: str, body: Any, width: int) -> str:
-    """The value of a record on a line: what matters in it, when it is of a run."""
+    """The value of a record on a line; of a run's record, its main field."""
     form = _FORMS.get(kind)
     if form is not None and isinstance(body, dict):
         try:
             return cut("".join(form(body, width)), width)
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-            # Of another version, or of no run at all.
+            # A record of another version, or of no run.
             pass
     return short(body, width)
 

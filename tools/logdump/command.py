@@ -1,4 +1,4 @@
-"""What the commands have in common: how one is described, and what it is given to work with."""
+"""Defines a command and its context: options, output, keys, clock."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class UsageError(Exception):
-    """The user asked for what cannot be done; says what to do instead."""
+    """The command cannot do what the user asked for; the message says what to do instead."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its name, help in a line, all of its help, examples, options, and what it does.
+    """A command: its name, help in a line, full help, options and function.
 
-    ``run`` returns the exit code. ``paths``: how its logs are called in the help.
+    ``run`` returns the exit code. ``paths``: the name of its logs in the help.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Command:
 
 
 class Context:
-    """What a command works with: its options, where it writes, the keys, the clock."""
+    """The context of a command: its options, output, keys and clock."""
 
     def __init__(self, args: argparse.Namespace, out: TextIO) -> None:
         self.args, self.out = args, out
@@ -54,18 +54,18 @@ class Context:
         return EventLog.read(path or self.args.path, encryption=self.encryption)
 
     def read_below(self, path: str) -> LogReader:
-        """The same, at or below what was named, where no link is followed."""
+        """A reader of a log in a directory below the named one, where no link is followed."""
         files = OSFiles(beneath=self.args.path)
         return EventLog.read(path, files=files, encryption=self.encryption)
 
     @cached_property
     def encryption(self) -> Encryption | None:
-        """The keys that were given, if any: in a file, or in the environment."""
+        """The keys from a file or the environment, if any were given."""
         return encryption_from(self.args.key_file, reading=True)
 
     @property
     def run_id(self) -> str:
-        """The run that the log is of, by the name of its directory."""
+        """The run of this log, by the name of its directory."""
         return Path(self.args.path).resolve().name
 
     @property
@@ -74,16 +74,16 @@ class Context:
         return shutil.get_terminal_size((160, 24)).columns
 
     def print(self, line: str) -> None:
-        """Write a line, which must be printable already."""
+        """Write a line, which must be printable."""
         print(line, file=self.out)
 
     def print_prose(self, line: str) -> None:
-        """Write a line of prose, which must be printable already; folded on a terminal."""
+        """Write a line of prose, which must be printable; folded on a terminal."""
         self.print(folded(line, self.out))
 
     @cached_property
     def console(self) -> Console:
-        """The same output for Rich, which knows of terminals, widths and NO_COLOR.
+        """The same output for Rich, which knows terminals, widths and NO_COLOR.
 
         UsageError where Rich is not installed.
         """

@@ -1,4 +1,4 @@
-"""Which records to show."""
+"""Selects the records to show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from eventlog.format.frame import LSN_MAX
 from logdump.command import UsageError
 from logdump.rows import Row
 
-# What somebody would want to know of first.
+# Failures and doubts: what --errors shows.
 ERRORS = frozenset({"failure", "attempt_failed", "abandoned", "run_failed", "agent_raised"})
 
 _RANGE = re.compile(r"(\d{0,19})(\.\.)?(\d{0,19})")
@@ -36,7 +36,7 @@ _UNITS = {
 
 @dataclass
 class Wanted:
-    """What is to be shown: all that is said of a record has to be true of it."""
+    """The selection: a record must pass all its tests."""
 
     lsns: tuple[int, int] = (1, LSN_MAX)
     steps: tuple[int, int] | None = None
@@ -45,11 +45,11 @@ class Wanted:
     tools: list[str] = field(default_factory=list)
     pattern: re.Pattern[str] | None = None
     errors: bool = False
-    in_doubt: Collection[int] = ()  # the calls that are
+    in_doubt: Collection[int] = ()  # calls in doubt
 
     @classmethod
     def of(cls, args: argparse.Namespace, now: float) -> Wanted:
-        """As the options say; UsageError when one makes no sense."""
+        """The selection of these options; UsageError when one makes no sense."""
         times = None
         if args.since is not None or args.until is not None:
             since = _time("--since", args.since, now) if args.since is not None else -(1 << 63)
@@ -76,7 +76,7 @@ class Wanted:
         )
 
     def __call__(self, row: Row, text: Callable[[Row], str]) -> bool:
-        """Whether it is wanted; ``text`` gives its value, and is called when that matters."""
+        """Whether it is selected; ``text`` gives its value, and is called only when needed."""
         if row.record is None:
             return self.everything
         if self.kinds and not _any(self.kinds, row.record.kind):
@@ -92,7 +92,7 @@ class Wanted:
         return self.pattern is None or self.pattern.search(text(row)) is not None
 
     def _is_error(self, row: Row) -> bool:
-        # A record that should say something of a run and does not is told as damage.
+        # A record that looks like an event, and is none, is reported as damage.
         is_damage = row.event is not None and row.event.kind == "damage"
         return row.kind in ERRORS or row.lsn in self.in_doubt or is_damage
 

@@ -1,4 +1,4 @@
-"""A log as it grows: over segments, writers and its own removal."""
+"""Follows a log as it grows: across segments, writers and its own removal."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from logdump.command import Context
 from logdump.rows import Narrator, Row
 from recovery.text import printable
 
-# How often to look for more: often while there is some, and four times a second when there is none.
+# How often to read: often while there are new records, and four times a second otherwise.
 _POLL_MIN_S, _POLL_MAX_S = 0.02, 0.25
 _LOOKS_MAX = 20
 _STRANGE_MAX = 3
 
 
 class Pause:
-    """Waits for what comes next, and notices meanwhile that nobody reads the output any more."""
+    """Waits for new records, and notices meanwhile that the reader of the output is gone."""
 
     def __init__(self, out: TextIO) -> None:
         self._out, self._pause_s = out, _POLL_MIN_S
         self._poll: select.poll | None = None
         with contextlib.suppress(OSError, ValueError, AttributeError):  # a file, or no file at all
             self._poll = select.poll()
-            self._poll.register(out.fileno(), 0)  # errors and hang-ups are told unasked
+            self._poll.register(out.fileno(), 0)  # errors and hang-ups are reported always
 
     def over(self) -> None:
-        """Something has come: look again soon."""
+        """New records have come: read again soon."""
         self._pause_s = _POLL_MIN_S
 
     def wait(self) -> None:
-        """Show what there is, and wait. BrokenPipeError when nobody reads it any more."""
+        """Flush the output, and wait. BrokenPipeError when its reader is gone."""
         self._out.flush()
         if self._poll is None:
             time.sleep(self._pause_s)
@@ -48,8 +48,8 @@ class Pause:
 
 
 def opened(context: Context, pause: Pause, told: bool) -> LogReader:
-    """The log, as soon as it is there; ``told``: that it is waited for is known already."""
-    strange = 0  # how often there was something else than a log
+    """The log, as soon as it exists; ``told``: the user knows already that the command waits."""
+    strange = 0  # how often the directory held something else than a log
     while True:
         try:
             with contextlib.ExitStack() as closing:
@@ -62,7 +62,7 @@ def opened(context: Context, pause: Pause, told: bool) -> LogReader:
                 _say(f"{context.args.path} is not there yet; waiting for it")
             told = True
         except UnsupportedFormatError:
-            strange += 1  # it may just be being made, or removed
+            strange += 1  # it may be in creation, or in removal
             if strange > _STRANGE_MAX:
                 raise
         pause.wait()
@@ -71,9 +71,9 @@ def opened(context: Context, pause: Pause, told: bool) -> LogReader:
 def arrivals(
     context: Context, reader: LogReader, first: int, pause: Pause
 ) -> Iterator[Row | Finding]:
-    """Records from LSN ``first`` on, and what is lost, as they come. Ends when the log is removed.
+    """Records from LSN ``first`` on, and losses, as they come. Ends when the log is removed.
 
-    A takeover may give the last LSNs to other records: these come as well, and count.
+    A takeover may give the last LSNs to other records. These are yielded as well, and count.
     """
     position = Position(first)
     narrator = None
@@ -91,7 +91,7 @@ def arrivals(
             else:
                 yield _finding(item)
     except (FileNotFoundError, UnsupportedFormatError):
-        # Segments that are needed are gone. If that is a removal, so is the directory, at once.
+        # Segments are missing. If the log is being removed, its directory is gone at once.
         for _ in range(_LOOKS_MAX):
             if not reader._directory.is_linked():
                 break

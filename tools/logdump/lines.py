@@ -1,4 +1,4 @@
-"""What dump prints of each record: a line, the whole value, its bytes, or JSON."""
+"""Prints records for dump: as a line, the whole value, its bytes, or JSON."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from logdump.show import as_line
 from recovery.text import cut, size
 from recovery.values.render import HIDDEN, Redaction, Term, pretty, readable, short
 
-# What a line shows of a larger value is not worth the decoding.
+# A larger value is not decoded for the little that a line shows.
 DECODED_SIZE_MAX = 4 << 20
 
-# Fields of a run's events that hold, or may quote, what went into a tool or came out of it.
+# Fields of a run's events that hold, or may quote, arguments or results of a tool.
 _OF_TOOLS = ("args", "value", "message", "traceback")
 
 
 def shown_value(packed: bytes, kind: str, tool: str, redaction: Redaction) -> Any:
-    """The readable value of a record of this kind, about a call of this tool, as far as it may be
-    shown."""
+    """The readable value of a record of this kind, about a call of this tool, without parts that
+    must not be shown."""
     value = redaction.shown(readable(packed), kind)
     if tool and redaction.hides(tool) and isinstance(value, dict):
         value |= {name: Term(HIDDEN) for name in _OF_TOOLS if name in value}
@@ -32,14 +32,14 @@ def shown_value(packed: bytes, kind: str, tool: str, redaction: Redaction) -> An
 
 
 class Values:
-    """The values of records, as far as they may be shown. ``whole``: of any size."""
+    """The values of records, without hidden parts. ``whole``: of any size."""
 
     def __init__(self, redaction: Redaction, whole: bool = False) -> None:
         self._redaction, self._whole = redaction, whole or redaction.everything
         self._known: tuple[int, Any] = (0, None)  # the readable value of the record of this LSN
 
     def of(self, row: Row) -> Any:
-        """The readable one; None where there is no key."""
+        """The readable value; None when there is no key."""
         if row.record is None:
             return None
         if self._known[0] != row.lsn:
@@ -48,7 +48,7 @@ class Values:
         return self._known[1]
 
     def short(self, row: Row, width: int) -> str:
-        """What matters in it, in so many columns."""
+        """Its main field, in so many columns."""
         if row.hidden is not None:
             return cut(f"encrypted under the key {row.hidden.key_id}", width)
         if row.size > DECODED_SIZE_MAX and not self._whole:
@@ -57,7 +57,7 @@ class Values:
 
 
 class Lines:
-    """Prints records and problems of one log in the way that was asked for.
+    """Prints records and problems of one log in the requested form.
 
     ``is_run``: whether it is a run's; None to see by the first record.
     """
@@ -69,16 +69,16 @@ class Lines:
         self._colour = wants_colour(self._args.color, self._out)
         self._columns: Columns | None = None
         self._values = Values(context.redaction, self._args.full)
-        self._frame = (0, 0)  # segment and offset of what --raw has shown last
+        self._frame = (0, 0)  # segment and offset that --raw has shown last
         if is_run is not None and not self._args.json:
             self._begin(is_run)
 
     def text(self, row: Row) -> str:
-        """All of the value as it is shown, on one line."""
+        """The whole value on one line, without hidden parts."""
         return short(self._values.of(row), None)
 
     def show(self, item: Row | Finding) -> None:
-        """Print it."""
+        """Print the item."""
         if isinstance(item, Row):
             self._show_row(item)
         elif self._args.json:
@@ -91,7 +91,7 @@ class Lines:
                 self._print_all(self._raw.place(item.segment, item.offset, item.size))
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """The log has no more items."""
         if self._args.headers and self._frame[0]:
             self._print_all(self._raw.footer(self._frame[0]))
 
@@ -116,7 +116,7 @@ class Lines:
                 self._print(line)
 
     def _segment(self, number: int) -> None:
-        """With --headers, what stands between segments."""
+        """With --headers, the bytes between segments."""
         before = self._frame[0]
         if self._args.headers and number != before:
             if before:

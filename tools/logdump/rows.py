@@ -1,4 +1,4 @@
-"""Records in order, each with where it is and what it means in the run that the log is of."""
+"""Pairs each record with its position and its meaning in the run of the log, in order."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from recovery.inspect.run_event import EventReader, RunEvent, carried_by
 from recovery.journal.encoding import skim
 from recovery.replay.progress import ProgressTally
 
-# Where the middle of a log is shown, so many records before it are read to know the step and the
-# calls under way; no more than the segment has, for records may be large.
+# To show the middle of a log, so many records before it are read, to know the step and the calls
+# in flight. No more than the segment has, because records may be large.
 WARM_UP = 2000
-_LOOKED_AT = 20  # the records by which a run's log is known
+_LOOKED_AT = 20  # records that are read to see whether the log is a run's
 
 
 @dataclass(slots=True)
 class Row:
     """A record. ``record`` is None when it is encrypted and there is no key (``hidden``).
 
-    ``event``: what it means; None in a log of no run. ``step``: None where it is not known.
+    ``event``: its meaning; None in a log that is no run. ``step``: None where it is unknown.
     """
 
     segment: int
@@ -38,23 +38,23 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """Of the record; "" where that is not known."""
+        """The tool of the record's call; "" where it is unknown."""
         return self.record.kind if self.record is not None else ""
 
     @property
     def tool(self) -> str:
-        """Of the call that it is about; "" where it is about none."""
+        """The id of the record's call; "" when it is about no call."""
         return self.event.tool if self.event is not None else ""
 
     @property
     def size(self) -> int:
-        """Bytes of the packed body; of the frame's payload, where that is all there is to see."""
+        """Bytes of the packed body; without a key, of the frame's payload."""
         if self.record is not None:
             return len(self.record.packed)
         return self.hidden.frame.size if self.hidden is not None else 0
 
     def as_json(self) -> dict[str, Json]:
-        """What ``logdump dump --json`` says of it, but for the body."""
+        """The fields that ``logdump dump --json`` has for it, except the body."""
         if self.record is None:
             assert self.hidden is not None
             return hidden(self.hidden, self.lsn)
@@ -73,20 +73,20 @@ class Row:
 
 
 class Narrator:
-    """Says what records mean, which have to come in order from LSN ``first`` on."""
+    """Interprets records, which must come in order from LSN ``first`` on."""
 
     def __init__(self, reader: LogReader, run_id: str, first: int) -> None:
         self._events = EventReader(run_id, ProgressTally(), reader.fetch)
         begin = _begin(reader, first)
         self.is_run = _is_run(reader, begin)
-        self._knows_step = begin <= 1  # else as soon as something says it
+        self._knows_step = begin <= 1  # else as soon as a record says it
         if self.is_run and begin < first:
             for record in islice(reader.records(begin, on_damage=_pass_over), first - begin):
                 if record.lsn < first:
                     self._event_of(record)
 
     def row(self, segment: int, offset: int, record: Record) -> Row:
-        """The record with what it means."""
+        """The record with its meaning."""
         event = self._event_of(record) if self.is_run else None
         step = None if event is None or not (event.step or self._knows_step) else event.step
         return Row(segment, offset, record.lsn, record, event, step)
@@ -96,7 +96,7 @@ class Narrator:
             self._knows_step = True
         try:
             return self._events.from_log(record)
-        except (LogError, RecoveryError, ValueError, TypeError):  # what no run has written
+        except (LogError, RecoveryError, ValueError, TypeError):  # not written by a run
             return None
 
 
@@ -115,7 +115,7 @@ def rows(reader: LogReader, narrator: Narrator, first: int, last: int) -> Iterat
 
 
 def _begin(reader: LogReader, first: int) -> int:
-    """From where on to read to know what record ``first`` means."""
+    """The LSN to read from, to know the meaning of record ``first``."""
     if first <= 1:
         return 1
     try:
@@ -145,4 +145,4 @@ def _is_event(record: Record) -> bool:
 
 
 def _pass_over(_: object) -> None:
-    """Damage is told where it is shown."""
+    """Ignores damage, which is reported where it is shown."""

@@ -1,4 +1,4 @@
-"""What dump and verify found, as lines for a person. Nothing from a log reaches them raw."""
+"""Formats findings of dump and verify as lines. Nothing from a log is shown unescaped."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def finding_line(finding: Finding) -> str:
 
 
 def place_line(finding: Finding, place: dict[str, Json]) -> str:
-    """Where a finding is, for whoever looks at the bytes."""
+    """The position of a finding, for an examination of the bytes."""
     after = finding.next_frame
-    found = f"next sound frame at {after}" if after else "no sound frame behind it"
+    found = f"next sound frame at {after}" if after else "no sound frame after it"
     return (
         f"{printable(str(place['file']))}: sound up to {finding.offset}, {finding.size} bytes "
-        f"damaged, {place['bytes_after']} behind them, {found}"
+        f"damaged, {place['bytes_after']} after them, {found}"
     )
 
 
 def problems(bits: list[int]) -> str:
-    """The problems of these bits in a line, for commands that have other things to say."""
+    """The problems of these bits in a line, for commands with another purpose."""
     what = ", ".join(PROBLEMS[bit] for bit in sorted(set(bits)))
     return f"{count(len(bits), 'problem')}: {what}; `logdump verify` says more"
 
 
 def summary_line(path: str, totals: Totals) -> str:
-    """What verify came to."""
+    """The verdict of verify, in a line."""
     wrong = [text for bit, text in PROBLEMS.items() if totals.exit_code & bit]
     verdict = ", ".join(wrong) or "sound"
     if totals.encrypted:

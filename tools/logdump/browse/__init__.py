@@ -1,1 +1,1 @@
-"""``logdump browse``: look around on the whole terminal."""
+"""Implements ``logdump browse``, a full-screen viewer of logs."""

@@ -1,4 +1,4 @@
-"""The screen of ``logdump browse``. Text from a log reaches it as Text, never as markup."""
+"""Draws the screens of ``logdump browse``. Text from a log is shown as Text, never as markup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from recovery.values.render import Redaction
 
 FOLLOWED_S = 0.3  # between looks at a log that is followed
 NAME_WIDTH = 22
-TOLD = 1000  # records between what is said of a search
+TOLD = 1000  # records between two progress messages of a search
 
 Open = Callable[[str], LogReader]
 Search = Callable[[Log], Iterator[tuple[int, Item | None]]]
@@ -43,13 +43,13 @@ class Records(Widget, can_focus=True):
     ]
 
     class Moved(Message):
-        """The cursor is somewhere else."""
+        """The cursor has moved."""
 
     source: Log | None = None
     _row = 0  # of the cursor, among the lines of the screen
 
     def show(self, source: Log, at: int, item: Item | None = None) -> None:
-        """A log, at this LSN or this item."""
+        """Show a log, at this LSN or this item."""
         self.source = source
         self._row = self._height // 3
         self._read(at, item)
@@ -64,7 +64,7 @@ class Records(Widget, can_focus=True):
 
     @property
     def line(self) -> Line:
-        """The one at the cursor."""
+        """The item at the cursor."""
         return self._lines[self._index]
 
     @property
@@ -72,7 +72,7 @@ class Records(Widget, can_focus=True):
         return max(1, self.size.height - 1)  # below the heading
 
     def action_move(self, by: int) -> None:
-        """Go so many lines on, or back."""
+        """Move so many lines on, or back."""
         if self.source is None:
             return
         self._index = max(0, min(self._index + by, len(self._lines) - 1))
@@ -82,13 +82,13 @@ class Records(Widget, can_focus=True):
         ):
             self._read(self.line.at, self.line.finding)
             behind = len(self._lines) - 1 - self._index
-        row = max(self._row + by, self._height - 1 - behind)  # what is there fills the screen
+        row = max(self._row + by, self._height - 1 - behind)  # fills the screen where possible
         self._row = max(0, min(row, self._index, self._height - 1))
         self.refresh()
         self.post_message(self.Moved())
 
     def action_page(self, by: int) -> None:
-        """Go a screen on, or back."""
+        """Move a screen on, or back."""
         self.action_move(by * max(1, self._height - 1))
 
     def on_resize(self) -> None:
@@ -219,7 +219,7 @@ class Browser(App[None]):
         self.say(f"{self._run_id}: LSN {self.records.line.at} of {log.last}{following}")
 
     def say(self, text: str) -> None:
-        """Something in a line."""
+        """Show a message in a line."""
         self.query_one("#said", Static).update(Text(printable(text), no_wrap=True))
 
     @work(thread=True, group="states")
@@ -299,7 +299,7 @@ class Browser(App[None]):
         self.push_screen(Help())
 
     def _asking(self, asking: bool) -> None:
-        """In place of what is said, so that nothing else moves."""
+        """Replaces the message line, so that nothing else moves."""
         self.ask.display, self.query_one("#said").display = asking, not asking
 
     @work(thread=True, exclusive=True, group="search")
@@ -327,12 +327,12 @@ class Browser(App[None]):
         self.call_from_thread(tell, said)
 
     def action_follow(self) -> None:
-        """Go to the end, and stay there."""
+        """Move to the end, and follow it."""
         self._following = not self._following
         self.action_ends(1)
 
     def look(self) -> None:
-        """Show what has come since, when it is followed."""
+        """Show new records, when the log is followed."""
         log = self.records.source
         if self._following and log is not None:
             last = log.last

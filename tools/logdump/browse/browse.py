@@ -1,4 +1,4 @@
-"""``logdump browse``: runs, their records and what is in them, on the whole terminal."""
+"""``logdump browse``: shows runs, their records and values on the whole terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ examples:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    """It has none of its own."""
+    """The command has no options of its own."""
 
 
 def _run(context: Context) -> int:
@@ -43,7 +43,7 @@ def _run(context: Context) -> int:
         if not names:
             raise UsageError(f"{path}: there are no runs in it")
     else:
-        context.read().close()  # what is wrong with it is said before the screen is taken
+        context.read().close()  # errors are reported before the screen is taken
         path, names = path.parent, [path.name]
     if not (sys.stdin.isatty() and context.out.isatty()):
         raise UsageError("browse needs a terminal; `logdump dump` prints records anywhere")
@@ -55,7 +55,7 @@ def _run(context: Context) -> int:
             "(dump and verify do without)"
         ) from None
     app = Browser(names, lambda name: context.read(str(path / name)), context.redaction)
-    app.run(mouse=False)  # so that the terminal can be copied from
+    app.run(mouse=False)  # so that text can be copied from the terminal
     return app.return_code or 0
 
 

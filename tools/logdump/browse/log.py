@@ -1,4 +1,4 @@
-"""What ``logdump browse`` reads of a log: lines around one place, values, the next problem."""
+"""Reads a log for ``logdump browse``: lines around a position, values, the next problem."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ Escape                         stop searching; back to the records
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A record, or what is wrong between records, as a line.
+    """A record, or a problem between records, as a line.
 
-    ``at``: its LSN, or where it stands among them; ``end``: the last LSN that it is about.
-    ``about``: what is said of it above its value. ``finding``: None for a record.
+    ``at``: its LSN, or its position among the LSNs; ``end``: the last LSN that it is about.
+    ``about``: the text above its value. ``finding``: None for a record.
     """
 
     at: int
@@ -62,7 +62,7 @@ class Line:
 
 
 class Log:
-    """What is read of one log, by one thread."""
+    """Reads one log, in one thread."""
 
     def __init__(self, reader: LogReader, run_id: str, redaction: Redaction) -> None:
         self.reader, self.run_id, self._redaction = reader, run_id, redaction
@@ -71,11 +71,11 @@ class Log:
         self.look()
 
     def look(self) -> None:
-        """See where the log begins and ends now."""
+        """Read where the log begins and ends now."""
         try:
             tail = self.reader.tail()
             self.first, self.last = max(1, tail.oldest_lsn), tail.next_lsn - 1
-        except ERRORS:  # it is told in place of the records
+        except ERRORS:  # reported in place of the records
             self.first, self.last = 1, 0
 
     def items(self, first: int, last: int = LSN_MAX) -> Iterator[tuple[int, int, Item]]:
@@ -86,7 +86,7 @@ class Log:
                 at = end = item.lsn
             elif item.first_lsn <= item.last_lsn:
                 at, end = item.first_lsn, item.last_lsn
-            elif item.segment or item.bit or first <= self.first:  # else told at the beginning
+            elif item.segment or item.bit or first <= self.first:  # else reported at the beginning
                 at, end = after, after - 1
             else:
                 continue
@@ -94,9 +94,9 @@ class Log:
             yield at, end, item
 
     def around(self, at: int, width: int) -> tuple[str, list[Line]]:
-        """A heading, and PAGE lines with LSN ``at`` in the middle; or one that says why not.
+        """A heading, and PAGE lines with LSN ``at`` in the middle; or a line with the error.
 
-        Values are not kept: some are large.
+        Values are not kept, because some are large.
         """
         columns = Columns(width, self.is_run, colour=True)
         try:
@@ -108,7 +108,7 @@ class Log:
         return columns.heading(), lines
 
     def value(self, line: Line) -> Iterator[str]:
-        """What is in it, as lines; of a large one no more than a person reads."""
+        """The value as lines; of a large one no more than a person reads."""
         yield line.about
         yield ""
         if not line.kind:
@@ -147,7 +147,7 @@ class Log:
     # -- searching
 
     def ahead(self, line: Line, test: Test) -> Iterator[tuple[int, Item | None]]:
-        """How far it has come, and what passes the test behind this line, as the last of them."""
+        """Search after this line: yields the LSN reached, and at last the line that passes."""
         behind = False
         for at, _, item in self.items(line.at):
             if not behind and at <= line.at:
@@ -159,7 +159,7 @@ class Log:
                 return
 
     def back(self, line: Line, test: Test) -> Iterator[tuple[int, Item | None]]:
-        """The same before this line."""
+        """Search before this line, in the same way."""
         last = line.at
         while last >= self.first:
             first = max(self.first, last - STRETCH + 1)
@@ -174,13 +174,13 @@ class Log:
             last = first - 1
 
     def is_problem(self) -> Test:
-        """The test for what somebody would want to know of first."""
+        """A test for failures, doubts and damage."""
         in_doubt = {call.lsn for call in status_of(self.reader, self.run_id).in_doubt}
         wanted = Wanted(errors=True, in_doubt=in_doubt)
         return lambda item: item.bit > 0 if isinstance(item, Finding) else wanted(item, self._text)
 
     def has(self, text: str) -> Test:
-        """The test for what has this text in its kind, tool or value; case does not count."""
+        """A test for this text in the kind, tool or value; ignores case."""
         text = text.lower()
         return lambda item: (
             text in (item.text if isinstance(item, Finding) else self._text(item)).lower()

@@ -1,1 +1,1 @@
-"""The other commands, a file each."""
+"""Implements the other commands, one file each."""

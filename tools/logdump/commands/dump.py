@@ -1,4 +1,4 @@
-"""``logdump dump``: every record, or those that are asked for."""
+"""``logdump dump``: prints every record, or selected ones."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ OFFSET_MAX = 1 << 62  # what the system takes
 
 TEXT = """\
 Print every record, one per line: LSN, time, step, kind, tool, size of the
-value in bytes, how long the call took, the value cut short. A tool has the
-LSN of its call behind it. What is damaged is shown in its place, whatever is
-asked for. Control characters are shown escaped. A narrow terminal has fewer
-columns; the log of no run has none for step and tool.
+value in bytes, how long the call took, the value cut short. The LSN of a call
+follows its tool. Damage is shown in its position, whatever is selected.
+Control characters are shown escaped. A narrow terminal has fewer columns; a
+log that is no run has none for step and tool.
 
-Options that choose records have all to be true; --kind and --tool may be
+A record must match all options that select records; --kind and --tool may be
 given several times, with * and ? as in file names."""
 
 MORE = """\
---lsn and --tail find their place with the log's index; other options look at
+--lsn and --tail find their position with the log's index; other options read
 all records between.
 
 --json prints one object per line, with nothing cut (docs/format.md):
@@ -49,10 +49,10 @@ What JSON cannot hold is tagged:
 An encrypted record, without its key, has "encrypted": the id of the key, and
 no "body"; "kind" and "time" are null and "size" is that of its frame.
 
---follow waits for a log that is not there yet, goes on over segments, writers
-and the removal of the log, and ends with Ctrl-C or a closed pipe. Without it,
-the last records of a running agent may be missing, and a record that is just
-being written may be shown as a torn tail.
+--follow waits for a log that does not exist yet, continues across segments,
+writers and the removal of the log, and ends with Ctrl-C or a closed pipe.
+Without it, the last records of a running agent may be missing, and a record
+that is being written may be shown as a torn tail.
 
 exit code: 0; with damage, the bits of verify for it (a torn tail is none)
 
@@ -66,7 +66,7 @@ examples:
   logdump dump --json ~/.eventlog/run_001 | jq 'select(.kind == "outcome")'"""
 
 BYTES = 256  # shown of a payload
-_STRETCH = 1000  # records in which --tail looks first for those that are wanted
+_STRETCH = 1000  # records that --tail reads first
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +82,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--until", metavar="TIME", help="the same")
     parser.add_argument("--grep", metavar="REGEX", help="whose value, as shown here, has this")
     parser.add_argument(
-        "--errors", action="store_true", help="what failed or was given up, calls in doubt, damage"
+        "--errors", action="store_true", help="what failed or was abandoned, calls in doubt, damage"
     )
     parser.add_argument("--tail", metavar="N", type=_number, help="the last N of all these")
     parser.add_argument("-f", "--follow", action="store_true", help="and what comes, as it comes")
@@ -138,7 +138,7 @@ def _follow(context: Context, wanted: Wanted) -> int:
 
 
 def _show(items: Iterable[Row | Finding], wanted: Wanted, lines: Lines) -> int:
-    """Print what is wanted, and all that is wrong; the bits of the damage."""
+    """Print the selected records, and all problems; returns the bits of the damage."""
     unseen, bits = 0, 0
     for item in items:
         if isinstance(item, Finding):
@@ -157,7 +157,7 @@ def _show(items: Iterable[Row | Finding], wanted: Wanted, lines: Lines) -> int:
 
 
 def _start(context: Context, reader: LogReader, wanted: Wanted) -> int:
-    """The LSN to begin with; what a look at the whole log has to tell is told to ``wanted``."""
+    """The LSN to begin with; ``wanted`` learns what only a pass over the whole log shows."""
     if wanted.errors:
         wanted.in_doubt = {call.lsn for call in status_of(reader, context.run_id).in_doubt}
     first = wanted.lsns[0]
@@ -169,7 +169,7 @@ def _start(context: Context, reader: LogReader, wanted: Wanted) -> int:
         return max(first, end - most + 1)
     text = Lines(context, reader, None).text
     stretch = max(_STRETCH, most)
-    while True:  # a longer one each time, so that all of them cost little more than the last
+    while True:  # stretches double, so all of them cost little more than the last
         begin = max(first, end - stretch + 1)
         found: deque[int] = deque(maxlen=most)
         for item in rows(reader, Narrator(reader, context.run_id, begin), begin, end):
@@ -181,7 +181,7 @@ def _start(context: Context, reader: LogReader, wanted: Wanted) -> int:
 
 
 def _at(context: Context) -> int:
-    """The bytes at a place."""
+    """The bytes at an offset."""
     words = context.args.at.split(":")
     try:
         number, offset = (int(word, 0) for word in words)

@@ -1,4 +1,4 @@
-"""``logdump export``: a log as lines of JSON, from which ``logdump import`` makes it again."""
+"""``logdump export``: writes a log as lines of JSON, which ``logdump import`` reads."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Nothing is lost: values, times, numbers, batches and snapshots come back as
 the same bytes. Where segments begin, and who wrote them, is not in it."""
 
 MORE = """\
-Each line is an object; "type" says of what:
+Each line is an object; its "type" is one of:
   export     the first line: format and version
-  log        what follows is in the log "name" ("": the run's own, "inbox")
+  log        the next lines are of the log "name" ("": the run's own, "inbox")
   record, snapshot
              "lsn", "time_ns", "kind", "body"; "batch": first and last LSN of
              the atomic batch that it was written in
@@ -34,9 +34,9 @@ Each line is an object; "type" says of what:
   end        how many records, and SHA-256 of all lines before
 In bodies, what JSON cannot hold is tagged as by `logdump dump --json`.
 
-An encrypted log needs its key, and its export is in clear. A torn tail was
-never acknowledged, and is left out. That something is wrong is said on
-standard error.
+An encrypted log needs its key, and its export is not encrypted. A torn tail
+was never acknowledged, and is left out. Problems are reported on standard
+error.
 
 exit code: 0; with damage, the bits of verify for it (a torn tail is none)
 
@@ -53,16 +53,16 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _run(context: Context) -> int:
     if context.args.redact:
         raise UsageError(
-            "an export is a copy from which a run goes on, so nothing can be hidden in it. To show "
+            "an export is a copy from which a run resumes, so nothing can be hidden in it. To show "
             "a log to others: logdump dump --json --redact"
         )
-    found: list[int] = []  # bits of what is wrong
+    found: list[int] = []  # bits of the problems
     with context.read() as reader:
         encrypted = bool(reader.listing.first_encrypted())
         for line in export(reader, _inside(context), lambda finding: found.append(finding.bit)):
             context.print(line)
     wrong = [bit for bit in found if bit & ~TORN]
-    words = ["the log is encrypted, and this export is in clear"] if encrypted else []
+    words = ["the log is encrypted, but this export is not"] if encrypted else []
     if wrong:
         words.append(problems(wrong))
     if words:
@@ -73,7 +73,7 @@ def _run(context: Context) -> int:
 def _inside(context: Context) -> Iterator[tuple[str, LogReader]]:
     try:
         reader = context.read_below(f"{context.args.path}/{INBOX}")
-    except (FileNotFoundError, UnsupportedFormatError):  # nothing was ever sent, or is just being
+    except (FileNotFoundError, UnsupportedFormatError):  # no message was sent, or the first is now
         return
     with reader:
         yield INBOX, reader

@@ -1,4 +1,4 @@
-"""``logdump import``: a log from the lines that ``logdump export`` has written."""
+"""``logdump import``: makes a log from the lines that ``logdump export`` has written."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from logdump.exit_codes import NO_INPUT
 from recovery.text import count, printable
 
 TEXT = """\
-Make the log of which FILE has the export ("-": standard input), in directory
-PATH, which must not be there yet or be empty. A run goes on from it, under the
-same run id, as if it had never been moved.
+Make a log from its export in FILE ("-": standard input), in directory PATH,
+which must be missing or empty. The run can be resumed from it, under the same
+run id, as if it had never been moved.
 
-The log gets its name when it is whole, durable, and was read back: until then
-it has a name that begins with a dot. A crash may leave such a directory, which
-can be removed. An export that was cut off or changed is refused, and so is that
-of a damaged log, unless --lost: then what is lost is marked in the new log, as
-by `logdump repair`."""
+The log gets its name when it is complete, durable, and was read back: until
+then its name begins with a dot. A crash may leave such a directory, which can
+be removed. An export that was cut off or changed is refused. So is the export
+of a damaged log, unless --lost is given: then lost records are marked in the
+new log, as by `logdump repair`."""
 
 MORE = """\
 With a key (--key-file, or in the environment) the new log is encrypted.
 
-Never resume both the old run and the new one: each would repeat what the other
-does. Move the old directory away first.
+Never resume both the old run and the new one: each would repeat the effects
+of the other. Move the old directory away first.
 
-exit code: 0; 32 when FILE is no whole and unchanged export, or PATH is not
-empty (nothing is left behind then); 64 wrong usage, 66 no such file,
+exit code: 0; 32 when FILE is no complete and unchanged export, or PATH is not
+empty (no files are left then); 64 wrong usage, 66 no such file,
 74 read or write error, 77 no such key
 
 examples:
@@ -73,7 +73,7 @@ def _run(context: Context) -> int:
             return NO_INPUT
         lost: Literal["refused", "marked"] = "marked" if context.args.lost else "refused"
         made = import_(file, context.args.path, lost=lost, encryption=_encryption(context))
-    marked = f", of which {made.lost:,} stand for what is lost" if made.lost else ""
+    marked = f", of which {made.lost:,} stand for lost records" if made.lost else ""
     context.print(f"{printable(context.args.path)}: {count(made.records, 'record')}{marked}")
     return 0
 

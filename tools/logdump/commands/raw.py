@@ -1,4 +1,4 @@
-"""The bytes of a log, with what they say: for whoever does not believe the rest."""
+"""Shows the bytes of a log with their meaning, for checks without the rest of the library."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Raw:
     hidden: bool
 
     def frame(self, number: int, offset: int) -> Iterator[str]:
-        """What is at an offset: the fields of a frame, whatever they hold, and its bytes."""
+        """The fields of a frame at an offset, whatever they hold, and its bytes."""
         salt = self._salt(number)
         with _opened(self.reader, number) as file:
             head = file.read(FRAME_SIZE, offset)
@@ -66,7 +66,7 @@ class Raw:
             yield from hexdump(padding, end)
 
     def place(self, number: int, offset: int, size: int) -> Iterator[str]:
-        """Bytes that are damaged: as a frame, if one is to begin there, else as they are."""
+        """Bytes that are damaged: as a frame, if one should begin there, else as plain bytes."""
         if size and offset < HEADER_SIZE:
             yield from self.header(number)
         elif size >= FRAME_SIZE and offset % ALIGNMENT == 0:
@@ -76,7 +76,7 @@ class Raw:
                 yield from hexdump(file.read(min(size, self.most), offset), offset)
 
     def at(self, number: int, offset: int) -> Iterator[str]:
-        """What is there, and where the next sound frame is."""
+        """The bytes, and the offset of the next sound frame."""
         if offset < HEADER_SIZE:
             yield from self.header(number)
             return
@@ -85,7 +85,7 @@ class Raw:
         if salt is not None and frame_at(buf, offset, salt) is None:
             after = next(frames_ahead(buf, offset, salt), None)
             if after is None:
-                yield "  no sound frame header behind it"
+                yield "  no sound frame header after it"
             else:
                 yield f"  next sound frame header: LSN {after.lsn}, at {number}:{after.offset}"
 
@@ -107,7 +107,7 @@ class Raw:
         yield from hexdump(head, 0)
 
     def footer(self, number: int) -> Iterator[str]:
-        """The footer and the trailer at the end of a segment, where there are any."""
+        """The footer and the trailer at the end of a segment, if it has them."""
         with _opened(self.reader, number) as file:
             base = max(0, file.size - TRAILER_SIZE)
             trailer = file.read(TRAILER_SIZE, base)
@@ -140,7 +140,7 @@ class Raw:
 def _fields(
     number: int, offset: int, head: bytes, payload: bytes, salt: bytes | None, padding: bytes
 ) -> Iterator[str]:
-    """The fields of a frame's header, each with whether it is as it should be."""
+    """The fields of a frame's header, each with its verdict."""
     marker, head_crc, size, kind, lsn, durable, snapshot, count, crc = _FRAME.unpack(head)
     seed = _seed(salt)
     name = _NAMES.get(kind & 0xFF, "unknown") + (" encrypted" if kind & ENCRYPTED else "")
@@ -166,7 +166,7 @@ def _seed(salt: bytes | None) -> int:
 
 
 def _crc(found: int, of: bytes, seed: int) -> str:
-    """A CRC in the log, and whether it is that of the bytes."""
+    """A CRC in the log, and whether it matches the bytes."""
     right = crc32(of, seed)
     return f"{found:08x} ok" if found == right else f"{found:08x} BAD (of these: {right:08x})"
 

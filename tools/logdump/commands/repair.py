@@ -1,4 +1,4 @@
-"""``logdump repair``: keep what is sound, mark what is lost, never without a backup."""
+"""``logdump repair``: keeps sound records, marks lost ones, and makes a backup first."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ on: calls that may have been among what is lost are in doubt, never taken for
 not made. First all of the directory is copied to PATH.~1~ beside it."""
 
 MORE = """\
-Without --apply nothing is changed, and the log may be that of a dead agent
-only: the end of a live one may look damaged. With it the log is held as by its
-writer; it is refused while an agent runs it. Nobody is asked. Where it is
-interrupted, repair again: it goes on. What is of another log, no log, or of a
-newer version is refused: move it away first.
+Without --apply nothing is changed. Use it on logs of dead agents only: the end
+of a live log may look damaged. With --apply the command holds the log as its
+writer does; it refuses while an agent runs the log. It asks no questions. If
+it is interrupted, run it again: it continues. Files of another log, files that
+are no log, and newer versions are refused: move them away first.
 
 The inbox of a run is a log of its own: repair PATH/inbox.
 
@@ -36,13 +36,13 @@ To undo a repair, put the copy back; the command says how.
 
 --json prints one object: "type" ("repair"), "path", "needed", "applied",
 "findings" (as of verify, with "consequence" and "calls"), "segments" (those
-made anew: "segment", "missing", "kept", "lost"), "lost" (pairs of LSNs),
-"unfinished" (the same, of a repair that was interrupted), "kept", "torn_size",
-"backup", "undo".
+that are rewritten: "segment", "missing", "kept", "lost"), "lost" (pairs of
+LSNs), "unfinished" (the same, of a repair that was interrupted), "kept",
+"torn_size", "backup", "undo".
 
-exit code: 0 sound, or repaired; without --apply the bits of verify for what
-there is to repair; 32 cannot be repaired; 73 an agent has the log; 77 the key
-is needed; 66 no such directory; 74 read or write error
+exit code: 0 sound, or repaired; without --apply the bits of verify for the
+damage; 32 cannot be repaired; 73 an agent has the log; 77 the key is needed;
+66 no such directory; 74 read or write error
 
 examples:
   logdump repair ~/.eventlog/run_001
@@ -84,7 +84,7 @@ def _run(context: Context) -> int:
 def _meanings(
     context: Context, reader: LogReader, found: RepairPlan
 ) -> list[tuple[str, list[str]]]:
-    """Of each finding what it means for a recovery, and the calls that become in doubt."""
+    """For each finding its consequence for recovery, and the calls that become in doubt."""
     path = context.args.path
     meaning = meaning_of(reader, path, found.findings, run_in(reader, path))
     if meaning is None:
@@ -171,7 +171,7 @@ def _show_json(context: Context, found: RepairPlan, meanings: list[tuple[str, li
 
 
 def _undo(done: RepairPlan) -> str:
-    """What puts the log as it was back, for a shell."""
+    """The shell command that restores the log as it was."""
     path = os.path.realpath(done.path)
     aside, words = shlex.quote(f"{path}.~repaired~"), shlex.quote(path)
     return f"mv {words} {aside} && mv {shlex.quote(done.backup)} {words}"
@@ -179,7 +179,7 @@ def _undo(done: RepairPlan) -> str:
 
 COMMAND = Command(
     "repair",
-    "mark what is lost, so that a run can go on; makes a backup",
+    "mark what is lost, so that a run can resume; makes a backup",
     TEXT,
     MORE,
     _arguments,

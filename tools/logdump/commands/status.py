@@ -1,4 +1,4 @@
-"""``logdump status``: one screen that says how it stands."""
+"""``logdump status``: shows the state of a run on one screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recovery.stores.protocol import INBOX
 from recovery.text import count, size
 
 TEXT = """\
-Show on one screen how it stands with a run: its state, who has it, the last
+Show the state of a run on one screen: the process that has it, the last
 record, calls in doubt and what recovery will do with each, what it has used,
 and whether the end of its log is sound, torn or damaged.
 
@@ -57,9 +57,9 @@ def _run(context: Context) -> int:
 
 
 def _inbox(context: Context, path: Path) -> LogReader | None:
-    """What others have sent to the run of this log, if it is one and anybody has."""
+    """The inbox of the run of this log; None without a run, or when no message was sent."""
     inbox = path / INBOX
     return context.read_below(str(inbox)) if has_segments(inbox) else None
 
 
-COMMAND = Command("status", "how it stands with a run, on one screen", TEXT, MORE, _arguments, _run)
+COMMAND = Command("status", "the state of a run, on one screen", TEXT, MORE, _arguments, _run)

@@ -1,1 +1,1 @@
-"""``logdump diff``: what two runs did differently."""
+"""Implements ``logdump diff``, which compares two runs."""

@@ -1,4 +1,4 @@
-"""``logdump diff``: what two runs did differently."""
+"""``logdump diff``: shows what two runs did differently."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ MORE = """\
 "-" is what the first run has, "+" what the second one has; in texts, what
 differs is between [- -] and {+ +}. LSNs are those of the first and of the
 second log. What a fork began with is compared as the state and messages of
-that step. Memory grows with the number of calls, not with what is in them.
+that step. Memory grows with the number of calls, not with their values.
 
 --json prints a line each: "runs", every "difference" ("step", "what", "call",
 "path", "a", "b", "lsn_a", "lsn_b"; "a" or "b" is not there where that run has
 nothing), "summary" ("differences", "alike": calls that both made alike).
 
-exit code: 0 alike, 1 different; 2 is added when damage was found, of which
-nothing can be said (a torn tail is none); 64 and above: it could not compare
+exit code: 0 alike, 1 different; 2 is added when damage was found, which cannot
+be compared (a torn tail is none); 64 and above: it could not compare
 
 examples:
   logdump diff ~/.eventlog/run_001 ~/.eventlog/run_002
@@ -53,7 +53,7 @@ examples:
 
 DIFFERENT, DAMAGE = 1, 2
 SHOWN = 10  # differences, unless all are asked for
-PATHS_MAX = 30  # places that are told of two values
+PATHS_MAX = 30  # differing paths shown of two values
 _NAMES = re.compile(r"[^.\[\]]+")
 
 
@@ -69,7 +69,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(context: Context) -> int:
     if not context.args.json:
-        _ = context.console  # says now, and not when all is read, that it cannot draw
+        _ = context.console  # reports now, not after all is read, that it cannot draw
     paths = _paths(context)
     with ExitStack() as stack:
         readers = [stack.enter_context(context.read(path)) for path in paths]
@@ -94,7 +94,7 @@ def _paths(context: Context) -> list[str]:
     path = Path(args.path)
     parent = path.resolve().parent if path.name in ("", "..") else path.parent
     try:
-        check_run_id(origin.run_id)  # it comes from a log, and is to be a part of a path
+        check_run_id(origin.run_id)  # it comes from a log, and becomes part of a path
     except ValueError as exc:
         raise RecoveryError(f"{args.path}: the run it was forked from: {exc}") from None
     return [str(parent / origin.run_id), args.path]
@@ -169,7 +169,7 @@ def difference_object(one: FoundDifference) -> dict[str, Any]:
 
 
 def hidden(one: FoundDifference, redaction: Redaction) -> FoundDifference:
-    """The same without values that are not to be shown."""
+    """The difference without values that must not be shown."""
     names = [one.what, *_tools(one.name), *_NAMES.findall(one.path)]
     hide = any(map(redaction.hides, names))
     sides = [_hidden(side, redaction, hide) for side in (one.a, one.b)]

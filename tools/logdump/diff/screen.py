@@ -1,4 +1,4 @@
-"""What ``logdump diff`` shows. Needs Rich."""
+"""Draws the output of ``logdump diff``. Needs Rich."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from recovery.values.diff import ABSENT, differing
 from recovery.values.render import Term, short
 
 VALUE_MAX = 300  # characters of a value
-WHOLE_MAX = 60  # of a text that is shown as it is
-ROWS_MAX = 20  # places in a changed message that are shown
+WHOLE_MAX = 60  # of a text that is shown unchanged
+ROWS_MAX = 20  # differing paths shown of a changed message
 
 _STYLES = {"-": "red", "+": "green"}
 _MARKS = {"-": ("[-", "-]"), "+": ("{+", "+}")}
@@ -71,7 +71,7 @@ class Screen:
         self.console.print(table)
 
     def end(self, left: int) -> None:
-        """How many there were."""
+        """The number of differences."""
         alike = f"{count(self.comparing.alike, 'call')} alike"
         found = self.shown + left
         if found:
@@ -96,7 +96,7 @@ class Screen:
         self.console.print(text, overflow="fold")
 
     def _rows(self, one: FoundDifference) -> Iterator[tuple[str, Text]]:
-        """Paths, and below each what the first and the second run have there."""
+        """Paths, and below each the values of the first and the second run."""
         a, b = one.a, one.b
         if one.what == "messages" and a and b and a.head and a.head == b.head:
             yield from _messages(a, b)
@@ -115,7 +115,7 @@ class Screen:
 
 
 def _messages(a: Side, b: Side) -> Iterator[tuple[str, Text]]:
-    """Where the same messages were changed otherwise."""
+    """The differences within the same change of messages."""
     found: Iterator[tuple[str, Any, Any]] = (
         (f"messages[{a.start + i}]{path if path[:1] in ('', '[') else '.' + path}", here, there)
         for i, (one, other) in enumerate(zip_longest(a.value, b.value, fillvalue=ABSENT))
@@ -133,7 +133,7 @@ def _messages(a: Side, b: Side) -> Iterator[tuple[str, Text]]:
 
 
 def _words(one: FoundDifference) -> str:
-    """What differs, in words."""
+    """The difference, in words."""
     alone = one.a is None or one.b is None
     match one.what:
         case "call":
@@ -147,7 +147,7 @@ def _words(one: FoundDifference) -> str:
 
 
 def _side(one: FoundDifference, side: Side) -> str:
-    """What one run alone has, or both have of other kinds."""
+    """A value that only one run has, or that has different kinds."""
     dropped = " (dropped)" if side.dropped else ""
     if one.what == "call":
         match side.value:
@@ -167,7 +167,7 @@ def _value(value: Any) -> str:
 
 
 def _pair(a: Any, b: Any) -> Iterator[tuple[str, Text]]:
-    """Two values, one below the other; of long texts, where they differ."""
+    """Two values, one below the other; of long texts, the parts that differ."""
     texts = type(a) is str and type(b) is str
     if texts and max(len(a), len(b)) > WHOLE_MAX:
         for mark, found in zip("-+", pieces(a, b), strict=True):

@@ -1,4 +1,4 @@
-"""Where two texts differ, word by word, with a little of what is around. Pure."""
+"""Finds where two texts differ, word by word, with some context. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from difflib import SequenceMatcher
 from itertools import pairwise
 
-WORDS_MAX = 600  # of a stretch that is compared word by word; of a longer one all is called other
+WORDS_MAX = 600  # of a stretch that is compared word by word; a longer one differs as a whole
 SHOWN_MAX = 240  # characters of a stretch that differs; the middle of a longer one is left out
-CONTEXT = 32  # characters that are shown of what is the same, on either side
+CONTEXT = 32  # characters of equal text that are shown on either side
 STRETCHES_MAX = 8
 DOTS = "..."
 
@@ -19,7 +19,7 @@ Piece = tuple[str, bool]  # text, and whether it is only in this one
 
 
 def pieces(a: str, b: str) -> tuple[list[Piece], list[Piece]]:
-    """Both texts, in pieces that are the same in the other one and pieces that are not."""
+    """Both texts, in pieces that they share and pieces that they do not."""
     head = _same(a, b)
     while head and not _is_between(a, b, head):
         head -= 1
@@ -36,7 +36,7 @@ def pieces(a: str, b: str) -> tuple[list[Piece], list[Piece]]:
 
 
 def _same(a: str, b: str) -> int:
-    """How many characters the two begin with in common."""
+    """The length of the common beginning of the two."""
     low, high = 0, min(len(a), len(b))
     while low < high:  # slices are compared at the speed of memory
         middle = (low + high + 1) // 2
@@ -48,7 +48,7 @@ def _same(a: str, b: str) -> int:
 
 
 def _is_between(a: str, b: str, at: int) -> bool:
-    """Whether no word of either text goes over this place."""
+    """Whether no word of either text crosses this position."""
     return not any(
         before.isalnum() and after.isalnum()
         for text in (a, b)
@@ -69,7 +69,7 @@ def _stretches(a: str, b: str) -> list[tuple[Piece, Piece]]:
 
 
 def _joined(found: list[Piece]) -> list[Piece]:
-    """With what is the same in one piece, and none empty but where the other text has more."""
+    """Merges equal neighbours; an empty piece remains only where the other text has more."""
     joined: list[Piece] = []
     for text, differs in found:
         if joined and joined[-1][1] == differs:

@@ -1,1 +1,1 @@
-"""``logdump otlp``: a run as spans of OpenTelemetry."""
+"""Implements ``logdump otlp``, which exports a run as spans of OpenTelemetry."""

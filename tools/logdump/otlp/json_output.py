@@ -1,4 +1,4 @@
-"""OTLP/JSON: protobuf's JSON with ids in hex, enums as numbers and 64-bit integers as strings."""
+"""Encodes OTLP/JSON: protobuf's JSON, ids in hex, enums as numbers, 64-bit integers as strings."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def attributes(given: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def time(time_ns: int) -> str:
-    """A time, within what there is room for."""
+    """A time, limited to the range of the field."""
     return str(min(max(time_ns, 0), _TIME_MAX))
 
 
 def text(value: str) -> str:
-    """Text without lone surrogates, which protobuf has none of."""
+    """Text without lone surrogates, which protobuf cannot hold."""
     return value.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""``logdump otlp``: a run as spans of OpenTelemetry, by its conventions for generative AI."""
+"""``logdump otlp``: exports a run as spans of OpenTelemetry, by its conventions for AI."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ Each line is a request of OTLP/JSON: a file of them is what the collector's
 otlpjsonfile receiver reads, and a line is what it takes at /v1/traces."""
 
 MORE = """\
-Ids follow from the run, so that to export it again, or when it has gone on,
-gives the same ones; calls that a recovery served from the log are no spans.
-A run that another one started is in that one's trace, inside the call that
-started it; a fork links to what it was forked from, and tells only its own.
+Ids follow from the run, so exporting it again, or after it has resumed, gives
+the same ones; calls that a recovery served from the log are no spans. A run
+that another one started is in that one's trace, inside the call that started
+it; a fork links to the run it was forked from, and has only its own spans.
 
 A call is of a model when it recorded tokens, or as --chat says. Arguments,
-results and the task are told only with --content, which --redact limits.
+results and the task are exported only with --content, which --redact limits.
 A call in doubt has no status, and "agent_eventlog.call.state".
 
 exit code: 0; with damage, the bits of verify for it (a torn tail is none); the
@@ -60,9 +60,9 @@ examples:
     curl -H 'Content-Type: application/json' -d @- localhost:4318/v1/traces
   done"""
 
-# A request has so many spans, or as much text and one more. The collector reads lines of 1 MiB.
+# A request has at most so many spans, or so much text. The collector reads lines of 1 MiB.
 LINE_SPANS, LINE_SIZE = 100, 256 << 10
-DEPTH_MAX = 100  # of runs that started one another, when looking for the first
+DEPTH_MAX = 100  # of runs that started one another, in the search for the first
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +98,7 @@ def _run(context: Context) -> int:
 
 
 class _Run:
-    """A run on its way to spans. ``found``: bits of what is wrong with its log."""
+    """Exports a run. ``found``: bits of the problems of its log."""
 
     def __init__(self, context: Context, reader: LogReader) -> None:
         self._context, self._reader, self._path = context, reader, Path(context.args.path)
@@ -111,11 +111,11 @@ class _Run:
         self.trace = self._trace_of(self._uid, started)
 
     def request(self, spans: list[str]) -> str:
-        """A line."""
+        """Print a line."""
         return request(self._context.args.service, version("agent-eventlog"), spans)
 
     def spans(self) -> Iterator[Span]:
-        """Each span as soon as it has ended, that of the run at last."""
+        """Each span as soon as it has ended; the run's span last."""
         run = Span(span_id(self._uid, "run"), "", "run", "", 0)
         run.attributes |= {
             "agent_eventlog.run.id": self._run_id,
@@ -159,10 +159,10 @@ class _Run:
         owner = self._reader.owner()
         yield from spans.finish(owner is not None and bool(owner.alive))
 
-    _lost = 0  # records that are not there to be read
+    _lost = 0  # records that cannot be read
 
     def _events(self) -> Iterator[tuple[int, int, Any]]:
-        """(LSN, time, event) of what a run has recorded; None for an event that makes no sense."""
+        """(LSN, time, event) of each record; None for an event that makes no sense."""
         for item in examine(self._reader, Totals()):
             if isinstance(item, EncryptedFrame):
                 raise EncryptedLogError(self._reader.path, item.key_id)
@@ -191,7 +191,7 @@ class _Run:
         return (record.time_ns, event) if record and isinstance(event, CallIntended) else None
 
     def _trace_of(self, uid: str, started: RunStarted | None) -> str:
-        """The trace of a run: that of the first of those that started one another."""
+        """The trace of a run: that of the first run in its chain of parents."""
         for _ in range(DEPTH_MAX):
             parent = ParentRun.of(started)
             if parent is None:
@@ -200,7 +200,7 @@ class _Run:
         return trace_id(uid)
 
     def _sibling(self, run_id: str, uid: str) -> RunStarted | None:
-        """How another run of the same store began; None when it is not there to be read."""
+        """The first record of another run of the same store; None when it cannot be read."""
         try:
             with self._context.read(str(self._path.resolve().parent / check_run_id(run_id))) as log:
                 started = started_of(log)

@@ -1,9 +1,9 @@
-"""A run as spans of a trace, from the events in its log. Pure.
+"""Makes spans of a trace from the events in the log of a run. Pure.
 
-One span for the run, one for each step, one for each call. Their ids follow from the run's uid and
-from LSNs, so that the same log, or a longer one of the same run, gives the same ids; what a
-recovery replays is no record, so no call is told twice. What a fork was begun with happened in
-another run, and is that run's to tell.
+There is one span for the run, one for each step, and one for each call. Ids are derived from the
+run's uid and from LSNs, so the same log, or a longer one of the same run, gives the same ids. A
+recovery records nothing for calls it replays, so each call has one span. What happened before a
+fork belongs to the trace of the other run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from recovery.journal.keys import outer_call, step_of
 from recovery.journal.usage import usage_from
 from recovery.replay.recorded_call import RecordedCall
 
-# Of a span; what there is more is counted. OpenTelemetry's own limit.
+# Events of a span; further ones are only counted. OpenTelemetry's own limit.
 EVENTS_MAX = 128
 
 Attributes = dict[str, Any]  # str, int, float or bool
@@ -62,7 +62,7 @@ def trace_id(uid: str) -> str:
 
 
 def span_id(uid: str, *what: str | int) -> str:
-    """The span of something in a run ("run"; "step", n; "call", LSN): 16 hex digits."""
+    """The id of a span in a run ("run"; "step", n; "call", LSN): 16 hex digits."""
     return str(xxhash.xxh3_64_hexdigest(_joined("span", uid, *what)))
 
 
@@ -72,9 +72,9 @@ def _joined(*parts: str | int) -> bytes:
 
 @dataclass(slots=True)
 class Span:
-    """Something that took time. Times are ns since 1970; ``error`` is None unless it failed.
+    """A span. Times are ns since 1970; ``error`` is None unless it failed.
 
-    ``model``: it is a call of a model. ``links``: (trace id, span id) of what it came from.
+    ``model``: it is a call of a model. ``links``: (trace id, span id) of its origin.
     """
 
     id: str
@@ -91,7 +91,7 @@ class Span:
     links: list[tuple[str, str]] = field(default_factory=list)
 
     def event(self, name: str, time_ns: int, **attributes: Any) -> None:
-        """Something that happened in it."""
+        """Add an event."""
         if len(self.events) < EVENTS_MAX:
             self.events.append((name, time_ns, attributes))
         else:
@@ -100,7 +100,7 @@ class Span:
     def exception(
         self, time_ns: int, failed: AttemptFailed | CallFailed | RunFailed | AgentRaised
     ) -> None:
-        """An exception, by OpenTelemetry's conventions."""
+        """Add an exception, by OpenTelemetry's conventions."""
         about = {
             "exception.type": failed.type.removeprefix("builtins."),
             "exception.message": failed.message,
@@ -110,7 +110,7 @@ class Span:
         self.event("exception", time_ns, **about)
 
     def failed(self, time_ns: int, failed: CallFailed | RunFailed) -> None:
-        """It ended with an exception."""
+        """End the span with an exception."""
         self.exception(time_ns, failed)
         self.attributes["error.type"] = failed.type.removeprefix("builtins.")
         self.error = failed.message
@@ -118,7 +118,7 @@ class Span:
 
 @dataclass(slots=True)
 class _Open:
-    """A call without an outcome. ``own``: something about it happened in this run, not before a
+    """A call without an outcome. ``own``: a record about it is of this run, not from before a
     fork."""
 
     span: Span
@@ -128,12 +128,12 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class SpanOptions:
-    """What is to be known besides the log.
+    """Inputs besides the log.
 
-    ``is_model``: whether a tool calls a model, if the user says so (calls that say what tokens they
-    used do anyway). ``values``: attributes from the values of a call: (whether it is of a model,
-    its intent, its outcome or None). ``of_run``: the same of the run: ("task" or "result", value).
-    ``fetch``: the intent in the record of an LSN, and its time.
+    ``is_model``: whether the user says that a tool calls a model; calls that report tokens count as
+    such anyway. ``values``: attributes from the values of a call, given (whether it is of a model,
+    its intent, its outcome or None). ``of_run``: attributes of the run, given ("task" or "result",
+    value). ``fetch``: the time and the intent in the record of an LSN.
     """
 
     is_model: Callable[[str], bool]
@@ -143,9 +143,9 @@ class SpanOptions:
 
 
 class Spans:
-    """Makes spans of a run's events, each as soon as it has ended. Holds open calls only.
+    """Makes spans of a run's events, each as soon as it has ended. Keeps only open calls.
 
-    ``until``: the LSN up to which the log was written by a fork; 0 for a run that is none.
+    ``until``: the last LSN that a fork copied; 0 for a run that is no fork.
     """
 
     def __init__(self, uid: str, run: Span, until: int, options: SpanOptions) -> None:
@@ -185,12 +185,12 @@ class Spans:
             self._status = _STATUS.get(type(event), self._status)
 
     def lost(self, records: int) -> None:
-        """So many records could not be read."""
+        """Count records that could not be read."""
         about = self._run.attributes
         about["agent_eventlog.lost_records"] = about.get("agent_eventlog.lost_records", 0) + records
 
     def finish(self, alive: bool) -> Iterator[Span]:
-        """What has not ended, as far as the log goes, and the run. ``alive``: a process has it."""
+        """The spans that have not ended, and the run's. ``alive``: a process has the run."""
         self._alive = alive
         for lsn, call in list(self._open.items()):
             if call.own:
@@ -239,7 +239,7 @@ class Spans:
 
     def _resumed(self, time_ns: int, event: RunResumed) -> None:
         self._recoveries += 1
-        if self._status == "running":  # nothing said that it stopped: its process died
+        if self._status == "running":  # no record says that it stopped: its process died
             self._run.event("process ended", self._last_ns)
             for call in self._open.values():
                 call.span.event("process ended", self._last_ns)
@@ -251,7 +251,7 @@ class Spans:
                 "agent_eventlog.from_step": event.from_step,
             },
         )
-        if self._status == "failed":  # it goes on all the same
+        if self._status == "failed":  # the run was resumed after its failure
             self._run.error = None
             self._run.attributes.pop("error.type", None)
 
@@ -300,7 +300,7 @@ class Spans:
         if intent.child:
             about["agent_eventlog.child.run.id"] = intent.child
         if not waits:
-            with suppress(ValueError, OverflowError):  # an identity that no call has
+            with suppress(ValueError, OverflowError):  # a forged identity
                 key = intent.idempotency_key(self._uid)
                 about["agent_eventlog.idempotency_key"] = key
         made = Span(
@@ -309,7 +309,7 @@ class Spans:
         return _Open(made, RecordedCall.of(lsn, time_ns, intent), lsn > self._until)
 
     def _mark_own(self, call: _Open | None, lsn: int) -> None:
-        """Something is recorded inside the call: it is told, also if it began in another run."""
+        """A record is inside the call: so it gets a span here, also if another run began it."""
         while call is not None and not call.own and lsn > self._until:
             call.own = True
             call = self._open.get(outer_call(call.made.intent.scope))
@@ -340,7 +340,7 @@ class Spans:
                 assert_never(event)
 
     def _begin_again(self, lsn: int, retried: int) -> _Open | None:
-        """A call that had ended, and is made again: a span of its own."""
+        """A call that had an outcome, and is made again, gets another span."""
         found = self._options.fetch(lsn)
         if found is None:
             return None
@@ -373,7 +373,7 @@ class Spans:
     def _resolved(self, lsn: int, time_ns: int, event: CallResolved) -> Iterator[Span]:
         call = self._open.get(event.call)
         about = {"agent_eventlog.how": event.how}
-        if call is None:  # one that had failed
+        if call is None:  # a call that had failed
             if lsn > self._until:
                 about["agent_eventlog.lsn"] = event.call  # type: ignore[assignment]
                 self._run.event("call resolved", time_ns, **about)
@@ -386,7 +386,7 @@ class Spans:
             yield from self._end_calls(event.call, lsn, time_ns, "resolved", value)
 
     def _state_of(self, call: _Open) -> str:
-        """How a call stands that has no outcome."""
+        """The state of a call without an outcome."""
         made = call.made
         if made.state == "to be made again":
             return made.state
@@ -399,7 +399,7 @@ class Spans:
     def _end_calls(
         self, lsn: int, at: int, time_ns: int, state: str, value: Any = None
     ) -> Iterator[Span]:
-        """The span of a call of which no more is expected, and of those that are open inside it."""
+        """The spans of a call that is over, and of the open calls inside it."""
         inside = [lsn]
         for one in inside:  # grows meanwhile
             inside += self._inside.pop(one, ())

@@ -1,4 +1,4 @@
-"""Spans as OTLP/JSON has them, by OpenTelemetry's names; of values as much as was asked for."""
+"""Converts spans to OTLP/JSON by OpenTelemetry's names, with as many values as requested."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from logdump.otlp.spans import Attributes, Span
 from recovery.journal.events import CallIntended
 from recovery.values.render import Redaction, readable
 
-# What is told of a value, in characters; and one that is larger, in bytes, is not taken apart.
+# Characters shown of a value; and the size in bytes above which a value is not decoded.
 CONTENT_MAX, VALUE_SIZE_MAX = 16 << 10, 1 << 20
 
 
 class Values:
-    """Draws spans, by the options of the command."""
+    """Converts spans, by the options of the command."""
 
     def __init__(self, args: argparse.Namespace, redaction: Redaction, run_id: str) -> None:
         self._args, self._redaction, self._run_id = args, redaction, run_id
@@ -80,7 +80,7 @@ class Values:
         }
 
     def _shown(self, found: Attributes, span: Span) -> Attributes:
-        """The attributes of an event: what an exception says may quote a value."""
+        """The attributes of an event; the text of an exception may quote a value."""
         return {
             key: _cut(self._redaction.text(value, span.name))
             if key in ("exception.message", "exception.stacktrace")
@@ -91,7 +91,7 @@ class Values:
     # -- values
 
     def of_call(self, model: bool, intent: CallIntended, outcome: Packed | None) -> Attributes:
-        """What is told of a call's arguments and its outcome."""
+        """The attributes for a call's arguments and outcome."""
         about: Attributes = {}
         if intent.call_id and not model:
             about["gen_ai.tool.call.id"] = intent.call_id
@@ -112,7 +112,7 @@ class Values:
         return about
 
     def of_run(self, what: str, value: Any) -> Attributes:
-        """What is told of the run's task and result."""
+        """The attributes for the run's task and result."""
         if not self._args.content or type(value) is not Packed:
             return {}
         return {f"agent_eventlog.{what}": self._content(value, what)}
@@ -126,7 +126,7 @@ class Values:
         return _cut(json.dumps(shown, ensure_ascii=False, default=str))
 
     def _model(self, packed: Any, tool: str) -> str:
-        """The model that arguments, or a reply, name; "" when they name none."""
+        """The model named in arguments or a reply; "" when there is none."""
         if type(packed) is not Packed or len(packed) > VALUE_SIZE_MAX:
             return ""
         match self._redaction.shown(readable(packed), tool):
@@ -140,7 +140,7 @@ def _cut(found: str) -> str:
 
 
 def _by_name(args: Any) -> Any:
-    """Arguments as the conventions have them, an object; what has no name is in "args"."""
+    """Arguments as an object, as the conventions want; those without a name are in "args"."""
     match args:
         case [list(positional), dict(named)]:
             return {"args": positional, **named} if positional else named

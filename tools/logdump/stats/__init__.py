@@ -1,1 +1,1 @@
-"""``logdump stats``: what a log is made of."""
+"""Implements ``logdump stats``, which shows what a log is made of."""

@@ -1,4 +1,4 @@
-"""What the frames of a log take, by kind."""
+"""Counts the frames of a log, by kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from eventlog.dump import Finding
 
 @dataclass(slots=True)
 class Frames:
-    """The log below its records: frames, what they take, and what is wrong with it.
+    """The log below its records: frames, their sizes, and their problems.
 
     ``hidden``: frames of encrypted records. ``size``: bytes of all frames; ``on_disk``: of files.
     """

@@ -1,4 +1,4 @@
-"""What ``logdump stats --json`` prints."""
+"""Encodes the output of ``logdump stats --json``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def step_object(step: StepTotals) -> dict[str, Any]:
 
 
 def totals_object(statistics: LogStatistics, frames: Frames) -> dict[str, Any]:
-    """All of it."""
+    """The totals."""
     log = {
         "segments": frames.segments,
         "on_disk": frames.on_disk,
@@ -123,7 +123,7 @@ def _used(used: UsageTotals) -> dict[str, Any]:
 
 
 def _errors(last: RunError | None) -> dict[str, Any] | None:
-    """The errors of the agent's own code, without what they say: that may be any value."""
+    """The errors of the agent's own code, without their messages, which may hold any value."""
     if last is None:
         return None
     return {

@@ -39,10 +39,10 @@ from recovery.values.pack import unpack, unpack_map
 
 T = TypeVar("T")
 
-NAMES_MAX = 500  # tools, and kinds of records, that are told apart
+NAMES_MAX = 500  # tools, and kinds of records, that are counted separately
 OTHERS = "(others)"
 OPEN_MAX = 100_000  # calls without an outcome that are remembered
-POINTS_MAX = 100  # checkpoints from which a resumption is known to have begun
+POINTS_MAX = 100  # newest checkpoints whose position is kept, for recoveries that begin there
 
 PARTS = ("messages", "results", "arguments", "checkpoints", "other")
 _PART = {"messages": 0, "outcome": 1, "failure": 1, "signal": 1, "call": 2, "snapshot": 3}
@@ -58,7 +58,7 @@ class KindTotals:
 
 @dataclass(slots=True)
 class UsageTotals:
-    """Outcomes, and what the models among them used."""
+    """Outcomes, and the usage of the models among them."""
 
     outcomes: int = 0
     input_tokens: int = 0
@@ -66,7 +66,7 @@ class UsageTotals:
     cost: float = 0.0
 
     def since(self, before: UsageTotals) -> UsageTotals:
-        """What has come since then."""
+        """The usage since then."""
         return UsageTotals(
             self.outcomes - before.outcomes,
             self.input_tokens - before.input_tokens,
@@ -75,7 +75,7 @@ class UsageTotals:
         )
 
     def add(self, other: UsageTotals) -> None:
-        """And these."""
+        """Add the other usage."""
         self.outcomes += other.outcomes
         self.input_tokens += other.input_tokens
         self.output_tokens += other.output_tokens
@@ -84,8 +84,8 @@ class UsageTotals:
 
 @dataclass(slots=True)
 class ToolTotals:
-    """What a tool has done. ``attempts``: with those of ``calls`` that were made again. ``open``:
-    calls without an outcome. ``durations``: of attempts that ended in the life that began them.
+    """Totals of a tool. ``attempts``: of its ``calls``, retries included. ``open``: calls without
+    an outcome. ``durations``: of attempts that ended in the session that began them.
     """
 
     calls: int = 0
@@ -100,9 +100,9 @@ class ToolTotals:
 
 @dataclass(slots=True)
 class StepTotals:
-    """What was recorded from the beginning of a step to that of the next one.
+    """Totals from the beginning of a step to the beginning of the next one.
 
-    ``step`` 0: before the first. ``at_work_ns``: for which a process had the run.
+    ``step`` 0: before the first. ``at_work_ns``: the time for which a process had the run.
     """
 
     step: int
@@ -117,7 +117,7 @@ class StepTotals:
 
 @dataclass(slots=True)
 class Checkpoints:
-    """How many, their bytes, and the largest with its LSN."""
+    """The number of checkpoints, their bytes, and the largest with its LSN."""
 
     count: int = 0
     size: int = 0
@@ -127,11 +127,11 @@ class Checkpoints:
 
 @dataclass(slots=True)
 class Recoveries:
-    """What taking the run up again came to.
+    """Totals of the recoveries of a run.
 
-    ``replayed``: records behind the checkpoints that these began from. ``served``: the outcomes
-    among these, which needed no call. ``repeated``: calls that a process had begun and a later one
-    made again. ``unknown``: recoveries of which the log does not have the checkpoint.
+    ``replayed``: records after the checkpoints from which they began. ``served``: the outcomes
+    among these, which needed no call. ``repeated``: calls that one process had begun and a later
+    one made again. ``unknown``: recoveries whose checkpoint is not in the log.
     """
 
     count: int = 0
@@ -146,7 +146,7 @@ OnStep = Callable[[StepTotals], None]
 
 
 class LogStatistics:
-    """The totals of a log. ``on_step`` is shown each step when it is over; ``finish`` the last."""
+    """The totals of a log. ``on_step`` is called with each step at its end; ``finish`` ends all."""
 
     def __init__(self, slowest: int = 10, on_step: OnStep = lambda step: None) -> None:
         self.records = self.size = self.unreadable = self.first_lsn = self.last_lsn = 0
@@ -180,7 +180,7 @@ class LogStatistics:
         return self.growth.steps
 
     def observe(self, record: Record) -> None:
-        """One record."""
+        """Count a record."""
         size = len(record.packed)
         self.records += 1
         self.size += size
@@ -203,7 +203,7 @@ class LogStatistics:
             self._checkpoint(record, size)
 
     def finish(self) -> None:
-        """The log ends here."""
+        """End the last step, and count open calls."""
         self._end_step()
         for open_attempt in self._open.values():
             _named(self.tools, open_attempt.tool, ToolTotals).open += not open_attempt.failed
@@ -366,13 +366,13 @@ class LogStatistics:
         if not isinstance(event, CallResolved):
             self._time(open_attempt, time_ns)
         if isinstance(event, CallFailed) and open_attempt.outer in self._open:
-            open_attempt.failed = True  # and made again, if the call around it is
+            open_attempt.failed = True  # it is made again if the call around it is
             self._turn(open_attempt, "still")
         else:
             self._forget(event.call)
 
     def _time(self, open_attempt: OpenAttempt, time_ns: int) -> None:
-        """The attempt is over; how long it took, if the process that began it has ended it."""
+        """End an attempt; count its duration if the process that began it has ended it."""
         if open_attempt.mode == "still" or (
             open_attempt.mode == "waits" and not open_attempt.waits
         ):
@@ -398,7 +398,7 @@ class LogStatistics:
         self.time.turn(open_attempt, mode, self._open.get(open_attempt.outer))
 
     def _forget(self, call: int) -> None:
-        """Nothing more is to come of a call, nor of those inside it; but of side effects there."""
+        """Forget a call and the calls inside it, except side effects there that have no outcome."""
         todo = [call]
         while todo:
             open_attempt = self._open.get(todo.pop())

@@ -1,24 +1,24 @@
-"""Totals of many numbers in bounded memory: durations, and bytes over the steps of a run. Pure."""
+"""Summarizes many numbers in bounded memory: durations, and bytes over the steps of a run. Pure."""
 
 from __future__ import annotations
 
 from array import array
 
 KEPT_MAX = 4096  # durations from which a median is taken: 32 KiB
-BUCKETS_MAX = 640  # stretches of a run; of a run with fewer steps, each step
+BUCKETS_MAX = 640  # stretches of a run; with fewer steps, one for each step
 
 
 class DurationSample:
-    """How often, how long together, the longest, and the median."""
+    """Count, total, maximum and median of durations."""
 
     def __init__(self) -> None:
         self.count = self.total_ns = self.longest_ns = 0
         self._kept, self._every = array("q"), 1
 
     def add(self, ns: int) -> None:
-        """One more."""
+        """Add a duration."""
         if self.count % self._every == 0:
-            if len(self._kept) == KEPT_MAX:  # from now on every second of those that were kept
+            if len(self._kept) == KEPT_MAX:  # from now on keep half as many
                 del self._kept[1::2]
                 self._every *= 2
             if self.count % self._every == 0:
@@ -29,11 +29,11 @@ class DurationSample:
 
     @property
     def exact(self) -> bool:
-        """Whether the median is that of all, and not of every second, fourth, ... of them."""
+        """Whether the median is of all durations, and not of every second, fourth, ... of them."""
         return self._every == 1
 
     def median_ns(self) -> int:
-        """The middle one; of an even number, the mean of the two in the middle. 0 of none."""
+        """The median; of an even number, the mean of the two in the middle. 0 of none."""
         kept = sorted(self._kept)
         if not kept:
             return 0
@@ -41,9 +41,9 @@ class DurationSample:
 
 
 class StepSizes:
-    """Bytes by what they are for, over the steps of a run, in stretches of equally many steps.
+    """Bytes by purpose over the steps of a run, in stretches with equal numbers of steps.
 
-    A stretch is one step as long as there are no more than BUCKETS_MAX; then two, four, and so on.
+    A stretch is one step up to BUCKETS_MAX steps; then two, four, and so on.
     """
 
     def __init__(self, parts: int) -> None:
@@ -52,7 +52,7 @@ class StepSizes:
         self._buckets: list[list[int]] = []
 
     def step(self) -> None:
-        """A step begins, that was not seen before."""
+        """Begin a step that has not been counted yet."""
         if self.steps == len(self._buckets) * self.width:
             if len(self._buckets) == BUCKETS_MAX:
                 pairs = zip(self._buckets[::2], self._buckets[1::2], strict=True)
@@ -62,7 +62,7 @@ class StepSizes:
         self.steps += 1
 
     def add(self, part: int, size: int) -> None:
-        """So many bytes in the step that has begun last; those before the first are of none."""
+        """Add bytes to the newest step; bytes before the first step are not counted."""
         if self._buckets:
             self._buckets[-1][part] += size
 
@@ -71,7 +71,7 @@ class StepSizes:
         return [sum(bucket) / steps for bucket, steps in self._sized()]
 
     def tenths(self) -> tuple[list[float], list[float]]:
-        """Bytes per step in the first tenth of the run and in the last, by what they are for."""
+        """Bytes per step in the first tenth of the run and in the last, by purpose."""
         sized = self._sized()
         many = max(1, len(sized) // 10)
         return self._mean(sized[:many]), self._mean(sized[-many:])

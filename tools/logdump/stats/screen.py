@@ -1,4 +1,4 @@
-"""What ``logdump stats`` shows: one screen. Needs Rich."""
+"""Draws the output of ``logdump stats`` on one screen. Needs Rich."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ROWS_MAX = 6  # of a table, on the screen
 NAME_WIDTH_MAX = 24
 SPARKS_MAX = 40
 SPARKS, PLAIN_SPARKS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
-SLOW = 5.0  # last tenth against the first: bytes per step that have grown so much are shown yellow
+SLOW = 5.0  # growth of bytes per step, last tenth against first, that is shown yellow
 
 Row = tuple[str, str, str]
 Cell = Callable[[ToolTotals], str]
 
-# What is shown of a tool: heading, value, and whether there is anything to show.
+# Columns of a tool: heading, value, and whether the column is needed.
 _NUMBERS: tuple[tuple[str, Cell, Callable[[ToolTotals], object]], ...] = (
     ("calls", lambda t: f"{t.calls:,}", lambda t: True),
     ("tries", lambda t: f"{t.attempts:,}", lambda t: t.attempts - t.calls),
@@ -54,7 +54,7 @@ _SIZES: tuple[tuple[str, Cell, Callable[[ToolTotals], object]], ...] = (
 
 
 class Screen:
-    """Draws what was counted."""
+    """Draws the statistics of a log."""
 
     def __init__(
         self, context: Context, reader: LogReader, statistics: LogStatistics, frames: Frames
@@ -68,7 +68,7 @@ class Screen:
         self.console = context.console
 
     def show(self, by: str | None) -> None:
-        """The screen, or one of its tables, whole."""
+        """Draw the screen, or the whole of one table."""
         if by is None:
             self.console.print(grid(self._rows()))
         if by in (None, "tool") and self.statistics.tools:
@@ -196,7 +196,7 @@ class Screen:
     # -- in tables
 
     def _tools(self, most: int | None) -> None:
-        found = sorted(  # what is open first, then what took the longest
+        found = sorted(  # tools with open calls first, then those that took the longest
             self.statistics.tools.items(),
             key=lambda item: (not item[1].open, -item[1].durations.total_ns, -item[1].calls),
         )
@@ -326,7 +326,7 @@ def _taken(tool: ToolTotals, ns: int) -> str:
 
 
 def _sparkline(numbers: list[float], sparks: str) -> str:
-    """As many characters as fit, each the mean of its stretch, from 0 to the largest."""
+    """As many characters as fit, each the mean of its stretch, scaled from 0 to the largest."""
     each = -(-len(numbers) // SPARKS_MAX)
     means = [
         sum(numbers[i : i + each]) / len(numbers[i : i + each])
@@ -337,7 +337,7 @@ def _sparkline(numbers: list[float], sparks: str) -> str:
 
 
 def _errors(last: RunError) -> str:
-    """The errors of the agent's own code, without what they say: that may be any value."""
+    """The errors of the agent's own code, without their messages, which may hold any value."""
     often = f", {last.in_a_row} times in a row" if last.in_a_row > 1 else ""
     past = "; the run has got further since" if last.is_past else ""
     where = f" at {last.place}" if last.place else ""

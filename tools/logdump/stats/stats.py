@@ -1,4 +1,4 @@
-"""``logdump stats``: what a log is made of, and what its run has used."""
+"""``logdump stats``: shows what a log is made of, and what its run has used."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ A median over more than 4,096 calls is taken from some of them, at regular
 intervals, and shown with a "~"."""
 
 MORE = """\
-"open" are calls without an outcome: under way, in doubt or given up. The time
+"open" are calls without an outcome: in flight, in doubt or abandoned. The time
 of an attempt counts when the process that began it has ended it; waits, for
 approval too, are no time in tools. "replayed" and "served" are the records
-and the outcomes behind the checkpoints that recoveries began with: an outcome
-on record is never paid for again, if the code makes its call again.
+and the outcomes after the checkpoints that recoveries began with: a recorded
+outcome is not paid for again, if the code makes its call again.
 
-What is damaged is said, and not counted. Of an encrypted log, without its
-key, frames and bytes are counted. Reads the whole log, in constant memory.
+Damage is reported, and not counted. Of an encrypted log, without its key,
+frames and bytes are counted. Reads the whole log, in constant memory.
 
 --json prints one object of "type" "stats": "log", "kinds", "damage", and of a
 run "run", "time", "recoveries", "checkpoints", "growth", "tools", "slowest".
@@ -80,7 +80,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         type=_number,
         default=SLOWEST,
         metavar="N",
-        help=f"how many of the slowest calls, {SLOWEST} unless told",
+        help=f"how many of the slowest calls, by default {SLOWEST}",
     )
 
 
@@ -89,7 +89,7 @@ def _run(context: Context) -> int:
     totals, frames = Totals(), Frames()
     steps = args.by == "step"
     if not args.json and not steps:
-        _ = context.console  # says now, and not when all is read, that it cannot draw
+        _ = context.console  # reports now, not after all is read, that it cannot draw
     on_step = functools.partial(_print_step, context) if steps else lambda step: None
     statistics = LogStatistics(args.slowest, on_step)
     with context.read() as reader:

@@ -1,8 +1,8 @@
-"""What the time of a run went to: its tools, waiting, its own code. Pure.
+"""Divides the time of a run into tools, waiting, and the agent's own code. Pure.
 
-A process is at work from when it takes the run up to the last record that it writes. What is
-between two of these records belongs to the calls that were under way: to tools when one of them
-was, to waiting when all that was under way were waits, else to the agent's own code.
+A process is at work from when it resumes the run until the last record that it writes. The time
+between two of its records belongs to the calls in flight: to tools if one of them was at work, to
+waiting if all calls in flight were waits, else to the agent's own code.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Mode = Literal["works", "waits", "still"]
 class OpenAttempt:
     """A call without an outcome. ``mode``: whether its tool is at work, it waits, or neither.
 
-    ``since_ns``: when this attempt began. ``life``: the process (by number) that began it.
-    ``inside``: the calls that were made inside it; ``busy``: how many of these are under way.
-    ``failed``: it has an outcome, and may be made again with the call that it was made inside.
-    ``is_effect``: its tool is not to be repeated.
+    ``since_ns``: when this attempt began. ``session``: the process (by number) that began it.
+    ``inside``: the nested calls; ``busy``: how many of them are in flight. ``failed``: it has an
+    outcome, and may be made again with the call around it. ``is_effect``: its tool must not be
+    repeated.
     """
 
     lsn: int
@@ -41,21 +41,21 @@ class OpenAttempt:
 
 
 class TimeBreakdown:
-    """Time by what it went to, in ns. A call in which others are under way is counted by these."""
+    """Time by purpose, in ns. A call with nested calls in flight is counted by those."""
 
     def __init__(self) -> None:
         self.first_ns = self.last_ns = 0  # records
         self.at_work_ns = self.in_tools_ns = self.waiting_ns = self.parallel_ns = 0
-        self._counts = {"works": 0, "waits": 0, "still": 0}  # calls with none under way inside
+        self._counts = {"works": 0, "waits": 0, "still": 0}  # calls without nested ones in flight
         self._from_ns = 0  # 0: no process is known to be at work
 
     def saw(self, time_ns: int) -> None:
-        """A record of whomever."""
+        """Note the time of a record, by any writer."""
         self.first_ns = self.first_ns or time_ns
         self.last_ns = max(self.last_ns, time_ns)
 
     def begin(self, time_ns: int, open_attempts: Iterable[OpenAttempt]) -> None:
-        """A process takes the run up: nothing is under way."""
+        """A process resumes the run: no call is in flight."""
         for open_attempt in open_attempts:
             open_attempt.mode, open_attempt.busy = "still", 0
         self._counts = dict.fromkeys(self._counts, 0)

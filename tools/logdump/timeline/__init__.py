@@ -1,1 +1,1 @@
-"""``logdump timeline``: a run as one HTML file."""
+"""Implements ``logdump timeline``, which writes a run as one HTML file."""

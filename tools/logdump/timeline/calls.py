@@ -1,4 +1,4 @@
-"""The calls of a run as bars on a timeline: what they were doing when, and how each stands."""
+"""Turns the calls of a run into bars on a timeline, with their phases and states."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from recovery.text import printable
 from recovery.values.render import readable
 
 LOST = "(intent lost)"  # in place of the tool of a call whose first record is damaged
-# How a call stands, and the words for it.
+# The states of a call, and their words.
 STATES: dict[str, Json] = {
     "done": "returned",
     "failed": "failed",
@@ -50,11 +50,11 @@ _STATES: dict[str, str] = {
 
 @dataclass(slots=True)
 class _Call:
-    """A call as it is told so far. ``phases``: (what, from, to), by LSN.
+    """A call as far as the events have described it. ``phases``: (what, from, to), by LSN.
 
-    What: "work", "wait" (for a time, a signal, a yes, or the next attempt), "failed" (an attempt
-    that was), "cut" (an attempt during which the process died), "lost" (nobody knows, or works on
-    it), "left" (an attempt that nobody waits for any more).
+    What: "work", "wait" (for a time, a signal, an approval, or the next attempt), "failed" (an
+    attempt that failed), "cut" (an attempt during which the process died), "lost" (unknown, and no
+    process works on it), "left" (an attempt that no code waits for any more).
     """
 
     bar: Bar
@@ -63,20 +63,20 @@ class _Call:
     state: str = ""  # once it is over
     phases: list[tuple[str, int, int]] = field(default_factory=list)
     history: list[Json] = field(default_factory=list)
-    now: str = ""  # the phase under way, and since when
+    now: str = ""  # the current phase, and since when
     since: int = 0
 
     def begin(self, phase: str, lsn: int) -> None:
         self.now, self.since = phase, lsn
 
     def turn(self, phase: str, lsn: int) -> None:
-        """What is under way was ``phase``, and ends."""
+        """End the current phase as ``phase``."""
         if self.now:
             self.phases.append((phase, self.since, lsn))
         self.now, self.bar.last = "", max(self.bar.last, lsn)
 
     def settle(self, stands: OpenCall | None, live: bool, ends: tuple[int, int]) -> None:
-        """Nothing more comes: how it stands if it has not ended. See Calls.settle."""
+        """End the call with this state if it has no outcome. See Calls.settle."""
         if self.now:
             goes_on = self.now == "wait" or (self.now == "work" and live)
             until = ends[0] if goes_on else max(ends[1], self.since)
@@ -84,10 +84,10 @@ class _Call:
         if stands is not None and not self.state:
             self.state, self.about["then"] = _STATES[stands.state], stands.then
             self.about["key"] = printable(stands.idempotency_key)
-        self.state = self.state or "left"  # nobody asks for it any more
+        self.state = self.state or "left"  # no code asks for it any more
 
     def told(self) -> Json:
-        """What is known of it, without what is nothing."""
+        """Its known fields, without empty ones."""
         told: dict[str, Json] = {
             name: value for name, value in self.about.items() if value not in ("", 0, None, False)
         }
@@ -97,23 +97,23 @@ class _Call:
 
 
 class Calls:
-    """Takes in what happens to calls, in the order of the log.
+    """Collects what happens to calls, in the order of the log.
 
-    ``shown_from``: the LSN of the first record that is shown; ``life_from``: that at which the
-    present process took the run up; ``uid``: of the run, if it is known.
+    ``shown_from``: the LSN of the first record that is shown. ``life_from``: the LSN at which the
+    present process resumed the run. ``uid``: of the run, if it is known.
     """
 
     def __init__(self, texts: Texts) -> None:
         self.shown_from = self.life_from = 0
         self.uid = ""
-        # Calls and their tools, by where their outcome is.
+        # Calls and their tools, by the LSN of their outcome.
         self.outcomes: dict[int, tuple[int, str]] = {}
         self._texts = texts
         self._calls: dict[int, _Call] = {}
         self._open: dict[int, _Call] = {}
 
     def add(self, event: RunEvent) -> bool:
-        """Take in an event; whether it is one of a call."""
+        """Add an event; returns whether it is an event of a call."""
         add = _ADD.get(type(event.recorded))
         if add is not None:
             add(self, event, event.recorded)
@@ -127,11 +127,11 @@ class Calls:
 
     @property
     def at_work(self) -> int:
-        """How many calls are being executed, as far as the log tells."""
+        """How many calls are being executed, as far as the log says."""
         return sum(call.now == "work" for call in self._open.values())
 
     def cut(self, lsn: int) -> int:
-        """Their process has died, after this record; how many were at work."""
+        """Their process has died, after this record; returns how many were at work."""
         cut = [call for call in self._open.values() if call.now == "work"]
         for call in cut:
             call.turn("cut", lsn)
@@ -139,13 +139,13 @@ class Calls:
         return len(cut)
 
     def drop(self, lsns: list[int], lsn: int) -> None:
-        """The code may do without these since record ``lsn``."""
+        """The code may do without these calls since record ``lsn``."""
         for call in (self._calls[one] for one in lsns if one in self._calls):
             call.about["dropped"] = lsn
 
     def settle(self, stands: Mapping[int, OpenCall], live: bool, ends: tuple[int, int]) -> None:
-        """Nothing more comes. ``stands``: how those stand that have not ended; ``ends``: the LSN of
-        the last record, and of the last one by the process that had the run."""
+        """End all calls. ``stands``: the states of calls without an outcome. ``ends``: the LSN of
+        the last record, and of the last record by the process that had the run."""
         for lsn, call in self._calls.items():
             call.settle(stands.get(lsn), live, ends)
 
@@ -154,7 +154,7 @@ class Calls:
         return [call.told() for call in self._calls.values()]
 
     def lanes(self) -> int:
-        """Give each call its lane; how many there are. After ``settle``, by which they end."""
+        """Give each call its lane; returns the number of lanes. Call ``settle`` before."""
         return place(
             [
                 call.bar
@@ -202,8 +202,8 @@ class Calls:
         return self._texts.value(value, held.tool)
 
     def _known(self, event: RunEvent) -> _Call:
-        """The call of an event. One that began before what is shown is taken to begin there; of one
-        whose first record is lost nobody knows."""
+        """The call of an event. A call that began before the first shown record is shown from
+        there; of a call whose first record is lost the tool is unknown."""
         call = self._calls.get(event.call)
         if call is None:
             first = self.shown_from if event.call < self.shown_from else event.lsn
@@ -235,7 +235,7 @@ class Calls:
         call = self._known(event)
         self._note(call, event, f"attempt {held.attempt} began")
         call.about["attempts"] = held.attempt
-        if call.now == "work":  # of a life of which nothing was recorded
+        if call.now == "work":  # of a session that recorded nothing
             call.turn("cut", event.lsn)
         call.turn(call.now, event.lsn)
         call.begin("work", event.lsn)
@@ -250,7 +250,7 @@ class Calls:
 
     def _add_abandoned(self, event: RunEvent, held: CallAbandoned) -> None:
         call = self._known(event)
-        self._note(call, event, f"nobody waits for attempt {held.attempt} any more: {held.why}")
+        self._note(call, event, f"attempt {held.attempt} was abandoned: {held.why}")
         call.turn("left", event.lsn)
         if held.went_on:
             self._end(event, call, "left")
@@ -297,7 +297,7 @@ class Calls:
 
     def _end(self, event: RunEvent, call: _Call, state: str) -> None:
         if call.now == "lost" and not isinstance(event.recorded, CallResolved):
-            # Taken up again without a record of its own, as waits and child runs are.
+            # Resumed without a record of its own, as waits and child runs are.
             back = self.life_from
             if back > call.since:
                 call.turn("lost", back)

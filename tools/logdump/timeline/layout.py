@@ -1,4 +1,4 @@
-"""Where things stand on a timeline: when along it, and in which lane. Pure."""
+"""Places records and calls on a timeline: when along it, and in which lane. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-# A long wait is shown as wide as this share of all work, with a mark that it is broken off; many of
-# them, all together, as wide as half of it.
+# A long wait is drawn as wide as this share of all work, marked as cut. Many of them together are
+# as wide as half of it.
 WAIT_SHARE, WAITS_SHARE = 18, 2
 
 
 class Axis:
-    """Records along the time. Times are in us since the first record.
+    """Positions of records in time. Times are in us since the first record.
 
-    Invariant: time never runs backwards here, in the order of the log. A clock that was set back
-    counts as one that stood still; by how much it was is in ``set_back``, (index, us) each.
+    Invariant: in the order of the log, time never runs backwards here. A clock that was set back
+    counts as one that stopped; ``set_back`` has by how much, as (index, us).
     """
 
     def __init__(self) -> None:
@@ -24,10 +24,10 @@ class Axis:
         self.pauses_us: list[int] = []  # before each record
         self.set_back: list[tuple[int, int]] = []
         self._last_us = 0
-        self._waits: list[tuple[int, int]] = []  # (index, us) of pauses in which nobody worked
+        self._waits: list[tuple[int, int]] = []  # (index, us) of pauses without work
 
     def add(self, time_us: int, at_work: bool) -> None:
-        """The next record; ``at_work``: whether something was done since the one before."""
+        """Add a record; ``at_work``: whether a call was at work since the record before."""
         index = len(self.pauses_us)
         if not index:
             self.began_us = self._last_us = time_us
@@ -41,8 +41,8 @@ class Axis:
         self._last_us = time_us
 
     def breaks(self) -> list[tuple[int, int]]:
-        """Waits that are too long to be drawn to scale: (index of the record behind it, us that it
-        is drawn as)."""
+        """Waits that are too long to be drawn to scale: (index of the record after it, width in
+        us)."""
         work = sum(self.pauses_us) - sum(pause for _, pause in self._waits)
         width = max(1, work // max(WAIT_SHARE, WAITS_SHARE * len(self._waits)))
         return [(index, width) for index, pause in self._waits if pause > width]
@@ -50,9 +50,9 @@ class Axis:
 
 @dataclass(slots=True)
 class Bar:
-    """What takes a lane from one record to another (both LSNs counted), and what is inside it.
+    """A bar from one record to another (both LSNs included), and the bars inside it.
 
-    ``lane``: from 0, filled in by ``place``. Those of what is inside are below its own.
+    ``lane``: from 0, set by ``place``. The bars inside it are in lanes below its own.
     """
 
     first: int
@@ -63,10 +63,10 @@ class Bar:
 
 
 def place(bars: Sequence[Bar]) -> int:
-    """Give each of these bars, in order of their beginnings, the highest lane that is free while it
-    and all inside it last, and enough lanes below for these; how many lanes there are."""
+    """Give each bar, in order of their beginnings, the highest lane that is free for its duration,
+    with enough free lanes below it for the bars inside; returns the number of lanes."""
     everything = list(bars)
-    for bar in everything:  # it grows: whatever is inside comes behind what it is in
+    for bar in everything:  # grows: the bars inside a bar are appended after it
         everything += bar.inside
     for bar in reversed(everything):
         bar.last = max([bar.last, *(inner.last for inner in bar.inside)])
@@ -79,7 +79,7 @@ def place(bars: Sequence[Bar]) -> int:
 
 
 def _side_by_side(bars: Sequence[Bar]) -> int:
-    """Lanes for bars of known heights, from 0; how many there are."""
+    """Lanes for bars of known heights, from 0; and the number of lanes."""
     free: list[int] = []  # in order
     taken: list[tuple[int, int, int]] = []  # (until, lane, height)
     lanes = 0
@@ -96,7 +96,7 @@ def _side_by_side(bars: Sequence[Bar]) -> int:
 
 
 def _room(free: list[int], lanes: int, height: int) -> int:
-    """The first of ``height`` free lanes in a row; there is always room below the last."""
+    """The first of ``height`` free lanes in a row; below the last there is always room."""
     start = count = 0
     for lane in free:
         start, count = (start, count + 1) if lane == start + count else (lane, 1)

@@ -1,4 +1,4 @@
-"""The conversation of a run, as its messages came and went."""
+"""Reconstructs the conversation of a run from the changes of its messages."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from recovery.values.types import Ref
 
 
 class Conversation:
-    """Takes in the changes of the messages, in the order of the log.
+    """Applies the changes of the messages, in the order of the log.
 
-    ``packed_message`` gives the message that something stands for (RecoveryError when it is lost);
-    ``outcomes``: calls and their tools, by the LSN of the outcome. ``told``: all messages that ever
-    were.
+    ``packed_message`` resolves a reference to a message (RecoveryError when it is lost).
+    ``outcomes``: calls and their tools, by the LSN of the outcome. ``told``: all messages that the
+    run ever had.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class Conversation:
     ) -> None:
         self.told: list[dict[str, Json]] = []
         self._texts, self._packed_message, self._outcomes = texts, packed_message, outcomes
-        self._now: list[dict[str, Json]] = []  # without those that are older than what is shown
-        self._older = 0  # how many these are
+        self._now: list[dict[str, Json]] = []  # without messages older than the shown records
+        self._older = 0  # the number of those messages
 
     def add(self, event: RunEvent, held: MessagesChanged) -> int:
-        """Take in a change; how many messages are new in it."""
+        """Apply a change; returns the number of new messages in it."""
         packed = split_list(held.new) if isinstance(held.new, bytes) else held.new
         new = [self._message(event, one) for one in packed]
         self.told += new
@@ -62,7 +62,7 @@ class Conversation:
             if made_by:
                 made["call"] = made_by[0][0]
             if isinstance(stand_in, Ref) and made_by:
-                made["same"] = True  # as the result of that call, which is there once
+                made["same"] = True  # the result of that call, which is shown once
             try:
                 packed = self._packed_message(stand_in)
             except (RecoveryError, ValueError) as exc:

@@ -1,4 +1,4 @@
-"""A run as the values that its timeline is drawn from: JSON-able, and of bounded texts."""
+"""Builds the model of a run that its timeline is drawn from: JSON-able, with bounded texts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from recovery.text import printable
 VERSION = 1
 LSNS_SHOWN = 20
 
-# What people and programs write into the log of a run that no process has.
+# Records that users and other programs write into the log of a run that no process has.
 _FROM_OUTSIDE = (
     CallResolved,
     DivergenceAccepted,
@@ -54,21 +54,21 @@ _ENDS: dict[type, str] = {
 
 
 class Timeline:
-    """Takes in the events of a run, in order, and makes the model of them.
+    """Reads the events of a run, in order, and builds the model.
 
-    ``packed_message`` gives the message that something stands for (RecoveryError when it is lost).
+    ``packed_message`` resolves a reference to a message (RecoveryError when it is lost).
     """
 
     def __init__(self, texts: Texts, packed_message: Callable[[Any], bytes]) -> None:
         self._texts, self._axis, self._calls = texts, Axis(), Calls(texts)
         self._conversation = Conversation(texts, packed_message, self._calls.outcomes)
-        self._lsns: list[Json] = []  # [index, LSN] where LSNs do not just go on
+        self._lsns: list[Json] = []  # [index, LSN] where LSNs are not consecutive
         self._index, self._last_lsn, self._time_us = 0, 0, 0
         self._started: RunStarted | None = None
         self._steps: list[Json] = []
         self._lives: list[dict[str, Json]] = []
         self._own_lsn = 0  # the last record by the process that had the run
-        self._rests = ""  # how the run came to rest, when no process is at work on it
+        self._rests = ""  # why no process works on the run
         self._marks: list[Json] = []
         self._damage: list[dict[str, Json]] = []
         self._last: RunEvent | None = None
@@ -76,7 +76,7 @@ class Timeline:
     # -- taking in
 
     def add(self, event: RunEvent) -> None:
-        """The next event."""
+        """Add the next event."""
         self._last = event
         if event.damage is not None:
             self._add_damage(event)
@@ -97,7 +97,7 @@ class Timeline:
 
     def _take_place(self, event: RunEvent, held: Any) -> None:
         idle = self._rests or isinstance(held, (RunResumed, *_FROM_OUTSIDE)) or self._calls.idle
-        if not isinstance(held, RecordsLost):  # which have the time of the repair
+        if not isinstance(held, RecordsLost):  # their time is that of the repair
             self._time_us = round(event.timestamp * 1e6)
         self._axis.add(self._time_us, not idle)
         if event.lsn != self._last_lsn + 1 or not self._index:
@@ -128,11 +128,11 @@ class Timeline:
         )
 
     def _add_lost(self, event: RunEvent, held: RecordsLost) -> None:
-        """Where records were, until a repair; the first of them speaks for all."""
+        """Lost records, after a repair; the first one stands for all."""
         if held.last:
             what = "a checkpoint" if held.snapshot else "records"
             text = f"LSN {event.lsn}-{held.last}: {what} lost, and marked as lost by a repair"
-            behind = self._index + held.last - event.lsn  # the first record that is there again
+            behind = self._index + held.last - event.lsn  # the first record after the gap
             self._damage.append(
                 {
                     "lsn": event.lsn,
@@ -206,8 +206,8 @@ class Timeline:
     # -- giving out
 
     def model(self, status: RunStatus, older: int = 0) -> dict[str, Any]:
-        """All of it. ``status``: how it stands with the run; ``older``: records that were not
-        taken in, before the first."""
+        """The whole model. ``status``: of the run; ``older``: the number of records before the
+        first."""
         live = status.owner is not None and status.owner.alive
         if self._lives:
             self._end_life(0 if live else self._calls.at_work)

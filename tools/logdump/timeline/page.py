@@ -1,4 +1,4 @@
-"""The model of a run as one HTML page: nothing comes from elsewhere, and no data is markup."""
+"""Writes the model of a run as one HTML page. It loads nothing, and no data in it is markup."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-SCRIPTS = "model", "chart", "panel", "page"  # one after the other: one script
-PLAIN_MAX = 1000  # calls in the table for those who do not let the page's script run
+SCRIPTS = "model", "chart", "panel", "page"  # concatenated to one script
+PLAIN_MAX = 1000  # calls in the table for readers without scripts
 
-# What would end the element that the data stands in, or be markup, in any of the ways in which
-# HTML can be read. In JSON these stand in strings alone, where an escape says the same.
+# Characters that would end the element around the data, or be markup, in any parser of HTML. In
+# JSON they occur only in strings, where an escape means the same.
 _ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&'"}
 
 
 def page(model: dict[str, Any]) -> Iterator[str]:
-    """The page in pieces, all of them ASCII: it reads the same however it is encoded."""
+    """The page in pieces, all of them ASCII, so that it reads the same in any encoding."""
     style = _source("page.css")
     script = "\n".join(_source(f"{name}.js") for name in SCRIPTS)
     policy = (
@@ -43,12 +43,12 @@ def _source(name: str) -> str:
 
 
 def as_data(model: dict[str, Any]) -> str:
-    """JSON that may stand in a ``script`` element."""
+    """JSON that may be put in a ``script`` element."""
     return json.dumps(model, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 
 def _digest(source: str) -> str:
-    """How the policy knows the one style and the one script that may be used."""
+    """The hash by which the policy allows the one style and the one script."""
     assert source.isascii()
     return f"sha256-{b64encode(sha256(source.encode()).digest()).decode()}"
 
@@ -61,7 +61,7 @@ def _plain(model: dict[str, Any]) -> Iterator[str]:
     """The calls as a table."""
     run, calls = model["run"], model["calls"]
     yield f"<p>Run {_text(run['run_id'])}: {_text(run['state'])}. The timeline needs JavaScript."
-    yield "<table><tr><th>LSN<th>step<th>tool<th>how it stands"
+    yield "<table><tr><th>LSN<th>step<th>tool<th>state"
     doubtful = [call for call in calls if call["state"] == "doubt"]
     for call in [*doubtful, *calls][:PLAIN_MAX]:
         cells = call["lsn"], call.get("step", ""), call["tool"], model["states"][call["state"]]

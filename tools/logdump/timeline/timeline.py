@@ -1,4 +1,4 @@
-"""``logdump timeline``: a run as one HTML file, to look at and to send."""
+"""``logdump timeline``: writes a run as one HTML file, to look at and to send."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ conversation; click on anything for its arguments, result and history."""
 MORE = """\
 In the page: / searches, n and p go to the next and previous match, the arrow
 keys from call to call, + and - zoom, 0 shows all, Escape closes. A link with
-#lsn=88 behind it opens the page at that record.
+#lsn=88 at its end opens the page at that record.
 
 Values are cut at --value-bytes characters, and the page says how much is
 missing; 'logdump dump --full --lsn 88' shows all of it. The file holds what the
-run recorded: --redact hides what is not for everybody, '--redact *' all values.
+run recorded: --redact hides what others must not see, '--redact *' all values.
 
 Of a longer run the page has the last 20,000 records (--last N for others).
 
@@ -112,8 +112,8 @@ def gather(reader: LogReader, texts: Texts, last: int) -> dict[str, Any]:
 
 @contextmanager
 def _private(path: str) -> Iterator[TextIO]:
-    """A new file for its owner alone, as logs are: whom it is sent to is somebody's decision. What
-    was there under its name stays there until it is whole."""
+    """A new file for its owner alone, as logs are: the user decides who gets it. A file that has
+    its name stays until the new one is complete."""
     target = Path(path).resolve()
     try:
         if target.exists() and not target.is_file():  # a pipe, a device

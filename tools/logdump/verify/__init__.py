@@ -1,1 +1,1 @@
-"""``logdump verify``: check everything, and say what it means for a recovery."""
+"""Implements ``logdump verify``, which checks everything, and says what it means for recovery."""

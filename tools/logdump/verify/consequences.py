@@ -1,4 +1,4 @@
-"""What is wrong with a run's log, and what that means for a recovery."""
+"""Says what the problems of a run's log mean for its recovery."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Range = tuple[int, int]  # LSNs, the first and the last
 
 
 class Lost:
-    """LSNs that are lost."""
+    """A set of lost LSNs."""
 
     def __init__(self, ranges: Iterable[Range]) -> None:
         self.ranges: list[Range] = []
@@ -48,7 +48,7 @@ def is_run(reader: LogReader) -> bool:
 
 
 def start_of_recovery(reader: LogReader, lost: Lost) -> Start:
-    """Where it begins, without what is lost."""
+    """The start of a recovery, given the lost records."""
 
     def read(snapshot: Snapshot) -> Start | None:
         step, needed = needs(reader, snapshot)
@@ -63,11 +63,11 @@ def _entries(reader: LogReader, after: int) -> Iterator[Entry]:
 
 
 class Consequences:
-    """What each finding of ``verify`` in a run's log means for its recovery.
+    """The consequences of each finding of ``verify`` for the recovery of a run.
 
-    ``findings``: all of them, for what is lost in one place decides what another means. ``calls``:
-    those of the run that have no outcome, as far as can be read. The log is read where they need
-    it: from the checkpoint that a recovery begins with, at the most.
+    ``findings``: all of them, because a loss decides what another one means. ``calls``: those
+    without an outcome, as far as they can be read. The log is read only where a finding needs it,
+    from the checkpoint that a recovery begins with.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Consequences:
         self._gaps = self._read_gaps(reader) if self.lost.ranges else []
 
     def _read_gaps(self, reader: LogReader) -> list[Gap]:
-        """The losses behind the start, as a recovery sees them after a repair."""
+        """The gaps after the start, as a recovery sees them after a repair."""
         losses = LostRecords(self.start.step)
         ranges = [one for one in self.lost.ranges if one[1] > self.start.lsn]
         for lsn, _, event in _entries(reader, self.start.lsn) if ranges else ():
@@ -91,7 +91,7 @@ class Consequences:
         return losses.gaps
 
     def of(self, finding: Finding) -> str:
-        """In a line; "" for what is no problem."""
+        """The consequence in a line; "" for a finding that is no problem."""
         if not _loses(finding):
             return _without_loss(finding)
         if finding.last_lsn <= self.start.lsn:
@@ -112,7 +112,7 @@ class Consequences:
         )
 
     def _steps(self, finding: Finding) -> str:
-        """Of which steps the calls may be that are lost."""
+        """The steps of the calls that may be lost."""
         first = self.start.step + 1
         here = (gap.upto for gap in self._gaps if gap.first <= finding.last_lsn <= gap.last)
         upto = next(here, 0)
@@ -121,7 +121,7 @@ class Consequences:
         return f" of step {first}" if upto == first else f" of steps {first} to {upto}"
 
     def calls_hit(self, finding: Finding) -> tuple[OpenCall, ...]:
-        """The calls whose outcomes may be among what is lost."""
+        """The calls whose outcomes may be lost."""
         if not _loses(finding) or finding.last_lsn <= self.start.lsn:
             return ()
         if finding.bit == BAD_SNAPSHOT:
@@ -130,16 +130,13 @@ class Consequences:
 
 
 class InboxConsequences:
-    """The same of the log of what others have sent to a run."""
+    """The consequences of findings in the inbox of a run."""
 
     def of(self, finding: Finding) -> str:
-        """In a line; "" for what is no problem."""
+        """The consequence in a line; "" for a finding that is no problem."""
         if not _loses(finding):
             return _without_loss(finding)
-        return (
-            "the run stops when it looks for what was sent to it: what is lost may be a signal, "
-            "or somebody's no"
-        )
+        return "the run stops when it reads its inbox: what is lost may be a signal, or a denial"
 
     def calls_hit(self, finding: Finding) -> tuple[OpenCall, ...]:
         """None: calls are in the run's own log."""
@@ -147,14 +144,14 @@ class InboxConsequences:
 
 
 class Refusal:
-    """The same of what no frame shows: records that are no events, or that were removed."""
+    """The consequence of records that are no events, or were removed, in sound frames."""
 
     def of(self, finding: Finding) -> str:
         """In a line."""
         return (
-            "recovery refuses to go on: what is not there, or makes no sense, may be a call that "
-            "was made. `logdump repair` cannot help. Put the log back from a copy, or fork the run "
-            "at a checkpoint that `recovery checkpoints` calls sound"
+            "recovery refuses to resume: a record that is missing or makes no sense may be a call "
+            "that was made. `logdump repair` cannot help. Restore the log from a copy, or fork the "
+            "run at a checkpoint that `recovery checkpoints` calls sound"
         )
 
     def calls_hit(self, finding: Finding) -> tuple[OpenCall, ...]:
@@ -167,7 +164,7 @@ def _loses(finding: Finding) -> bool:
 
 
 def _without_loss(finding: Finding) -> str:
-    if finding.bit in (0, MISSING):  # what was in a segment is said where it should begin
+    if finding.bit in (0, MISSING):  # the loss of a segment is reported where it should begin
         return ""
     if finding.bit == TORN:
         return f"harmless: torn tail, {finding.size} bytes never acknowledged"

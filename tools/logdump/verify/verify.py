@@ -1,4 +1,4 @@
-"""``logdump verify``: check everything, say what is wrong, and what that means for recovery."""
+"""``logdump verify``: checks everything, and says what is wrong and what it means for recovery."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from recovery.inspect.status import OpenCall, RunStatus, status_of
 from recovery.stores.protocol import INBOX, RUN_ID
 from recovery.text import count, printable
 
-FINDINGS_MAX = 10_000  # of a log, of which it is said what they mean: they are kept in memory
+FINDINGS_MAX = 10_000  # of a log, whose consequences are shown: they are kept in memory
 SEGMENT = "[0-9]" * 8 + ".seg"
 
 Meaning = Consequences | InboxConsequences | Refusal | None
@@ -49,7 +49,7 @@ The exit code adds up what was found:
     "bit" (as above, 0 for a note), "segment" and "file", "offset" (up to there
     the segment is sound), "size" (bytes that are damaged), "next_frame" (where
     the next sound frame is, null if there is none in that file), "bytes_after"
-    (how many there are behind), "first_lsn" and "last_lsn" (the records lost;
+    (how many bytes follow), "first_lsn" and "last_lsn" (the records lost;
     none when last < first), "text", "consequence", "calls" (recorded ones that
     become in doubt)
   a call without an outcome: "type" ("open_call"), "log", "lsn", "name",
@@ -57,11 +57,11 @@ The exit code adds up what was found:
   at the end of each log: "type" ("totals"), "log", "exit_code" and counts
   at the end of a store: "type" ("store"), "runs", "exit_code"
 
-Of an encrypted log everything is checked without the key but what is inside
+Without the key of an encrypted log everything is checked but the content of
 the records. With it, that too, and that they were written with it.
 
-On the log of a running agent, a record that is just being written may be
-reported as a torn tail; what comes after the start of verify is not checked.
+On the log of a running agent, a record that is being written may be reported
+as a torn tail; records written after the start of verify are not checked.
 
 examples:
   logdump verify ~/.eventlog/run_001
@@ -90,7 +90,7 @@ def has_segments(path: Path) -> bool:
 
 
 def _runs(path: Path) -> Iterator[Path]:
-    """The runs of a store; what is just being made, or else no run, is passed over."""
+    """The runs of a store; skips directories that are not runs, or not yet."""
     for one in sorted(path.iterdir()):
         if RUN_ID.fullmatch(one.name) and one.is_dir() and has_segments(one):
             yield one
@@ -110,7 +110,7 @@ def _run_and_inbox(context: Context, path: str, *, named: bool = False) -> int:
 
 
 def _store(context: Context, runs: list[Path]) -> int:
-    """All runs of a store, one after the other, whatever is wrong with some."""
+    """Check all runs of a store, one after the other, also after errors."""
     bits = failed = wrong = 0
     for run in runs:
         code = 0
@@ -141,10 +141,10 @@ def _unread(context: Context, run: Path, why: str) -> None:
 
 
 def run_in(reader: LogReader, path: str) -> RunStatus | None:
-    """How it stands with the run of which the log at ``path`` is; None for another log, and for one
-    that does not say: what is wrong with it is said anyway."""
+    """The status of the run whose log is at ``path``; None for another log, or when it cannot be
+    read. Its problems are reported anyway."""
     name = Path(path).resolve().name
-    # Kinds of messages in an inbox are those of events too.
+    # Some kinds of messages in an inbox are also kinds of events.
     if name == INBOX or not is_run(reader):
         return None
     try:
@@ -156,21 +156,21 @@ def run_in(reader: LogReader, path: str) -> RunStatus | None:
 def meaning_of(
     reader: LogReader, path: str, findings: Sequence[Finding], run: RunStatus | None
 ) -> Meaning:
-    """What the findings in the log at ``path`` mean, as far as that is known."""
+    """The consequences of the findings in the log at ``path``, as far as they are known."""
     if findings and Path(path).resolve().name == INBOX:
         return InboxConsequences()
     return Consequences(reader, findings, run.calls) if findings and run is not None else None
 
 
 class _Checked:
-    """One log: what is found in it, said as it is asked for."""
+    """Checks one log, and prints its findings."""
 
     def __init__(self, context: Context, path: str, *, named: bool = False) -> None:
         self.context, self.path, self.as_json = context, path, context.args.json
         self.prefix = f"{printable(path)}: " if named else ""
 
     def check(self, segment: int = 0, before: int = 0) -> Totals:
-        """Check the log, or one segment of it; totals, with the bits found ``before``."""
+        """Check the log, or one segment of it; returns totals with the bits found ``before``."""
         with self.context.read_below(self.path) as reader:
             checking = _Findings(verify(reader, segment))
             held = list(islice(checking, FINDINGS_MAX))
@@ -178,7 +178,7 @@ class _Checked:
             meaning = meaning_of(reader, self.path, held, run)
             for finding in held:
                 self._show_finding(finding, meaning)
-            for finding in checking:  # more than anybody reads: what they mean is not said
+            for finding in checking:  # beyond FINDINGS_MAX: without their consequences
                 self._show_finding(finding, None)
             refused = _refused(run) if run is not None else []
             for finding in refused:
@@ -190,7 +190,7 @@ class _Checked:
         totals.exit_code |= before
         if self.as_json:
             self.context.print(as_line({"type": "totals", "log": self.path, **asdict(totals)}))
-        elif totals.exit_code or Path(self.path).name != INBOX:  # which few know that it is there
+        elif totals.exit_code or Path(self.path).name != INBOX:  # a sound inbox is not mentioned
             name = f"{self.path}/{segment:08d}.seg" if segment else self.path
             self.context.print_prose(summary_line(name, totals))
         return totals
@@ -226,7 +226,7 @@ class _Checked:
         }
 
     def _show_calls(self, run: RunStatus) -> None:
-        """Intents without outcomes."""
+        """Print the calls without outcomes."""
         is_over = run.state in ("cancelled", "undone")
         for call in run.in_doubt if is_over else run.calls:
             then = f"does nothing: the run is {run.state}" if is_over else call.then
@@ -240,8 +240,8 @@ class _Checked:
 
 
 def _refused(run: RunStatus) -> list[Finding]:
-    """What a recovery refuses to go on without, though every frame of the log is sound: records
-    that are no events, or that were removed."""
+    """Records that make a recovery refuse although every frame is sound: they are no events, or
+    were removed."""
     return [
         Finding(DAMAGED, 0, 0, 0, one.first_lsn, one.last_lsn, one.what)
         for one in run.damage
@@ -262,7 +262,7 @@ def _call(call: OpenCall) -> dict[str, Json]:
 
 
 class _Findings:
-    """An iterator over what ``verify`` yields, which keeps what it returns."""
+    """Iterates over the findings of ``verify``, and keeps the totals that it returns."""
 
     def __init__(self, checking: Generator[Finding, None, Totals]) -> None:
         self._checking = self._all(checking)

@@ -474,7 +474,9 @@ def test_an_error_of_the_disk_says_where_and_what_to_do() -> None:
     with pytest.raises(OSError) as caught:
         log.append("event", 2)
     assert caught.value.errno == errno.ENOSPC
-    assert "log accepts no more records. Everything up to LSN 1 is safe" in caught.value.__notes__[0]
+    assert (
+        "log accepts no more records. Everything up to LSN 1 is safe" in caught.value.__notes__[0]
+    )
     log.close()
     disk.fail_at("truncate", 0, errno.EIO)
     with pytest.raises(OSError) as caught:
