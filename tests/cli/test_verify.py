@@ -84,7 +84,7 @@ def test_a_problem_says_where_it_is_and_what_it_means(store: Path) -> None:
     lines = verify(store, "damaged_early").out.splitlines()
     assert lines[:3] == [
         "DAMAGE: segment 1, offset 3144: record fails its CRC: LSN 17 lost",
-        "  damaged_early/00000001.seg: sound up to 3144, 72 bytes damaged, 1560 behind them, next "
+        "  damaged_early/00000001.seg: sound up to 3144, 72 bytes damaged, 1560 after them, next "
         "sound frame at 3216",
         "  harmless: recovery begins with the checkpoint of step 4 (LSN 44), which needs nothing "
         "of it (a fork to an earlier step, or an undo, may)",

@@ -82,7 +82,7 @@ def test_damage_is_said_in_the_export_beside_it_and_by_the_exit_code(
     assert not (tmp_path / "new").exists()
     done = run("import", "--lost", tmp_path / "run.jsonl", tmp_path / "new")
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.endswith(b"new: 25 records, of which 1 stand for what is lost\n")
+    assert done.stdout.endswith(b"new: 25 records, of which 1 stand for lost records\n")
     assert run("verify", tmp_path / "new").returncode == 0
 
 
@@ -96,7 +96,7 @@ def test_encrypted_logs_need_their_key_and_new_ones_may_have_one(tmp_path: Path)
     done = run("export", "--key-file", keys, log)
     assert (done.returncode, done.stderr) == (
         0,
-        b"logdump: the log is encrypted, and this export is in clear\n",
+        b"logdump: the log is encrypted, but this export is not\n",
     )
     (tmp_path / "run.jsonl").write_bytes(done.stdout)
     options = ("import", "--key-file", keys, tmp_path / "run.jsonl", tmp_path / "new")

@@ -47,8 +47,8 @@ class Pause:
         self._pause_s = min(_POLL_MAX_S, self._pause_s * 2)
 
 
-def opened(context: Context, pause: Pause, told: bool) -> LogReader:
-    """The log, as soon as it exists; ``told``: the user knows already that the command waits."""
+def opened(context: Context, pause: Pause, announced: bool) -> LogReader:
+    """The log, as soon as it exists; ``announced``: the user knows that the command waits."""
     strange = 0  # how often the directory held something else than a log
     while True:
         try:
@@ -58,9 +58,9 @@ def opened(context: Context, pause: Pause, told: bool) -> LogReader:
                 closing.pop_all()
                 return reader
         except FileNotFoundError:
-            if not told:
+            if not announced:
                 _say(f"{context.args.path} is not there yet; waiting for it")
-            told = True
+            announced = True
         except UnsupportedFormatError:
             strange += 1  # it may be in creation, or in removal
             if strange > _STRANGE_MAX:

@@ -26,7 +26,7 @@ from recovery.values.render import Redaction
 
 FOLLOWED_S = 0.3  # between looks at a log that is followed
 NAME_WIDTH = 22
-TOLD = 1000  # records between two progress messages of a search
+PROGRESS_EVERY = 1000  # records between two progress messages of a search
 
 Open = Callable[[str], LogReader]
 Search = Callable[[Log], Iterator[tuple[int, Item | None]]]
@@ -232,8 +232,8 @@ class Browser(App[None]):
                     state = str(status_of(reader, name).state)
             except ERRORS:
                 state = "unreadable"
-            told = _run(name, state)
-            self.call_from_thread(self.runs.replace_option_prompt_at_index, i, told)
+            line = _run(name, state)
+            self.call_from_thread(self.runs.replace_option_prompt_at_index, i, line)
 
     @on(OptionList.OptionSelected)
     def _chosen(self, event: OptionList.OptionSelected) -> None:
@@ -316,7 +316,7 @@ class Browser(App[None]):
         try:
             with self._opens(name) as reader:
                 for i, (at, item) in enumerate(search(Log(reader, name, self._redaction))):
-                    if item is not None or i % TOLD == TOLD - 1:
+                    if item is not None or i % PROGRESS_EVERY == PROGRESS_EVERY - 1:
                         text = f"searching for {what}: LSN {at}; Escape stops"
                         self.call_from_thread(tell, text, at, item)
                     if item is not None or worker.is_cancelled:

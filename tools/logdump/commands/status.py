@@ -46,9 +46,9 @@ def _run(context: Context) -> int:
     sizes = [file.stat().st_size for file in path.glob("*.seg")]
     todo = Commands(found.run_id, str(path.parent), str(path)).next(found)
     if context.args.json:
-        told = as_json_object(found, context.redaction)
+        report = as_json_object(found, context.redaction)
         on_disk = {"segments": len(sizes), "on_disk": sum(sizes), "next": todo}
-        context.print(as_line(told | on_disk))
+        context.print(as_line(report | on_disk))
     else:
         log = "log", f"{size(sum(sizes))} in {count(len(sizes), 'segment')}", ""
         commands = [("" if i else "next", text, "bold") for i, text in enumerate(todo)]

@@ -86,14 +86,14 @@ class _Call:
             self.about["key"] = printable(stands.idempotency_key)
         self.state = self.state or "left"  # no code asks for it any more
 
-    def told(self) -> Json:
+    def as_json(self) -> Json:
         """Its known fields, without empty ones."""
-        told: dict[str, Json] = {
+        found: dict[str, Json] = {
             name: value for name, value in self.about.items() if value not in ("", 0, None, False)
         }
         phases: list[Json] = [list(phase) for phase in self.phases]
-        told |= {"state": self.state, "lane": self.bar.lane, "phases": phases}
-        return told | {"history": self.history} if self.history else told
+        found |= {"state": self.state, "lane": self.bar.lane, "phases": phases}
+        return found | {"history": self.history} if self.history else found
 
 
 class Calls:
@@ -149,9 +149,9 @@ class Calls:
         for lsn, call in self._calls.items():
             call.settle(stands.get(lsn), live, ends)
 
-    def told(self) -> list[Json]:
+    def as_json(self) -> list[Json]:
         """All of them."""
-        return [call.told() for call in self._calls.values()]
+        return [call.as_json() for call in self._calls.values()]
 
     def lanes(self) -> int:
         """Give each call its lane; returns the number of lanes. Call ``settle`` before."""

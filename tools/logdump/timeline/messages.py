@@ -21,8 +21,8 @@ class Conversation:
     """Applies the changes of the messages, in the order of the log.
 
     ``packed_message`` resolves a reference to a message (RecoveryError when it is lost).
-    ``outcomes``: calls and their tools, by the LSN of the outcome. ``told``: all messages that the
-    run ever had.
+    ``outcomes``: calls and their tools, by the LSN of the outcome. ``everything``: all messages
+    that the run ever had.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Conversation:
         packed_message: Callable[[Any], bytes],
         outcomes: Mapping[int, tuple[int, str]],
     ) -> None:
-        self.told: list[dict[str, Json]] = []
+        self.everything: list[dict[str, Json]] = []
         self._texts, self._packed_message, self._outcomes = texts, packed_message, outcomes
         self._now: list[dict[str, Json]] = []  # without messages older than the shown records
         self._older = 0  # the number of those messages
@@ -40,7 +40,7 @@ class Conversation:
         """Apply a change; returns the number of new messages in it."""
         packed = split_list(held.new) if isinstance(held.new, bytes) else held.new
         new = [self._message(event, one) for one in packed]
-        self.told += new
+        self.everything += new
         self._older = max(self._older, held.start - len(self._now))
         start, stop = (max(0, at - self._older) for at in (held.start, held.stop))
         for gone in self._now[start:stop]:

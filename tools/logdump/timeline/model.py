@@ -228,9 +228,9 @@ class Timeline:
             "lives": self._lives,
             "lanes": lanes,
             "states": STATES,
-            "calls": self._calls.told(),
+            "calls": self._calls.as_json(),
             "marks": self._marks,
-            "messages": self._conversation.told,
+            "messages": self._conversation.everything,
             "damage": self._damage,
         }
 

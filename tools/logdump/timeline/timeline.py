@@ -87,8 +87,10 @@ def _run(context: Context) -> int:
         for part in page(model):
             out.write(part)
     doubtful = sum(call["state"] == "doubt" for call in model["calls"])
-    told = f"{count(model['run']['records'], 'record')}, {count(len(model['calls']), 'call')}"
-    context.print(f"{printable(args.output)}: {told}{f', {doubtful} in doubt' if doubtful else ''}")
+    summary = f"{count(model['run']['records'], 'record')}, {count(len(model['calls']), 'call')}"
+    context.print(
+        f"{printable(args.output)}: {summary}{f', {doubtful} in doubt' if doubtful else ''}"
+    )
     return 0
 
 

@@ -59,7 +59,7 @@ def test_it_is_refused_and_nothing_is_executed(
     assert dict(done) == calls and status(store, "run").last_lsn == before.last_lsn
     assert main(["verify", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().out
-    assert "recovery refuses to go on" in said and "sound." not in said
+    assert "recovery refuses to resume" in said and "sound." not in said
 
 
 def test_a_record_that_is_no_event_is_refused_and_said(
@@ -70,5 +70,5 @@ def test_a_record_that_is_no_event_is_refused_and_said(
     assert status(store, "run").state == "damaged"
     assert main(["verify", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().out
-    assert f"record {lsn} is no 'call' event" in said and "refuses to go on" in said
+    assert f"record {lsn} is no 'call' event" in said and "refuses to resume" in said
     assert "parks the run" not in said
