@@ -171,7 +171,7 @@ def test_the_inbox_of_a_run_is_verified_with_it(store: Path) -> None:
     done = verify(store, "sleeping")
     assert done.code == 2
     assert done.out.splitlines()[0].startswith("sleeping/inbox: DAMAGE: segment 1, offset 64: ")
-    assert "the run stops when it looks for what was sent to it" in done.out
+    assert "the run stops when it reads its inbox" in done.out
     assert "\nsleeping/inbox: damaged record. " in done.out
     first, *_, last = as_json(store, "sleeping")
     assert (first["log"], first["type"]) == ("sleeping/inbox", "damage")
