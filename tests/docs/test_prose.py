@@ -27,7 +27,8 @@ def findings(text: str) -> list[str]:
     """Words, lines and sentences to rewrite; code counts as one word, a link by its text."""
     text = re.sub(r"^```.*?^```$|<!--.*?-->", "", text, flags=re.S | re.M)
     text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "`x`", text))
-    found = [f"private word: {word}" for word in re.findall(rf"\b(?:{PRIVATE})\b", text, re.I)]
+    words = re.findall(rf"\b(?:{PRIVATE})\b", " ".join(text.split()), re.I)
+    found = [f"private word: {word}" for word in words]
     lines = [line for line in text.splitlines() if not line.lstrip().startswith(("|", "#", "!["))]
     found += [f"long line: {line}" for line in lines if len(line) > LINE_MAX]
     for sentence in re.split(ENDS, "\n".join(lines)):
