@@ -8,6 +8,7 @@ have. A portion is a snapshot record, so that its loss costs a checkpoint, and n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from eventlog import EventLog, Packed, Record
@@ -40,7 +41,7 @@ def write_whole(
     """
     first = log.last_lsn + 1
     at: dict[tuple[str, Any], Ref] = {}
-    kept: dict[str, tuple[bytes, int, int]] = {}
+    kept: dict[str, tuple[bytes, int, int, int]] = {}
     portions: set[int] = set()
     for portion in _portioned(_items(log, state, messages, prologue)):
         lsn = log.append_snapshot(_packed(portion))
@@ -51,12 +52,15 @@ def write_whole(
                     at[kind, key] = Ref(lsn, number)
                     number += 1
                 case "state":
-                    kept[key] = digest(packed), lsn, len(packed)
+                    kept[key] = digest(packed), lsn, len(packed), lsn
                 case "prologue":
                     portions.add(lsn)
     messages.refs[:] = [at["message", one] for one in messages.message_digests]
     writer.begin(Generation(first, 0, tuple(sorted(portions))), kept)
-    return writer.write(what, state, messages)
+    lsn = writer.write(what, state, messages)
+    # What it takes to name all of them is a part of the copy, and not recorded besides.
+    writer.generation = replace(writer.generation, size=0)
+    return lsn
 
 
 def _items(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from eventlog import Damage, Record, Snapshot
+from eventlog import Damage, Packed, Record, Snapshot
 from recovery.history.run_records import RunRecords
 from recovery.history.snapshot import (
     BrokenCheckpointError,
     checked_body,
     checkpoints_in,
     is_left_over,
-    place_in_state,
 )
+from recovery.history.state_delta import folded
 from recovery.journal.events import RecordsLost
 from recovery.values.backrefs import CompositeMessage, parse_reference, values_in
 from recovery.values.types import Ref
@@ -64,6 +64,8 @@ class _Pieces:
     # What stands for them; None: they are in its record.
     messages: list[Ref | CompositeMessage | None]
     others: set[int]
+    gone: list[str] | None
+    state: dict[str, Packed]
 
 
 def stored_checkpoints(log: RunRecords) -> list[StoredCheckpoint]:
@@ -116,11 +118,12 @@ def _pieces(snapshot: Snapshot) -> _Pieces:
         Validity(True),
     )
     messages = [parse_reference(item) for item in body["messages"]]
-    others = {place_in_state(part) for part in body["state"].values()} - {0}
     generation = body["generation"]
-    others |= {lsn for lsn in body["prologue"] if lsn >= generation.first}
+    others = {lsn for lsn in body["prologue"] if lsn >= generation.first}
     others |= set(generation.prologue)
-    return _Pieces(found, body["bases"], body["keep"], messages, others)
+    return _Pieces(
+        found, body["bases"], body["keep"], messages, others, body["gone"], body["state"]
+    )
 
 
 def needs(log: RunRecords, snapshot: Snapshot) -> tuple[int, set[int]]:
@@ -160,7 +163,10 @@ def _needed(
     """What a checkpoint refers to, and what stands for its messages."""
     needed = one.others | set(one.bases)
     placed: list[Ref | CompositeMessage | None] = []
-    for part in [*(read[lsn] for lsn in one.bases if lsn in read), one]:
+    chain = [*(read[lsn] for lsn in one.bases if lsn in read), one]
+    places, _ = folded((part.found.lsn, part.gone, part.state) for part in chain)
+    needed |= {place.lsn for place in places.values()} - {one.found.lsn}
+    for part in chain:
         del placed[part.keep :]
         placed += part.messages
     for item in placed:

@@ -21,7 +21,7 @@ from typing import Any
 from eventlog import Damage, Packed, Record, Snapshot
 from recovery.errors import UnreadableValueError
 from recovery.history.run_records import RunRecords
-from recovery.history.state_delta import checksum
+from recovery.history.state_delta import Base, checksum, folded
 from recovery.journal.events import RecordsLost
 from recovery.journal.messages import digest_of_all
 from recovery.replay.accumulators import Accumulators
@@ -37,8 +37,10 @@ from recovery.values.fields import declared
 from recovery.values.pack import PACKED_NONE, split_list, unpack, unpack_map
 from recovery.values.types import Ref, digest
 
-VERSION = 1
-
+VERSION = 2
+# In version 1 a state was said whole each time: in place of a value that had not changed, where it
+# is. Now what stands as the base has it is not said.
+_VERSIONS = (1, VERSION)
 
 # The i-th snapshot has as many bases as i has bits.
 BASES_MAX = 64
@@ -63,6 +65,7 @@ _DECLARED = declared(
         "checksum": "str",
         "carried": "dict[str, Any]",
         "removed": "list[Any] | None",
+        "gone": "list[Any] | None",
         "timestamp_text": "str | None",
     }.items()
 )
@@ -73,15 +76,6 @@ _SPLIT: dict[str, Callable[[Packed], Any]] = {
     "state": unpack_map,
     "tool_results": lambda packed: packed,
 }
-
-
-@dataclass(slots=True)
-class Base:
-    """An earlier snapshot, and how many of its messages still stand unchanged at the start."""
-
-    index: int
-    lsn: int
-    keep: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +123,7 @@ class Restored:
     tool_results: Any
     checksum: str
     carried: dict[str, Any] = field(default_factory=dict)
-    state_at: dict[str, tuple[bytes, int, int]] = field(default_factory=dict)
+    state_at: dict[str, tuple[bytes, int, int, int]] = field(default_factory=dict)
     bases: list[Base] = field(default_factory=list)
     generation: Generation = field(default_factory=Generation)
 
@@ -241,14 +235,16 @@ def _restore(fetch: Fetch, snapshot: Snapshot, read: Callable[[Packed], Any]) ->
     chain = [(lsn, _body(_get(found, lsn))) for lsn in body["bases"]] + [(snapshot.lsn, body)]
     placed, bases = _placed(chain)
     packed, borrowed = resolve(Values(fetch), (item for item, _ in placed))
-    state_at = _state(fetch, snapshot.lsn, body)
+    state_at, gone = _state(fetch, chain)
+    for base, lost in zip(bases, gone, strict=True):
+        base.gone = lost
     # Of the bytes as they were recorded: values may have types that are not what they were.
     digests = {id(one): digest(one) for one in packed}
     results = body["tool_results"]
     actual = checksum(
         body["run_id"],
         body["step"],
-        {key: digest(value) for key, (value, _) in state_at.items()},
+        {key: digest(value) for key, (value, *_) in state_at.items()},
         (
             digest_of_all(digests[id(one)] for one in packed),
             b"" if results == PACKED_NONE else digest(results),
@@ -260,7 +256,7 @@ def _restore(fetch: Fetch, snapshot: Snapshot, read: Callable[[Packed], Any]) ->
         read(Packed(one))  # raises what keeps it from being restored
     Accumulators(body["carried"])  # raises if it makes no sense
     refs: list[Ref | None] = [ref for _, ref in placed]
-    state = {key: read(value) for key, (value, _) in state_at.items()}
+    state = {key: read(value) for key, (value, *_) in state_at.items()}
     return Restored(
         snapshot.lsn,
         body["checkpoint_id"],
@@ -275,7 +271,7 @@ def _restore(fetch: Fetch, snapshot: Snapshot, read: Callable[[Packed], Any]) ->
         read(results),
         actual,
         body["carried"],
-        {key: (digest(value), at, len(value)) for key, (value, at) in state_at.items()},
+        {key: (digest(one), at, len(one), since) for key, (one, at, since) in state_at.items()},
         bases,
         body["generation"].with_more(len(snapshot.packed)),
         borrowed,
@@ -309,11 +305,11 @@ def _body(record: Record) -> dict[str, Any]:
         raise BrokenCheckpointError("not a checkpoint of a run")
     parts = unpack_map(record.packed)
     version = unpack(parts["version"]) if "version" in parts else None
-    if version != VERSION:
+    if version not in _VERSIONS:
         raise BrokenCheckpointError(f"version {version!r:.50} is not known to this library")
     body = {name: unpack(part) for name, part in parts.items() if name not in _SPLIT}
     body |= {name: split(parts[name]) for name, split in _SPLIT.items()}
-    body = {"timestamp_text": None, "removed": [], **body}  # which few have
+    body = {"timestamp_text": None, "removed": [], "gone": None, **body}  # which few have
     body["generation"] = Generation.of(body.get("generation"), record.lsn)
     for one in _DECLARED:
         if one.refuses(body[one.name]):
@@ -321,7 +317,7 @@ def _body(record: Record) -> dict[str, Any]:
             raise BrokenCheckpointError(f"its {one.name} is a {kind} that it cannot be")
     if min(body["step"], body["index"], body["keep"], body["recoveries"]) < 0:
         raise BrokenCheckpointError("it has negative numbers")
-    if {*map(type, body["removed"] or ())} - {str}:
+    if {*map(type, [*(body["removed"] or ()), *(body["gone"] or ())])} - {str}:
         raise BrokenCheckpointError("keys that its state has no more are no texts")
     lsns = [*body["bases"], *body["prologue"]]
     if not all(type(lsn) is int and 0 < lsn < record.lsn for lsn in lsns):
@@ -335,24 +331,20 @@ def _get(found: dict[int, Record], lsn: int) -> Record:
     return found[lsn]
 
 
-def _state(fetch: Fetch, lsn: int, body: dict[str, Any]) -> dict[str, tuple[Packed, int]]:
-    """The values of the state, and the snapshots that hold them."""
-    places = {key: place_in_state(value) for key, value in body["state"].items()}
-    kept = {at for at in places.values() if at}
-    found = fetch(kept)
-    states = {at: unpack_map(unpack_map(_get(found, at).packed)["state"]) for at in kept}
+def _state(
+    fetch: Fetch, chain: list[tuple[int, dict[str, Any]]]
+) -> tuple[dict[str, tuple[Packed, int, int]], list[dict[str, None] | None]]:
+    """The values of the state, the snapshots that hold them and those with which their keys came;
+    and what of each snapshot of the chain is gone."""
+    places, gone = folded((lsn, body["gone"], body["state"]) for lsn, body in chain)
+    found = fetch({place.lsn for place in places.values()} - {lsn for lsn, _ in chain})
+    states = {lsn: body["state"] for lsn, body in chain}
+    for lsn in {place.lsn for place in places.values()} - states.keys():
+        states[lsn] = unpack_map(unpack_map(_get(found, lsn).packed)["state"])
     return {
-        key: (_held(states[at][key] if at else body["state"][key]), at or lsn)
-        for key, at in places.items()
-    }
-
-
-def place_in_state(part: Packed) -> int:
-    """The LSN that stands in place of a value, 0 if the value is here, in a list of one."""
-    at = 0 if part[:1] == b"\x91" else unpack(part)
-    if type(at) is not int:
-        raise BrokenCheckpointError("its state holds neither a value nor where that is")
-    return at
+        key: (_held(states[place.lsn][key]), place.lsn, place.since)
+        for key, place in places.items()
+    }, gone
 
 
 def _held(part: Packed) -> Packed:

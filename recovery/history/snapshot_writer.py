@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eventlog import RefusedValueError
 from recovery.errors import RecoveryError
 from recovery.history.run_records import SnapshotSink
-from recovery.history.snapshot import INDEX_WHOLE, VERSION, Base, Generation, Restored
-from recovery.history.state_delta import StateDelta, checksum
+from recovery.history.snapshot import INDEX_WHOLE, VERSION, Generation, Restored
+from recovery.history.state_delta import Base, StateDelta, checksum
 from recovery.journal.messages import Messages
 from recovery.values.pack import PACKED_NONE, Plain, pack, pack_list, pack_map
 from recovery.values.types import Ref, digest
+
+REF_SIZE = 9  # bytes that say where a message is, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,16 @@ class SnapshotWriter:
         self.measures = self.generation != Generation()  # how much is recorded in a generation
 
     def size(self, messages: Messages) -> int:
-        """Bytes of all that a snapshot restores: as the last one had it, with these messages."""
-        return self._state.size() + messages.size
+        """Bytes that a copy of it all takes: as the last one had it, with these messages."""
+        return self._state.size() + messages.size + REF_SIZE * len(messages)
 
-    def begin(self, generation: Generation, state_at: Mapping[str, tuple[bytes, int, int]]) -> None:
+    def keys(self) -> Iterable[str]:
+        """Those of the state, as the last snapshot had them."""
+        return self._state.keys()
+
+    def begin(
+        self, generation: Generation, state_at: Mapping[str, tuple[bytes, int, int, int]]
+    ) -> None:
         """What the next snapshot restores is in portions, the first records of a generation."""
         self._bases, self._state, self.generation = [], StateDelta(state_at), generation
         self.measures = True
@@ -69,7 +77,7 @@ class SnapshotWriter:
         begins = INDEX_WHOLE if self.generation.first > 1 else 1
         index = self._bases[-1].index + 1 if self._bases else begins
         bases = [base for base in self._bases if base.index <= index & (index - 1)]
-        base = bases[-1] if bases else Base(0, 0, 0)
+        base = bases[-1] if bases else Base(0, 0, 0, None)
         news = list(zip(messages.refs[base.keep :], messages[base.keep :], strict=True))
         generation, recorded = self.generation, self.generation.size + what.grown
         results = None if what.tool_results is None else pack(what.tool_results, "tool_results")
@@ -94,9 +102,10 @@ class SnapshotWriter:
             "keep": base.keep,
             "checksum": found,
         }
+        gone = self._state.gone_of(base, changed)
         parts = {
             "messages": pack_list([pack(ref or message, "messages") for ref, message in news]),
-            "state": self._state.packed(state, changed),
+            "state": self._state.packed(state, changed, base),
             "tool_results": PACKED_NONE if results is None else results,
             "carried": pack(dict(what.carried), "carried"),
         }
@@ -105,6 +114,8 @@ class SnapshotWriter:
         if what.removed != ():
             removed = None if what.removed is None else list(what.removed)
             parts["removed"] = pack(removed, "removed")
+        if gone is not None:
+            parts["gone"] = pack(list(gone), "gone")
         if self.measures:
             measured = [generation.first, recorded, list(generation.prologue)]
             parts["generation"] = pack(measured, "generation")
@@ -115,8 +126,8 @@ class SnapshotWriter:
             raise RefusedValueError("checkpoint", exc.reason) from None
         for i in range(base.keep, len(messages)):
             messages.refs[i] = messages.refs[i] or Ref(lsn, i - base.keep)
+        self._state.keep(state, changed, lsn, bases)
         self._bases = [*bases, Base(index, lsn, len(messages))]
         if self.measures:
             self.generation = replace(generation, size=recorded + len(packed))
-        self._state.keep(state, changed, lsn)
         return lsn

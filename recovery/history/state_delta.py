@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgpack
@@ -10,7 +12,7 @@ import xxhash
 
 from eventlog.errors import RefusedValueError
 from eventlog.format.record import Packed
-from recovery.values.pack import UNCHANGING, pack
+from recovery.values.pack import UNCHANGING, pack, unpack
 from recovery.values.types import digest
 
 _CHANGING = object()  # in place of a value that may be another though it is the same object
@@ -50,16 +52,80 @@ def checksum(run_id: str, step: int, state: Mapping[str, bytes], rest: tuple[byt
     return str(xxhash.xxh3_128_hexdigest(b"\x95" + first[1:] + others[1:]))
 
 
+@dataclass(slots=True)
+class Base:
+    """An earlier snapshot, and what of it still stands: as many of its messages, from the start;
+    of its state all but the keys that are ``gone`` (None: nothing)."""
+
+    index: int
+    lsn: int
+    keep: int
+    gone: dict[str, None] | None = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a value of the state is: in the snapshot at ``lsn``. ``since`` is that with which its
+    key came; ``part`` what the snapshot that was read has of it."""
+
+    lsn: int
+    since: int
+    part: Packed
+
+
+def folded(
+    parts: Iterable[tuple[int, Sequence[str] | None, Mapping[str, Packed]]],
+) -> tuple[dict[str, Place], list[dict[str, None] | None]]:
+    """Where the values of a state are, and what of each of the snapshots is gone.
+
+    ``parts``: of a snapshot's bases, and of itself, the LSN, the keys that are gone (None: all of
+    them) and what it says of the others. ValueError for what no snapshot says.
+    """
+    at: dict[str, Place] = {}
+    before: list[tuple[int, dict[str, None] | None]] = []
+    for lsn, gone, state in parts:
+        if gone is None:
+            at, before = {}, [(earlier, None) for earlier, _ in before]
+        for key in gone or ():
+            was = at.pop(key, None)
+            for earlier, lost in before:
+                if was is not None and lost is not None and was.since <= earlier:
+                    lost[key] = None
+        for key, part in state.items():
+            since = at[key].since if key in at else lsn
+            at[key] = Place(place_in_state(part) or lsn, since, part)
+        before.append((lsn, {}))
+    return at, [gone for _, gone in before]
+
+
+def place_in_state(part: Packed) -> int:
+    """The LSN that stands in place of a value, 0 if the value is here, in a list of one."""
+    at = 0 if part[:1] == b"\x91" else unpack(part)
+    if type(at) is not int:
+        raise ValueError("its state holds neither a value nor where that is")
+    return at
+
+
 class _Kept:
-    """A value as the newest checkpoint has it: its digest, the record that holds it, its size,
-    and what stands for it in the next one (key and LSN, packed)."""
+    """A value as the newest checkpoint has it: its digest, the record that holds it and its size,
+    that with which its key came, and what stands for it in the next one (key and LSN, packed)."""
 
-    __slots__ = ("digest", "lsn", "place", "size", "value")
+    __slots__ = ("digest", "lsn", "place", "since", "size", "value")
 
-    def __init__(self, key: str, at: tuple[bytes, int, int], value: Any) -> None:
-        self.digest, self.lsn, self.size = at
+    def __init__(self, key: str, at: tuple[bytes, int, int, int], value: Any) -> None:
+        self.digest, self.lsn, self.size, self.since = at
         self.place = pack_key(key) + msgpack.packb(self.lsn)
         self.value = value if type(value) in UNCHANGING else _CHANGING
+
+
+@dataclass(slots=True)
+class News:
+    """How a state differs from that of the newest checkpoint: values that are new or changed,
+    packed, with their digests; and the keys that are gone, or were and have come again, behind all
+    others."""
+
+    values: dict[str, tuple[Packed, bytes]]
+    gone: dict[str, None]
 
 
 class StateDelta:
@@ -69,17 +135,22 @@ class StateDelta:
     a list that was changed in place is the same object too.
     """
 
-    def __init__(self, at: Mapping[str, tuple[bytes, int, int]]) -> None:
-        """``at``: of each value the digest, the LSN of the checkpoint that holds it, its size."""
+    def __init__(self, at: Mapping[str, tuple[bytes, int, int, int]]) -> None:
+        """``at``: of each value the digest, the LSN of the checkpoint that holds it, its size, and
+        the LSN of that with which its key came."""
         self._kept = {key: _Kept(key, where, _CHANGING) for key, where in at.items()}
 
     def size(self) -> int:
-        """Bytes of all values."""
-        return sum(kept.size for kept in self._kept.values())
+        """Bytes of a copy: of all values under their names, and once more the names and where."""
+        return sum(kept.size + 2 * len(kept.place) for kept in self._kept.values())
 
-    def news(self, state: Mapping[str, Any]) -> dict[str, tuple[Packed, bytes]]:
-        """The values that are new or changed, packed, with their digests."""
-        news: dict[str, tuple[Packed, bytes]] = {}
+    def keys(self) -> Iterable[str]:
+        """The keys, in their order."""
+        return self._kept.keys()
+
+    def news(self, state: Mapping[str, Any]) -> News:
+        """What has changed."""
+        values: dict[str, tuple[Packed, bytes]] = {}
         for key, value in state.items():
             kept = self._kept.get(key)
             if kept is None or type(key) is not str:
@@ -89,32 +160,60 @@ class StateDelta:
             packed = pack(value, f"state.{key}")
             found = digest(packed)
             if kept is None or found != kept.digest:
-                news[key] = packed, found
+                values[key] = packed, found
             elif type(value) in UNCHANGING:
                 kept.value = value
-        return news
+        return News(values, self._gone(state))
 
-    def digests(
-        self, state: Mapping[str, Any], news: Mapping[str, tuple[Packed, bytes]]
-    ) -> dict[str, bytes]:
-        """The digest of each value."""
-        return {key: news[key][1] if key in news else self._kept[key].digest for key in state}
-
-    def packed(self, state: Mapping[str, Any], news: Mapping[str, tuple[Packed, bytes]]) -> Packed:
-        """By each key [value] where it is new, else the LSN of the checkpoint that holds it."""
-        items = [msgpack.Packer().pack_map_header(len(state))]
-        for key in state:
-            if key in news:
-                items += (pack_key(key), b"\x91", news[key][0])
+    def _gone(self, state: Mapping[str, Any]) -> dict[str, None]:
+        """The keys that do not stand in front of the state, in their order."""
+        if [*islice(state, len(self._kept))] == [*self._kept]:
+            return {}
+        standing = iter(state)
+        first, gone = next(standing, None), dict[str, None]()
+        for key in self._kept:
+            if key == first:
+                first = next(standing, None)
             else:
-                items.append(self._kept[key].place)
-        return Packed(b"".join(items))
+                gone[key] = None
+        return gone
 
-    def keep(
-        self, state: Mapping[str, Any], news: Mapping[str, tuple[Packed, bytes]], lsn: int
-    ) -> None:
-        """A checkpoint at ``lsn`` has the state, and holds what is new."""
-        for key, (packed, found) in news.items():
-            self._kept[key] = _Kept(key, (found, lsn, len(packed)), state[key])
-        for key in self._kept.keys() - state.keys():
-            del self._kept[key]
+    def digests(self, state: Mapping[str, Any], news: News) -> dict[str, bytes]:
+        """The digest of each value."""
+        changed = news.values
+        return {key: changed[key][1] if key in changed else self._kept[key].digest for key in state}
+
+    def gone_of(self, base: Base, news: News) -> dict[str, None] | None:
+        """The keys of the base that are gone; None: nothing of it stands."""
+        if base.gone is None:
+            return None
+        return base.gone | {key: None for key in news.gone if self._kept[key].since <= base.lsn}
+
+    def packed(self, state: Mapping[str, Any], news: News, base: Base) -> Packed:
+        """By each key [value] where it is new, else the LSN of the checkpoint that holds it; no
+        key whose value is where the base has it."""
+        stands_until = 0 if base.gone is None else base.lsn
+        items: list[bytes] = []
+        for key in state:
+            if key in news.values:
+                items.append(pack_key(key) + b"\x91" + news.values[key][0])
+                continue
+            kept = self._kept[key]
+            if key in news.gone or max(kept.lsn, kept.since) > stands_until:
+                items.append(kept.place)
+        return Packed(msgpack.Packer().pack_map_header(len(items)) + b"".join(items))
+
+    def keep(self, state: Mapping[str, Any], news: News, lsn: int, bases: Iterable[Base]) -> None:
+        """A checkpoint at ``lsn`` has the state, and holds what is new. ``bases``: those before."""
+        for base in bases:
+            base.gone = self.gone_of(base, news)
+        left = {key: self._kept.pop(key) for key in news.gone}
+        for key, kept in left.items():
+            if key in state:
+                kept.since = lsn
+                self._kept[key] = kept
+        for key, (packed, found) in news.values.items():
+            since = self._kept[key].since if key in self._kept else lsn
+            self._kept[key] = _Kept(key, (found, lsn, len(packed), since), state[key])
+        if len(left) > 0:  # what came again stands among what is new
+            self._kept = {key: self._kept[key] for key in state}

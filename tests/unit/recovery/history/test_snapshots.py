@@ -140,7 +140,8 @@ def test_a_checkpoint_packs_what_may_have_changed(log, monkeypatch):
     packed = list[str]()
 
     def counted(value: Any, path: str) -> Any:
-        if not isinstance(value, Ref):  # where a message is, which is no message
+        # Neither where a message is, nor that no key is gone.
+        if not isinstance(value, Ref) and path != "gone":
             packed.append(path)
         return pack(value, path)
 
@@ -170,11 +171,58 @@ def test_a_key_that_is_no_text_is_refused(log, key):
     writer.write(CheckpointMeta("run", 1, 0.0), {"a": 1}, Messages())
 
 
-def test_the_order_of_keys_is_kept(log):
+def test_the_order_of_keys_is_kept(log, rng: random.Random):
     writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
-    for order in (["b", "a", "c"], ["c", "b", "a"], ["a", "c"], ["a", "c", "b"]):
-        writer.write(CheckpointMeta("run", 1, 0.0), {key: key for key in order}, messages)
-        assert list(source.restored().state) == order
+    orders = [["b", "a", "c"], ["c", "b", "a"], ["a", "c"], ["a", "c", "b"], ["c", "d", "b", "a"]]
+    orders += [rng.sample("abcdef", rng.randrange(7)) for _ in range(60)]
+    for step, order in enumerate(orders, 1):
+        state = {key: key * rng.randrange(1, 3) for key in order}
+        writer.write(CheckpointMeta("run", step, 0.0), state, messages)
+        restored = source.restored()
+        assert list(restored.state.items()) == list(state.items())
+        if rng.random() < 0.2:
+            writer = SnapshotWriter(log, restored)
+
+
+def test_keys_whose_values_stand_are_not_named_again(log):
+    writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
+    sizes = []
+    for step in range(1, 301):
+        state: dict[str, Any] = {f"key {n} of the state": "x" * 20 for n in range(step)}
+        state["now and then"] = 1
+        if step % 3:
+            del state["now and then"]
+        writer.write(CheckpointMeta("run", step, 0.0), state, messages)
+        sizes.append(size(source.newest()))
+        if step % 97 == 0:
+            found = source.restored()
+            assert found.state == state
+            writer = SnapshotWriter(log, found)
+    # All are named where an earlier checkpoint is not the base, which is at powers of two.
+    assert sum(sizes[200:]) < 1.4 * sum(sizes[100:200])
+    assert sorted(sizes[200:])[75] < 600
+
+
+def test_a_state_that_an_older_library_said_whole_is_restored(log):
+    writer, messages, source = SnapshotWriter(log), Messages(), Source(log)
+    states: list[dict[str, Any]] = [
+        {"a": 1, "b": [1]},
+        {"a": 1, "b": [1], "c": 3},
+        {"b": [1], "c": 4},
+    ]
+    for step, state in enumerate(states, 1):
+        writer.write(CheckpointMeta("run", step, 0.0), state, messages)
+        newest = unpack(source.newest().packed)
+    # Version 1: each key by its value or where that is; the base is there for the messages.
+    body = {**newest, "version": 1, "state": {"c": [4], "b": 1}}
+    del body["gone"]
+    source.log.append_snapshot(body)
+    assert source.restored().state == {"b": [1], "c": 4}
+    writer = SnapshotWriter(log, source.restored())
+    states = [{"b": [1], "c": 4}, {"c": 4, "d": 5}, {"d": 5, "e": 6}]
+    for step, state in enumerate(states, 4):
+        writer.write(CheckpointMeta("run", step, 0.0), state, messages)
+        assert source.restored().state == state
 
 
 def test_types_of_equal_values_are_told_apart(log):
@@ -285,7 +333,7 @@ def forged(source: Source, **changes: Any) -> Snapshot:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"version": 2},
+        {"version": 3},
         {"version": None},
         {"step": 3},
         {"run_id": "other"},
@@ -313,6 +361,10 @@ def forged(source: Source, **changes: Any) -> Snapshot:
         {"prologue": [[]]},
         {"prologue": None},
         {"tool_results": [1]},
+        {"gone": ["same"]},
+        {"gone": [1]},
+        {"gone": 1},
+        {"gone": None},
     ],
     ids=str,
 )
