@@ -19,6 +19,7 @@ __all__ = [
     "DivergenceError",
     "InDoubtError",
     "LeftBehindError",
+    "NoSoundCheckpointError",
     "NotAwaitedError",
     "ParkedError",
     "PermanentError",
@@ -482,6 +483,24 @@ class DamagedRunError(RecoveryError):
             "executed or changed. Put the segment back from a copy. Or repair the log with "
             "`logdump repair`: the run goes on then, and calls that may have been among what is "
             "lost are in doubt. Or fork it (RunHandle.fork) at a checkpoint before the damage."
+        )
+
+
+class NoSoundCheckpointError(RecoveryError):
+    """Checkpoints of a run are there, and none of them verifies. Nothing was restored or changed.
+
+    ``damage``: why not, of each.
+    """
+
+    def __init__(self, run_id: str, damage: Sequence[str]) -> None:
+        self.run_id, self.damage = run_id, tuple(damage)
+        lines = "\n".join(f"  {item}" for item in self.damage)
+        super().__init__(
+            f"run {run_id!r} has checkpoints, and none of them is sound:\n{lines}\nNothing was "
+            "restored or changed: the run was begun, and what it did is not known. Put its log "
+            "back from a copy (`logdump verify` says what is wrong with it). Or begin again, for "
+            "what it did may be done twice then: under another run id, or after "
+            f"delete_checkpoints({run_id!r})."
         )
 
 

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
-from itertools import takewhile
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
 from eventlog import Damage, EventLog, LogError
-from recovery.errors import RecoveryError
-from recovery.history.checkpoint import Checkpoint, RecordedOutcomes, check_fields, seconds_of
+from recovery.history.checkpoint import Checkpoint, RecordedOutcomes, check_fields
 from recovery.history.inventory import Validity
-from recovery.history.load import History, load
 from recovery.history.retention import Kept, Pruning, Retention
+from recovery.history.saving import Saving
 from recovery.history.snapshot import (
     BrokenCheckpointError,
     Restored,
@@ -23,9 +20,7 @@ from recovery.history.snapshot import (
     is_left_over,
     restore,
 )
-from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
-from recovery.journal.keys import step_of
-from recovery.journal.messages import Messages, digests_of
+from recovery.history.snapshot_writer import SnapshotWriter
 from recovery.stores.file import FileStore
 from recovery.stores.memory import MemoryStore
 from recovery.stores.protocol import RunStore, check_run_id
@@ -37,39 +32,9 @@ if TYPE_CHECKING:
     from recovery.approvers import Approvers, Verify
 
 
-@dataclass(slots=True)
-class _Saving:
-    """A run to which checkpoints are saved, and what it was before the first of them."""
-
-    log: EventLog
-    pruning: Pruning
-    messages: Messages
-    history: History
-
-    def close(self) -> None:
-        self.pruning.close()
-        self.log.close()
-
-
-def _check_forgotten(history: History, checkpoint: Checkpoint) -> None:
-    """A checkpoint stands in for all that is recorded before it. RecoveryError if that would make
-    a later recovery forget calls: it would execute them again."""
-    for call in history.replay.unclaimed():
-        step = step_of(call.key.scope)
-        if not call.done or step is None or step > checkpoint.step_number:
-            raise RecoveryError(
-                f"a checkpoint of run {checkpoint.run_id!r} at step {checkpoint.step_number} would "
-                f"make it forget a call: {call.key} (LSN {call.lsn}, step {call.key.scope}, "
-                f"{'with an outcome' if call.done else 'in doubt'}). Nothing was saved."
-            )
-
-
-def _common(a: list[bytes], b: list[bytes]) -> int:
-    """How many are the same in both, from the beginning."""
-    length = min(len(a), len(b))
-    if a[:length] == b[:length]:
-        return length
-    return sum(1 for _ in takewhile(bool, map(bytes.__eq__, a, b)))
+# Runs whose logs stay open between saves; the least recently used of more is closed. Each takes
+# four descriptors, and to open one again takes as long as some saves.
+OPEN_MAX = 16
 
 
 def _backend_of(
@@ -113,7 +78,7 @@ class CheckpointStoreBase:
 
             self.approvers = Known.of(approvers)
         self.backend = _backend_of(storage_backend, durability, encryption)
-        self._saving: dict[str, _Saving] = {}
+        self._saving: dict[str, Saving] = {}  # the least recently used first
 
     def save(self, checkpoint: Checkpoint) -> str:
         """Save a checkpoint; its id. Durable when this returns. Only what changed is written.
@@ -125,38 +90,14 @@ class CheckpointStoreBase:
         run. Nothing is saved then.
         """
         check_fields(checkpoint)
-        given, _ = digests_of(checkpoint.messages)
         name = checkpoint.checkpoint_id or f"{checkpoint.run_id}-{checkpoint.step_number:06d}"
-        text = checkpoint.timestamp if isinstance(checkpoint.timestamp, str) else None
-        saving = self._open(checkpoint.run_id)
-        _check_forgotten(saving.history, checkpoint)
-        kept = _common(saving.messages.message_digests, given)
-        results = checkpoint.tool_results
-        what = CheckpointMeta(
-            checkpoint.run_id,
-            checkpoint.step_number,
-            seconds_of(checkpoint.timestamp),
-            name,
-            saving.history.recoveries,
-            tuple(saving.history.prologue),
-            None if isinstance(results, RecordedOutcomes) else results,
-            checkpoint.checksum or checkpoint.compute_checksum(),
-            saving.history.tallies.carry(),
-            saving.history.size,
-            text,
-        )
         try:
-            saving.messages[kept:] = checkpoint.messages[kept:]
-            saving.pruning.write(what, checkpoint.state, saving.messages)
-            saving.history.size = 0
-            saving.log.commit()
-            saving.pruning.prune(nullcontext())
+            found = self.saving(checkpoint.run_id).save(checkpoint, name)
         except BaseException:  # the next save looks at what is really in the log
-            del self._saving[checkpoint.run_id]
             with suppress(LogError, OSError):
-                saving.close()
+                self.let_go(checkpoint.run_id)
             raise
-        checkpoint.checkpoint_id, checkpoint.checksum = name, what.checksum
+        checkpoint.checkpoint_id, checkpoint.checksum = name, found
         return name
 
     def load_latest(self, run_id: str) -> Checkpoint | None:
@@ -202,6 +143,23 @@ class CheckpointStoreBase:
             return Validity(False, f"checksum is {found}, recorded {checkpoint.checksum}")
         return Validity(True)
 
+    def saving(self, run_id: str) -> Saving:
+        """Not for users: what saves checkpoints to a run, and has its log until others are saved
+        to, or ``let_go``."""
+        saving = self._saving.pop(check_run_id(run_id), None)
+        if saving is None:
+            while len(self._saving) >= OPEN_MAX:
+                with suppress(LogError, OSError):  # what was saved to it is durable
+                    self.let_go(next(iter(self._saving)))
+            log = self.backend.claim(run_id)
+            try:
+                saving = Saving(log, run_id, self.approvers, self.retention, self.pruning)
+            except BaseException:
+                log.close()
+                raise
+        self._saving[run_id] = saving
+        return saving
+
     def pruning(self, run_id: str, log: EventLog, writer: SnapshotWriter) -> Pruning:
         """Not for users: what writes a run's checkpoints, and removes what need not be kept."""
         return Pruning(log, writer, self.retention, lambda: self.backend.read(run_id))
@@ -235,25 +193,6 @@ class CheckpointStoreBase:
         if reader is not None:
             reader.close()
         return reader is not None
-
-    def _open(self, run_id: str) -> _Saving:
-        if run_id not in self._saving:
-            log = self.backend.claim(run_id)
-            try:
-                history = load(log, run_id, self.approvers)
-                if history.ended is not None:
-                    raise RecoveryError(f"run {run_id!r} has ended: nothing can be saved to it")
-                writer = SnapshotWriter(log, history.restored)
-                messages = Messages()
-                if history.restored is not None:
-                    messages.restore(history.restored.messages, history.restored.refs)
-                messages.on_change = writer.messages_changed
-            except BaseException:
-                log.close()
-                raise
-            pruning = self.pruning(run_id, log, writer)
-            self._saving[run_id] = _Saving(log, pruning, messages, history)
-        return self._saving[run_id]
 
     def _load(self, run_id: str, broken: list[str]) -> Iterator[Checkpoint]:
         saving = self._saving.get(check_run_id(run_id))

@@ -72,6 +72,11 @@ class Retention:
         # Checkpoints of one generation have values in common. Those of two have none.
         return cls(1, 1) if kept == "latest_only" else cls(keep or KEEP, 2)
 
+    @property
+    def lanes(self) -> int:
+        """In how many lanes checkpoints are saved by hand (see Saving): "latest_only" has one."""
+        return 1 if self.generations == 1 else 2
+
 
 class Pruning:
     """Writes the checkpoints of a run, and removes what is before those that are kept.
@@ -105,10 +110,13 @@ class Pruning:
         """The LSN before which nothing is needed by checkpoints that are taken from now on."""
         return self._writer.generation.first
 
-    def write(self, what: CheckpointMeta, state: Mapping[str, Any], messages: Messages) -> int:
-        """Append a checkpoint; its LSN. See SnapshotWriter.write."""
-        begins = self._retention.checkpoints > 0 and self._pays(what, messages)
-        if begins:
+    def write(
+        self, what: CheckpointMeta, state: Mapping[str, Any], messages: Messages, due: bool = False
+    ) -> int:
+        """Append a checkpoint; its LSN. See SnapshotWriter.write. ``due``: one that stands alone,
+        whatever retention says."""
+        prunes = self._retention.checkpoints > 0
+        if self._carries(what) if due else (prunes and self._pays(what, messages)):
             from recovery.history.full_snapshot import write_whole  # noqa: PLC0415 - only where it is needed
 
             try:
@@ -133,17 +141,21 @@ class Pruning:
         records = self._log.last_lsn - generation.first
         recorded = generation.size + what.grown + PER_RECORD * records - self._log.segment_size
         size = self._writer.size(messages)
-        if recorded < GAIN * (size + self._prologue_size):
+        if recorded < GAIN * (size + self._prologue_size) or not self._carries(what):
             return False
+        return recorded >= GAIN * (size + self._prologue_size)
+
+    def _carries(self, what: CheckpointMeta) -> bool:
+        """Whether what the code before the first step needs is there to be copied."""
         try:
             found = whole_prologue(
-                self._log.fetch, self._log.last_lsn + 1, what.prologue, generation
+                self._log.fetch, self._log.last_lsn + 1, what.prologue, self._writer.generation
             )
         except BrokenCheckpointError:
             return False
         self._prologue_size = sum(len(record.packed) for record in found)
         self._prologue = found
-        return recorded >= GAIN * (size + self._prologue_size)
+        return True
 
     def check(self, event: Event) -> None:
         """RecoveryError if no recovery could bring back the code that does this."""

@@ -1,11 +1,14 @@
-"""Carries models of a type that nothing names, such as an SDK's reply, as their plain fields."""
+"""Carries models of a type that nothing names, such as an SDK's reply, as their plain fields; for
+those who ask for it dataclasses and named tuples, too."""
 
 from __future__ import annotations
 
 import enum
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import fields as fields_of_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 from eventlog import Packed, RefusedValueError
@@ -74,33 +77,57 @@ def pack_result(value: Any, path: str) -> Packed:
     try:
         return pack(value, path)
     except RefusedValueError:
-        data = _as_data(value, 0)
+        data = _as_data(value, 0, _of_model)
         if data is value:
             raise
     return pack(data, path)
 
 
-def _as_data(value: Any, depth: int) -> Any:
-    """The value, its models of unknown types as their data; itself if it has none."""
+def as_data(values: dict[str, Any]) -> dict[str, Any]:
+    """The values; models, dataclasses, named tuples and enums of unknown types as their data."""
+    found: dict[str, Any] = _as_data(values, 0, _of_anything)
+    return found
+
+
+_FieldsOf = Callable[[Any], dict[str, Any] | None]  # None: it is none of these
+
+
+def _of_model(value: Any) -> dict[str, Any] | None:
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is not None and isinstance(value, pydantic.BaseModel):
+        return {**value.__dict__, **(value.__pydantic_extra__ or {})}
+    return None
+
+
+def _of_anything(value: Any) -> dict[str, Any] | None:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in fields_of_dataclass(value)}
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and names is not None:
+        return dict(zip(names, value, strict=True))
+    return _of_model(value)
+
+
+def _as_data(value: Any, depth: int, fields_of: _FieldsOf) -> Any:
+    """The value, its parts of unknown types as their data; itself if it has none."""
     if depth > DEPTH_MAX:
         return value
     if type(value) in (list, tuple):
-        parts = [_as_data(one, depth + 1) for one in value]
+        parts = [_as_data(one, depth + 1, fields_of) for one in value]
         same = all(one is other for one, other in zip(parts, value, strict=True))
         return value if same else type(value)(parts)
     if type(value) is dict:
-        changed = {name: _as_data(one, depth + 1) for name, one in value.items()}
+        changed = {name: _as_data(one, depth + 1, fields_of) for name, one in value.items()}
         return value if all(changed[name] is one for name, one in value.items()) else changed
     if found_codec(type(value)) is not None:
         return value
     if depth and isinstance(value, enum.Enum):
         return value.value
-    pydantic = sys.modules.get("pydantic")
-    if pydantic is not None and isinstance(value, pydantic.BaseModel):
-        fields = {**value.__dict__, **(value.__pydantic_extra__ or {})}
-        held = {name: _as_data(one, depth + 1) for name, one in fields.items()}
-        return ModelData(type_name(type(value)), held)
-    return value
+    fields = fields_of(value)
+    if fields is None:
+        return value
+    held = {name: _as_data(one, depth + 1, fields_of) for name, one in fields.items()}
+    return ModelData(type_name(type(value)), held)
 
 
 def _dumped(value: Any) -> Any:

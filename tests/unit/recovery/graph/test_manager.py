@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
-from enum import Enum
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from recovery import (
 )
 from recovery.graph import Graph, GraphExecutor
 from recovery.stores.memory import MemoryStore
+from tests.support import hive_manager as hive
 from tests.support.graphs import RUN, World, chain, manager_on
 
 
@@ -70,10 +70,9 @@ def test_retention_is_that_of_the_store(tmp_path: Path) -> None:
     assert CheckpointManager(tmp_path).store.retention == CheckpointStore(tmp_path).retention
     with pytest.raises(ValueError, match="give retention to the CheckpointStore itself"):
         CheckpointManager(store, CheckpointConfig(retention="latest_only"))
-    wrongs: list[dict[str, Any]] = [{"retention": "some"}, {"max_checkpoints_per_run": 5}]
-    for wrong in wrongs:
-        with pytest.raises(ValueError, match="retention"):
-            CheckpointConfig(**wrong)
+    wrong: Any = "some"
+    with pytest.raises(ValueError, match="retention"):
+        CheckpointConfig(retention=wrong)
 
 
 def test_a_manager_keeps_runs_where_it_is_told(tmp_path: Path, monkeypatch: Any) -> None:
@@ -212,97 +211,37 @@ def flip(directory: Path, what: bytes) -> None:
 # -- executors that take their checkpoints themselves
 
 
-class ExecutorType(Enum):
-    GRAPH = "graph"
-    FLEXIBLE = "flexible"
-
-
-class SharedMemory:
-    """What nodes write to; as much of it as such an executor uses."""
-
-    def __init__(self, values: dict[str, Any] | None = None) -> None:
-        self._values = dict(values or {})
-
-    def read(self, key: str) -> Any:
-        return self._values.get(key)
-
-    def write(self, key: str, value: Any) -> None:
-        self._values[key] = value
-
-    def read_all(self) -> dict[str, Any]:
-        return dict(self._values)
-
-
-class ForeignExecutor:
-    """Calls a manager as executors do that know its three methods by name, and nothing of runs."""
-
-    def __init__(self, checkpoint_manager: Any) -> None:
-        self.manager, self.executed = checkpoint_manager, list[str]()
-
-    def execute(self, nodes: list[tuple[str, Callable[[SharedMemory], None]]], run_id: str) -> Any:
-        memory, begin, path = SharedMemory(), nodes[0][0], list[str]()
-        values, node = self.manager.restore_from_checkpoint(run_id)
-        if node is not None:
-            memory, begin = SharedMemory(values), node
-        names = [name for name, _ in nodes]
-        for i in range(names.index(begin), len(nodes)):
-            nodes[i][1](memory)
-            self.executed.append(names[i])
-            path.append(names[i])
-            if self.manager.should_checkpoint(i + 1):
-                assert self.manager.save_checkpoint(
-                    run_id=run_id,
-                    node_id=names[i],
-                    memory=memory,
-                    executor_type=ExecutorType.GRAPH,
-                    metadata={
-                        "next_node_id": [*names, None][i + 1],
-                        "execution_path": path,
-                        "step_number": i + 1,
-                        "total_tokens": 7,
-                        "context": {},
-                    },
-                )
-        return memory.read_all()
-
-
-def add(name: str, broken: list[str]) -> tuple[str, Callable[[SharedMemory], None]]:
-    def work(memory: SharedMemory) -> None:
-        if name in broken:
-            raise RuntimeError("the process ends here")
-        memory.write(name, [memory.read("n0"), "x" * 100])
-
-    return name, work
-
-
-def memory_of(i: int) -> Any:
-    """What a node finds under n0."""
-    return None if i == 0 else [None, "x" * 100]
-
-
 @pytest.mark.parametrize("every", [1, 3])
 def test_an_executor_that_knows_three_methods_by_name_runs_unchanged(
     tmp_path: Path, every: int
 ) -> None:
     config = CheckpointConfig(every_n_nodes=every)
-    broken = ["n7"]
-    nodes = [add(f"n{i}", broken) for i in range(10)]
+    runtime = hive.Runtime(tmp_path)
+
+    def nodes_of(dies: bool) -> list[hive.Node]:
+        def node(i: int) -> hive.Node:
+            def work(memory: hive.SharedMemory) -> None:
+                if dies and i == 7:
+                    raise RuntimeError("the process ends here")
+                memory.write(f"n{i}", [memory.read("n0"), "x" * 100])
+
+            return f"n{i}", work
+
+        return [node(i) for i in range(10)]
+
     with CheckpointManager(tmp_path, config) as manager:
-        with pytest.raises(RuntimeError):
-            ForeignExecutor(manager).execute(nodes, RUN)
-        assert len(manager.list_checkpoints(RUN)) == 7 // every
-    broken.clear()
-    with CheckpointManager(tmp_path, config) as manager:
-        executor = ForeignExecutor(manager)
-        output = executor.execute(nodes, RUN)
-        done = 7 // every * every
-        assert executor.executed == [f"n{i}" for i in range(done, 10)]
-        assert output == {f"n{i}": [memory_of(i), "x" * 100] for i in range(10)}
-        newest = manager.restore(RUN)
-        assert newest is not None
-        assert newest.metadata["total_tokens"] == 7
-        assert newest.metadata["executor_type"] == "graph"
+        failed = hive.GraphExecutor(runtime, manager).execute(nodes_of(dies=True))
+        assert len(manager.list_checkpoints(failed.run_id)) == 7 // every
         assert manager.unfinished() == []  # nobody says when such a run ends
+    with CheckpointManager(tmp_path, config) as manager:
+        done = hive.GraphExecutor(runtime, manager).execute(nodes_of(False), failed.session_state)
+        saved = 7 // every * every
+        assert done.path == [f"n{i}" for i in range(saved - 1, 10)]
+        assert done.output["n9"] == [done.output["n0"], "x" * 100]
+        newest = manager.restore(failed.run_id)
+        assert newest is not None
+        assert newest.metadata["total_tokens"] == 7 * saved
+        assert newest.metadata["executor_type"] == "graph"
 
 
 def test_where_there_is_nothing_to_restore(manager: CheckpointManager) -> None:
@@ -331,9 +270,9 @@ def test_checkpoints_of_a_graph_are_restored_for_such_executors_too() -> None:
 
 def test_what_cannot_be_saved_is_raised(manager: CheckpointManager) -> None:
     """Others log a warning, and the run goes on without."""
-    with pytest.raises(RefusedValueError, match=r"state\.memory x"):
+    with pytest.raises(RefusedValueError, match=r"^memory\.x: "):
         manager.save_checkpoint("run", "a", {"x": object()})
-    assert manager.save_checkpoint("run", "a", {"x": 1}) == "ckpt_run_a_1"
+    assert manager.save_checkpoint("run", "a", {"x": 1}) is not None
 
 
 def test_each_save_has_an_id_of_its_own_and_writes_what_changed(
@@ -344,7 +283,7 @@ def test_each_save_has_an_id_of_its_own_and_writes_what_changed(
     assert len({*ids}) == 20
     sizes = [one.size for one in manager.list_checkpoints("run")]
     assert len(sizes) == 20
-    assert max(sizes[:-1]) < 500
+    assert max(sizes[:-2]) < 500  # the first of each of two lanes
     found = manager.restore("run", ids[3])
     assert found is not None
     assert found.memory == memory | {"n": 3}

@@ -187,9 +187,7 @@ def test_many_checkpoints_take_space_for_what_is_new(again):
         store = again()
         return sum(len(bytes(c).rstrip(b"\0")) for c in contents(store, run_id).values())
 
-    assert (
-        size(80, "long") - size(40, "short") < 1.4 * (size(40, "other") - size(20, "shorter")) * 2
-    )
+    assert size(120, "long") < 1.4 * 4 * size(30, "short")
 
 
 # -- the checksum
@@ -300,13 +298,14 @@ def test_a_save_is_one_write_one_flush_and_the_mark_of_what_changed():
     with CheckpointStore(LogStore("home", disk, "power")) as store:
         state = {f"k{i}": "x" * 1000 for i in range(100)}
         messages: list[Any] = [{"role": "user", "content": f"{i} " * 100} for i in range(1000)]
-        store.save(checkpoint(1, state=state, messages=messages))
-        for step in range(2, 33):
+        for step in (1, 2):  # both lanes
+            store.save(checkpoint(step, state=state, messages=messages))
+        for step in range(3, 33):
             state[f"k{step}"], messages = f"step {step}", [*messages, {"n": step}]
             before = len(disk.calls)
             store.save(checkpoint(step, state=state, messages=messages))
             assert disk.calls[before:] == ["write", "sync", "write"]
-        sizes = [one.size for one in store.run("run").checkpoints()][:-1]
+        sizes = [one.size for one in store.run("run").checkpoints()][:-2]
         # Some name all messages again, a few bytes for each; there are log2(steps) of those.
         few = [size for size in sizes if size < 2200]
         assert len(few) >= len(sizes) - 5
@@ -342,16 +341,16 @@ def test_any_damaged_byte_of_a_checkpoint_leads_to_the_one_before(store, again, 
     for damaged in (3, 2, 1):
         for _ in range(8):
             files = contents(store)
-            # Anywhere in its frame: before the mark stand the header and the other fields.
-            at = begin[damaged] + rng.randrange(-150, 40)
+            # Anywhere in its frame: before the mark stand the header and the other fields; of the
+            # second, which is a copy of all there is, just the header.
+            at = begin[damaged] + rng.randrange(-30 if damaged == 2 else -150, 40)
             files[segment][at] ^= 1 << rng.randrange(8)
             put(store, files)
-            # Later ones hold what changed since, so that they go with it.
-            latest = store.load_latest("run")
-            assert latest == good.get(damaged - 1)
+            # The third holds what changed since the first, and nothing of the second.
+            gone = {damaged} | ({3} if damaged == 1 else set())
+            assert store.load_latest("run") == good[max({1, 2, 3} - gone)]
             for step in (1, 2, 3):
-                found = store.load_at_step("run", step)
-                assert found == (None if step >= damaged else good[step])
+                assert store.load_at_step("run", step) == (None if step in gone else good[step])
             validity = store.check("run")
             assert not validity
             assert "segment 1" in str(validity)
@@ -380,19 +379,19 @@ def test_when_all_checkpoints_are_damaged_there_is_none(store, again):
 
 def test_a_damaged_value_that_later_checkpoints_rely_on_breaks_them_too(store, again):
     store.save(checkpoint(1, state={"n": 1}))
-    for n in (2, 3):
+    for n in (2, 3, 4, 5):
         store.save(checkpoint(n, state={"n": n, "kept": "KEPT"}))
     store = again()
     files = contents(store)
     for content in files.values():
-        at = bytes(content).find(b"KEPT")
+        at = bytes(content).rfind(b"KEPT")  # in the copy of all that the fifth has
         if at >= 0:
             content[at] ^= 1
     put(store, files)
     found = store.load_latest("run")
     assert found is not None
-    assert found.state == {"n": 1}
-    assert "it needs LSN 2, which is damaged or missing" in str(store.check("run"))
+    assert found.state == {"n": 4, "kept": "KEPT"}
+    assert "it needs LSN 6, which is damaged or missing" in str(store.check("run"))
 
 
 # -- under an agent

@@ -1,0 +1,168 @@
+"""Saves the checkpoints of one run, where no log of calls could stand in for one that is lost.
+
+So they are written in lanes: of two, one has every other checkpoint, as what changed since its own
+one before, and refers to no record of the other. Whatever one record is damaged, the newest
+checkpoint or the one before it is whole. Now and then a lane is begun anew, from a copy of all that
+it has, in turns: so a lane that is damaged is whole again later, and nothing depends on what is
+long past. That is due when as much was saved since the last copy as a copy takes. The copies of
+all together take no more than what is saved, and bytes per checkpoint stay the same as it grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from eventlog import EventLog
+from recovery.errors import RecoveryError
+from recovery.history.checkpoint import Checkpoint, RecordedOutcomes, seconds_of
+from recovery.history.inventory import needs
+from recovery.history.load import History, load
+from recovery.history.retention import Pruning, Retention
+from recovery.history.snapshot import BrokenCheckpointError, Restored, checkpoints_in, restore
+from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
+from recovery.journal.keys import step_of
+from recovery.journal.messages import Messages, digests_of
+
+if TYPE_CHECKING:
+    from recovery.approvers import Approvers
+
+# A copy is due when so many times as much was saved since the last one. With 1 the copies take as
+# much again as all else, and with 2 a memory that only grows is never copied.
+WORTH = 1.5
+
+PruningOf = Callable[[str, EventLog, SnapshotWriter], Pruning]
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Checkpoints of which each says what changed since the one before. ``is_new``: none yet."""
+
+    writer: SnapshotWriter
+    pruning: Pruning
+    messages: Messages
+    is_new: bool
+
+
+class Saving:
+    """A run to which checkpoints are saved; it has the run's log. ``step``: of the newest one."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        run_id: str,
+        approvers: Approvers | None,
+        retention: Retention,
+        pruning: PruningOf,
+    ) -> None:
+        self.log, self._run_id, self._pruning = log, run_id, pruning
+        self._history = load(log, run_id, approvers)
+        if self._history.ended is not None:
+            raise RecoveryError(f"run {run_id!r} has ended: nothing can be saved to it")
+        self.step = self._history.step
+        newest = self._history.restored
+        # Of which the newest is whole, then the one before if it needs nothing that this one does.
+        found = [newest, _other(log, newest)]
+        self._lanes = [self._lane(one) for one in reversed(found[: retention.lanes])]
+
+    def _lane(self, restored: Restored | None) -> _Lane:
+        writer, messages = SnapshotWriter(self.log, restored), Messages()
+        if restored is not None:
+            messages.restore(restored.messages, restored.refs)
+        elif self._history.restored is not None:
+            writer.generation = self._history.restored.generation  # where the prologue is
+        writer.measures = True
+        messages.on_change = writer.messages_changed
+        pruning = self._pruning(self._run_id, self.log, writer)
+        return _Lane(writer, pruning, messages, restored is None)
+
+    def in_order(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state with the keys that it had before in front: in another order, keys would have to
+        be named again."""
+        known = self._lanes[0].writer.keys()
+        return {key: state[key] for key in known if key in state} | state
+
+    def save(self, checkpoint: Checkpoint, name: str) -> str:
+        """Append a checkpoint and make it durable; its checksum."""
+        given, _ = digests_of(checkpoint.messages)
+        history, lane = self._history, self._lanes.pop(0)
+        self._lanes.append(lane)  # for it is the other's turn then
+        _check_forgotten(history, checkpoint)
+        results, time = checkpoint.tool_results, checkpoint.timestamp
+        what = CheckpointMeta(
+            checkpoint.run_id,
+            checkpoint.step_number,
+            seconds_of(time),
+            name,
+            history.recoveries,
+            tuple(history.prologue),
+            None if isinstance(results, RecordedOutcomes) else results,
+            checkpoint.checksum or checkpoint.compute_checksum(),
+            history.tallies.carry(),
+            history.size,
+            time if isinstance(time, str) else None,
+        )
+        kept = _common(lane.messages.message_digests, given)
+        lane.messages[kept:] = checkpoint.messages[kept:]
+        lane.pruning.write(what, checkpoint.state, lane.messages, self._is_due(lane))
+        self.log.commit()
+        lane.pruning.prune(nullcontext())
+        lane.is_new, history.size, self.step = False, 0, checkpoint.step_number
+        return what.checksum
+
+    def _is_due(self, lane: _Lane) -> bool:
+        """Whether the lane is to be begun anew, from a copy of all that it has."""
+        if lane.is_new:
+            return self.log.last_lsn > 0
+        last = max((one.writer.generation for one in self._lanes), key=lambda one: one.first)
+        if last.first > lane.writer.generation.first or len(self._lanes) == 1:
+            return len(self._lanes) * last.size >= WORTH * lane.writer.size(lane.messages)
+        return False  # it is the other one's turn
+
+    def close(self) -> None:
+        """Let go of the log."""
+        for lane in self._lanes:
+            lane.pruning.close()
+        self.log.close()
+
+
+def _other(log: EventLog, newest: Restored | None) -> Restored | None:
+    """The checkpoint before the newest that is whole, if none of its records is one of that's."""
+    found = checkpoints_in(log) if newest is not None else ()
+    whole: set[int] = set()
+    for snapshot in found:
+        assert newest is not None
+        try:
+            _, needed = needs(log, snapshot)
+            if snapshot.lsn == newest.lsn:
+                whole = needed
+            elif snapshot.lsn < newest.lsn:
+                apart = whole.isdisjoint({snapshot.lsn, *needed})
+                return restore(log.fetch, snapshot) if apart else None
+        except BrokenCheckpointError:
+            return None
+    return None
+
+
+def _check_forgotten(history: History, checkpoint: Checkpoint) -> None:
+    """A checkpoint stands in for all that is recorded before it. RecoveryError if that would make
+    a later recovery forget calls: it would execute them again."""
+    for call in history.replay.unclaimed():
+        step = step_of(call.key.scope)
+        if not call.done or step is None or step > checkpoint.step_number:
+            raise RecoveryError(
+                f"a checkpoint of run {checkpoint.run_id!r} at step {checkpoint.step_number} would "
+                f"make it forget a call: {call.key} (LSN {call.lsn}, step {call.key.scope}, "
+                f"{'with an outcome' if call.done else 'in doubt'}). Nothing was saved."
+            )
+
+
+def _common(a: list[bytes], b: list[bytes]) -> int:
+    """How many are the same in both, from the beginning."""
+    length = min(len(a), len(b))
+    if a[:length] == b[:length]:
+        return length
+    return sum(1 for _ in takewhile(bool, map(bytes.__eq__, a, b)))
