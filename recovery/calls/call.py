@@ -17,6 +17,7 @@ from recovery.agent_code.call_site import call_site
 from recovery.calls.approval import Asking, approved
 from recovery.calls.attempts import attempts, leave, resume
 from recovery.calls.identity import ambiguity, digest_now, identify
+from recovery.calls.in_doubt import recorded_inside, settle_all
 from recovery.calls.intent import arguments_for_people, intent_of, record_intent
 from recovery.calls.serve_outcome import serve
 from recovery.calls.waiting import behind_waits, is_due
@@ -196,6 +197,10 @@ def _unknown(
     other = run.replay.resembling(key)
     why = ""
     if other is None:
+        if late := run.here().overdue:
+            # What is recorded inside was made in an attempt that was further when its process died.
+            yield from settle_all(run, recorded_inside(run, late))
+            run.replay.pass_over(late)
         # A recorded call that nobody has made yet may be made by other code of the agent.
         scope = run.here()
         ready = yield Wait(

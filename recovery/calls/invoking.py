@@ -30,6 +30,8 @@ async def invoke(effect: Invoke) -> Any:
             return await coming
         try:
             async with asyncio.timeout(effect.timeout_s) as timer:
+                if effect.scope is not None:
+                    effect.scope.timer = timer
                 return await coming
         except TimeoutError as exc:
             if not timer.expired():  # it is the function's own

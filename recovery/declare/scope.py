@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from recovery.declare.spec import ToolSpec
 from recovery.journal.call import Arguments, Call
+
+if TYPE_CHECKING:
+    from asyncio import Timeout
 
 
 class ActiveRun(Protocol):
@@ -46,6 +49,7 @@ class Scope:
         "raised",
         "run",
         "stopped",
+        "timer",
     )
 
     def __init__(
@@ -58,6 +62,7 @@ class Scope:
         self.over = False  # whether the attempt is, and another follows
         self.stopped = False  # whether the run was stopped at a call made here
         self.metered = False  # whether a call made here said what it used
+        self.timer: Timeout | None = None  # of the attempt, where it has one
         self.raised = 0  # attempts at the call that have raised before this one
         self._counts: dict[object, int] = {}
         self.origins: dict[object, Any] = {}  # by call: what makes it, see agent_code.closures
@@ -71,6 +76,13 @@ class Scope:
     def left_behind(self) -> bool:
         """Whether what is at work here belongs to an attempt that is over."""
         return self.over or (self.outer is not None and self.outer.left_behind)
+
+    @property
+    def overdue(self) -> int:
+        """The outermost call (LSN) around this code whose time is over: it tidies up. 0: none."""
+        if self.outer is not None and (found := self.outer.overdue):
+            return found
+        return self.calls[-1] if self.timer is not None and self.timer.expired() else 0
 
     def check(self) -> None:
         """Stop again if a call made here did, whatever became of that; or if nobody waits for what

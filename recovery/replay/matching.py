@@ -386,15 +386,18 @@ class Replay:
         """The digest of the code that wrote a record; "" if nobody knows."""
         return next((code for at, code in sorted(self.codes, reverse=True) if at <= lsn), "")
 
-    def pass_over(self) -> list[int]:
-        """Miss no more what is left of calls and messages; the LSNs of it."""
-        calls = self.unclaimed()
-        new = sorted({call.lsn for call in calls} | {one.lsn for one in self.changes})
-        passed = {*new, *(call.last_lsn for call in calls)}
-        self._dropped |= {*new}
+    def pass_over(self, inside: int = 0) -> list[int]:
+        """Miss no more what is left of calls and messages; the LSNs of it. ``inside``: only of
+        calls inside this one (LSN)."""
+        calls = [one for one in self.unclaimed() if not inside or inside in self.around(one)]
+        new = {call.lsn for call in calls}
+        if not inside:
+            new |= {one.lsn for one in self.changes}
+            self.changes.clear()
+        passed = new | {call.last_lsn for call in calls}
+        self._dropped |= new
         self._claimed |= passed & {lsn for lsn, _ in self._open}
-        self.changes.clear()
-        return new
+        return sorted(new)
 
     # -- what nobody has claimed
 

@@ -101,7 +101,7 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
             "recovery/calls/waiting.py",
             "        )\n    return Settled(run.emit(event), event)\n",
             "        )\n    settled = Settled(run.emit(event), event)\n"
-            "    yield Sleep(0.5)\n    return settled\n",
+            "    yield Sleep(5)\n    return settled\n",
         ),
     ),
     "a yes that comes too late counts": (
@@ -148,6 +148,7 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
 
 OFTEN = {  # what a break is about, where few programs have it
     "a stop cuts what is inside a side effect": "calls in a side effect",
+    "a signal is spent before the agent has it": "wait_for",
     "a yes that comes too late counts": "approval",
     "nobody is told of locals that are lost": "locals",
     "captured variables are not compared": "nameless",

@@ -222,7 +222,10 @@ class Generator:
         tool, branches = self.call(where.inside()).tool, []
         for _ in range(self.rng.choice((2, 3, 4))):
             call = self.call(where.inside("branch", tools=[tool]), (how,))
-            branches.append(l.Branch(0, (replace(call, call_id="", note=""),), l.Var(call.var)))
+            # What nothing but its place tells from others is made in another order in each life.
+            pause = self.rng.choice((0, 1, 2)) if how in ("method", "closure", "lambda") else 0
+            made = replace(call, call_id="", note="")
+            branches.append(l.Branch(pause, (made,), l.Var(call.var)))
         var = self.name()
         where.names.append(var)
         return [l.Par(var, "careful", tuple(branches))]

@@ -455,7 +455,7 @@ class _Oracle:
         may_be = self.facts.late is None or self.facts.late[var] > 0
         must_be = may_be and self.facts.fine is not None and not self.facts.fine[var]
         if must_be or (may_be and self.pick((False, True))):
-            self.perhaps_done(body, frame)
+            self.perhaps_done(body if self.facts.faulty else before_its_end(body), frame)
             return True
         try:
             self.block(body, frame)
@@ -615,8 +615,9 @@ class _Oracle:
         found: list[Any] = []
         for number, branch in enumerate(race.branches):
             if not done >> number & 1:
+                sure = race.recorded or not self.facts.faulty
                 with self.holding(number, done, found):
-                    self.perhaps_done(branch.body, frame)
+                    self.perhaps_done(before_its_end(branch.body) if sure else branch.body, frame)
                 found.append(None)
                 continue
             inner = frame.branch()
@@ -631,7 +632,9 @@ class _Oracle:
     def wait(self, name: str, timeout: int) -> str:
         free = [found for n in range(1, 80) if (found := f"{name}-{n}") not in self.spent]
         taken = self.facts.taken
-        options = [one for one in free[: self.beside] if taken is None or one in taken]
+        # Beside others: they may have had any of those before it.
+        near = free[: self.beside] if self.beside == 1 or taken is None else free
+        options = [one for one in near if taken is None or one in taken]
         options = options if timeout else options or free[:1]
         found = self.pick([*options, "late"] if timeout else options)
         if found != "late":
@@ -777,6 +780,12 @@ class _Oracle:
 
     def result(self, tool: l.Tool, frame: _Frame) -> Any:
         return v.shaped(tool.shape, self.value(tool.result, frame))
+
+
+def before_its_end(body: l.Block) -> l.Block:
+    """What of a block that was cut short may have happened: who has a signal at its end has come
+    to it, and one that is cut short before has taken none."""
+    return body[:-1] if body and isinstance(body[-1], l.Wait) else body
 
 
 def _width(term: l.Term) -> int:

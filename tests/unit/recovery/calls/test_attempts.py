@@ -574,6 +574,44 @@ def test_a_call_that_had_not_begun_when_the_agent_raised_is_in_no_doubt() -> Non
     assert executed == {"once": 1}
 
 
+@pytest.mark.parametrize("in_doubt", [False, True])
+def test_a_tool_whose_time_is_over_earlier_than_before_the_crash_tidies_up(in_doubt: bool) -> None:
+    """It is not as far, for it sleeps before its calls: what it had made then is not missed."""
+
+    @tool
+    def pay() -> None:
+        executed["paid"] += 1
+        if in_doubt:
+            raise Died
+
+    async def agent(run: Run) -> Any:
+        executed["agent"] += 1
+        dies = executed["agent"] == 1
+
+        @tool(after_crash="retry", timeout_s=0.05)
+        async def order() -> None:
+            try:
+                await asyncio.sleep(0 if dies else 60)
+                await run.call(pay)
+                raise Died
+            finally:
+                if not dies:
+                    await send("tidied up")
+
+        with pytest.raises(TimeoutError):
+            await run.call(order)
+        return await send("next")
+
+    store = die_in(agent, disk_store())
+    if in_doubt:
+        with pytest.raises(InDoubtError) as caught:
+            run(agent, store)
+        (call,) = caught.value.calls
+        resolve(store, "run", call.lsn, Resolution.outcome(None))
+    assert run(agent, store)["result"] == "sent next"
+    assert executed == {"paid": 1, "tidied up": 1, "next": 1, "agent": 2 + in_doubt}
+
+
 def test_a_cancelled_call_cannot_be_resolved() -> None:
     store = die_in(impatient, disk_store())
     (event,) = recorded(store, CallAbandoned)
