@@ -74,11 +74,12 @@ def note_error(
 def note_unbegun(log: EventLog, history: History, run: Execution) -> None:
     """Record which calls were cut short before they began: nobody is asked what became of them.
 
-    Where the log takes it no more, they are in doubt.
+    Where the log takes it no more, they are in doubt. Of one that needs a yes nothing is recorded:
+    without the yes it is in no doubt, and with it, it may begin in the next life.
     """
     with suppress(Exception):
         for one in run.cut_short:
-            if not one.begun:
+            if not (one.begun or one.spec.needs_approval):
                 event = CallAbandoned(one.call.lsn, one.call.attempt, "cancelled")
                 record(log, history, event)
 
