@@ -31,10 +31,10 @@ from recovery.engine.task_state import (
     is_asleep,
     is_in_thread,
     is_ready,
-    of_task,
-    of_threads,
     place_of,
+    task_blocking,
     tasks_of,
+    threads_blocking,
 )
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ _logger = logging.getLogger("recovery")
 
 # How long a recorded outcome waits for what was recorded before it, when nothing moves. Going on
 # without is no harm: the code asks for its results in another order, and gets them.
-ORDER_WAIT_S = {Blocking.HELD: 0.0, Blocking.SHARED: 0.5, Blocking.MOVING: 600.0}
+ORDER_WAIT_S = {Blocking.ON_REPLAY: 0.0, Blocking.UNKNOWN: 0.5, Blocking.RUNNABLE: 600.0}
 # How long a new call waits for recorded ones to be made again. It costs time only where the code
 # has changed; stopping a run is safe, but for nothing if it was only slow.
-THREADS_ORDER_WAIT_S = {Blocking.HELD: 0.0, Blocking.SHARED: 0.5, Blocking.MOVING: 10.0}
-STRICT_WAIT_S = {Blocking.HELD: 0.0, Blocking.SHARED: 60.0, Blocking.MOVING: 600.0}
+THREADS_ORDER_WAIT_S = {Blocking.ON_REPLAY: 0.0, Blocking.UNKNOWN: 0.5, Blocking.RUNNABLE: 10.0}
+STRICT_WAIT_S = {Blocking.ON_REPLAY: 0.0, Blocking.UNKNOWN: 60.0, Blocking.RUNNABLE: 600.0}
 BEFORE_LOOP_WAIT_S = 0.5
 # A task that waits for so many things, one after the other, and makes no call, has something else
 # to do: no outcome waits for it any more.
@@ -104,13 +104,13 @@ class ReplayOrder:
         if self._has_seen_moves and (task := asyncio.current_task()) is not None:
             self._moves.pop(task, None)
         if self._in_order or self._new:
-            self._pump_soon()
+            self._tick_soon()
         if wait.ready() and (not wait.turn or self.at_rest() or self._run.alone()):
             return True
         waiter = _Waiter(wait, self._loop.create_future(), thread_of)
         waiting = self._in_order if wait.turn else self._new
         insort(waiting, waiter, key=lambda one: one.wait.turn)
-        self._pump_soon()
+        self._tick_soon()
         try:
             await waiter.future
         finally:
@@ -149,13 +149,13 @@ class ReplayOrder:
         scope = None if context is None else context.get(current_scope)
         return scope is None or scope.run is self._run
 
-    def _pump_soon(self) -> None:
+    def _tick_soon(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._idle = 0
-        self._timer = self._loop.call_soon(self._pump)
+        self._timer = self._loop.call_soon(self._tick)
 
-    def _pump(self) -> None:
+    def _tick(self) -> None:
         self._timer = None
         if self._run.over:
             for waiter in (*self._in_order, *self._new):
@@ -168,27 +168,27 @@ class ReplayOrder:
         rests = self._rests()
         if rests or self._turns > (TURNS_WHEN_RESTLESS if self._restless else TURNS_MAX):
             self._restless = not rests
-            self._hand_on()
+            self._wake_next()
             pause = 0 if self._idle < 2 else min(0.001 * (self._idle - 1), PAUSE_MAX_S)
             self._idle += 1
         else:
             pause = 0
         if self._in_order or self._new:
             later = self._loop.call_later
-            self._timer = later(pause, self._pump) if pause else self._loop.call_soon(self._pump)
+            self._timer = later(pause, self._tick) if pause else self._loop.call_soon(self._tick)
 
-    def _hand_on(self) -> None:
+    def _wake_next(self) -> None:
         """Everything is at rest: wake the one whose turn it is, or the first that waits in vain."""
         first = self._in_order[:1]
         chosen = [one for one in first if one.wait.ready()]
-        if not chosen and (first or self._new) and self._in_vain(bool(first)):
+        if not chosen and (first or self._new) and self._is_stuck(bool(first)):
             chosen = first or self._new[:1]
         for waiter in chosen:
             waiter.wake()
             self._turns = self._idle = self._quiet = 0
             self._seen = None
 
-    def _in_vain(self, in_order: bool) -> bool:
+    def _is_stuck(self, in_order: bool) -> bool:
         """Whether nobody comes to what is recorded any more, as far as one can know."""
         held, moving = self._held(in_order)
         now, seen = self._loop.time(), (self._run.replay.claims, held)
@@ -205,16 +205,16 @@ class ReplayOrder:
         """What the agent's tasks wait for, and those that move by themselves."""
         ours = {waiter.future for waiter in (*self._in_order, *self._new)}
         # What goes on in the agent's own loop, or in threads, is not seen from another one.
-        worst, moving = Blocking.HELD if self._at_home else Blocking.SHARED, []
+        worst, moving = Blocking.ON_REPLAY if self._at_home else Blocking.UNKNOWN, []
         threads = Counter(
             one.thread_of for one in (*self._in_order, *self._new) if not one.future.done()
         )
         for task, scope in tasks_of(self._run, self._loop):
-            held = of_task(task, ours, self._calls)
-            if held is Blocking.MOVING and threads[scope] and is_in_thread(task):
+            held = task_blocking(task, ours, self._calls)
+            if held is Blocking.RUNNABLE and threads[scope] and is_in_thread(task):
                 threads[scope] -= 1  # it waits for its turn there
                 continue
-            if held is Blocking.MOVING:
+            if held is Blocking.RUNNABLE:
                 moving.append(task)
                 if in_order and self._has_had_its_turn(task):
                     continue
@@ -313,11 +313,11 @@ class ThreadReplayOrder:
         seen, since, warn_after = None, 0.0, WARN_AFTER_S
         while not wait.ready() and not self._run.over:
             others = self._others(me)
-            held = of_threads(others, {ThreadReplayOrder.wait.__code__})
+            held = threads_blocking(others, {ThreadReplayOrder.wait.__code__})
             now = time.monotonic()
             if seen != (self._run.replay.claims, held):
                 seen, since = (self._run.replay.claims, held), now
-            if held < Blocking.MOVING and me is self._home and self._run.in_flight <= 1:
+            if held < Blocking.RUNNABLE and me is self._home and self._run.in_flight <= 1:
                 limit = GRACE_S if others else 0.0
             else:
                 limit = max(limit_of(self._run, limits, held), GRACE_S)

@@ -23,16 +23,16 @@ from recovery.declare.scope import NOWHERE, current_scope
 THREADS = 4  # of each event loop; a disk flushes some files at once, and Python runs one thread
 SHARE_MAX = 8  # of one thread at once: those whose flushes are done wait for the others of these
 # What these threads tell the loop is for no run: nobody waits until it has come to rest.
-_apart = partial(current_scope.set, NOWHERE)
+_outside_any_run = partial(current_scope.set, NOWHERE)
 # Two, so that no commit waits behind the runs that begin and end.
-flushers = ThreadPoolExecutor(8, "recovery-commit", _apart)
-_committers = ThreadPoolExecutor(THREADS, "recovery-commit-together", _apart)
+flush_threads = ThreadPoolExecutor(8, "recovery-commit", _outside_any_run)
+_committers = ThreadPoolExecutor(THREADS, "recovery-commit-together", _outside_any_run)
 
 
 def _begin_in_child() -> None:
     """A forked child has none of these threads: without this it would wait for them for ever."""
-    ThreadPoolExecutor.__init__(flushers, 8, "recovery-commit", _apart)
-    ThreadPoolExecutor.__init__(_committers, THREADS, "recovery-commit-together", _apart)
+    ThreadPoolExecutor.__init__(flush_threads, 8, "recovery-commit", _outside_any_run)
+    ThreadPoolExecutor.__init__(_committers, THREADS, "recovery-commit-together", _outside_any_run)
 
 
 if hasattr(os, "register_at_fork"):
@@ -108,7 +108,7 @@ async def commit_together(commit: Callable[[], None]) -> None:
 async def off_loop(act: Callable[[], Any]) -> Any:
     """Do it in a thread, and to its end also when nobody waits for it any more."""
     # In no scope, for it may call code of the user's.
-    work = asyncio.get_running_loop().run_in_executor(flushers, contextvars.Context().run, act)
+    work = asyncio.get_running_loop().run_in_executor(flush_threads, contextvars.Context().run, act)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:

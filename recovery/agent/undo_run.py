@@ -18,9 +18,9 @@ from recovery.declare.scope import Scope, current_scope
 from recovery.declare.settings import Settings
 from recovery.errors import RecoveryError, Stop
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
-from recovery.history.find_run import Store, claimed, reader_of, store_of
+from recovery.history.find_run import Store, claim_existing, reader_of, store_of
 from recovery.history.load import Entry, History, load
-from recovery.journal.encoding import encode, skim
+from recovery.journal.encoding import decode_shallow, encode
 from recovery.journal.events import (
     CallFailed,
     CallIntended,
@@ -48,7 +48,7 @@ def undo(
     """See RunHandle.undo."""
     store = store_of(store)
     known = by_name(tools, {})
-    with claimed(store, run_id) as log:
+    with claim_existing(store, run_id) as log:
         history = load(log, run_id, store.approvers)
         if history.started is None:
             raise RecoveryError(f"run {run_id!r} has checkpoints alone: it has made no calls")
@@ -82,7 +82,7 @@ def undoing(store: Store, run_id: str) -> tuple[list[RecordedCall], list[Recorde
         lost: list[Damage] = []
         plan = UndoPlan(reader.tail().next_lsn)
         for record in reader.records(1, on_damage=lost.append):
-            event = skim(record)
+            event = decode_shallow(record)
             if isinstance(event, RecordsLost) and event.last and not event.snapshot:
                 lost.append(Damage(0, 0, 0, record.lsn, event.last, "lost before a repair"))
             if isinstance(event, RunStarted) and (origin := ForkedFrom.of(event)):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from recovery import CheckpointStore, RecoveryError
 from recovery.history.find_run import reader_of
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallIntended
 from recovery.journal.keys import is_idempotency_key
 from recovery.reports import OpenCall, RunStatus
@@ -48,7 +48,7 @@ def tool_of(store: CheckpointStore, run: str, lsn: int) -> str:
     with reader_of(store, run) as reader:
         record = reader.fetch({lsn}).get(lsn) if lsn else None
     try:
-        intent = skim(record) if record is not None else None
+        intent = decode_shallow(record) if record is not None else None
     except ValueError:
         intent = None
     return intent.tool if isinstance(intent, CallIntended) else ""

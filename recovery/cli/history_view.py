@@ -14,7 +14,7 @@ from recovery.cli.event_lines import line
 from recovery.cli.status_view import Row, labels, when
 from recovery.history.find_run import reader_of
 from recovery.inspect.follow import events
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallIntended, Event, RunResumed
 from recovery.replay.children import children_of
 from recovery.reports import ChildRun, RunEvent, RunStatus
@@ -74,12 +74,12 @@ def _family(reader: LogReader, story: Story) -> Iterator[tuple[int, Event | None
     for record in reader.records(1, on_damage=lambda damage: None):
         if record.kind == RunResumed.kind:
             with suppress(ValueError):
-                resumed = skim(record)
+                resumed = decode_shallow(record)
                 assert isinstance(resumed, RunResumed)
                 story.resumed = record.lsn, record.time_ns / 1e9, resumed
         elif record.kind == CallIntended.kind or (calls and record.kind in _FAMILY):
             with suppress(ValueError):
-                event = skim(record)
+                event = decode_shallow(record)
                 if isinstance(event, CallIntended) and event.child:
                     calls.add(record.lsn)
                 if record.lsn in calls or getattr(event, "call", 0) in calls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from eventlog import LogReader
 from recovery.history.find_run import Store, backend_of, reader_of
 from recovery.history.first_record import started_of
-from recovery.journal.encoding import decode, skim
+from recovery.journal.encoding import decode, decode_shallow
 from recovery.journal.events import RunStarted
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import ChildRun, ChildState, ParentRun
@@ -28,7 +28,7 @@ def earlier_children(store: Store, run_id: str, log: LogReader) -> list[ChildRun
         return []
     from recovery.inspect.status import runs  # noqa: PLC0415 - only where it is needed
 
-    started = started_of(log, skim)
+    started = started_of(log, decode_shallow)
     us = (run_id, started.uid if started is not None else "")
     found = []
     for child in runs(store):
@@ -60,7 +60,7 @@ def is_child(store: Store, run_id: str, of: str) -> bool:
     if reader is None:
         return False
     with reader:
-        link = ParentRun.of(started_of(reader, skim))
+        link = ParentRun.of(started_of(reader, decode_shallow))
     return link is not None and link.run_id == of
 
 

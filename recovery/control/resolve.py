@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from eventlog import EventLog
 from recovery.errors import RecoveryError
-from recovery.history.find_run import Store, approvers_of, backend_of, claimed
+from recovery.history.find_run import Store, approvers_of, backend_of, claim_existing
 from recovery.history.load import Entry
 from recovery.history.run_records import keys_of
 from recovery.history.shallow import ShallowHistory, load_shallow
@@ -48,7 +48,7 @@ def resolve(
     if resolution.how == "unknown":
         raise ValueError("Resolution.unknown() settles nothing: the call stays in doubt")
     value = pack(resolution.value, "resolution")
-    with claimed(store, run_id) as log:
+    with claim_existing(store, run_id) as log:
         history = _checked(log, run_id, approvers_of(store))
         for_undo = _for_undo(history.entries)
         failed = {failed_call(history.ended)} - {0} | _failed_for_good(history.entries)
@@ -72,7 +72,7 @@ def resolve(
 
 def accept(store: Store, run_id: str, *, who: str = "", why: str = "") -> None:
     """See RunHandle.accept."""
-    with claimed(store, run_id) as log:
+    with claim_existing(store, run_id) as log:
         run = _checked(log, run_id, approvers_of(store))
         if run.ended is not None:
             raise RecoveryError(
@@ -87,7 +87,7 @@ def retry(
     store: Store, run_id: str, *, who: str = "", why: str = "", sign: Sign | None = None
 ) -> int:
     """See RunHandle.retry."""
-    with claimed(store, run_id) as log:
+    with claim_existing(store, run_id) as log:
         run = _checked(log, run_id, approvers_of(store))
         call = failed_call(run.ended)
         if not call:

@@ -13,7 +13,7 @@ from recovery.history.load import ended_by, load
 from recovery.history.shallow import load_shallow, skimmed
 from recovery.history.signed_resolutions import check_signed
 from recovery.journal.call import Call, check_call
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.envelope import CONTENT, DECISION, SIGNAL, SIGNATURE, UID, Kind, Message
 from recovery.journal.events import CallDecided
 from recovery.option_checks import check_names
@@ -55,7 +55,7 @@ def uid_of(
         # A run that has ended takes no checkpoint, so nothing that matters is in front of one.
         start = reader.tail().snapshot or 1
         ended = ended_by(skimmed(reader.records(start, on_damage=lambda damage: None), []))
-        started = started_of(reader, skim)
+        started = started_of(reader, decode_shallow)
     if ended is not None:
         state = ended.kind.removeprefix("run_")
         raise RecoveryError(f"run {run_id!r} has ended ({state}): {what} was not sent")

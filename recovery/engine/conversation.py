@@ -30,7 +30,8 @@ class Conversation:
         self.check: Callable[[], None] = lambda: None  # called before each change
         restored = history.restored
         self._outcomes = BackrefIndex(
-            restored.borrowed if restored else 0, restored.generation.first if restored else 1
+            restored.referenced_size if restored else 0,
+            restored.generation.first if restored else 1,
         )
         self.remember = self._outcomes.remember
         self.forget_before = self._outcomes.forget_before
@@ -50,7 +51,7 @@ class Conversation:
             again = self._match(start, stop, packed)
             if again is not None:
                 return again
-            found, new = self._outcomes.stand_ins(packed)
+            found, new = self._outcomes.references_for(packed)
             return refs_of(found, run.note(MessagesChanged(start, stop, new)))
 
     def _match(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None] | None:
@@ -102,8 +103,8 @@ class Conversation:
         if not self._run.replay.changes:
             self._history.forget_values()
         new = recorded.change.new
-        self._outcomes.borrowed += sum(
-            item.borrowed for item in new if isinstance(item, CompositeMessage)
+        self._outcomes.referenced_size += sum(
+            item.referenced_size for item in new if isinstance(item, CompositeMessage)
         )
         return refs_of(new, recorded.lsn)
 

@@ -177,8 +177,8 @@ class Execution(RunCore):
             time.time(),
             recoveries=self.recovery_count,
             prologue=tuple(self._prologue),
-            carried=self.tallies.carry(),
-            grown=self._history.size,
+            carried=self.tallies.to_checkpoint(),
+            bytes_since=self._history.size,
             removed=self.loop.removed(),
         )
         lsn = self.attempt(self.pruning.write, what, self.state, self.messages)

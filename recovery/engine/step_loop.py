@@ -57,7 +57,7 @@ class Loop:
             self._known = restored.removed
             self.messages.restore(restored.messages, restored.refs)
             self.messages.is_past = True
-            restored.forget()
+            restored.release()
 
     def claim(self, handle: object, frame: FrameType) -> None:
         """The code of ``frame`` asks for the loop of steps, by the Run that it holds. There is one

@@ -3,11 +3,11 @@
 A recorded call that nobody has made again may yet be made by a coroutine that is asleep, or by a
 thread at work; it never will be if each of them waits for the record. So each is one of
 
-    HELD     waits for its turn in the record, or for tasks that are looked at themselves
-    SHARED   waits for what another one may give it: a lock, a queue, some future
-    MOVING   goes on by itself: ready, asleep on a timer, in a thread, in a call under way
+    ON_REPLAY  waits for its turn in the record, or for tasks that are looked at themselves
+    UNKNOWN    waits for what another one may give it: a lock, a queue, some future
+    RUNNABLE   goes on by itself: ready, asleep on a timer, in a thread, in a call under way
 
-They are looked at from outside, and what is not known is SHARED.
+They are looked at from outside, and what is not known is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from recovery.declare.scope import Scope, current_scope
 class Blocking(IntEnum):
     """What code waits for; of several, the greatest counts."""
 
-    HELD = 0
-    SHARED = 1
-    MOVING = 2
+    ON_REPLAY = 0
+    UNKNOWN = 1
+    RUNNABLE = 2
 
 
 CHAIN_MAX = 1000  # coroutines that await one another
@@ -55,21 +55,21 @@ def context_of(task: asyncio.Task[Any]) -> contextvars.Context:
     return next((one for one in held if isinstance(one, contextvars.Context)), _NO_CONTEXT)
 
 
-def of_task(
+def task_blocking(
     task: asyncio.Task[Any], ours: Collection[Any], calls: Collection[CodeType]
 ) -> Blocking:
     """What a task waits for. ``ours``: the futures of those who wait for their turn; ``calls``:
     the code that has a call under way."""
     waiter = getattr(task, "_fut_waiter", None)
     if waiter in ours:
-        return Blocking.HELD
+        return Blocking.ON_REPLAY
     codes = {frame.f_code for frame in frames_of(task)}
     if waiter is None or waiter.done() or not codes.isdisjoint(_TIMED.union(calls)):
-        return Blocking.MOVING
+        return Blocking.RUNNABLE
     awaited = getattr(waiter, "_children", [waiter])  # of a gather
     if _GROUP in codes or all(isinstance(one, asyncio.Task) for one in awaited):
-        return Blocking.HELD
-    return Blocking.SHARED
+        return Blocking.ON_REPLAY
+    return Blocking.UNKNOWN
 
 
 def is_ready(task: asyncio.Task[Any]) -> bool:
@@ -128,19 +128,19 @@ def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
             return
 
 
-def of_threads(threads: Iterable[threading.Thread], ours: Collection[CodeType]) -> Blocking:
+def threads_blocking(threads: Iterable[threading.Thread], ours: Collection[CodeType]) -> Blocking:
     """What threads wait for. ``ours``: the code in which they wait for their turn."""
     frames = sys._current_frames()
     return max(
         (_of_thread(frames.get(thread.ident or 0), ours) for thread in threads),
-        default=Blocking.HELD,
+        default=Blocking.ON_REPLAY,
     )
 
 
 def _of_thread(frame: FrameType | None, ours: Collection[CodeType]) -> Blocking:
     if frame is None or frame.f_code is _IDLE or frame.f_code in ours:
-        return Blocking.HELD
-    return Blocking.SHARED if frame.f_code.co_filename in _LOCKS else Blocking.MOVING
+        return Blocking.ON_REPLAY
+    return Blocking.UNKNOWN if frame.f_code.co_filename in _LOCKS else Blocking.RUNNABLE
 
 
 def tasks_of(

@@ -199,12 +199,12 @@ class CheckpointManager:
             return None
         if "node" in found.state:
             return _restored(found)
-        from recovery.graph.state import Standing  # noqa: PLC0415 - which imports this module
+        from recovery.graph.state import GraphState  # noqa: PLC0415 - which imports this module
 
         task = status(self.store, run_id).task
         if not isinstance(task, dict) or "input" not in task or not found.messages:
             raise RecoveryError(f"run {run_id!r} is not one of a graph")
-        standing = Standing.of("", task["input"], found.messages)
+        standing = GraphState.from_messages("", task["input"], found.messages)
         return RestoredCheckpoint(
             run_id,
             found.checkpoint_id,

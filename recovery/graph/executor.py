@@ -18,7 +18,7 @@ from recovery.errors import RecoveryError, WaitingError
 from recovery.graph.checkpoint_manager import CheckpointManager
 from recovery.graph.graph import Graph
 from recovery.graph.hooks import tell
-from recovery.graph.state import Standing
+from recovery.graph.state import GraphState
 from recovery.graph.walk import GraphParkedError, Walk, check_task, finished
 from recovery.inspect.status import status
 from recovery.values.pack import pack
@@ -175,7 +175,7 @@ class GraphExecutor:
         return as_result(run_id, done["result"], walk.executed, success=True, report=done["report"])
 
     def _stopped(self, walk: Walk, run_id: str, **how: str | None) -> ExecutionResult:
-        standing = walk.standing or Standing()
+        standing = walk.standing or GraphState()
         return as_result(run_id, finished(standing), walk.executed, success=False, **how)
 
     async def _told(self, error: str, output: dict[str, Any], problem: bool) -> None:

@@ -18,7 +18,7 @@ ARROW, JUMP = " -> ", " => "  # along an edge of the graph; to a node that a nod
 
 
 @dataclass(slots=True)
-class Standing:
+class GraphState:
     """What the nodes have written, where they went, and what is to be visited next.
 
     ``memory``: values by key. ``path``: the nodes visited, in order; ``visits`` counts them by
@@ -36,7 +36,7 @@ class Standing:
     not_made: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, start: str, given: Mapping[str, Any], entries: Sequence[Any]) -> Self:
+    def from_messages(cls, start: str, given: Mapping[str, Any], entries: Sequence[Any]) -> Self:
         """That of a run that began with ``given`` in its memory; at node ``start``, if it has no
         entries yet."""
         first: Mapping[str, Any] = entries[0] if entries else {"node": start}

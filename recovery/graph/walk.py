@@ -21,13 +21,13 @@ from recovery.errors import ParkedError, RecoveryError, Sides, ToolError
 from recovery.graph.graph import Graph, Node, function_of, is_final, making
 from recovery.graph.hooks import tell
 from recovery.graph.node import Memory, NodeContext, NodeFailedError
-from recovery.graph.state import ARROW, END, START, Standing, sources
+from recovery.graph.state import ARROW, END, START, GraphState, sources
 from recovery.history.run_records import keys_of
 from recovery.journal.events import RunParked
 from recovery.replay.call_view import Failure
 from recovery.values.pack import pack_message
 
-Entry = dict[str, Any]  # of a visit: see Standing
+Entry = dict[str, Any]  # of a visit: see GraphState
 
 # Entries of visits, from so many on, and one entry in the place of all: not larger than that.
 FOLDED_MIN, FOLDED_SIZE_MAX = 256, 16 << 20
@@ -90,7 +90,7 @@ class Walk:
 
     graph: Graph
     runtime: Any = None
-    standing: Standing | None = None
+    standing: GraphState | None = None
     under_way: dict[str, None] = field(default_factory=dict)
     executed: int = 0
 
@@ -114,7 +114,7 @@ class Walk:
                 return finished(self.standing)
         raise AssertionError("the loop of steps has no end")
 
-    async def _step(self, run: Run, standing: Standing) -> None:
+    async def _step(self, run: Run, standing: GraphState) -> None:
         known = len(run.messages)
         await self._check(run, standing)
         visits = [self._visit_of(run, standing, name) for name in ready(self.graph, standing)]
@@ -144,7 +144,7 @@ class Walk:
             run.messages.append(entry)
         fold(run, standing, known)
 
-    async def _check(self, run: Run, standing: Standing) -> None:
+    async def _check(self, run: Run, standing: GraphState) -> None:
         """Go on by the edges of the graph of now, where it has others than the run went along.
 
         Stops the run where there is no going on from what is recorded.
@@ -161,7 +161,7 @@ class Walk:
             for edge in edges:
                 await self._lead_on(run, standing, name, edge)
 
-    async def _lead_on(self, run: Run, standing: Standing, name: str, edge: str) -> None:
+    async def _lead_on(self, run: Run, standing: GraphState, name: str, edge: str) -> None:
         """Along the edges of now, from where this one came."""
         (source,) = sources([edge])
         last, drift = self._entry_of(run, source)[0], execution_of(run).drift
@@ -185,7 +185,7 @@ class Walk:
         standing.take(entry)
         run.messages.append(entry)
 
-    async def _targets(self, run: Run, standing: Standing, source: str) -> list[str]:
+    async def _targets(self, run: Run, standing: GraphState, source: str) -> list[str]:
         """Where the graph of now goes from what a node has recorded."""
         _, entry = self._entry_of(run, source)
         if entry is not None and "error" in entry:
@@ -208,7 +208,7 @@ class Walk:
         (source,) = sources([edge])
         return source == START or self.graph.leads(source, target)
 
-    def _visit_of(self, run: Run, standing: Standing, name: str) -> Visit:
+    def _visit_of(self, run: Run, standing: GraphState, name: str) -> Visit:
         node, number = self.graph.nodes[name], standing.visits.get(name, 0) + 1
         via = standing.via(name)
         limit = node.options.get("max_visits", self.graph.max_visits)
@@ -217,7 +217,7 @@ class Walk:
             park(run, name, why)
         return Visit(node, number, via)
 
-    async def _visit(self, run: Run, standing: Standing, visit: Visit) -> Entry | Failed:
+    async def _visit(self, run: Run, standing: GraphState, visit: Visit) -> Entry | Failed:
         """Make a visit: its entry, or why it failed."""
         node = visit.node
         if node.options.get("pause"):
@@ -242,7 +242,7 @@ class Walk:
         self.under_way.pop(node.name, None)
         return ended
 
-    async def _visit_by_first_rules(self, run: Run, standing: Standing, visit: Visit) -> Entry:
+    async def _visit_by_first_rules(self, run: Run, standing: GraphState, visit: Visit) -> Entry:
         """The same where each attempt is a call of its own, and none is served what another has."""
         node, failed = visit.node, 0
         retry = node.options.get("retry")
@@ -262,7 +262,7 @@ class Walk:
                 raise error
             failed = 0  # an earlier process gave up here, and was told to go on: try again
 
-    async def _call(self, run: Run, standing: Standing, visit: Visit, spec: ToolSpec) -> Entry:
+    async def _call(self, run: Run, standing: GraphState, visit: Visit, spec: ToolSpec) -> Entry:
         """The recorded call of a visit. Its outcome is the entry of the visit: what the edges
         said is in it, so nobody asks them again."""
         visit.executed = False
@@ -364,10 +364,10 @@ def check_task(run_id: str, task: Any, graph: Graph) -> None:
         )
 
 
-def begun(run: Run, graph: Graph) -> Standing:
+def begun(run: Run, graph: Graph) -> GraphState:
     """Where the run stands when this process takes it up."""
     try:
-        return Standing.of(graph.start, run.task["input"], run.messages)
+        return GraphState.from_messages(graph.start, run.task["input"], run.messages)
     except (KeyError, TypeError) as exc:
         raise RecoveryError(
             f"the messages of run {run.run_id!r} are not those of a graph ({exc!r}). Nothing was "
@@ -375,7 +375,7 @@ def begun(run: Run, graph: Graph) -> Standing:
         ) from None
 
 
-def fold(run: Run, standing: Standing, known: int) -> None:
+def fold(run: Run, standing: GraphState, known: int) -> None:
     """Put one entry in the place of all, where most of what they have written was written over.
 
     ``known``: how many there were before this step. Whether it is done is looked at each time that
@@ -391,7 +391,7 @@ def fold(run: Run, standing: Standing, known: int) -> None:
         run.messages = [whole]
 
 
-def finished(standing: Standing) -> dict[str, Any]:
+def finished(standing: GraphState) -> dict[str, Any]:
     """What is recorded of a graph that has come to its end."""
     return {
         "output": standing.memory,
@@ -456,7 +456,7 @@ def is_entry(found: Any) -> bool:
     return isinstance(found, dict) and found.keys() >= {"node", "visit", "via", "output", "next"}
 
 
-def ready(graph: Graph, standing: Standing) -> list[str]:
+def ready(graph: Graph, standing: GraphState) -> list[str]:
     """The nodes that are visited next, in the order in which they were added to the graph.
 
     A join is ready when all nodes from which edges lead to it have led to it, or when nothing else

@@ -66,7 +66,7 @@ def reader_of(store: Store, run_id: str, consequence: str = "") -> LogReader:
     return reader
 
 
-def claimed(store: Store, run_id: str) -> EventLog:
+def claim_existing(store: Store, run_id: str) -> EventLog:
     """The run's log, for this process alone; RecoveryError when there is none."""
     reader_of(store, run_id).close()  # a claim would make it
     return claim(store, run_id)

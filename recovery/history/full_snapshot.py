@@ -15,7 +15,7 @@ from eventlog import EventLog, Packed, Record
 from recovery.history.snapshot import Generation
 from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
 from recovery.journal.messages import Messages
-from recovery.values.backrefs import Values, resolve
+from recovery.values.backrefs import RecordedValues, resolve
 from recovery.values.pack import pack, pack_list, pack_map
 from recovery.values.types import Ref, digest
 
@@ -25,7 +25,7 @@ PORTION_SIZE = 4 << 20  # about; a value is in one of them, whatever its size
 _Item = tuple[str, Any, Packed]  # of what kind, its key, its bytes
 
 
-def write_whole(
+def write_full_snapshot(
     log: EventLog,
     writer: SnapshotWriter,
     what: CheckpointMeta,
@@ -86,7 +86,7 @@ def _message(log: EventLog, messages: Messages, i: int) -> Packed:
         return packed
     # Its type has changed since: the record is what counts.
     ref = messages.refs[i]
-    (found,), _ = resolve(Values(log.fetch), [ref if ref is not None else packed])
+    (found,), _ = resolve(RecordedValues(log.fetch), [ref if ref is not None else packed])
     if digest(found) != messages.message_digests[i]:
         raise ValueError(f"messages[{i}] cannot be read again")
     return Packed(found)

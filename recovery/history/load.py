@@ -39,7 +39,7 @@ from recovery.journal.signed_statement import RESOLVE, has_to_be_signed
 from recovery.replay.accumulators import Accumulators, CodeTally
 from recovery.replay.lost_records import LostRecords
 from recovery.replay.matching import Replay
-from recovery.values.backrefs import CompositeMessage, Values, is_reference, resolve
+from recovery.values.backrefs import CompositeMessage, RecordedValues, is_reference, resolve
 from recovery.values.pack import pack, unpack
 from recovery.values.types import Ref
 
@@ -83,14 +83,14 @@ class History:
     size: int = 0  # of what is recorded behind the checkpoint: what a recovery has to read
     code: str = ""  # the digest of the agent's code of now; "" if nobody knows it
     replayed: int = field(init=False)
-    _values: Values = field(init=False)
+    _values: RecordedValues = field(init=False)
 
     def __post_init__(self) -> None:
         self.replayed = len(self.entries)
         if self.restored is not None:
             code = self.restored.carried.get(CodeTally.name, "")
             self.replay.codes.append((self.restored.lsn, code if type(code) is str else ""))
-        self._values = Values(
+        self._values = RecordedValues(
             self.log.fetch,
             {
                 lsn: event.value
@@ -102,7 +102,7 @@ class History:
 
     def forget_values(self) -> None:
         """No recorded message is left that the code may still come to."""
-        self._values = Values(self.log.fetch)
+        self._values = RecordedValues(self.log.fetch)
 
     @property
     def uid(self) -> str:
@@ -143,7 +143,7 @@ class History:
         return packed_of_ref(self._values, self.run_id, item)
 
 
-def packed_of_ref(values: Values, run_id: str, item: Ref | CompositeMessage) -> bytes:
+def packed_of_ref(values: RecordedValues, run_id: str, item: Ref | CompositeMessage) -> bytes:
     """The packed message that is elsewhere in the log of a run; DamagedRunError when it is lost."""
     try:
         return resolve(values, [item])[0][0]
@@ -153,7 +153,7 @@ def packed_of_ref(values: Values, run_id: str, item: Ref | CompositeMessage) -> 
         raise DamagedRunError(run_id, [lost]) from None
 
 
-def value_of_ref(values: Values, run_id: str, item: Ref | CompositeMessage) -> Any:
+def value_of_ref(values: RecordedValues, run_id: str, item: Ref | CompositeMessage) -> Any:
     """The same as a value."""
     packed = packed_of_ref(values, run_id, item)
     try:

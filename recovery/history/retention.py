@@ -22,7 +22,7 @@ from recovery.history.run_records import RunRecords
 from recovery.history.snapshot import BrokenCheckpointError, checked_body, restore, whole_prologue
 from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
 from recovery.history.start import Start, lowest_step, read_shallow, starts
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import Event
 from recovery.journal.messages import Messages
 from recovery.option_checks import check_count, check_one_of
@@ -117,10 +117,12 @@ class Pruning:
         whatever retention says."""
         prunes = self._retention.checkpoints > 0
         if self._carries(what) if due else (prunes and self._pays(what, messages)):
-            from recovery.history.full_snapshot import write_whole  # noqa: PLC0415 - only where it is needed
+            from recovery.history.full_snapshot import write_full_snapshot  # noqa: PLC0415 - only where it is needed
 
             try:
-                lsn = write_whole(self._log, self._writer, what, state, messages, self._prologue)
+                lsn = write_full_snapshot(
+                    self._log, self._writer, what, state, messages, self._prologue
+                )
                 self._due = True
                 return lsn
             except RefusedValueError:
@@ -139,7 +141,9 @@ class Pruning:
         """Whether as much could go as a checkpoint that stands alone would take."""
         generation = self._writer.generation
         records = self._log.last_lsn - generation.first
-        recorded = generation.size + what.grown + PER_RECORD * records - self._log.segment_size
+        recorded = (
+            generation.size + what.bytes_since + PER_RECORD * records - self._log.segment_size
+        )
         size = self._writer.size(messages)
         if recorded < GAIN * (size + self._prologue_size) or not self._carries(what):
             return False
@@ -262,6 +266,6 @@ def _between(log: RunRecords, start: int, end: int) -> Iterator[tuple[Event]]:
     for record in log.records(start + 1, on_damage=on_damage):
         if record.lsn >= end:
             break
-        event = skim(record)
+        event = decode_shallow(record)
         if event is not None:
             yield (event,)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from eventlog import Damage, Record, Snapshot
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallIntended
 
 
@@ -35,7 +35,7 @@ class SnapshotSink(Protocol):
 
 def keys_of(log: RunRecords, lsns: set[int], uid: str) -> dict[int, str]:
     """The idempotency keys of calls, by LSN, wherever in the log they are."""
-    events = ((record.lsn, skim(record)) for record in log.fetch(lsns).values())
+    events = ((record.lsn, decode_shallow(record)) for record in log.fetch(lsns).values())
     return {
         lsn: event.idempotency_key(uid) for lsn, event in events if isinstance(event, CallIntended)
     }

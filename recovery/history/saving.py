@@ -101,7 +101,7 @@ class Saving:
             tuple(history.prologue),
             None if isinstance(results, RecordedOutcomes) else results,
             checkpoint.checksum or checkpoint.compute_checksum(),
-            history.tallies.carry(),
+            history.tallies.to_checkpoint(),
             history.size,
             time if isinstance(time, str) else None,
         )

@@ -16,7 +16,7 @@ from recovery.history.signed_resolutions import Resolutions
 from recovery.history.snapshot import BrokenCheckpointError
 from recovery.history.start import Start, beginning_gone, read_shallow, starts
 from recovery.journal.call import Call
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import (
     CallIntended,
     CallResolved,
@@ -120,7 +120,7 @@ def load_shallow(
         counting = Resolutions(run_id, approvers)
         before[:] = counting.of_entries(skimmed(start.prologue, lost))
         later = skimmed(log.records(start.lsn + 1, on_damage=lost.append), lost)
-        return list(_light(counting.of_entries(later)))
+        return list(_without_values(counting.of_entries(later)))
 
     for start, tail in starts(log, partial(read_shallow, log), behind, damage.append):
         if not _needs_what_is_lost(log, start, tail):
@@ -162,7 +162,7 @@ def _needs_what_is_lost(log: RunRecords, start: Start, tail: list[Entry]) -> boo
     return any(first <= lsn <= last for lsn in needed for first, last in ranges)
 
 
-def _light(entries: Iterable[Entry]) -> Iterator[Entry]:
+def _without_values(entries: Iterable[Entry]) -> Iterator[Entry]:
     """Without values that nobody decides by: all of them together may be larger than memory. The
     last entry keeps its own, to be shown."""
     before: tuple[int, int, Any] | None = None
@@ -180,7 +180,7 @@ def skimmed(records: Iterable[Record], lost: list[Damage]) -> Iterator[Entry]:
     """The events of records, values unread; notes records that make no sense as lost."""
     for record in records:
         try:
-            event = skim(record)
+            event = decode_shallow(record)
         except ValueError as exc:
             lost.append(Damage(0, 0, len(record.packed), record.lsn, record.lsn, str(exc)))
             continue

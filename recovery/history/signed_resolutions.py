@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from eventlog import EventLog, Packed, Record
 from recovery.errors import RecoveryError
-from recovery.journal.encoding import encode, skim
+from recovery.journal.encoding import decode_shallow, encode
 from recovery.journal.events import CallIntended, CallResolved, Event, RunStarted
 from recovery.journal.signed_statement import (
     RESOLVE,
@@ -96,13 +96,13 @@ class Resolutions:
         self._intents: dict[int, CallIntended] = {}
 
     def of_entries(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """Entries as ``skim`` has them, without those that do not count."""
+        """Entries as ``decode_shallow`` has them, without those that do not count."""
         return (entry for entry in entries if self._counts(*entry))
 
     def of_items(self, items: Iterable[tuple[Record, Event]]) -> Iterator[tuple[Record, Event]]:
         """The same of records with their events."""
         for record, event in items:
-            light = skim(record) if isinstance(event, CallResolved) else event
+            light = decode_shallow(record) if isinstance(event, CallResolved) else event
             if light is None or self._counts(record.lsn, record.time_ns, light):
                 yield record, event
 

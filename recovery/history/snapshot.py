@@ -28,8 +28,8 @@ from recovery.replay.accumulators import Accumulators
 from recovery.values.backrefs import (
     Fetch,
     LostValueError,
-    Values,
-    is_portion,
+    RecordedValues,
+    is_chunk,
     parse_reference,
     resolve,
 )
@@ -127,11 +127,13 @@ class Restored:
     bases: list[Base] = field(default_factory=list)
     generation: Generation = field(default_factory=Generation)
 
-    borrowed: int = 0  # bytes of the messages that are elsewhere in the log (see values.backrefs)
+    referenced_size: int = (
+        0  # bytes of the messages that are elsewhere in the log (see values.backrefs)
+    )
     timestamp_text: str | None = None  # as it was given, where that was text
     removed: tuple[str, ...] | None = ()
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """State and messages are the run's now, and change: what they were need not be kept."""
         self.state, self.messages, self.refs = {}, [], []
 
@@ -144,7 +146,7 @@ def checkpoints_in(
     log: RunRecords, on_damage: Callable[[Damage], None] | None = None
 ) -> Iterator[Snapshot]:
     """The checkpoints in a log, the newest first, none of them verified as a whole."""
-    return (snapshot for snapshot in log.snapshots(on_damage) if not is_portion(snapshot))
+    return (snapshot for snapshot in log.snapshots(on_damage) if not is_chunk(snapshot))
 
 
 def prologue_in(fetch: Fetch, lsns: Iterable[int], generation: Generation) -> dict[int, Record]:
@@ -234,7 +236,7 @@ def _restore(fetch: Fetch, snapshot: Snapshot, read: Callable[[Packed], Any]) ->
     found = fetch(set(body["bases"]))
     chain = [(lsn, _body(_get(found, lsn))) for lsn in body["bases"]] + [(snapshot.lsn, body)]
     placed, bases = _placed(chain)
-    packed, borrowed = resolve(Values(fetch), (item for item, _ in placed))
+    packed, borrowed = resolve(RecordedValues(fetch), (item for item, _ in placed))
     state_at, gone = _state(fetch, chain)
     for base, lost in zip(bases, gone, strict=True):
         base.gone = lost

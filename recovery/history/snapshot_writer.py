@@ -22,9 +22,9 @@ REF_SIZE = 9  # bytes that say where a message is, about
 class CheckpointMeta:
     """What goes into a snapshot besides state and messages.
 
-    ``grown``: bytes that were recorded since the snapshot before. ``removed``: keys of the state
-    that were there when a loop of steps was entered, and are not any more; None: all others, for
-    somebody has said what the state is.
+    ``bytes_since``: bytes that were recorded since the snapshot before. ``removed``: keys of the
+    state that were there when a loop of steps was entered, and are not any more; None: all others,
+    for somebody has said what the state is.
     """
 
     run_id: str
@@ -36,7 +36,7 @@ class CheckpointMeta:
     tool_results: Any = None
     checksum: str = ""
     carried: Mapping[str, Any] = field(default_factory=dict)
-    grown: int = 0
+    bytes_since: int = 0
     timestamp_text: str | None = None
     removed: tuple[str, ...] | None = ()
 
@@ -73,13 +73,13 @@ class SnapshotWriter:
 
     def write(self, what: CheckpointMeta, state: Mapping[str, Any], messages: Messages) -> int:
         """Append the snapshot; its LSN. Durable with the next commit of the log."""
-        changed = self._state.news(state)
+        changed = self._state.changes(state)
         begins = INDEX_WHOLE if self.generation.first > 1 else 1
         index = self._bases[-1].index + 1 if self._bases else begins
         bases = [base for base in self._bases if base.index <= index & (index - 1)]
         base = bases[-1] if bases else Base(0, 0, 0, None)
         news = list(zip(messages.refs[base.keep :], messages[base.keep :], strict=True))
-        generation, recorded = self.generation, self.generation.size + what.grown
+        generation, recorded = self.generation, self.generation.size + what.bytes_since
         results = None if what.tool_results is None else pack(what.tool_results, "tool_results")
         rest = messages.digest(), b"" if results is None else digest(results)
         digests = self._state.digests(state, changed)
@@ -126,7 +126,7 @@ class SnapshotWriter:
             raise RefusedValueError("checkpoint", exc.reason) from None
         for i in range(base.keep, len(messages)):
             messages.refs[i] = messages.refs[i] or Ref(lsn, i - base.keep)
-        self._state.keep(state, changed, lsn, bases)
+        self._state.remember(state, changed, lsn, bases)
         self._bases = [*bases, Base(index, lsn, len(messages))]
         if self.measures:
             self.generation = replace(generation, size=recorded + len(packed))

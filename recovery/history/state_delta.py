@@ -119,7 +119,7 @@ class _Kept:
 
 
 @dataclass(slots=True)
-class News:
+class Changes:
     """How a state differs from that of the newest checkpoint: values that are new or changed,
     packed, with their digests; and the keys that are gone, or were and have come again, behind all
     others."""
@@ -148,7 +148,7 @@ class StateDelta:
         """The keys, in their order."""
         return self._kept.keys()
 
-    def news(self, state: Mapping[str, Any]) -> News:
+    def changes(self, state: Mapping[str, Any]) -> Changes:
         """What has changed."""
         values: dict[str, tuple[Packed, bytes]] = {}
         for key, value in state.items():
@@ -163,7 +163,7 @@ class StateDelta:
                 values[key] = packed, found
             elif type(value) in UNCHANGING:
                 kept.value = value
-        return News(values, self._gone(state))
+        return Changes(values, self._gone(state))
 
     def _gone(self, state: Mapping[str, Any]) -> dict[str, None]:
         """The keys that do not stand in front of the state, in their order."""
@@ -178,41 +178,43 @@ class StateDelta:
                 gone[key] = None
         return gone
 
-    def digests(self, state: Mapping[str, Any], news: News) -> dict[str, bytes]:
+    def digests(self, state: Mapping[str, Any], changes: Changes) -> dict[str, bytes]:
         """The digest of each value."""
-        changed = news.values
+        changed = changes.values
         return {key: changed[key][1] if key in changed else self._kept[key].digest for key in state}
 
-    def gone_of(self, base: Base, news: News) -> dict[str, None] | None:
+    def gone_of(self, base: Base, changes: Changes) -> dict[str, None] | None:
         """The keys of the base that are gone; None: nothing of it stands."""
         if base.gone is None:
             return None
-        return base.gone | {key: None for key in news.gone if self._kept[key].since <= base.lsn}
+        return base.gone | {key: None for key in changes.gone if self._kept[key].since <= base.lsn}
 
-    def packed(self, state: Mapping[str, Any], news: News, base: Base) -> Packed:
+    def packed(self, state: Mapping[str, Any], changes: Changes, base: Base) -> Packed:
         """By each key [value] where it is new, else the LSN of the checkpoint that holds it; no
         key whose value is where the base has it."""
         stands_until = 0 if base.gone is None else base.lsn
         items: list[bytes] = []
         for key in state:
-            if key in news.values:
-                items.append(pack_key(key) + b"\x91" + news.values[key][0])
+            if key in changes.values:
+                items.append(pack_key(key) + b"\x91" + changes.values[key][0])
                 continue
             kept = self._kept[key]
-            if key in news.gone or max(kept.lsn, kept.since) > stands_until:
+            if key in changes.gone or max(kept.lsn, kept.since) > stands_until:
                 items.append(kept.place)
         return Packed(msgpack.Packer().pack_map_header(len(items)) + b"".join(items))
 
-    def keep(self, state: Mapping[str, Any], news: News, lsn: int, bases: Iterable[Base]) -> None:
+    def remember(
+        self, state: Mapping[str, Any], changes: Changes, lsn: int, bases: Iterable[Base]
+    ) -> None:
         """A checkpoint at ``lsn`` has the state, and holds what is new. ``bases``: those before."""
         for base in bases:
-            base.gone = self.gone_of(base, news)
-        left = {key: self._kept.pop(key) for key in news.gone}
+            base.gone = self.gone_of(base, changes)
+        left = {key: self._kept.pop(key) for key in changes.gone}
         for key, kept in left.items():
             if key in state:
                 kept.since = lsn
                 self._kept[key] = kept
-        for key, (packed, found) in news.values.items():
+        for key, (packed, found) in changes.values.items():
             since = self._kept[key].since if key in self._kept else lsn
             self._kept[key] = _Kept(key, (found, lsn, len(packed), since), state[key])
         if len(left) > 0:  # what came again stands among what is new

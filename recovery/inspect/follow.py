@@ -15,7 +15,7 @@ from recovery.inspect.run_event import EventReader, RunEvent, carried_by
 from recovery.option_checks import check_one_of
 from recovery.replay.progress import ProgressTally
 from recovery.stores.protocol import RunStore, check_run_id
-from recovery.values.backrefs import is_portion
+from recovery.values.backrefs import is_chunk
 
 Until = Literal["ended", "parked", "now"]
 _Arrivals = Generator["RunEvent | None", None, None]
@@ -81,7 +81,7 @@ class RunEvents:
             start = restore_tally(tally, reader, self._after)
             events = EventReader(self._run_id, tally, self._fetch)
             for item in reader.arrivals(start):
-                if isinstance(item, Snapshot) and is_portion(item):
+                if isinstance(item, Snapshot) and is_chunk(item):
                     continue
                 if item is not None:
                     event = events.from_log(item)
@@ -140,6 +140,6 @@ def restore_tally(tally: ProgressTally, reader: LogReader, after: int) -> int:
     for snapshot in reader.snapshots() if after else ():
         carried, _ = carried_by(snapshot) if snapshot.lsn <= after else (None, 0)
         if carried is not None:
-            tally.restore(carried)
+            tally.from_checkpoint(carried)
             return snapshot.lsn + 1
     return 1

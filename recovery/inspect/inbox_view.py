@@ -146,7 +146,7 @@ def _refused_by(call: RecordedCall | None, message: Message) -> str:
 def _taken(run: ShallowHistory) -> Signals:
     signals = Signals()
     with suppress(KeyError, TypeError, ValueError):  # of a version that carries something else
-        signals.restore(run.start.carried[Signals.name])
+        signals.from_checkpoint(run.start.carried[Signals.name])
     for entry in run.tail:
         signals.observe(*entry)
     return signals

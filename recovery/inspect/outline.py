@@ -12,7 +12,7 @@ from recovery.history.run_records import RunRecords
 from recovery.history.shallow import skimmed
 from recovery.history.snapshot import Restored, checked_body, prologue_in, restore
 from recovery.history.start import readable
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
@@ -34,7 +34,7 @@ from recovery.journal.events import (
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.keys import outer_call, step_of
 from recovery.replay.recorded_call import RECORDED_ANEW, About, state_after
-from recovery.values.backrefs import RecentValues, Values, parse_reference, resolve
+from recovery.values.backrefs import RecentValues, RecordedValues, parse_reference, resolve
 from recovery.values.pack import split_list
 from recovery.values.types import Ref, digest
 
@@ -169,10 +169,10 @@ class RunOutline:
         """A value; None when it is lost."""
         try:
             if stored.index == ARGUMENTS:
-                event = skim(self.log.fetch({stored.lsn})[stored.lsn])
+                event = decode_shallow(self.log.fetch({stored.lsn})[stored.lsn])
                 args = event.args if isinstance(event, CallIntended) else None
                 return args if type(args) is Packed else None
-            (packed,), _ = resolve(Values(self.log.fetch), [Ref(stored.lsn, stored.index)])
+            (packed,), _ = resolve(RecordedValues(self.log.fetch), [Ref(stored.lsn, stored.index)])
             return Packed(packed)
         except (KeyError, IndexError, TypeError, ValueError):
             return None
@@ -215,7 +215,7 @@ class _OutlineBuilder:
                 self.dropped.update(event.records)
             elif isinstance(event, RunStarted) and not outline.started_lsn:
                 outline.started_lsn = lsn
-        started = started_of(outline.log, skim)
+        started = started_of(outline.log, decode_shallow)
         if started is not None:
             outline.task, outline.origin = _packed(started.task), ForkedFrom.of(started)
 
@@ -252,7 +252,7 @@ class _OutlineBuilder:
     def observe_prologue(self, record: Record) -> None:
         """A record of the code before the first step, which a checkpoint has."""
         with suppress(ValueError):
-            event = skim(record)
+            event = decode_shallow(record)
             if event is not None and not isinstance(event, MessagesChanged):
                 self.observe(record.lsn, event)
 
@@ -308,7 +308,7 @@ class _OutlineBuilder:
                 return StoredValue(lsn, index, digest(item))
             if isinstance(found, Ref) and not found.index and found.lsn in self._outcomes:
                 return StoredValue(found.lsn, 0, self._outcomes[found.lsn])
-            (packed,), _ = resolve(Values(self.outline.log.fetch, self._recent), [found])
+            (packed,), _ = resolve(RecordedValues(self.outline.log.fetch, self._recent), [found])
             return StoredValue(lsn, index, digest(packed))
         except (KeyError, IndexError, TypeError, ValueError):
             return StoredValue(lsn, index, b"lost %d %d" % (lsn, index))  # like nothing but itself

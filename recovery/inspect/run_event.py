@@ -9,7 +9,7 @@ from typing import Any
 from eventlog import Damage, Packed, Record, Snapshot
 from recovery.errors import RecoveryError, UnreadableValueError
 from recovery.history.load import packed_of_ref, value_of_ref
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import (
     AgentRaised,
     AttemptFailed,
@@ -27,7 +27,13 @@ from recovery.journal.events import (
 from recovery.journal.keys import outer_call, step_of
 from recovery.replay.progress import CallMade, Progress, ProgressTally
 from recovery.text import shorten
-from recovery.values.backrefs import CompositeMessage, Fetch, RecentValues, Values, is_reference
+from recovery.values.backrefs import (
+    CompositeMessage,
+    Fetch,
+    RecentValues,
+    RecordedValues,
+    is_reference,
+)
 from recovery.values.pack import pack, unpack, unpack_map
 from recovery.values.types import Ref
 
@@ -156,7 +162,7 @@ class EventReader:
         if isinstance(item, Snapshot):
             return self._snapshot(item)
         try:
-            event = skim(item)
+            event = decode_shallow(item)
         except ValueError as exc:
             return self._damaged(Damage(0, 0, len(item.packed), item.lsn, item.lsn, str(exc)))
         if event is None:
@@ -190,11 +196,11 @@ class EventReader:
         """A recorded message: itself, or what it refers to."""
         if not is_reference(item):
             return item
-        return value_of_ref(Values(self._fetch, self._recent), self.run_id, item)
+        return value_of_ref(RecordedValues(self._fetch, self._recent), self.run_id, item)
 
     def packed_message(self, item: Ref | CompositeMessage) -> bytes:
         """The message that something stands for, packed; DamagedRunError when it is lost."""
-        return packed_of_ref(Values(self._fetch, self._recent), self.run_id, item)
+        return packed_of_ref(RecordedValues(self._fetch, self._recent), self.run_id, item)
 
     def _event(
         self, kind: str, lsn: int, time_ns: int, step: int | None, about: dict[str, Any]
@@ -213,7 +219,7 @@ class EventReader:
         """A checkpoint knows what was counted before it, also where that is not there any more."""
         carried, step = carried_by(record)
         if carried is not None:
-            self.tally.restore(carried)
+            self.tally.from_checkpoint(carried)
         return self.checkpoint(record.lsn, record.time_ns, step or self.tally.step)
 
     def _about(self, call: int) -> CallMade | None:
@@ -222,7 +228,7 @@ class EventReader:
             return made
         record = self._fetch({call}).get(call)  # begun before the checkpoint at which we began
         try:
-            intent = skim(record) if record is not None else None
+            intent = decode_shallow(record) if record is not None else None
         except ValueError:
             intent = None
         if record is None or not isinstance(intent, CallIntended):
@@ -240,7 +246,7 @@ def carried_by(record: Record) -> tuple[Any, int]:
         parts = unpack_map(record.packed)
         carried = unpack_map(parts["carried"])[ProgressTally.name]
         value, step = unpack(carried), unpack(parts["step"])
-        ProgressTally().restore(value)
+        ProgressTally().from_checkpoint(value)
         return value, step if type(step) is int else 0
     except (KeyError, ValueError):
         return None, 0

@@ -358,7 +358,7 @@ def _read(reader: LogReader, run_id: str, approvers: Approvers | None) -> _Read:
     errors = ErrorTally()
     for one in (tally, errors):
         with suppress(KeyError, ValueError):  # of a version that carries something else
-            one.restore(start.carried[one.name])
+            one.from_checkpoint(start.carried[one.name])
         for entry in tail:
             one.observe(*entry)
     events = [event for *_, event in entries]

@@ -61,7 +61,7 @@ def decode(record: Record) -> Event | None:
     return _event(record, body if isinstance(body, dict) else {})
 
 
-def skim(record: Record) -> Event | None:
+def decode_shallow(record: Record) -> Event | None:
     """``decode`` for those who need not know the values: fields that may be large stay Packed."""
     if record.kind not in TYPES:
         return None

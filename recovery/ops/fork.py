@@ -48,7 +48,7 @@ from recovery.option_checks import check_count, check_names
 from recovery.replay.matching import Replay
 from recovery.replay.recorded_call import RECORDED_ANEW, dropped_by
 from recovery.stores.protocol import RunStore, check_run_id
-from recovery.values.backrefs import CompositeMessage, Values, is_reference
+from recovery.values.backrefs import CompositeMessage, RecordedValues, is_reference
 from recovery.values.pack import pack, pack_list
 from recovery.values.types import Ref
 
@@ -401,7 +401,7 @@ class _Fork:
             sorted(needed),
             None,
             "",
-            tallies_of(tail, base).carry(),
+            tallies_of(tail, base).to_checkpoint(),
         )
         prologue = [*part.prologue, *(one for one in part.tail if one[0].lsn in needed)]
         return replace(part, base=self._with_changes(made), prologue=prologue, tail=[])
@@ -431,7 +431,7 @@ class _Fork:
 
     def _packed_of(self, item: Ref | CompositeMessage) -> bytes:
         """The message that is recorded as a reference."""
-        return packed_of_ref(Values(self.log.fetch), self.run_id, item)
+        return packed_of_ref(RecordedValues(self.log.fetch), self.run_id, item)
 
     # -- what to say
 

@@ -11,7 +11,7 @@ from recovery.errors import RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.find_run import Store, backend_of, reader_of
 from recovery.inspect.status import RunStatus, State, status
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.links import ChildRun
 from recovery.replay.children import children_of
 
@@ -138,7 +138,7 @@ def _begun(store: Store, run_id: str) -> list[ChildRun]:
     try:
         with reader_of(store, run_id) as reader:
             read = reader.records(1, on_damage=lambda damage: None)
-            known = children_of([(record.lsn, skim(record)) for record in read])
+            known = children_of([(record.lsn, decode_shallow(record)) for record in read])
             return earlier_children(store, run_id, reader) + known
     except (LogError, RecoveryError, ValueError):
         return []

@@ -22,13 +22,13 @@ class Accumulator(Protocol):
     name: str
     wants: frozenset[type[Event]]  # the types of event that it takes notice of
 
-    def restore(self, carried: Any) -> None:
-        """Become what ``carry`` gave; ValueError when it makes no sense."""
+    def from_checkpoint(self, carried: Any) -> None:
+        """Become what ``to_checkpoint`` gave; ValueError when it makes no sense."""
 
     def observe(self, lsn: int, time_ns: int, event: Event) -> None:
         """One event, as recorded or read back, of whatever type. Values in it may be Packed."""
 
-    def carry(self) -> Any:
+    def to_checkpoint(self) -> Any:
         """What to restore from the next time, as a value that msgpack can hold; None: nothing."""
 
 
@@ -41,7 +41,7 @@ class CodeTally:
     def __init__(self) -> None:
         self._code: str | None = None
 
-    def restore(self, carried: Any) -> None:
+    def from_checkpoint(self, carried: Any) -> None:
         """See Tally."""
         if type(carried) is not str:
             raise ValueError("no digest of code")
@@ -52,7 +52,7 @@ class CodeTally:
         if isinstance(event, RunStarted | RunResumed):
             self._code = event.code
 
-    def carry(self) -> Any:
+    def to_checkpoint(self) -> Any:
         """See Tally."""
         return self._code or None
 
@@ -74,7 +74,7 @@ class Accumulators:
         self._observers: dict[type[Event], list[Observer]] = {}  # by the type of event
         for name, tally in self._tallies.items():
             if name in carried:
-                tally.restore(carried[name])
+                tally.from_checkpoint(carried[name])
 
     def __getitem__(self, name: str) -> Accumulator:
         return self._tallies[name]
@@ -94,7 +94,7 @@ class Accumulators:
         for observe in observers:
             observe(lsn, time_ns, event)
 
-    def carry(self) -> dict[str, Any]:
+    def to_checkpoint(self) -> dict[str, Any]:
         """What goes into a checkpoint."""
-        carried = {name: tally.carry() for name, tally in self._tallies.items()}
+        carried = {name: tally.to_checkpoint() for name, tally in self._tallies.items()}
         return self._carried | {name: one for name, one in carried.items() if one is not None}

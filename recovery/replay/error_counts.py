@@ -63,7 +63,7 @@ class ErrorTally:
         self._last: AgentRaised | None = None
         self._is_past = False
 
-    def restore(self, carried: Any) -> None:
+    def from_checkpoint(self, carried: Any) -> None:
         """See Tally.restore."""
         match carried:
             case [
@@ -85,8 +85,8 @@ class ErrorTally:
             case _:
                 raise ValueError(f"not what a checkpoint carries of errors: {carried!r:.200}")
 
-    def carry(self) -> Any:
-        """See Tally.carry."""
+    def to_checkpoint(self) -> Any:
+        """See Accumulator.to_checkpoint."""
         last = self._last
         if last is None:
             return None

@@ -117,7 +117,7 @@ class ProgressTally:
         self._in_flight: set[int] = set()
         self._outer: set[int] = set()
 
-    def restore(self, carried: Any) -> None:
+    def from_checkpoint(self, carried: Any) -> None:
         """See Tally.restore."""
         match carried:
             case [
@@ -136,8 +136,8 @@ class ProgressTally:
             case _:
                 raise ValueError(f"not what a checkpoint carries of progress: {carried!r:.200}")
 
-    def carry(self) -> Any:
-        """See Tally.carry. A checkpoint is taken while no call is in flight."""
+    def to_checkpoint(self) -> Any:
+        """See Accumulator.to_checkpoint. A checkpoint is taken while no call is in flight."""
         return [
             self.step,
             self._calls,

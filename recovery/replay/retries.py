@@ -19,7 +19,7 @@ class Retries:
     def __init__(self) -> None:
         self.newest = ("", "")  # who and why
 
-    def restore(self, carried: Any) -> None:
+    def from_checkpoint(self, carried: Any) -> None:
         """See Tally.restore."""
         who, why = carried
         self.newest = str(who), str(why)
@@ -31,6 +31,6 @@ class Retries:
                 if who.startswith("run ") and why.startswith(RETRIED):
                     self.newest = who, why
 
-    def carry(self) -> Any:
-        """See Tally.carry."""
+    def to_checkpoint(self) -> Any:
+        """See Accumulator.to_checkpoint."""
         return list(self.newest) if self.newest[0] else None

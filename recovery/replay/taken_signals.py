@@ -33,7 +33,7 @@ class Signals:
         known = max((lsn for (of, _), lsn in self._taken.items() if of == uid), default=0)
         return max((known, 0), self._heard.get(uid, (0, 0)))
 
-    def restore(self, carried: Any) -> None:
+    def from_checkpoint(self, carried: Any) -> None:
         """See Tally.restore."""
         for uid, name, number in carried:
             if name in (_LSN, _TIME):
@@ -59,8 +59,8 @@ class Signals:
         heard = event.inbox, event.sent or 0
         self._heard[uid] = max(heard, self._heard.get(uid, (0, 0)))
 
-    def carry(self) -> Any:
-        """See Tally.carry."""
+    def to_checkpoint(self) -> Any:
+        """See Accumulator.to_checkpoint."""
         taken = [[uid, name, lsn] for (uid, name), lsn in self._taken.items()]
         for uid, (lsn, sent) in self._heard.items():
             taken += [[uid, _LSN, lsn], [uid, _TIME, sent]]

@@ -25,8 +25,9 @@ class BackrefIndex:
     Of those before LSN ``first`` nothing may be used: retention removes them.
     """
 
-    def __init__(self, borrowed: int, first: int = 1) -> None:
-        self.borrowed = borrowed  # by the messages; those that were removed count, till a recovery
+    def __init__(self, referenced_size: int, first: int = 1) -> None:
+        # By the messages; those that were removed count, till a recovery.
+        self.referenced_size = referenced_size
         self._first = first
         # In the order of coming. (An OrderedDict takes four times as much, in each run.)
         self._whole: dict[bytes, int] = {}
@@ -49,7 +50,7 @@ class BackrefIndex:
             self._first = first
             self._whole, self._inner, self._fresh, self._fresh_size = {}, {}, [], 0
 
-    def stand_in(self, packed: bytes) -> Ref | CompositeMessage | None:
+    def reference_for(self, packed: bytes) -> Ref | CompositeMessage | None:
         """What to record for a message; None: itself."""
         if self._fresh:
             self._look_inside()
@@ -58,16 +59,18 @@ class BackrefIndex:
         lsn = self._whole.get(digest(packed))
         if lsn is not None:
             return Ref(lsn)
-        if self.borrowed + len(packed) > BORROWED_MAX or len(packed) > PAYLOAD_SIZE_MAX:
+        if self.referenced_size + len(packed) > BORROWED_MAX or len(packed) > PAYLOAD_SIZE_MAX:
             return None
         parts = self._parts(packed)
         if parts is not None:
-            self.borrowed += parts.borrowed
+            self.referenced_size += parts.referenced_size
         return parts
 
-    def stand_ins(self, packed: list[bytes]) -> tuple[list[Ref | CompositeMessage | None], Packed]:
+    def references_for(
+        self, packed: list[bytes]
+    ) -> tuple[list[Ref | CompositeMessage | None], Packed]:
         """The same for each of these messages; and what is recorded of all of them."""
-        found = [self.stand_in(one) for one in packed]
+        found = [self.reference_for(one) for one in packed]
         return found, pack_list(
             [
                 Packed(one) if item is None else pack(item, "message")

@@ -55,7 +55,7 @@ class CompositeMessage:
         return {piece[0] for piece in self.pieces if type(piece) is tuple}
 
     @property
-    def borrowed(self) -> int:
+    def referenced_size(self) -> int:
         """Bytes that come from outcomes."""
         return sum(piece[2] - piece[1] for piece in self.pieces if type(piece) is tuple)
 
@@ -64,8 +64,8 @@ class CompositeMessage:
 
         ValueError when it would be larger than any that was recorded, or the outcome is smaller.
         """
-        if self.borrowed > PAYLOAD_SIZE_MAX:
-            raise ValueError(f"a message of {self.borrowed} bytes")
+        if self.referenced_size > PAYLOAD_SIZE_MAX:
+            raise ValueError(f"a message of {self.referenced_size} bytes")
         pieces = []
         for piece in self.pieces:
             if type(piece) is bytes:
@@ -174,7 +174,7 @@ class LostValueError(ValueError):
         super().__init__(why)
 
 
-def is_portion(snapshot: Record) -> bool:
+def is_chunk(snapshot: Record) -> bool:
     """Whether a snapshot record is no checkpoint, but holds values for those behind it."""
     return snapshot.packed[1 : 1 + len(_PORTION)] == _PORTION
 
@@ -209,7 +209,7 @@ class RecentValues(OrderedDict[int, Packed]):
             self.size -= len(self.popitem(last=False)[1])
 
 
-class Values:
+class RecordedValues:
     """The values in the records of a log, read when they are needed, each once.
 
     ``known``: outcomes that are at hand, packed or not, by LSN.
@@ -247,7 +247,7 @@ class Values:
 
 
 def resolve(
-    values: Values, items: Iterable[Packed | Ref | CompositeMessage]
+    values: RecordedValues, items: Iterable[Packed | Ref | CompositeMessage]
 ) -> tuple[list[bytes], int]:
     """Recorded messages as they are, packed, and how much of them was borrowed.
 
@@ -263,7 +263,7 @@ def resolve(
         found = parse_reference(one) if isinstance(one, bytes) else one
         if isinstance(found, CompositeMessage):
             parts[id(one)] = found
-    borrowed = sum(one.borrowed for one in parts.values())
+    borrowed = sum(one.referenced_size for one in parts.values())
     if borrowed > BORROWED_MAX:
         raise ValueError(f"messages that take {borrowed} bytes from elsewhere")
     values.read(lsn for one in parts.values() for lsn in one.lsns)

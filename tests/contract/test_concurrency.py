@@ -395,7 +395,7 @@ def test_outcomes_are_handed_to_threads_in_the_order_in_which_they_are_recorded(
 def test_a_thread_that_waits_for_its_turn_does_not_stand_for_a_task_that_sleeps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(STRICT_WAIT_S, Blocking.SHARED, 0.02)  # how long it waits if nothing moves
+    monkeypatch.setitem(STRICT_WAIT_S, Blocking.UNKNOWN, 0.02)  # how long it waits if nothing moves
     lives = []
 
     async def agent(run: Run) -> str:

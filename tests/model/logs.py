@@ -29,7 +29,7 @@ from recovery.journal.events import (
     StepStarted,
 )
 from recovery.journal.keys import CallKey, outer_call
-from recovery.values.backrefs import is_portion
+from recovery.values.backrefs import is_chunk
 from tests.model.lived import Lived
 from tests.model.world import RUN
 
@@ -151,7 +151,7 @@ def broken_checkpoints(reader: LogReader, held: Held) -> Iterator[str]:
     """Each checkpoint restores, also one for which another would stand in."""
     for record in held.records:
         first = held.oldest
-        if not isinstance(record, Snapshot) or is_portion(record) or is_left_over(record, first):
+        if not isinstance(record, Snapshot) or is_chunk(record) or is_left_over(record, first):
             continue
         steps = [
             e.step for lsn, e in held.events if isinstance(e, StepStarted) and lsn < record.lsn
@@ -168,7 +168,7 @@ def broken_checkpoints(reader: LogReader, held: Held) -> Iterator[str]:
 def untold(lived: Lived, held: Held) -> Iterator[str]:
     """What the process was told is what its log says, and so is what a follower reads of it."""
     process, store = lived.processes[-1], lived.store()
-    whole = [one.lsn for one in held.records if not is_portion(one)]
+    whole = [one.lsn for one in held.records if not is_chunk(one)]
     read = [event for event in run_events(store, RUN, until="now") if event.kind != "damage"]
     if [event.lsn for event in read] != whole:
         yield f"a follower reads {[event.lsn for event in read]} of {whole}"
@@ -209,6 +209,6 @@ def misreported(lived: Lived, held: Held | None) -> Iterator[str]:
         recoveries += 1
         if report.recovery_count != recoveries:
             yield f"recovery {report.recovery_count} is reported, it is {recoveries}"
-    at = [one.lsn for one in held.records if isinstance(one, Snapshot) and not is_portion(one)]
+    at = [one.lsn for one in held.records if isinstance(one, Snapshot) and not is_chunk(one)]
     if report.checkpoint_lsn != max(at, default=0):
         yield f"resumed from the checkpoint at LSN {report.checkpoint_lsn}, the newest is {at[-1:]}"

@@ -9,7 +9,7 @@ from typing import Any
 from logdump.stats.log_statistics import LogStatistics
 
 from eventlog import Record, Snapshot
-from recovery.journal.encoding import decode, skim
+from recovery.journal.encoding import decode, decode_shallow
 from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
@@ -24,7 +24,7 @@ from recovery.journal.events import (
 )
 from recovery.journal.keys import outer_call
 from recovery.journal.usage import usage_from
-from recovery.values.backrefs import is_portion
+from recovery.values.backrefs import is_chunk
 
 ENDS = (CallReturned, CallFailed, AttemptFailed, CallAbandoned)
 Entries = list[tuple[int, int, Any]]
@@ -53,9 +53,11 @@ def check_statistics(records: Sequence[Record]) -> None:
     )
     assert sum(statistics.parts.values()) == statistics.size
     snapshots = [record for record in records if isinstance(record, Snapshot)]
-    assert statistics.checkpoints.count == sum(not is_portion(one) for one in snapshots)
+    assert statistics.checkpoints.count == sum(not is_chunk(one) for one in snapshots)
     assert statistics.checkpoints.size == sum(len(one.packed) for one in snapshots)
-    entries = [(r.lsn, r.time_ns, event) for r in records if (event := skim(r)) is not None]
+    entries = [
+        (r.lsn, r.time_ns, event) for r in records if (event := decode_shallow(r)) is not None
+    ]
     check_calls(statistics, entries)
     assert sum(step.size for step in steps) == statistics.size
     assert sum(step.records for step in steps) == statistics.records

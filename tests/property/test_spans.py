@@ -17,7 +17,7 @@ from logdump.otlp.values import Values
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from eventlog import Packed, Record
-from recovery.journal.encoding import encode, skim
+from recovery.journal.encoding import decode_shallow, encode
 from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
@@ -119,7 +119,7 @@ def told(given_: list[tuple[int, Event]], until: int, alive: bool) -> list[Span]
     )
     found: list[Span] = []
     for lsn, (time_ns, event) in enumerate(given_, 1):
-        skimmed = skim(Record(lsn, event.kind, time_ns, Packed(encode(event)[1])))
+        skimmed = decode_shallow(Record(lsn, event.kind, time_ns, Packed(encode(event)[1])))
         assert skimmed is not None
         if isinstance(skimmed, CallIntended):
             intents[lsn] = time_ns, skimmed

@@ -12,7 +12,7 @@ from eventlog.errors import EncryptedLogError
 from eventlog.read.verify import DecodedFrame, EncryptedFrame, Finding
 from recovery import RecoveryError
 from recovery.inspect.run_event import EventReader, RunEvent, carried_by
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.replay.progress import ProgressTally
 
 # To show the middle of a log, so many records before it are read, to know the step and the calls
@@ -139,7 +139,7 @@ def _is_event(record: Record) -> bool:
     if isinstance(record, Snapshot):
         return carried_by(record)[0] is not None
     try:
-        return skim(record) is not None
+        return decode_shallow(record) is not None
     except (RecoveryError, ValueError):
         return False
 

@@ -80,7 +80,8 @@ class Book:
             restored = self._history.restored
             writer = SnapshotWriter(self._log, restored)
             self._outcomes = BackrefIndex(
-                restored.borrowed if restored else 0, restored.generation.first if restored else 1
+                restored.referenced_size if restored else 0,
+                restored.generation.first if restored else 1,
             )
             self.parts = Messages(self._record_parts)
             if restored is not None:
@@ -243,7 +244,7 @@ class Book:
             self._checkpoint_if_due()
 
     def _record_parts(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
-        found, new = self._outcomes.stand_ins(packed)
+        found, new = self._outcomes.references_for(packed)
         return refs_of(found, self.emit(MessagesChanged(start, stop, new)))
 
     def _notice(self, new: list[Any], lsn: int) -> None:
@@ -278,8 +279,8 @@ class Book:
             time.time(),
             recoveries=history.recoveries,
             prologue=tuple(history.prologue),
-            carried=history.tallies.carry(),
-            grown=history.size,
+            carried=history.tallies.to_checkpoint(),
+            bytes_since=history.size,
         )
         self._pruning.write(what, self.state, self.parts)
         self._outcomes.forget_before(self._pruning.first)

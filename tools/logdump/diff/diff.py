@@ -18,7 +18,7 @@ from recovery.history.first_record import started_of
 from recovery.inspect.compare import ComparedRun, compared, outline_both
 from recovery.inspect.differences import Ended, FoundDifference, RunComparison, Side, rendered
 from recovery.inspect.outline import RunOutline
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.forked_from import ForkedFrom
 from recovery.stores.protocol import check_run_id
 from recovery.values.diff import ABSENT
@@ -88,7 +88,7 @@ def _paths(context: Context) -> list[str]:
     if args.other is not None:
         return [args.path, args.other]
     with context.read() as reader:
-        origin = ForkedFrom.of(started_of(reader, skim))
+        origin = ForkedFrom.of(started_of(reader, decode_shallow))
     if origin is None:
         raise UsageError(f"{args.path} is no fork: name the run to compare it with")
     path = Path(args.path)

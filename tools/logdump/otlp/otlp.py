@@ -24,7 +24,7 @@ from logdump.otlp.values import Values
 from logdump.show import problems
 from recovery import RecoveryError
 from recovery.history.first_record import started_of
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallIntended, RunStarted
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import ParentRun
@@ -175,7 +175,7 @@ class _Run:
                     self._lost += 1
                     continue
                 try:
-                    event = None if isinstance(record, Snapshot) else skim(record)
+                    event = None if isinstance(record, Snapshot) else decode_shallow(record)
                 except ValueError:
                     yield record.lsn, record.time_ns, None
                     continue
@@ -185,7 +185,7 @@ class _Run:
     def _fetch(self, lsn: int) -> tuple[int, CallIntended] | None:
         record = self._reader.fetch({lsn}).get(lsn)
         try:
-            event = skim(record) if record is not None else None
+            event = decode_shallow(record) if record is not None else None
         except ValueError:  # it makes no sense
             return None
         return (record.time_ns, event) if record and isinstance(event, CallIntended) else None

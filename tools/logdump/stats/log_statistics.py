@@ -15,7 +15,7 @@ from typing import TypeVar
 from eventlog.format.record import Packed, Record, Snapshot
 from logdump.stats.samples import DurationSample, StepSizes
 from logdump.stats.time_breakdown import Mode, OpenAttempt, TimeBreakdown
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
@@ -34,7 +34,7 @@ from recovery.journal.keys import outer_call, step_of
 from recovery.journal.usage import usage_from
 from recovery.replay.error_counts import ErrorTally
 from recovery.replay.progress import OF_ITS_PROCESS
-from recovery.values.backrefs import is_portion
+from recovery.values.backrefs import is_chunk
 from recovery.values.pack import unpack, unpack_map
 
 T = TypeVar("T")
@@ -210,7 +210,7 @@ class LogStatistics:
 
     def _event(self, record: Record) -> Event | None:
         try:
-            return skim(record)
+            return decode_shallow(record)
         except ValueError:
             self.unreadable += 1
             return None
@@ -264,7 +264,7 @@ class LogStatistics:
 
     def _checkpoint(self, record: Snapshot, size: int) -> None:
         found = self.checkpoints
-        found.count += not is_portion(record)
+        found.count += not is_chunk(record)
         found.size += size
         self.step.checkpoint += size
         if size > found.largest:

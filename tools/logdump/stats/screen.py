@@ -12,7 +12,7 @@ from eventlog import LogReader, Record
 from logdump.command import Context
 from logdump.stats.log_statistics import PARTS, LogStatistics, ToolTotals
 from recovery.cli.status_view import grid
-from recovery.journal.encoding import skim
+from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallIntended
 from recovery.replay.error_counts import RunError
 from recovery.text import columns, count, cut, duration, printable, size
@@ -250,7 +250,7 @@ class Screen:
 
     def _arguments(self, record: Record | None) -> str:
         try:
-            event = skim(record) if record is not None else None
+            event = decode_shallow(record) if record is not None else None
         except ValueError:
             event = None
         if not isinstance(event, CallIntended):

@@ -16,7 +16,7 @@ import pytest
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, Run, SyncRun, tool
 from recovery.agent.replay_order import STRICT_WAIT_S, WARN_AFTER_S, ThreadReplayOrder
 from recovery.engine.effects import Wait
-from recovery.engine.task_state import Blocking, of_task, of_threads
+from recovery.engine.task_state import Blocking, task_blocking, threads_blocking
 from recovery.errors import DivergenceError
 from recovery.testing.simulated.virtual_time import Clock, Loop, bury, virtual_time
 from tests.support.lives import Died, after_death, die_in, disk_store, executed, run
@@ -80,7 +80,7 @@ async def held_by(body: Coroutine[Any, Any, Any], ours: Any = ()) -> Blocking:
     for _ in range(3):
         await asyncio.sleep(0)
     try:
-        return of_task(task, ours, {send.tool_spec.function.__code__})  # type: ignore[attr-defined]
+        return task_blocking(task, ours, {send.tool_spec.function.__code__})  # type: ignore[attr-defined]
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -114,7 +114,7 @@ async def waits_in(thing: Any) -> None:
 
 def test_who_waits_for_a_task_is_as_far_as_that_task() -> None:
     for how in ("task", "gather", "group"):
-        assert asyncio.run(held_by(waits_for_tasks(how))) is Blocking.HELD, how
+        assert asyncio.run(held_by(waits_for_tasks(how))) is Blocking.ON_REPLAY, how
 
 
 def test_what_goes_on_by_itself_is_told_from_what_waits_for_others() -> None:
@@ -135,7 +135,7 @@ def test_what_goes_on_by_itself_is_told_from_what_waits_for_others() -> None:
             await held_by(waits_in(mine), {mine}),
         ]
 
-    moving, shared, held = Blocking.MOVING, Blocking.SHARED, Blocking.HELD
+    moving, shared, held = Blocking.RUNNABLE, Blocking.UNKNOWN, Blocking.ON_REPLAY
     assert asyncio.run(found()) == [moving, moving, moving, shared, shared, shared, held]
 
 
@@ -155,13 +155,13 @@ def test_threads_at_work_are_told_from_idle_ones() -> None:
         for thread in (blocked, busy):
             thread.start()
         begun.wait()
-        assert of_threads([busy], ()) is Blocking.MOVING
-        while of_threads([blocked], ()) is not Blocking.SHARED:
+        assert threads_blocking([busy], ()) is Blocking.RUNNABLE
+        while threads_blocking([blocked], ()) is not Blocking.UNKNOWN:
             pass  # it has only just started
-        while of_threads([idle], ()) is not Blocking.HELD:
+        while threads_blocking([idle], ()) is not Blocking.ON_REPLAY:
             pass
-        assert of_threads([idle, blocked], ()) is Blocking.SHARED
-        assert of_threads([], ()) is Blocking.HELD
+        assert threads_blocking([idle, blocked], ()) is Blocking.UNKNOWN
+        assert threads_blocking([], ()) is Blocking.ON_REPLAY
         go.set()
 
 
@@ -383,7 +383,7 @@ def test_a_thread_of_a_plain_agent_may_take_its_time_before_a_recorded_call(
 def test_threads_that_were_there_before_the_run_are_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(STRICT_WAIT_S, Blocking.MOVING, 2.0)
+    monkeypatch.setitem(STRICT_WAIT_S, Blocking.RUNNABLE, 2.0)
     names, over = iter(["old", "new"]), threading.Event()
 
     def busy() -> None:
@@ -412,15 +412,15 @@ OTHER = threading.Thread()
 @pytest.mark.parametrize(
     ("turn", "held", "beside", "in_flight", "home", "seconds"),
     [
-        (7, Blocking.HELD, 0, 1, True, 0.0),
-        (7, Blocking.SHARED, 1, 1, True, 0.1),  # whoever holds it up is no call of the agent
-        (7, Blocking.SHARED, 1, 2, True, 0.5),
-        (7, Blocking.SHARED, 1, 1, False, 0.5),
-        (7, Blocking.MOVING, 1, 1, True, 10.0),
-        (0, Blocking.HELD, 1, 2, True, 0.1),
-        (0, Blocking.SHARED, 1, 2, True, 60.0),
-        (0, Blocking.SHARED, 1, 1, False, 60.0),
-        (0, Blocking.MOVING, 1, 1, True, 600.0),
+        (7, Blocking.ON_REPLAY, 0, 1, True, 0.0),
+        (7, Blocking.UNKNOWN, 1, 1, True, 0.1),  # whoever holds it up is no call of the agent
+        (7, Blocking.UNKNOWN, 1, 2, True, 0.5),
+        (7, Blocking.UNKNOWN, 1, 1, False, 0.5),
+        (7, Blocking.RUNNABLE, 1, 1, True, 10.0),
+        (0, Blocking.ON_REPLAY, 1, 2, True, 0.1),
+        (0, Blocking.UNKNOWN, 1, 2, True, 60.0),
+        (0, Blocking.UNKNOWN, 1, 1, False, 60.0),
+        (0, Blocking.RUNNABLE, 1, 1, True, 600.0),
     ],
 )
 @pytest.mark.parametrize("before_loop", [False, True])
@@ -442,7 +442,7 @@ def test_a_thread_waits_as_long_as_others_may_go_on(
 
     module = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
     monkeypatch.setattr("recovery.agent.replay_order.time", module)
-    monkeypatch.setattr("recovery.agent.replay_order.of_threads", lambda *args: held)
+    monkeypatch.setattr("recovery.agent.replay_order.threads_blocking", lambda *args: held)
     monkeypatch.setattr(ThreadReplayOrder, "_others", lambda *args: [OTHER] * beside)
     run: Any = SimpleNamespace(
         run_id="run",

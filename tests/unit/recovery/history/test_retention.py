@@ -51,7 +51,7 @@ from recovery.journal.keys import step_scope
 from recovery.ops.fork import fork
 from recovery.reports import RunEvent
 from recovery.stores.protocol import LogStore
-from recovery.values.backrefs import is_portion
+from recovery.values.backrefs import is_chunk
 from tests.model.harm import frames
 from tests.support.lives import RUN, executed, run_sync, send
 
@@ -551,7 +551,7 @@ def test_a_message_that_is_there_many_times_is_carried_once() -> None:
 
     store = pruned(agent=agent, kept="latest_only")
     with reader(store) as log:
-        portions = [r for r in log.records() if isinstance(r, Snapshot) and is_portion(r)]
+        portions = [r for r in log.records() if isinstance(r, Snapshot) and is_chunk(r)]
     assert portions and all(len(one.packed) < 5000 for one in portions)
     newest = store.load_latest(RUN)
     assert newest is not None and newest.messages == [{"content": "x" * 3000}] * 5
@@ -721,7 +721,7 @@ def test_who_follows_a_pruned_run_sees_what_is_there_and_no_portions() -> None:
     agent = RecoverableAgent(windowed(260), store, on_event=told.append)
     before = list(events(store, RUN, until="now"))
     with reader(store) as log:
-        there = [record for record in log.records() if not is_portion(record)]
+        there = [record for record in log.records() if not is_chunk(record)]
     assert [event.lsn for event in before] == [record.lsn for record in there]
     assert before[-1].progress.usage.calls == 201
     fork(store, RUN, "other", at_step=198)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eventlog import Packed, Record
-from recovery.journal.encoding import decode, encode, skim
+from recovery.journal.encoding import decode, decode_shallow, encode
 from recovery.journal.events import (
     AgentRaised,
     AttemptFailed,
@@ -123,7 +123,7 @@ def test_missing_fields_have_their_defaults_or_make_the_record_unsound(event):
 @pytest.mark.parametrize("event", EVENTS, ids=ids)
 def test_skimming_leaves_what_may_be_large_packed(event):
     kind, packed = encode(event)
-    skimmed = skim(Record(1, kind, 0, packed))
+    skimmed = decode_shallow(Record(1, kind, 0, packed))
     assert skimmed is not None and type(skimmed) is type(event)
     for field in fields(event):
         found, value = getattr(skimmed, field.name), getattr(event, field.name)
@@ -134,15 +134,15 @@ def test_skimming_leaves_what_may_be_large_packed(event):
 
 
 def test_skimming_other_kinds_and_what_is_no_map():
-    assert skim(record("tool_result", {"call": 7})) is None
+    assert decode_shallow(record("tool_result", {"call": 7})) is None
     wrong: list[object] = [[], 5, {1: 2}, {"step": "three"}, {}]
     for body in wrong:
         with pytest.raises(ValueError, match=r"record 9|not a map"):
-            skim(record("step", body))
+            decode_shallow(record("step", body))
     deep = b"\x81\xa5value" + b"\x91" * 5000
     for packed in (b"", b"\xdf\xff\xff\xff\xff", b"\x81", deep, b"\x81\xa1a\x01\x01"):
         with pytest.raises(ValueError, match="not a map"):
-            skim(Record(9, "step", 0, packed))
+            decode_shallow(Record(9, "step", 0, packed))
 
 
 def test_records_of_other_kinds_are_no_events():
@@ -233,4 +233,4 @@ def test_garbage_is_a_value_error(kind, garbage):
     with pytest.raises(ValueError, match=r"."):
         decode(Record(9, kind, 0, garbage))
     with pytest.raises(ValueError, match=r"."):
-        skim(Record(9, kind, 0, garbage))
+        decode_shallow(Record(9, kind, 0, garbage))

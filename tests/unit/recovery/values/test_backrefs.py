@@ -24,7 +24,7 @@ from recovery.stores.memory import MemoryStore
 from recovery.stores.protocol import LogStore
 from recovery.values import backrefs as parts
 from recovery.values.backref_index import BackrefIndex
-from recovery.values.backrefs import CompositeMessage, Values, parse_reference, resolve
+from recovery.values.backrefs import CompositeMessage, RecordedValues, parse_reference, resolve
 from recovery.values.frozen import FrozenDict, FrozenList
 from recovery.values.pack import EXT_PARTS, pack, pack_message, unpack
 from recovery.values.types import Ref
@@ -62,12 +62,12 @@ def remembering(*values: Any) -> BackrefIndex:
 def there_and_back(message: Any, *values: Any) -> CompositeMessage | Ref | None:
     """What is recorded for a message; it is read back as it was, byte for byte."""
     packed = pack_message(message, "")
-    found = remembering(*values).stand_in(packed)
+    found = remembering(*values).reference_for(packed)
     if found is not None:
         recorded = pack(found, "")
         assert recorded == pack(found, "")
         assert parse_reference(recorded) == unpack(recorded) == found
-        assert resolve(Values(Records(*values).fetch), [recorded])[0] == [packed]
+        assert resolve(RecordedValues(Records(*values).fetch), [recorded])[0] == [packed]
     return found
 
 
@@ -150,8 +150,8 @@ def test_what_is_remembered_is_bounded() -> None:
     for i in range(2000):
         outcomes.remember(pack({"a": f"{i} " * 200, "b": [f"{i}" * 100]}, ""), i + 1)
         assert outcomes._fresh_size <= parts.FRESH_SIZE_MAX
-    assert isinstance(outcomes.stand_in(pack(["1999 " * 200], "")), CompositeMessage)
-    assert outcomes.stand_in(pack(["1 " * 200], "")) is None
+    assert isinstance(outcomes.reference_for(pack(["1999 " * 200], "")), CompositeMessage)
+    assert outcomes.reference_for(pack(["1 " * 200], "")) is None
     assert len(outcomes._whole) <= parts.WHOLE_MAX
     assert len(outcomes._inner) <= parts.INNER_MAX
 
@@ -163,12 +163,12 @@ def test_reading_takes_two_reads_however_many_messages() -> None:
     records = Records(*(f"{i} {TEXT}" for i in range(50)))
     outcomes = remembering(*(f"{i} {TEXT}" for i in range(50)))
     messages = [{"role": "tool", "content": f"{i} {TEXT}"} for i in range(50)]
-    new = [pack(outcomes.stand_in(pack(one, "")), "") for one in messages]
+    new = [pack(outcomes.reference_for(pack(one, "")), "") for one in messages]
     for i, one in enumerate(new):
         records.add(MessagesChanged(i, i, [unpack(one)]), 1000 + i)
-    found, borrowed = resolve(Values(records.fetch), [Ref(1000 + i) for i in range(50)])
+    found, borrowed = resolve(RecordedValues(records.fetch), [Ref(1000 + i) for i in range(50)])
     assert [unpack(one) for one in found] == messages
-    assert borrowed == outcomes.borrowed == 50 * len(pack(f"1 {TEXT}", "")) + 40
+    assert borrowed == outcomes.referenced_size == 50 * len(pack(f"1 {TEXT}", "")) + 40
     assert records.fetches == 2
 
 
@@ -202,14 +202,14 @@ def test_forged_parts_are_an_error_of_ours(forged: Packed) -> None:
     kind, body = encode(MessagesChanged(0, 0, []))
     records.held[30] = Record(30, kind, 0, body)
     with pytest.raises(ValueError, match=r"."):
-        resolve(Values(records.fetch), [forged])
+        resolve(RecordedValues(records.fetch), [forged])
 
 
 def test_parts_are_not_looked_into_for_parts() -> None:
     """What an outcome holds is its tool's business, and no circle is followed."""
     inner = unpack(piece([20, 0, 5]))
     records = Records(inner, [inner] * 5)
-    found, _ = resolve(Values(records.fetch), [Ref(10), piece([20, 0, 3])])
+    found, _ = resolve(RecordedValues(records.fetch), [Ref(10), piece([20, 0, 3])])
     assert found[1] == pack([inner] * 5, "")[:3]
     assert records.fetches <= 2
 
@@ -220,16 +220,16 @@ def test_a_small_log_does_not_become_a_conversation_of_gigabytes(
     monkeypatch.setattr(parts, "BORROWED_MAX", 1 << 20)
     records = Records("x" * 10_000)
     with pytest.raises(ValueError, match="take 10000000 bytes from elsewhere"):
-        resolve(Values(records.fetch), [piece([10, 0, 10_000]) for _ in range(1000)])
+        resolve(RecordedValues(records.fetch), [piece([10, 0, 10_000]) for _ in range(1000)])
 
 
 def test_no_more_is_borrowed_than_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("recovery.values.backref_index.BORROWED_MAX", 3 * len(TEXT))
     outcomes = remembering(TEXT)
-    found = [outcomes.stand_in(pack({"content": TEXT, "n": i}, "")) for i in range(5)]
+    found = [outcomes.reference_for(pack({"content": TEXT, "n": i}, "")) for i in range(5)]
     assert [one is not None for one in found] == [True, True, False, False, False]
     # So it is for the process that goes on, from what the checkpoint's messages borrow.
-    assert BackrefIndex(3 * len(TEXT)).stand_in(pack([TEXT], "")) is None
+    assert BackrefIndex(3 * len(TEXT)).reference_for(pack([TEXT], "")) is None
 
 
 # -- in runs
