@@ -53,11 +53,10 @@ class Asking:
         One that may have begun in records that are lost asks again: a yes that was given then is
         still in the inbox, and counts.
         """
-        yes = recorded.decided is not None and recorded.decided.approved
-        if recorded.intent.asks_until is None or yes:
+        if not recorded.lacks_yes:
             return None
         return cls(
-            recorded.intent.asks_until,
+            recorded.asks_until,
             recorded.decided,
             recorded.heard,
             recorded.intent.signed is True,

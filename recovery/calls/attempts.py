@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Generator, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
 from eventlog import Packed, RefusedValueError
 from recovery.calls.attempt_end import (
@@ -31,13 +31,13 @@ from recovery.journal.call import Call
 from recovery.journal.events import (
     AttemptFailed,
     CallAbandoned,
-    CallFailed,
     CallResolved,
     CallRetried,
     CallReturned,
 )
 from recovery.journal.failure import failure
 from recovery.journal.keys import call_scope
+from recovery.replay.answer import Again, CancelledAgain, InDoubt
 from recovery.replay.call_view import Settled
 from recovery.replay.recorded_call import RecordedCall, Tries
 from recovery.text import quoted
@@ -66,41 +66,46 @@ def attempts(
             return ended
         yield Perform(until(run, ended))
         tries = tries.next()
-        call = replace(call, attempt=call.attempt + 1)
-        admit(run, "call", spec.name)
-        run.emit(CallRetried(call.lsn, call.attempt))
+        call = another_attempt(run, call)
+
+
+def another_attempt(run: Execution, call: Call) -> Call:
+    """Record that a call, which has begun before, is made again."""
+    admit(run, "call", call.tool)
+    run.emit(CallRetried(call.lsn, call.attempt + 1))
+    return replace(call, attempt=call.attempt + 1)
 
 
 def resume(
-    run: Execution, spec: ToolSpec, recorded: RecordedCall, call: Call
+    run: Execution, spec: ToolSpec, found: CancelledAgain | Again | InDoubt, call: Call
 ) -> Generator[Effect, Any, Settled | None]:
     """A recorded call without an outcome: what became of it; None if it is to be made again."""
-    if recorded.cancelled and not recorded.past:
-        if spec.child_id is not None:
-            run.children.end_for_good(call)
-        yield Perform(_cancelled_again(run, recorded))
-    if not recorded.begun:
-        return None
-    # Records were lost behind the last one about it: whatever that says, it may have gone on.
-    match None if recorded.unsure else recorded.last:
-        case AttemptFailed(retry_at=when):
-            yield Perform(until(run, when))
-            return None
-        case CallResolved(how="retry") | CallAbandoned(begun=False):
-            return None
-        case CallAbandoned(went_on=True) if spec.when_cut == "fail":
-            return None
-        case CallFailed():
-            who, why = (
-                "retry=",
-                "it failed in an attempt at the call around it, which is made again",
-            )
-            if recorded.stood_still:
-                who, why = "resume", "the run stood still when it had failed, and was resumed"
-            again = CallResolved(recorded.lsn, "retry", None, who, why, by_policy=True)
-            run.children.asked(recorded.lsn, run.emit(again))
-            return None
-    return (yield from settle(run, spec, call))
+    match found:
+        case CancelledAgain(recorded, then):
+            if spec.child_id is not None:
+                run.children.end_for_good(call)
+            yield Perform(_cancelled_again(run, recorded))
+            return (yield from resume(run, spec, then, call))
+        case InDoubt():
+            return (yield from settle(run, spec, call))
+        case Again(_, "attempt failed", at):
+            yield Perform(until(run, at))
+        case Again(_, "failed in an attempt"):
+            why = "it failed in an attempt at the call around it, which is made again"
+            _decide_again(run, call, "retry=", why)
+        case Again(_, "stood still"):
+            why = "the run stood still when it had failed, and was resumed"
+            _decide_again(run, call, "resume", why)
+        case Again():
+            pass
+        case _:
+            assert_never(found)
+    return None
+
+
+def _decide_again(run: Execution, call: Call, who: str, why: str) -> None:
+    again = CallResolved(call.lsn, "retry", None, who, why, by_policy=True)
+    run.children.asked(call.lsn, run.emit(again))
 
 
 def until(run: Execution, when: float) -> Generator[Sleep, None, None]:

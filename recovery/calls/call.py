@@ -10,12 +10,12 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 from eventlog import Packed
 from recovery.agent_code.call_site import call_site
 from recovery.calls.approval import Asking, approved
-from recovery.calls.attempts import attempts, leave, resume
+from recovery.calls.attempts import another_attempt, attempts, leave, resume
 from recovery.calls.identity import ambiguity, digest_now, identify
 from recovery.calls.in_doubt import recorded_inside, settle_all
 from recovery.calls.intent import arguments_for_people, intent_of, record_intent
@@ -30,11 +30,22 @@ from recovery.engine.execution import Execution
 from recovery.engine.metering import admit
 from recovery.errors import AmbiguousCallError, Sides, Stop
 from recovery.journal.call import Arguments, Call
-from recovery.journal.events import CallRetried
-from recovery.journal.keys import BEFORE_STEPS, UNDO_PREFIX, CallKey
-from recovery.replay.by_identity import closest
-from recovery.replay.call_view import Outcome, Settled, call_of, describe
-from recovery.replay.lost_records import LostRecords
+from recovery.journal.keys import UNDO_PREFIX, CallKey
+from recovery.replay.answer import (
+    Again,
+    Asked,
+    CancelledAgain,
+    Diverged,
+    InDoubt,
+    MayBeLost,
+    New,
+    OfRecord,
+    Recorded,
+    answer,
+    answer_behind,
+    answer_of,
+)
+from recovery.replay.call_view import Settled, call_of, describe
 from recovery.replay.recorded_call import RecordedCall, Tries
 from recovery.text import shorten
 from recovery.values.diff import differences
@@ -66,54 +77,64 @@ def _life(
 ) -> Generator[Effect, Any, Any]:
     run.safe_point()
     made = identify(run, spec, given, call_id)
-    spec, given = made.spec, made.shown
+    spec = made.spec
     if spec.undo is not None:
         run.undoable[spec.name] = spec
     scope = run.here()
     key = CallKey(scope.path, spec.name, made.call_id, made.digest)
     _check_distinct(run, scope, key, made)
     key = run.replay.earlier.placed(key.nth(scope.next_occurrence(key)))
-    recorded = yield from _known(run, key, made)
-    in_between = recorded is None and not run.replay.used_up
-    if recorded is not None and recorded.done:
-        yield from _in_turn(run, recorded.turn)
-        run.served += 1
-        assert isinstance(recorded.last, Outcome)
-        served = Settled(recorded.last_lsn, recorded.last, raised=recorded.tries.raised)
-        return serve(run, spec, recorded.lsn, served)
+    found = yield from _answer(run, key, made)
+    match found:
+        case Recorded():
+            yield from _in_turn(run, found.turn)
+            run.served += 1
+            return serve(run, spec, found.call.lsn, found.settled)
+        case New():
+            is_placed = run.replay.used_up  # else it is made between recorded calls
+            steps = _begun(run, key, made)
+        case CancelledAgain() | Again() | InDoubt():
+            is_placed = not found.call.intent.lost
+            steps = _taken_up(run, found, made)
+        case _:
+            assert_never(found)
     run.enter(scope)
     try:
-        settled = None
-        if recorded is None:
-            call, asking = record_intent(run, key, made)
-            if not spec.only_waits and is_due(run):
-                yield from _let_waits_go_first(run, spec, call)
-        else:
-            if spec.only_waits:  # until the time recorded first, whatever the code says now
-                given = recorded.arguments or given
-            call = call_of(
-                run, recorded.lsn, recorded.intent, given, (recorded.attempts, recorded.time_ns)
-            )
-            settled = yield from resume(run, spec, recorded, call)
-            asking = Asking.of(recorded)
-            if settled is None and recorded.begun:
-                call = replace(call, attempt=call.attempt + 1)
-                admit(run, "call", key.tool)
-                run.emit(CallRetried(call.lsn, call.attempt))
-        if settled is None and asking is not None:
-            settled = yield from approved(run, spec, call, asking, arguments_for_people(made))
-        if settled is None:
-            tries = recorded.tries if recorded is not None else Tries()
-            settled = yield from _made(run, made, call, tries)
-            tell_of_arguments(run, made)
-        if recorded is not None:
-            recorded.last = settled.event
-        run.replay.over(call.lsn)
+        lsn, settled = yield from steps
+        run.replay.over(lsn)
     finally:
         run.leave(scope)
     if not spec.only_waits:  # whose turn has come, see wait_in_turn
-        yield from _new_in_turn(run, recorded, settled, in_between)
-    return serve(run, spec, call.lsn, settled)
+        yield from _new_in_turn(run, settled.lsn if is_placed else 0)
+    return serve(run, spec, lsn, settled)
+
+
+def _begun(
+    run: Execution, key: CallKey, made: Identified
+) -> Generator[Effect, Any, tuple[int, Settled]]:
+    """A call that is new: its LSN, and how it ended."""
+    call, asking = record_intent(run, key, made)
+    if not made.spec.only_waits and is_due(run):
+        yield from _let_waits_go_first(run, made.spec, call)
+    return call.lsn, (yield from _made(run, made, call, asking, Tries()))
+
+
+def _taken_up(
+    run: Execution, found: CancelledAgain | Again | InDoubt, made: Identified
+) -> Generator[Effect, Any, tuple[int, Settled]]:
+    """The same of a recorded call without an outcome."""
+    spec, given, recorded = made.spec, made.shown, found.call
+    if spec.only_waits:  # until the time recorded first, whatever the code says now
+        given = recorded.arguments or given
+    attempt = recorded.attempts, recorded.time_ns
+    call = call_of(run, recorded.lsn, recorded.intent, given, attempt)
+    settled = yield from resume(run, spec, found, call)
+    if settled is None:
+        if recorded.begun:
+            call = another_attempt(run, call)
+        settled = yield from _made(run, made, call, Asking.of(recorded), recorded.tries)
+    recorded.last = settled.event
+    return call.lsn, settled
 
 
 def _let_waits_go_first(run: Execution, spec: ToolSpec, call: Call) -> Generator[Effect, Any, None]:
@@ -128,18 +149,28 @@ def _let_waits_go_first(run: Execution, spec: ToolSpec, call: Call) -> Generator
 
 
 def _made(
-    run: Execution, made: Identified, call: Call, tries: Tries
+    run: Execution, made: Identified, call: Call, asking: Asking | None, tries: Tries
 ) -> Generator[Effect, Any, Settled]:
-    """Make the call, with what its record does not have."""
+    """Make the call, once somebody has approved it if it asks, with what its record lacks."""
+    if asking is not None:
+        shown = arguments_for_people(made)
+        denied = yield from approved(run, made.spec, call, asking, shown)
+        if denied is not None:
+            return denied
     if made.given is made.shown:
-        return (yield from attempts(run, made.spec, call, tries))
-    run.secrets.keep(call.lsn, made.given)
-    try:
         settled = yield from attempts(run, made.spec, call, tries)
-    finally:
-        run.secrets.forget(call.lsn)
-    # The tool's frame has the secret, and some show the local variables of a traceback's frames.
-    return settled._replace(cause=None) if made.spec.redact else settled
+    else:
+        run.secrets.keep(call.lsn, made.given)
+        try:
+            settled = yield from attempts(run, made.spec, call, tries)
+        finally:
+            run.secrets.forget(call.lsn)
+        if made.spec.redact:
+            # The tool's frame has the secret, and some show the local variables of a traceback's
+            # frames.
+            settled = settled._replace(cause=None)
+    tell_of_arguments(run, made)
+    return settled
 
 
 def _check_distinct(run: Execution, scope: Scope, key: CallKey, made: Identified) -> None:
@@ -160,98 +191,81 @@ def _in_turn(run: Execution, outcome: int) -> Generator[Effect, Any, None]:
         run.replay.done_again(outcome)
 
 
-def _new_in_turn(
-    run: Execution, recorded: RecordedCall | None, settled: Settled, in_between: bool
-) -> Generator[Effect, Any, None]:
+def _new_in_turn(run: Execution, outcome: int) -> Generator[Effect, Any, None]:
     """What was recorded is served before what is new, as it was the first time. Of what may be
     lost nobody knows when it was; what is new before the loop is before all that is recorded; and
-    what is made between recorded calls has no place among them.
+    what is made between recorded calls has no place among them: 0.
     """
-    unplaced = recorded is not None and bool(recorded.intent.lost)
-    turn = 0 if run.before_loop or unplaced or in_between else settled.lsn
+    turn = 0 if run.before_loop else outcome
     run.replay.add_outcome(turn)
     yield from _in_turn(run, turn)
 
 
-def _known(
+def _answer(
     run: Execution, key: CallKey, made: Identified
-) -> Generator[Effect, Any, RecordedCall | None]:
-    """What the record has of a call: by its identity, or what it was before the code or the state
-    in its arguments changed; None if it is new."""
-    replay = run.replay
-    recorded = replay.claim(key)
-    if recorded is None and replay.has_unclaimed:
-        recorded = replay.claim_alike(key, partial(digest_now, run, made))
-    if recorded is None and run.before_loop:
-        recorded = _counterpart(run, key, made.packed)
-    if recorded is None and replay.losses is not None:
-        recorded = _presumed(run, key, made, replay.losses)
-    return recorded or (yield from _unknown(run, key, made))
-
-
-def _unknown(
-    run: Execution, key: CallKey, made: Identified
-) -> Generator[Effect, Any, RecordedCall | None]:
-    """A call whose identity the record does not have."""
-    spec, packed = made.spec, made.packed
-    other = run.replay.resembling(key)
-    why = ""
-    if other is None:
+) -> Generator[Effect, Any, OfRecord | New]:
+    """What becomes of the call. One that the record does not have may stop the run."""
+    spec, replay = made.spec, run.replay
+    asked = Asked(
+        key,
+        spec.repeatable,
+        spec.when_cut == "fail",
+        run.before_loop,
+        partial(digest_now, run, made),
+    )
+    found, why = answer(replay, asked), ""
+    if isinstance(found, New):
         if late := run.here().overdue:
             # What is recorded inside was made in an attempt that was further when its process died.
             yield from settle_all(run, recorded_inside(run, late))
-            run.replay.pass_over(late)
+            replay.pass_over(late)
         # A recorded call that nobody has made yet may be made by other code of the agent.
         scope = run.here()
-        ready = yield Wait(
+        waited = yield Wait(
             lambda: run.ends(scope) or run.caught_up() or run.is_left_by_stop(), turn=0
         )
         run.check()
-        ready = ready and run.caught_up()
-        # Before the loop, what is recorded of the steps is yet to come.
-        if ready or run.before_loop or (ready is None and spec.repeatable):
-            return None
-        why = DIRECTLY if ready is None else ""
-    sides = _sides(run, other or closest(run.replay.unclaimed(), key), key, packed)
-    sides = replace(sides, found=f"{sides.found}{why}")
-    return run.drift.judge(spec, key, sides, unpack(packed))
+        found = answer_behind(replay, asked, waited)
+        why = DIRECTLY if waited is None else ""
+    match found:
+        case Diverged(like):
+            sides = _sides(run, like, key, made.packed)
+            sides = replace(sides, found=f"{sides.found}{why}")
+            call = run.drift.judge(spec, key, sides, unpack(made.packed))
+            return New() if call is None else answer_of(call, asked)
+        case MayBeLost(like):
+            if like is not None:
+                run.drift.diverge(_sides(run, like, key, made.packed), key)
+            return answer_of(_presumed(run, key, made), asked)
+        case Recorded() | CancelledAgain():
+            if found.call.is_counterpart:
+                _tell_of_counterpart(run, found.call, key, made.packed)
+            return found
+        case Again() | InDoubt() | New():
+            return found
+        case _:
+            assert_never(found)
 
 
-def _counterpart(run: Execution, key: CallKey, packed: Packed) -> RecordedCall | None:
-    """The call before the loop that this one was the first time, with other arguments: they may
-    hold the restored state and messages."""
-    if key.scope != BEFORE_STEPS:
-        return None
-    recorded = run.replay.claim_counterpart(key)
-    if recorded is not None:
-        sides = _sides(run, recorded, key, packed)
-        _logger.info(
-            "run %s: before the loop of steps: %s. It was served what is recorded in LSN %d: %s",
-            run.run_id,
-            sides.found,
-            recorded.lsn,
-            sides.recorded,
-        )
-    return recorded
+def _tell_of_counterpart(
+    run: Execution, recorded: RecordedCall, key: CallKey, packed: Packed
+) -> None:
+    sides = _sides(run, recorded, key, packed)
+    _logger.info(
+        "run %s: before the loop of steps: %s. It was served what is recorded in LSN %d: %s",
+        run.run_id,
+        sides.found,
+        recorded.lsn,
+        sides.recorded,
+    )
 
 
-def _presumed(
-    run: Execution, key: CallKey, made: Identified, losses: LostRecords
-) -> RecordedCall | None:
-    """A call that is not recorded, and that may have been made, for records are lost: recorded as
-    one that is in doubt, as if its intent had been there. None if it cannot have been made."""
-    if not losses.hides(key):
-        return None
-    other = run.replay.resembling(key)
-    if other is None and losses.drawn and not made.spec.repeatable:
-        # The code was given another time or random number than the one that is lost, and this may
-        # be a call that is recorded, with that in its arguments.
-        other = closest(run.replay.unclaimed(), key)
-        if other is not None and (other.key.scope, other.key.tool) != (key.scope, key.tool):
-            other = None
-    if other is not None:
-        run.drift.diverge(_sides(run, other, key, made.packed), key)
+def _presumed(run: Execution, key: CallKey, made: Identified) -> RecordedCall:
+    """A call that may have been made, for records are lost: recorded as if its intent had been
+    there."""
     event = replace(intent_of(run, key, made)[0], lost=True)
+    losses = run.replay.losses
+    assert losses is not None
     if losses.uid_of_copies and not (
         event.key or event.child or made.spec.name.startswith(UNDO_PREFIX)
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import assert_never
 
 from recovery.journal.events import CallAbandoned, CallIntended, ChildStarted, Event
 from recovery.journal.links import ChildRun, ChildState
@@ -30,12 +31,14 @@ def children_of(events: Iterable[tuple[int, Event | None]]) -> list[ChildRun]:
 
 
 def _state(call: RecordedCall) -> ChildState:
-    match call.last:
-        case CallAbandoned(why="cancelled", went_on=True):
-            return "cancelled"
+    if isinstance(call.last, CallAbandoned) and call.cancelled and call.last.why == "cancelled":
+        return "cancelled"
     match call.state:
         case "returned":
             return "finished"
         case "failed":
             return "failed"
-    return "open"
+        case "open" | "to be made again" | "abandoned":
+            return "open"
+        case _:
+            assert_never(call.state)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from recovery.journal.events import (
     CallAbandoned,
@@ -208,8 +209,10 @@ class LostRecords:
                     pass  # not yet
                 case CallResolved(how="outcome", who=who) if who != "after_crash=report":
                     pass  # somebody who knows says what it was given then
-                case _:
+                case CallReturned() | CallFailed() | CallResolved() | CallAbandoned():
                     self.strayed = True
+                case _:
+                    assert_never(event)
 
     def _taken_again(self, event: SignalTaken) -> bool:
         this = event.uid, event.name, event.inbox

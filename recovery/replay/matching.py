@@ -1,11 +1,6 @@
 """The record against which a run is replayed. Pure: events in, answers out.
 
-A call that the agent makes is looked up by its identity and is one of
-
-    recorded    it has an outcome: that is served, nothing is executed
-    resolved    somebody decided that it is to be made again
-    in doubt    it was started, and nothing says how it ended
-    new         the record does not know it
+What becomes of a call that the agent makes is decided in replay/answer.py.
 
 An outcome is served when all that was recorded before it has been done again, so that coroutines
 go on in the order in which they first did. A new call waits until every recorded one has been
@@ -231,6 +226,10 @@ class Replay:
                     self._end_attempt(about.lsn)
             case CallReturned() | CallResolved(how="outcome" | "fail"):
                 self.earlier.forget(about.lsn)
+            case CallResolved() | CallRetried() | CallAbandoned() | CallDecided():
+                pass  # the attempt goes on
+            case _:
+                assert_never(event)
 
     def _end_attempt(self, lsn: int) -> None:
         calls, values = self.earlier.end_attempt(lsn)
@@ -266,7 +265,10 @@ class Replay:
     def claim_counterpart(self, key: CallKey) -> RecordedCall | None:
         """The recorded call before the loop in whose place this one is. Also given out once."""
         call = self.before_loop.counterpart(key, self._calls)
-        return None if call is None else self.claim(call.key)
+        if call is None:
+            return None
+        call.is_counterpart = True
+        return self.claim(call.key)
 
     def enter_loop(self) -> None:
         """What the code before the loop has not made again is not waited for any more."""

@@ -124,6 +124,7 @@ class RecordedCall:
     # Whether the run stood still because it had failed: whoever resumes it has it made again.
     stood_still: bool = False
     place: str | None = None  # whether before the loop of steps: see CallIntended.loop
+    is_counterpart: bool = False  # whether it was found by its tool and order: see before_loop
 
     @classmethod
     def of(cls, lsn: int, time_ns: int, intent: CallIntended) -> RecordedCall:
@@ -147,6 +148,10 @@ class RecordedCall:
                 self.tries = self.tries.next()
             case CallFailed():
                 self.tries = Tries(0, self.tries.raised + 1)
+            case CallReturned() | CallResolved() | CallAbandoned():
+                pass
+            case _:
+                assert_never(event)
         if self.to_retry and not self.begun:
             self.decided = None  # whoever has it made again has to ask again
 
@@ -204,8 +209,13 @@ class RecordedCall:
             return False
         if self.unsure or (self.intent.lost and self.last is None):
             return True
+        return not self.lacks_yes
+
+    @property
+    def lacks_yes(self) -> bool:
+        """Whether somebody has to approve it before it begins, and no yes is recorded."""
         yes = self.decided is not None and self.decided.approved
-        return self.intent.asks_until is None or yes
+        return self.intent.asks_until is not None and not yes
 
     @property
     def to_retry(self) -> bool:
