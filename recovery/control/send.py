@@ -11,11 +11,11 @@ from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
 from recovery.history.first_record import started_of
 from recovery.history.load import ended_by, load
 from recovery.history.shallow import load_shallow, skimmed
-from recovery.history.signed_resolutions import check_signed
+from recovery.history.signed_resolutions import check_signed, signature_of
 from recovery.journal.call import Call, check_call
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.envelope import CONTENT, DECISION, SIGNAL, SIGNATURE, UID, Kind, Message
-from recovery.journal.events import CallDecided
+from recovery.journal.events import CallDecided, RunStarted
 from recovery.option_checks import check_names
 from recovery.replay.call_view import recorded_call
 from recovery.replay.recorded_call import RecordedCall
@@ -113,10 +113,10 @@ def _decide(
     store: Store, run_id: str, call: Call | int | str, said: dict[str, Any], sign: Sign | None
 ) -> None:
     check_call(call)
-    uid, waiting = _asking(store, run_id)
+    started, waiting = _asking(store, run_id)
     meant = call.idempotency_key if isinstance(call, Call) else call
     found = [one for one in waiting if meant in (one[0].lsn, one[0].idempotency_key)]
-    if not found:
+    if started is None or not found:
         lines = "".join(f"\n  {one}" for one, _ in waiting) or " none"
         raise RecoveryError(
             f"call {call} of run {run_id!r} does not wait for approval: it has begun, has ended or "
@@ -124,19 +124,15 @@ def _decide(
         )
     ((asked, recorded),) = found
     until = recorded.asks_until
-    if recorded.intent.signed and sign is None:
-        raise RecoveryError(
-            f"what is said about {asked} of run {run_id!r} counts only when it is signed, for its "
-            "store has approvers=. Nothing was sent. Sign it: `recovery approve --sign KEYFILE`, "
-            "or sign=signing_key(path) of recovery.approvers."
-        )
+    must_sign = recorded.intent.signed is True
+    check_signed(DECISION, started, approvers_of(store), sign, must_sign)
     expired = (
         f"too late: {asked} of run {run_id!r} could be decided until {shown_time(until)} "
         "(approval_timeout_s). The run denies it when it is run again."
     )
     if time.time() > until:
         raise RecoveryError(f"{expired} Nothing was sent.")
-    said |= {"call": asked.lsn, "of": asked.idempotency_key, UID: uid}
+    said |= {"call": asked.lsn, "of": asked.idempotency_key, UID: started.uid}
     lsn = post(store, run_id, DECISION, said, (sign, recorded.intent.args))
     if _sent_at(store, run_id, lsn) > until:  # it had to wait for another sender
         raise RecoveryError(f"{expired} What was sent does not count.")
@@ -192,23 +188,17 @@ def post(
     if inbox := backend.inbox(run_id):
         with inbox:  # what is said last was signed last, whatever the clocks say
             said = said.signed_after(inbox.records(on_damage=lambda damage: None))
-    signature = sign(said.statement.to_bytes())
-    approvers = approvers_of(store)
-    if approvers is not None and not approvers.accepts(said.statement, signature):
-        raise RecoveryError(
-            f"approvers= of the store knows of no such signature of {said.who!r} (who=). Nothing "
-            "was sent."
-        )
+    signature = signature_of(said.statement, sign, approvers_of(store))
     body |= {CONTENT: said.content, SIGNATURE: signature}
     return backend.post(run_id, kind, body, key, said.time_ns)
 
 
-def _asking(store: Store, run_id: str) -> tuple[str, list[tuple[Call, RecordedCall]]]:
-    """``pending``, for whoever may not have the types of the arguments. And the run's uid."""
+def _asking(store: Store, run_id: str) -> tuple[RunStarted | None, list[tuple[Call, RecordedCall]]]:
+    """``pending``, for whoever may not have the types of the arguments. And how the run began."""
     with reader_of(store, run_id) as reader:
         history = load_shallow(reader, run_id, approvers_of(store))
     history.check()
     if history.started is None or history.ended is not None:
-        return history.uid, []
+        return history.started, []
     waiting = history.replay.undecided()
-    return history.uid, [(history.call(one), one) for one in waiting]
+    return history.started, [(history.call(one), one) for one in waiting]

@@ -49,15 +49,30 @@ def kinds_signed(approvers: Signatures | None) -> list[str] | None:
 
 
 def check_signed(
-    kind: str, started: RunStarted | None, approvers: Signatures | None, sign: Sign | None
+    kind: str,
+    started: RunStarted | None,
+    approvers: Signatures | None,
+    sign: Sign | None,
+    asked: bool = False,
 ) -> None:
-    """Raise RecoveryError for what would not count."""
-    if sign is None and has_to_be_signed(kind, started, approvers):
+    """Raise RecoveryError for what would not count. ``asked``: the call asks for a signature."""
+    if sign is None and (asked or has_to_be_signed(kind, started, approvers)):
         raise RecoveryError(
-            f"a {kind} counts for run {started.run_id if started else ''!r} only when it is "
+            f"a {kind} for run {started.run_id if started else ''!r} counts only when it is "
             "signed, for its store has approvers=. Nothing was written. Sign it: `--sign KEYFILE`, "
             "or sign=signing_key(path) of recovery.approvers."
         )
+
+
+def signature_of(said: Statement, sign: Sign, approvers: Signatures | None) -> bytes:
+    """The signature under a statement; RecoveryError when the store does not know it."""
+    signature = sign(said.to_bytes())
+    if approvers is not None and not approvers.accepts(said, signature):
+        raise RecoveryError(
+            f"approvers= of the store knows of no such signature of {said.who!r} (who=). "
+            "Nothing was written."
+        )
+    return signature
 
 
 def append_resolution(
@@ -74,12 +89,7 @@ def append_resolution(
     if sign is not None and started is not None:
         event, lsn, time_ns = replace(event, key=key), log.last_lsn + 1, log.time_ns()
         said = _statement(started.uid, lsn, time_ns, event)
-        event = replace(event, signature=sign(said.to_bytes()))
-        if approvers is not None and not approvers.accepts(said, event.signature or b""):
-            raise RecoveryError(
-                f"approvers= of the store knows of no such signature of {said.who!r} (who=). "
-                "Nothing was written."
-            )
+        event = replace(event, signature=signature_of(said, sign, approvers))
     log.append(*encode(event), time_ns=time_ns)
     log.commit()
 
