@@ -58,7 +58,7 @@ def check_signed(
     """Raise RecoveryError for what would not count. ``asked``: the call asks for a signature."""
     if sign is None and (asked or has_to_be_signed(kind, started, approvers)):
         raise RecoveryError(
-            f"a {kind} for run {started.run_id if started else ''!r} counts only when it is "
+            f"a {kind} counts for run {started.run_id if started else ''!r} only when it is "
             "signed, for its store has approvers=. Nothing was written. Sign it: `--sign KEYFILE`, "
             "or sign=signing_key(path) of recovery.approvers."
         )

@@ -463,7 +463,7 @@ def test_who_sends_is_told_what_would_not_count(tmp_path: Path) -> None:
     store = guarded(tmp_path)
     parked(store)
     (asked,) = pending(store, RUN)
-    with pytest.raises(RecoveryError, match=r"counts only when it is signed.*--sign KEYFILE"):
+    with pytest.raises(RecoveryError, match=r"only when it is signed.*--sign KEYFILE"):
         approve(CheckpointStore(tmp_path), RUN, asked, who="ann")  # which knows of no approvers
     with pytest.raises(RecoveryError, match="no such signature of 'ann'"):
         approve(store, RUN, asked, who="ann", sign=MALLORY.sign)
@@ -471,6 +471,11 @@ def test_who_sends_is_told_what_would_not_count(tmp_path: Path) -> None:
     approve(CheckpointStore(tmp_path), RUN, asked.idempotency_key, who="ann", sign=ANN.sign)
     parked(store)
     assert paid == [900]
+    earlier = CheckpointStore(tmp_path / "earlier")
+    parked(earlier)
+    (asked,) = pending(earlier, RUN)
+    with pytest.raises(RecoveryError, match="only when it is signed"):
+        approve(guarded(tmp_path / "earlier"), RUN, asked, who="ann")
 
 
 @pytest.mark.parametrize("also", [(), ("signal", "cancel")])
@@ -738,7 +743,7 @@ def test_the_children_of_a_run_ask_the_same_people(tmp_path: Path) -> None:
         go(guarded(tmp_path), RUN, parent)
     (child,) = children(tmp_path, RUN)
     (asked,) = pending(tmp_path, child.run_id)
-    with pytest.raises(RecoveryError, match="counts only when it is signed"):
+    with pytest.raises(RecoveryError, match="only when it is signed"):
         approve(tmp_path, child.run_id, asked)
 
 
