@@ -137,6 +137,8 @@ class RecordedCall:
         if isinstance(event, CallDecided):
             self.decided = event
             self.heard = max(self.heard, (event.inbox, event.sent or 0))
+            if event.approved:  # from here on it may have begun, however it stood before
+                self.last = None
             return
         self.last, self.last_lsn, self.last_ns = event, lsn, time_ns
         self.stood_still = False

@@ -297,6 +297,14 @@ def test_a_call_denied_for_good_asks_anew_when_it_is_to_be_made_again(bank: Bank
         bank.live(chosen)
     assert pending(bank.store, RUN) == [call]
     approve(bank.store, RUN, call)
+    bank.dies = True
+    with pytest.raises(Died):
+        bank.live(chosen)
+    bank.dies = False
+    with pytest.raises(InDoubtError):
+        bank.live(chosen)
+    assert bank.paid == [ALICE]
+    resolve(bank.store, RUN, failed.value.call, Resolution.retry())
     assert bank.live(chosen) == "paid 10"
 
 

@@ -72,7 +72,7 @@ def told(found: Answer) -> str:
             return f"diverged{', like another' if found.like else ''}"
 
 
-YES = CallDecided(1, True, "ann", "")
+YES, NO = CallDecided(1, True, "ann", ""), CallDecided(1, False, "ann", "")
 FAILED = CallFailed(1, "ValueError", "", [], "")
 LOST = RecordsLost(2), LogRepaired([[2, 2]])
 LOST_BEHIND_TWO = RecordsLost(3), LogRepaired([[3, 3]])
@@ -108,6 +108,9 @@ def test_a_recorded_call(behind: list[Event], expected: str) -> None:
     [
         ([], "again: not begun"),
         ([YES], "in doubt"),
+        ([CallAbandoned(1, 1, "cancelled", begun=False), YES], "in doubt"),
+        ([NO, FAILED, CallResolved(1, "retry", None, "ann")], "again: not begun"),
+        ([NO, FAILED, CallResolved(1, "retry", None, "ann"), YES], "in doubt"),
         (
             [YES, CallResolved(1, "retry", None, "ann")],
             "again: resolved",
