@@ -11,6 +11,7 @@ import textwrap
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from tokenize import TokenError
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -165,9 +166,10 @@ def _parsed(code: CodeType) -> FunctionNode | None:
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError, ValueError, SystemError):
-        # There is no source, or no function in it: a lambda, code that was made. SystemError is
-        # what Python 3.11 now and then raises of sound source (recursion depth mismatch).
+    except (OSError, TypeError, SyntaxError, ValueError, SystemError, TokenError):
+        # There is no source, or no function in it: a lambda, code that was made, a file that was
+        # edited since (TokenError, too). SystemError is what Python 3.11 now and then raises of
+        # sound source (recursion depth mismatch).
         return None
     ast.increment_lineno(tree, first - 1)
     node = tree.body[0] if tree.body else None

@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from tokenize import TokenError
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -164,7 +165,7 @@ class _Source:
         try:
             lines, first = inspect.getsourcelines(function.__code__)
             tree = ast.parse(textwrap.dedent("".join(lines)))
-        except (OSError, TypeError, SyntaxError, ValueError, SystemError):  # see agent_source
+        except (OSError, TypeError, SyntaxError, ValueError, SystemError, TokenError):  # see there
             return None  # it was made, or its file is gone
         ast.increment_lineno(tree, first - 1)
         return cls(function, tree, dict(named_in(function)))

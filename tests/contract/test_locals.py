@@ -813,3 +813,12 @@ def test_an_agent_runs_where_python_fails_to_parse_it(monkeypatch: pytest.Monkey
         found = RecoverableAgent(agent, CheckpointStore()).run_with_recovery_sync("task", "run")
     assert found["result"] == "done"
     assert parsed
+
+
+def test_an_agent_runs_whose_file_was_edited_since(tmp_path: Path) -> None:
+    file = tmp_path / "agent_of_now.py"
+    names: dict[str, Any] = {"__name__": "agent_of_now"}
+    exec(compile("async def agent(run):\n    return 'done'\n", str(file), "exec"), names)  # noqa: S102 - our own code
+    file.write_text('async def agent(\n    run="""\n')  # and not finished
+    made = RecoverableAgent(names["agent"], CheckpointStore(MemoryStore()))
+    assert asyncio.run(made.run_with_recovery(None, "run"))["result"] == "done"
