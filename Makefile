@@ -9,7 +9,7 @@ comma := ,
 DEMO_EXTRAS := demo$(if $(OPENAI_BASE_URL)$(OPENAI_API_KEY),$(comma)openai)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench bench-report soak crash model mutation fuzz docs clean
+.PHONY: help demo hive test lint bench bench-report soak crash model mutation fuzz docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -27,6 +27,13 @@ crash: $(VENV)/.with-dev ## the long crash sweeps, and the random tests with man
 model: $(VENV)/.with-dev ## random programs and aimed faults, and the library broken on purpose (PROGRAMS= SEED=)
 	@$(BIN)/python -m tests.model --programs $(or $(PROGRAMS),1500) --minutes 11 $(if $(SEED),--seed $(SEED)) --table
 	@$(BIN)/python -m tests.model.breaks
+
+hive: $(VENV)/.with-dev ## Aden Hive's own classes, of a checkout, in processes that are killed (SRC= HIVE_PYTHON= KILLS=)
+ifdef SRC
+	@HIVE_SRC="$(SRC)" HIVE_KILLS=$(or $(KILLS),12) $(BIN)/pytest -q -s -m "not crash" tests/integration/test_hive_kills.py
+else
+	@echo "skipped: give a checkout of Aden Hive, as in: make hive SRC=../hive   (see docs/hive.md)"
+endif
 
 fuzz: $(VENV)/.with-dev,fuzz ## fuzz the decoders, all in turn (SECONDS= TARGETS="...")
 	@$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS),60) --json $(VENV)/fuzz.json

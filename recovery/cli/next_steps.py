@@ -51,7 +51,7 @@ class Commands:
         self.signed = one.signed
         sent = [message for message in one.unread if message.wanted]
         match one.state:
-            case "finished" | "undone" | "empty":
+            case "finished" | "undone" | "empty" | "saved":
                 pass
             case "cancelled":
                 todo = [self.of("undo", "--tools MODULE")]
@@ -79,7 +79,10 @@ class Commands:
                 todo += [self.logdump("dump --follow"), self.of("cancel")]
             case _:
                 todo = [line for call in one.calls[:CALLS_MAX] for line in self._about(call, sent)]
-                todo.append(self.resume(one.parent.run_id if one.parent else ""))
+                if one.kind == "conversation" and one.parent is None:
+                    todo.append(f"# run its program again, which opens RecordedLoop({self.run!r})")
+                else:
+                    todo.append(self.resume(one.parent.run_id if one.parent else ""))
         return todo
 
     def _about(self, call: OpenCall, sent: Sequence[PendingMessage]) -> Iterator[str]:

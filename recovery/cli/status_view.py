@@ -29,6 +29,10 @@ STYLES = {
     "damaged": "bold red",
     "unreadable": "bold red",
 }
+KINDS = {
+    "conversation": "a conversation of Aden Hive: it goes on when its program opens it again",
+    "checkpoints": "checkpoints that a program saves itself: it goes on when it loads one",
+}
 VALUE_MAX = 400  # characters of a value
 LINE_MAX = 120
 SHOWN_MAX = 10  # messages in the inbox
@@ -50,6 +54,8 @@ def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
     why = redaction.text(one.why, "why") if one.why else ""
     yield "run", one.run_id, "bold"
     yield "state", f"{one.state}{why and ': '}{why}", STYLES.get(one.state, "")
+    if one.kind != "agent":
+        yield "kind", KINDS[one.kind], ""
     yield "owner", _owner(one), ""
     if one.packed_task is not None:
         yield "task", short(redaction.shown(readable(one.packed_task), "task"), VALUE_MAX), ""
@@ -210,6 +216,7 @@ def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
     owner = one.owner
     return {
         "run_id": one.run_id,
+        "kind": one.kind,
         "state": one.state,
         "why": redaction.text(one.why, "why"),
         "step": one.progress.step,

@@ -336,6 +336,8 @@ def ended_by(entries: Iterable[Entry]) -> Ended | None:
             and event.call == ended.call
         ):
             ended = None  # somebody settled the failed call, so that the run goes on
+        elif isinstance(event, RunResumed) and isinstance(ended, RunFinished):
+            ended = None  # a conversation, which was opened again
     return ended
 
 

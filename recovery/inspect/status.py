@@ -27,13 +27,13 @@ from recovery.journal.events import (
 )
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.keys import step_of
-from recovery.journal.links import ParentRun
+from recovery.journal.links import CONVERSATION, ParentRun
 from recovery.replay.error_counts import ErrorTally, RunError
 from recovery.replay.matching import Replay
 from recovery.replay.progress import Progress, ProgressTally
 from recovery.replay.recorded_call import RecordedCall
 from recovery.text import shown_time
-from recovery.values.pack import unpack
+from recovery.values.pack import pack, unpack
 
 if TYPE_CHECKING:
     from recovery.approvers import Approvers
@@ -49,11 +49,15 @@ State = Literal[
     "cancelled",
     "undone",
     "empty",
+    "saved",
     "damaged",
     "unreadable",
 ]
+Kind = Literal["agent", "conversation", "checkpoints"]
 STATES: tuple[State, ...] = get_args(State)
 CallState = Literal["in doubt", "under way", "asks", "waits", "to be made again"]
+
+_CONVERSATION = pack(CONVERSATION, "task")
 
 # What a recovery does with a call in doubt, by what its tool says of crashes.
 _THEN = {
@@ -114,9 +118,13 @@ class RunStatus:
     ``state``: "running" (a process has it), "interrupted" (none has it, and it can go on: run it
     again), "in doubt" (parked until calls are resolved), "waiting" (parked for a time, a signal or
     an approval), "parked" (for what ``why`` says), "finished", "failed", "cancelled", "undone",
-    "empty" (no agent has begun it), "damaged" (records that a recovery needs are lost, so that it
-    refuses), "unreadable" (nothing can be said: no log, or encrypted, or all of it is lost).
-    ``why`` says more, in a line, where there is more to say.
+    "empty" (nothing is in it), "saved" (checkpoints that a program has saved itself, by
+    ``CheckpointStore.save`` or ``CheckpointManager.save_checkpoint``: it loads one to go on, and
+    nothing says whether it has ended), "damaged" (records that a recovery needs are lost, so that
+    it refuses), "unreadable" (nothing can be said: no log, or encrypted, or all of it is lost).
+    ``why`` says more, in a line, where there is more to say. ``kind``: what makes it go on: "agent"
+    (its agent, when it is run again), "conversation" (the program that records it opens it again,
+    when it has finished, too), "checkpoints" (the program that saved them).
 
     ``progress``: steps, calls, tokens, cost (see Progress). ``owner``: who has it, or had it last.
     ``started`` and ``last``: its first and last record, in seconds since 1970, 0.0 if not known;
@@ -162,6 +170,7 @@ class RunStatus:
     inbox_damage: str = ""
     error: RunError | None = None
     signed: tuple[str, ...] = ()
+    kind: Kind = "agent"
     packed_task: Packed | None = field(default=None, repr=False)
 
     @property
@@ -243,6 +252,7 @@ def status_of(
         checkpoint=read.checkpoint,
         checkpoint_step=read.step,
         replayed=read.replayed,
+        kind=_kind(read),
         packed_task=_packed(read.started.task) if read.started else None,
         uid=read.started.uid if read.started else "",
         parent=read.parent,
@@ -384,6 +394,12 @@ def _read(reader: LogReader, run_id: str, approvers: Approvers | None) -> _Read:
     )
 
 
+def _kind(read: _Read) -> Kind:
+    if read.started is None:
+        return "checkpoints" if read.checkpoint else "agent"
+    return "conversation" if read.started.task == _CONVERSATION else "agent"
+
+
 def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State, str]:
     if read.ended is not None and not (
         isinstance(read.ended, RunUndone) and read.tally.status != "undone"
@@ -395,7 +411,9 @@ def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State
         return "interrupted", "its undo was not finished"
     if read.started is None:
         found = [*read.lost, *read.damage]
-        return ("unreadable", str(found[0])) if found else ("empty", "")
+        if found:
+            return "unreadable", str(found[0])
+        return ("saved", f"the newest of step {read.step}") if read.checkpoint else ("empty", "")
     if read.lost:
         return "damaged", f"{read.lost[0]}. A recovery refuses; see `logdump repair`"
     if read.parked is None or read.tally.status != "parked":

@@ -13,6 +13,9 @@ from recovery.text import shorten
 RUN_ID_SIZE_MAX = 128  # see stores.protocol.RUN_ID
 _NAME_SIZE_MAX = 32
 RETRIED = "retried by its LSN "  # then the LSN, in the parent's log, of somebody's decision
+# The task of a run that no agent function has: what an integration records of a conversation. Its
+# program makes it go on by opening it again.
+CONVERSATION = {"hive": "conversation"}
 _KEY_SIZE = 16  # hex digits: 64 bits, which no two calls of a store will share
 
 ChildState = Literal["open", "finished", "failed", "cancelled"]

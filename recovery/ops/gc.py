@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from eventlog import LogError, LogLockedError
 from recovery.history.find_run import Store, backend_of
 from recovery.inspect.status import RunStatus, State, runs
-from recovery.ops.remove import ENDED, OVER, RemovedRun
+from recovery.ops.remove import COLLECTED, OVER, RemovedRun
 from recovery.stores.protocol import RunStore
 
 _logger = logging.getLogger("recovery")
@@ -27,8 +27,10 @@ def gc(
 ) -> list[RemovedRun]:
     """See CheckpointStore.gc."""
     wanted = frozenset(states)
-    if not wanted <= set(ENDED):
-        raise ValueError(f"states are of {', '.join(ENDED)}, not {sorted(wanted - set(ENDED))}")
+    if not wanted <= set(COLLECTED):
+        raise ValueError(
+            f"states are of {', '.join(COLLECTED)}, not {sorted(wanted - set(COLLECTED))}"
+        )
     if (keep is not None and keep < 0) or (older_than_s is not None and not older_than_s >= 0):
         raise ValueError(f"keep and older_than_s are 0 or more, not {keep} and {older_than_s}")
     backend = backend_of(store)

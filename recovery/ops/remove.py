@@ -15,10 +15,13 @@ from recovery.journal.encoding import decode_shallow
 from recovery.journal.links import ChildRun
 from recovery.replay.children import children_of
 
-# Nothing makes these go on. A failed run does, when somebody resolves the call that failed.
+# Nothing makes these go on, but for a conversation that its program opens again. A failed run does
+# when somebody resolves the call that failed.
 OVER: tuple[State, ...] = ("finished", "cancelled", "undone")
 ENDED: tuple[State, ...] = (*OVER, "failed")
-GOING_ON: tuple[State, ...] = ("interrupted", "in doubt", "waiting", "parked", "empty")
+GOING_ON: tuple[State, ...] = ("interrupted", "in doubt", "waiting", "parked", "empty", "saved")
+# What gc takes when it is asked to: of saved checkpoints nothing ever says that a run has ended.
+COLLECTED: tuple[State, ...] = (*ENDED, "saved")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.support.hive_loop import (
+    AgentLoop,
+    EventLoopNode,
+    FileConversationStore,
+    FileConversationStore080,
+)
+
 
 @dataclass
 class SharedMemory:
@@ -43,6 +50,7 @@ class NodeSpec:
     input_keys: list[str] = field(default_factory=list)
     output_keys: list[str] = field(default_factory=list)
     max_retries: int = 3
+    tools: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -58,6 +66,12 @@ class NodeContext:
     attempt: int = 1
     max_attempts: int = 3
     run_id: str = ""
+    available_tools: list[Any] = field(default_factory=list)
+    continuous_mode: bool = False
+
+    @property
+    def agent_id(self) -> str:
+        return self.node_id
 
 
 @dataclass
@@ -71,6 +85,13 @@ class NodeContext080:
     input_data: dict[str, Any] = field(default_factory=dict)
     llm: Any = None
     attempt: int = 1
+    run_id: str = ""
+    available_tools: list[Any] = field(default_factory=list)
+    continuous_mode: bool = False
+
+    @property
+    def agent_id(self) -> str:
+        return self.node_id
 
 
 @dataclass
@@ -165,6 +186,7 @@ class GraphSpec:
     nodes: list[NodeSpec]
     edges: list[EdgeSpec]
     terminal_nodes: list[str] = field(default_factory=list)
+    conversation_mode: str = "continuous"
 
     def get_node(self, node_id: str) -> NodeSpec:
         return next(node for node in self.nodes if node.id == node_id)
@@ -186,6 +208,9 @@ class ExecutionResult:
 
 class _Executor:
     context: type = NodeContext
+    loop_type: type[AgentLoop] = AgentLoop
+    files_type: type[Any] = FileConversationStore
+    is_continuous = False
 
     def __init__(
         self,
@@ -194,8 +219,10 @@ class _Executor:
         tools: Any = None,
         tool_executor: Any = None,
         node_registry: dict[str, NodeProtocol] | None = None,
+        storage_path: Any = None,
     ) -> None:
-        self.runtime, self.llm = runtime, llm
+        self.runtime, self.llm, self.tools = runtime, llm, tools or []
+        self.tool_executor, self.storage_path = tool_executor, storage_path
         self.node_registry = node_registry or {}
         self.backoff_s = 0.0
         self.path: list[str] = []
@@ -203,20 +230,33 @@ class _Executor:
     def register_node(self, node_id: str, implementation: NodeProtocol) -> None:
         self.node_registry[node_id] = implementation
 
+    def _implementation(self, spec: NodeSpec) -> Any:
+        """What is registered; else a loop, with a store that it shares with all others."""
+        if spec.id not in self.node_registry:
+            files = self.files_type(self.storage_path / "conversations")
+            made: Any = self.loop_type(tool_executor=self.tool_executor, conversation_store=files)
+            self.node_registry[spec.id] = made
+            return made  # and not what the registry has
+        return self.node_registry[spec.id]
+
     async def _with_retries(
         self, spec: NodeSpec, memory: SharedMemory, given: dict[str, Any]
     ) -> NodeResult:
-        impl = self.node_registry[spec.id]
+        impl = self._implementation(spec)
         result = NodeResult(False, error="no attempts")
-        for attempt in range(spec.max_retries):
+        for attempt in range(1 if isinstance(impl, AgentLoop) else max(1, spec.max_retries)):
             scoped = memory.with_permissions(spec.input_keys, spec.output_keys)
             ctx = self.context(self.runtime, spec.id, spec, scoped, given, self.llm, attempt + 1)
+            ctx.available_tools = [one for one in self.tools if one.name in spec.tools]
+            ctx.continuous_mode = self.is_continuous
             impl.validate_input(ctx)  # what is wrong is reported, and goes on
             try:
                 result = await impl.execute(ctx)
             except Exception as exc:
                 result = NodeResult(False, error=str(exc))
             if result.success:
+                if self.is_continuous and result.conversation is not None:
+                    await result.conversation.add("user", f"{spec.name} is done; go on")
                 return result
             await asyncio.sleep(self.backoff_s)
         return NodeResult(False, error=f"failed after {spec.max_retries} attempts: {result.error}")
@@ -239,11 +279,13 @@ class GraphExecutor(_Executor):
     """0.8.0: cancelled, it says that it has paused."""
 
     context = NodeContext080
+    loop_type, files_type = EventLoopNode, FileConversationStore080
 
     async def execute(
         self, graph: GraphSpec, goal: Any, input_data: dict[str, Any]
     ) -> ExecutionResult:
         memory = SharedMemory(dict(input_data))
+        self.is_continuous = graph.conversation_mode == "continuous"
         try:
             return await self._walk(graph, goal, memory)
         except asyncio.CancelledError:
@@ -275,25 +317,51 @@ class GraphExecutor(_Executor):
         return ExecutionResult(True, memory.read_all(), None, len(self.path), self.path)
 
     async def _branches(self, graph: GraphSpec, targets: list[str], memory: SharedMemory) -> str:
-        async def branch(node_id: str) -> None:
-            result = await self._with_retries(graph.get_node(node_id), memory, {})
-            self.path.append(node_id)
-            if not result.success:
-                raise RuntimeError(result.error)
-            for key, value in result.output.items():
-                await memory.write_async(key, value)
+        async def branch(node_id: str) -> tuple[str, NodeResult | Exception]:
+            try:
+                result = await self._with_retries(graph.get_node(node_id), memory, {})
+                self.path.append(node_id)
+                if result.success:
+                    for key, value in result.output.items():
+                        await memory.write_async(key, value)
+                return node_id, result
+            except Exception as exc:
+                return node_id, exc
 
-        await asyncio.gather(*map(branch, targets))
+        branches = (asyncio.wait_for(branch(one), timeout=300) for one in targets)
+        failed = []
+        for found in await asyncio.gather(*branches, return_exceptions=True):
+            if isinstance(found, BaseException):
+                if not isinstance(found, Exception | asyncio.CancelledError):
+                    raise found  # a process that dies goes no further
+                failed.append(str(found))
+            elif isinstance(found[1], Exception) or not found[1].success:
+                failed.append(found[0])
+        if failed:
+            raise RuntimeError(f"Parallel execution failed: {failed}")
         return graph.get_outgoing_edges(targets[0])[0].target
 
 
 class Orchestrator(_Executor):
-    """August 2026: a task for each worker; what is no Exception ends the task, and nothing else."""
+    """August 2026: a task for each worker; what is no Exception ends the task, and nothing else.
+
+    A worker keeps the implementation of its node from its first visit on.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._kept: dict[str, Any] = {}
+
+    def _implementation(self, spec: NodeSpec) -> Any:
+        if spec.id not in self._kept:
+            self._kept[spec.id] = super()._implementation(spec)
+        return self._kept[spec.id]
 
     async def execute(
         self, graph: GraphSpec, goal: Any, input_data: dict[str, Any]
     ) -> ExecutionResult:
         buffer = SharedMemory(dict(input_data))
+        self.is_continuous = graph.conversation_mode == "continuous"
         reached: dict[str, int] = {}
         failed: list[str] = []
         tasks: set[asyncio.Task[list[str]]] = set()

@@ -1,9 +1,12 @@
-"""Doubles of Hive's AgentLoop, NodeConversation and FileConversationStore (August 2026).
+"""Doubles of Hive's AgentLoop, NodeConversation and FileConversationStore (August 2026),
+and of 0.8.0: EventLoopNode, and a store that has no partials, run ids or ``clear``.
 
 By their signatures, and faithful where Hive loses something: results of a batch are saved when all
 of it has run, a conversation whose meta.json cannot be read is cleared, a part that cannot be read
-is dropped, a call without a result is shown to the model as an error, and a result that does not
-follow the message that asks for it is not shown at all. They know of nothing recorded.
+is dropped, and a call without a result is shown to the model as an error. A result that does not
+follow the message that asks for it is brought there, and in 0.8.0 not seen. 0.8.0 looks for the
+messages of a node by its phase, which it writes in continuous mode only, and each message takes
+out of the cursor all else that was in it. They know of nothing recorded.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import inspect
 import json
 import shutil
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,6 +45,19 @@ class AgentContext:
     llm: Any
     run_id: str = "run-1"
     agent_id: str = "worker"
+    runtime: Any = None
+    agent_spec: Any = None
+    available_tools: list[Any] = field(default_factory=list)
+    continuous_mode: bool = False
+
+
+@dataclass
+class AgentResult:
+    success: bool
+    output: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+    next_node: str | None = None
+    conversation: Any = None
 
 
 class ConversationStore(Protocol):
@@ -128,30 +144,44 @@ class FileConversationStore:
         shutil.rmtree(self._base, ignore_errors=True)
 
 
+class FileConversationStore080:
+    """Of 0.8.0."""
+
+    def __init__(self, base_path: str | Path) -> None:
+        self._real = FileConversationStore(base_path)
+        for name in (
+            "write_part read_parts write_meta read_meta write_cursor read_cursor close destroy"
+        ).split():
+            setattr(self, name, getattr(self._real, name))
+
+    async def delete_parts_before(self, seq: int) -> None:
+        await self._real.delete_parts_before(seq)
+
+
 class NodeConversation:
-    def __init__(self, store: Any, run_id: str, phase_id: str) -> None:
+    hoists = True  # results to where they were asked for
+
+    def __init__(self, store: Any, run_id: str | None, phase_id: str | None) -> None:
         self._store, self._run_id, self._phase_id = store, run_id, phase_id
         self.messages: list[dict[str, Any]] = []
         self.next_seq = 0
         self._meta_persisted = False
 
     @classmethod
-    async def restore(cls, store: Any, run_id: str, phase_id: str) -> NodeConversation | None:
+    async def restore(
+        cls, store: Any, run_id: str | None = None, phase_id: str | None = None
+    ) -> NodeConversation | None:
         meta = await store.read_meta()
         if meta is None:
             return None
-        found = cls(store, run_id, phase_id)
+        found = cls(store, run_id, None)
         found._meta_persisted = True
-        found.messages = [
-            part
-            for part in await store.read_parts()
-            if part.get("phase_id") == phase_id and part.get("run_id") == run_id
-        ]
+        found.messages = cls._chosen(await store.read_parts(), run_id, phase_id)
         cursor = await store.read_cursor() or {}
         found.next_seq = cursor.get(
             "next_seq", found.messages[-1]["seq"] + 1 if found.messages else 0
         )
-        for partial in await store.read_all_partials():
+        for partial in await cls._partials(store):
             if partial["seq"] < found.next_seq:
                 await store.clear_partial(partial["seq"])
             elif partial.get("run_id") == run_id:
@@ -159,14 +189,27 @@ class NodeConversation:
                 found.next_seq = partial["seq"] + 1
         return found
 
+    @classmethod
+    def _chosen(cls, parts: list[Any], run_id: str | None, phase_id: str | None) -> list[Any]:
+        if any(part.get("phase_id") is not None for part in parts) and phase_id is not None:
+            parts = [part for part in parts if part.get("phase_id") == phase_id]
+        return [part for part in parts if run_id is None or part.get("run_id") == run_id]
+
+    @classmethod
+    async def _partials(cls, store: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = await store.read_all_partials()
+        return found
+
+    async def _cursor(self) -> dict[str, Any]:
+        return await self._store.read_cursor() or {}
+
     async def add(self, role: str, content: str, **more: Any) -> None:
         said = {name: value for name, value in more.items() if value}
         message = {
             "seq": self.next_seq,
             "role": role,
             "content": content,
-            "phase_id": self._phase_id,
-            "run_id": self._run_id,
+            **{name: value for name, value in self._whose().items() if value is not None},
             **said,
         }
         self.messages.append(message)
@@ -175,10 +218,14 @@ class NodeConversation:
             await self._store.write_meta({"system_prompt": "do it", "output_keys": None})
             self._meta_persisted = True
         await self._store.write_part(message["seq"], message)
-        await self._store.write_cursor(
-            {**(await self._store.read_cursor() or {}), "next_seq": self.next_seq}
-        )
-        await self._store.clear_partial(message["seq"])
+        await self._store.write_cursor({**await self._cursor(), "next_seq": self.next_seq})
+        await self._clear_partial(message["seq"])
+
+    def _whose(self) -> dict[str, str | None]:
+        return {"phase_id": self._phase_id, "run_id": self._run_id}
+
+    async def _clear_partial(self, seq: int) -> None:
+        await self._store.clear_partial(seq)
 
     async def checkpoint_partial(self, content: str, tool_calls: list[dict[str, Any]]) -> None:
         await self._store.write_partial(
@@ -208,46 +255,68 @@ class NodeConversation:
         self.messages = [summary, *recent]
 
     def to_llm_messages(self) -> list[dict[str, Any]]:
-        """Tool results that directly follow the message that asks for them; errors for the rest."""
+        """Each message, results behind what asks for them; errors for those that are not there."""
         shown: list[dict[str, Any]] = []
-        open_: dict[str, None] = {}
-
-        def patch() -> None:
-            for one in list(open_):
-                shown.append({"role": "tool", "tool_call_id": one, "content": INTERRUPTED})
-            open_.clear()
-
-        for message in self.messages:
+        for at, message in enumerate(self.messages):
             if message["role"] == "tool":
-                if message["tool_use_id"] in open_:
-                    del open_[message["tool_use_id"]]
-                    prefix = "ERROR: " if message.get("is_error") else ""
-                    shown.append(
-                        {
-                            "role": "tool",
-                            "tool_call_id": message["tool_use_id"],
-                            "content": prefix + message["content"],
-                        }
-                    )
                 continue
-            patch()
+            calls = message.get("tool_calls", [])
             shown.append(
-                {
-                    "role": message["role"],
-                    "content": message["content"],
-                    "tool_calls": message.get("tool_calls", []),
-                }
+                {"role": message["role"], "content": message["content"], "tool_calls": calls}
             )
-            open_.update(dict.fromkeys(one["id"] for one in message.get("tool_calls", [])))
-        patch()
+            results: dict[str, str] = {}
+            for later in self.messages[at + 1 :]:
+                if later["role"] == "tool":
+                    prefix = "ERROR: " if later.get("is_error") else ""
+                    results.setdefault(later["tool_use_id"], prefix + later["content"])
+                elif not self.hoists or later.get("tool_calls"):
+                    break
+            for one in calls:
+                said = results.get(one["id"], INTERRUPTED)
+                shown.append({"role": "tool", "tool_call_id": one["id"], "content": said})
         return shown
+
+
+class NodeConversation080(NodeConversation):
+    """Of 0.8.0."""
+
+    hoists = False
+
+    @classmethod
+    def _chosen(cls, parts: list[Any], run_id: str | None, phase_id: str | None) -> list[Any]:
+        return [part for part in parts if phase_id is None or part.get("phase_id") == phase_id]
+
+    @classmethod
+    async def _partials(cls, store: Any) -> list[dict[str, Any]]:
+        return []
+
+    async def _cursor(self) -> dict[str, Any]:
+        return {}
+
+    async def _clear_partial(self, seq: int) -> None:
+        pass
 
 
 ToolExecutor = Callable[[ToolUse], "ToolResult | Awaitable[ToolResult]"]
 
 
+async def _answer(ctx: Any, messages: list[dict[str, Any]]) -> tuple[str, list[ToolUse]]:
+    if not hasattr(ctx.llm, "stream"):
+        found: tuple[str, list[ToolUse]] = ctx.llm.answer(messages)
+        return found
+    text, asked = "", list[ToolUse]()
+    async for event in ctx.llm.stream(messages=messages, system="", tools=ctx.available_tools):
+        if event.type == "text_delta":
+            text = event.snapshot
+        elif event.type == "tool_call":
+            asked.append(ToolUse(event.tool_use_id, event.tool_name, event.tool_input))
+    return text, asked
+
+
 class AgentLoop:
     """``AgentLoop(event_bus, judge, config, tool_executor, conversation_store)``."""
+
+    conversation_type: type[NodeConversation] = NodeConversation
 
     def __init__(
         self,
@@ -258,27 +327,44 @@ class AgentLoop:
         conversation_store: Any = None,
     ) -> None:
         self._tool_executor, self._store = tool_executor, conversation_store
-        self._config = config or {}
+        self._config = config if isinstance(config, dict) else {}
+        self.said = ""
         self.inject: list[str] = []  # what users say between the model's message and the tools
         self.conversation: NodeConversation | None = None
 
-    async def execute(self, ctx: AgentContext) -> str:
-        conversation = await NodeConversation.restore(self._store, ctx.run_id, ctx.agent_id)
-        if conversation is None or not conversation.messages:
-            await self._store.clear()
-            conversation = NodeConversation(self._store, ctx.run_id, ctx.agent_id)
-            await conversation.add("user", "do all of it")
-        self.conversation = conversation
-        cursor = await self._store.read_cursor() or {}
-        for iteration in range(cursor.get("iteration", -1) + 1, 100):
-            content, asked = ctx.llm.answer(conversation.to_llm_messages())
+    async def execute(self, ctx: Any) -> AgentResult:
+        conversation = await self._restored(ctx)
+        for iteration in range((await self._cursor()).get("iteration", -1) + 1, 100):
+            content, asked = await _answer(ctx, conversation.to_llm_messages())
             if not asked:
                 await conversation.add("assistant", content)
-                return str(content)
+                self.said = content
+                return AgentResult(True, conversation=conversation)
             await self._turn(conversation, content, asked)
-            cursor = await self._store.read_cursor() or {}
-            await self._store.write_cursor({**cursor, "iteration": iteration})
+            await self._store.write_cursor({**await self._cursor(), "iteration": iteration})
         raise AssertionError("too many iterations")
+
+    async def inject_event(self, content: str) -> None:
+        self.inject.append(content)
+
+    def validate_input(self, ctx: Any) -> list[str]:
+        return []
+
+    async def _cursor(self) -> dict[str, Any]:
+        return await self._store.read_cursor() or {}
+
+    async def _restored(self, ctx: Any) -> Any:
+        run_id, phase = ctx.run_id or None, None if ctx.continuous_mode else ctx.agent_id
+        found = await self.conversation_type.restore(self._store, run_id, phase)
+        if found is None or not found.messages:
+            found = await self._begun(ctx, found)
+            await found.add("user", "do all of it")
+        self.conversation = found
+        return found
+
+    async def _begun(self, ctx: Any, found: Any) -> Any:
+        await self._store.clear()
+        return self.conversation_type(self._store, ctx.run_id or None, None)
 
     async def _turn(
         self, conversation: NodeConversation, content: str, asked: list[ToolUse]
@@ -313,7 +399,7 @@ class AgentLoop:
                 tool_use_id=result.tool_use_id,
                 is_error=result.is_error,
                 image_content=result.image_content,
-                is_skill_content=result.is_skill_content,
+                spillover_path=result.spillover_path,
             )
 
     async def _run(self, use: ToolUse) -> ToolResult:
@@ -324,3 +410,13 @@ class AgentLoop:
             return await found if inspect.isawaitable(found) else found
         except Exception as exc:
             return ToolResult(use.id, str(exc), is_error=True)
+
+
+class EventLoopNode(AgentLoop):
+    """Of 0.8.0: there is nothing that it clears, and what it cannot find it begins again."""
+
+    conversation_type = NodeConversation080
+
+    async def _begun(self, ctx: Any, found: Any) -> Any:
+        phase = ctx.agent_id if ctx.continuous_mode else None
+        return found or self.conversation_type(self._store, None, phase)

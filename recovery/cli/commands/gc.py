@@ -18,7 +18,7 @@ from recovery.cli.store_options import AsJson, KeyFile, StoreOption, Yes, open_s
 from recovery.cli.terminal import confirm, ends_politely, output, say, show_json
 from recovery.inspect.status import State
 from recovery.ops.gc import gc
-from recovery.ops.remove import ENDED, OVER
+from recovery.ops.remove import COLLECTED, OVER
 from recovery.reports import RemovedRun
 from recovery.stores.protocol import LogStore
 from recovery.text import age, count, printable, size
@@ -60,7 +60,7 @@ States = Annotated[
     typer.Option(
         "--state",
         metavar="STATE",
-        help=f"Which runs: {', '.join(ENDED)}; by default all but failed. Repeatable.",
+        help=f"Which runs: {', '.join(COLLECTED)}; by default all but the last two. Repeatable.",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")]

@@ -8,6 +8,7 @@ docs/hive.md.
 from recovery.integrations.hive.conversation import DamagedConversationError, RecordedConversation
 from recovery.integrations.hive.graph import recorded_llm, recorded_nodes, recorded_result
 from recovery.integrations.hive.home import default_store
+from recovery.integrations.hive.loops import RecordedLoops
 from recovery.integrations.hive.session import RecordedLoop
 from recovery.integrations.hive.tools import RecordedTools, current_call
 
@@ -15,6 +16,7 @@ __all__ = [
     "DamagedConversationError",
     "RecordedConversation",
     "RecordedLoop",
+    "RecordedLoops",
     "RecordedTools",
     "current_call",
     "default_store",

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 from eventlog import RefusedValueError
@@ -23,6 +25,11 @@ from recovery.replay.recorded_call import RecordedCall
 _logger = logging.getLogger("recovery")
 
 RESULT_SIZE_MAX = 30_000  # characters of a result that is put in: as much as Hive lets into one
+# What loops of Hive's do themselves, in 0.8.0 or August 2026: no tool executor is asked for it.
+HIVES_OWN = frozenset(
+    "ask_user ask_user_multiple collect_result escalate report_to_parent search_tools set_output "
+    "suggest_colony".split()
+)
 
 
 class DamagedConversationError(RecoveryError):
@@ -40,11 +47,23 @@ class RecordedConversation:
     nothing to do.
     """
 
-    def __init__(self, book: Book, inner: Any, settle: Callable[[], Awaitable[None]]) -> None:
-        self._book, self._inner, self._settle = book, inner, settle
+    def __init__(
+        self,
+        book: Book,
+        inner: Any,
+        settle: Callable[[], Awaitable[None]],
+        policy: Callable[[str], Any],
+        spillover_dir: str | Path | None = None,
+    ) -> None:
+        self._book, self._inner, self._settle, self._policy = book, inner, settle, policy
+        self._spillover_dir = spillover_dir
         self._opening = asyncio.Lock()
         self._is_open = False
         self.opened: list[str] = []
+
+    def of_node(self, node_id: str) -> Any:
+        """The same for a node: messages that say of no node that they are its, are this one's."""
+        return _OfNode(self, node_id) if node_id else self
 
     # -- the protocol
 
@@ -88,7 +107,8 @@ class RecordedConversation:
         await self._open()
         self._book.put("from", seq)
         self._book.write(0, self._book.place_of(seq), [])
-        await self._inner.delete_parts_before(seq, run_id)
+        # 0.8.0 has no run ids.
+        await self._inner.delete_parts_before(seq, *([] if run_id is None else [run_id]))
 
     async def write_partial(self, seq: int, data: dict[str, Any]) -> None:
         """Keep what a model has said so far; not recorded."""
@@ -102,10 +122,9 @@ class RecordedConversation:
         return found
 
     async def read_all_partials(self) -> list[dict[str, Any]]:
-        """All of them."""
+        """All of them; none in 0.8.0, which does not keep any."""
         await self._open()
-        found: list[dict[str, Any]] = await self._inner.read_all_partials()
-        return found
+        return await self._partials()
 
     async def clear_partial(self, seq: int) -> None:
         """Forget one."""
@@ -115,7 +134,8 @@ class RecordedConversation:
         """Begin a new conversation. That of before is gone from Hive's files, and in the record."""
         await self._open()
         await self._leave()
-        await self._inner.clear()
+        # What 0.8.0 has for it: it makes the directory again when it writes.
+        await getattr(self._inner, "clear", self._inner.destroy)()
 
     async def destroy(self) -> None:
         """Remove Hive's files. What they said is in the record."""
@@ -142,11 +162,17 @@ class RecordedConversation:
             elif book.parts[at] != part:
                 book.write(at, at + 1, [part])
 
+    async def _partials(self) -> list[dict[str, Any]]:
+        read = getattr(self._inner, "read_all_partials", None)
+        found: list[dict[str, Any]] = [] if read is None else await read()
+        return found
+
     async def _leave(self) -> None:
         book = self._book
         if not book.parts and book.state.get("meta") is None:
             return
-        partials = await self._inner.read_all_partials()
+        book.forget_calls()
+        partials = await self._partials()
         with book.mutex:
             if partials:
                 book.put("left", _plain(partials))
@@ -180,13 +206,18 @@ class RecordedConversation:
         """Files and record say the same: the record counts for what it has, and takes what it does
         not know, from the time before it began or from a loop without it."""
         book, inner = self._book, self._inner
+        book.earlier = {call.lsn for call in [*book.left, *book.unseen.values()]}
         meta, cursor = await inner.read_meta(), await inner.read_cursor()
         parts = {part["seq"]: part for part in await inner.read_parts() if _is_message(part)}
-        if meta is None and book.state.get("meta") is None and (parts or cursor):
+        if meta is None and book.state.get("meta") is None and (parts or cursor or book.lost):
+            why = "nothing of it is recorded"
+            if book.lost:
+                why = f"records of it are lost too (LSN {book.lost})"
             raise DamagedConversationError(
                 f"run {book.run_id!r}: meta.json of a conversation of {len(parts)} messages cannot "
-                "be read, and nothing of it is recorded. Nothing was changed or executed. Put "
-                "meta.json back from a copy; Hive itself would delete the messages."
+                f"be read, and {why}. No tool was called, and no file changed. Put Hive's files "
+                "back from a copy, and open it again. To give the conversation up: another "
+                "directory, and another run_id; what its tools have done is then not known."
             )
         first = book.state.get("from") or 0
         # Hive writes no number that its cursor has not come to; an altered one may say anything.
@@ -206,6 +237,25 @@ class RecordedConversation:
         elif meta is not None:
             book.put("meta", _plain(meta))
         await self._agree_about_cursor(cursor, bool(news))
+        await self._doubt(set(news))
+
+    async def _doubt(self, news: set[int]) -> None:
+        """What was asked for by a message that only Hive's files have, and has neither a result nor
+        a record, may have been done: by a loop without this, or among records that are lost."""
+        book = self._book
+        last = {conversation_of(part): part for part in book.parts if part["role"] == "assistant"}
+        asking = [part for part in last.values() if part["seq"] in news]
+        if book.lost or book.is_new:
+            asking += [part for part in await self._partials() if _is_message(part)]
+        for part in asking:
+            told = {one.get("tool_use_id") for one in book.parts if one["seq"] > part["seq"]}
+            known = {call.key.call_id for call in [*book.left, *book.unseen.values()]}
+            for call_id, how in ids_of(part).items():
+                tool, given = _asked(how)
+                if tool not in HIVES_OWN and call_id not in told | known:
+                    policy = self._policy(tool)
+                    policy = policy if isinstance(policy, str) else "reconcile"
+                    book.doubt(tool, call_id, given or {}, policy)
 
     async def _put_right(self, part: Any, found: Any) -> None:
         if found == part:
@@ -232,7 +282,7 @@ class RecordedConversation:
     async def _promote_partials(self) -> None:
         """A tool that may run beside others starts while the model still speaks: then what it was
         asked for by is a partial, and becomes a message, so that its result has a place."""
-        for partial in await self._inner.read_all_partials():
+        for partial in await self._partials():
             seq = partial.get("seq", -1)
             asked = ids_of(partial).keys()
             if asked.isdisjoint(self._book.unseen) or self._book.part(seq) is not None:
@@ -259,16 +309,16 @@ class RecordedConversation:
                 for part in book.parts[at:]
                 if part["role"] == "tool" and conversation_of(part) == conversation_of(asking)
             }
-            asked = [
-                one
-                for one, how in ids_of(asking).items()
-                if one not in told and one in book.unseen and _is_same(how, book.unseen[one])
-            ]
-            if not asked:
+            made = {
+                call_id: call
+                for call_id, how in ids_of(asking).items()
+                if call_id not in told and (call := book.answer(call_id, *_asked(how))) is not None
+            }
+            if not made:
                 continue
             while at < len(book.parts) and _answers(book.parts[at], asking):
                 at += 1
-            new = [self._answer(asking, book.unseen[one]) for one in asked]
+            new = [self._answer(asking, call_id, call) for call_id, call in made.items()]
             rest = [deepcopy(part) for part in book.parts[at:]]
             seq = book.parts[at - 1]["seq"]
             # Invariant: no message keeps a number that it is not written under, for there is no
@@ -277,8 +327,8 @@ class RecordedConversation:
                 seq += 1
                 part["seq"] = seq = max(seq, part.get("seq", 0))
             self.opened += [
-                f"the recorded result of {book.unseen[one].key.tool} ({one}) was put in"
-                for one in asked
+                f"the recorded result of {call.key.tool} ({call_id}) was put in"
+                for call_id, call in made.items()
             ]
             book.write(at, len(book.parts), [*new, *rest])
             for part in reversed([*new, *rest]):
@@ -286,21 +336,55 @@ class RecordedConversation:
             cursor = await self._inner.read_cursor() or {}
             await self._inner.write_cursor({**cursor, "next_seq": seq + 1})
 
-    def _answer(self, asking: Any, call: RecordedCall) -> dict[str, Any]:
-        key = self._book.call(call).idempotency_key
-        held = outcome_of(call, key)
+    def _answer(self, asking: Any, call_id: str, call: RecordedCall) -> dict[str, Any]:
+        held = outcome_of(call, self._book.call(call).idempotency_key)
         text = str(held.get("content") or "")
-        if len(text) > RESULT_SIZE_MAX:
-            text = (
-                f"{text[:RESULT_SIZE_MAX]}\n... cut here: {len(text):,} characters. The whole "
-                f"result is recorded in LSN {call.last_lsn}."
-            )
-        part = {"role": "tool", "content": text, "tool_use_id": call.key.call_id}
+        part = {"role": "tool", "content": text, "tool_use_id": call_id}
         part |= {name: asking[name] for name in SHARED if asking.get(name) is not None}
-        for name in ("is_error", "is_skill_content", "image_content"):
+        for name in ("is_error", "is_skill_content", "image_content", "spillover_path"):
             if held.get(name):
                 part[name] = held[name]
+        if self._spillover_dir is not None and not part.get("is_error"):
+            part.setdefault("spillover_path", self._spill(call, text))
+        if len(text) > RESULT_SIZE_MAX:
+            part["content"] = _cut(text, part.get("spillover_path"))
         return part
+
+    def _spill(self, call: RecordedCall, text: str) -> str:
+        """Where the whole result is, for the model's own tools: Hive's loop writes it there too."""
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", call.key.tool)
+        path = Path(self._spillover_dir or "").resolve() / f"{name}_recorded_{call.lsn}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+
+def _cut(text: str, path: str | None) -> str:
+    """The beginning of a result, and what a model can do to see the rest."""
+    rest = "The rest of it is not at hand, and the call that gave it has taken effect"
+    if path is not None:
+        rest = f"All of it is in the file {path}, which your file tools can read or search"
+    return (
+        f"This result has {len(text):,} characters; the first {RESULT_SIZE_MAX:,} of them are "
+        f"below. {rest}.\n\n{text[:RESULT_SIZE_MAX]}"
+    )
+
+
+class _OfNode:
+    def __init__(self, of_all: RecordedConversation, node_id: str) -> None:
+        self._of_all, self._node_id = of_all, node_id
+
+    async def write_part(self, seq: int, data: dict[str, Any]) -> None:
+        await self._of_all.write_part(seq, self._named(data))
+
+    async def write_partial(self, seq: int, data: dict[str, Any]) -> None:
+        await self._of_all.write_partial(seq, self._named(data))
+
+    def _named(self, data: dict[str, Any]) -> dict[str, Any]:
+        return {**data, "phase_id": data.get("phase_id") or self._node_id}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of_all, name)
 
 
 def _answers(part: Any, asking: Any) -> bool:
@@ -308,17 +392,15 @@ def _answers(part: Any, asking: Any) -> bool:
     return part["role"] == "tool" or conversation_of(part) != conversation_of(asking)
 
 
-def _is_same(asked: Any, call: RecordedCall) -> bool:
-    """Whether what a message asks for is this call, and not one whose id is used again."""
-    function = asked.get("function") or {}
+def _asked(how: Any) -> tuple[str, dict[str, Any] | None]:
+    """The tool that a message asks for, and the arguments; None where Hive has cut them."""
+    function = how.get("function") or {}
     try:
         given = json.loads(function.get("arguments") or "{}")
     except ValueError:
         given = None
-    known = call.arguments
-    # Hive may have cut the arguments of an older message.
-    cut = not isinstance(given, dict) or "_compacted" in given
-    return function.get("name") == call.key.tool and (cut or ((), given) == known)
+    is_whole = isinstance(given, dict) and "_compacted" not in given
+    return function.get("name") or "", given if is_whole else None
 
 
 def _is_message(part: Any) -> bool:

@@ -9,18 +9,30 @@ August 2026, and nothing that was recorded is executed.
 from __future__ import annotations
 
 import copy
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from eventlog import RefusedValueError
-from recovery import Run
+from recovery import RecoveryError, Run
 from recovery.agent.run import execution_of
 from recovery.declare.spec import ToolSpec
+from recovery.errors import LeftBehindError
 from recovery.graph.graph import is_final
 from recovery.graph.walk import park
-from recovery.integrations.hive.plain import fields_of, made, plain, recordable, type_beside
+from recovery.integrations.hive.loops import LoopNode
+from recovery.integrations.hive.plain import (
+    Standin,
+    fields_of,
+    made,
+    plain,
+    recordable,
+    type_beside,
+)
+
+_logger = logging.getLogger("recovery")
 
 NodePolicy = Literal["park", "retry"]
 _MEMORIES = ("memory", "buffer")  # of a context: its name in 0.8.0, and in August 2026
@@ -33,12 +45,15 @@ def recorded_nodes(
 ) -> dict[str, Any]:
     """Hive's node registry, each visit a recorded call of ``run``: give it to the executor.
 
-    Nodes that are added to what is returned are recorded as well. A visit is known by its node and
-    its number; its NodeResult, and what the node wrote to the shared memory itself, come from the
-    record ever after. ``after_crash`` says what to do about a visit that a crash cut short, for all
-    nodes or by node: "park" (the run stops with an InDoubtError until somebody resolves it)
+    A visit is known by its node and its number; its NodeResult, and what the node wrote to the
+    shared memory itself, come from the record ever after. Nodes that come to what is returned later
+    are recorded as well, in place: those that an executor makes itself for nodes that are not in
+    it, too. Of such a loop a visit is recorded as a whole; RecordedLoops records its calls.
+
+    ``after_crash`` says what to do about a visit that a crash cut short, for all nodes or by node:
+    "park" (the run stops with an InDoubtError until somebody resolves it)
     or "retry" (the node is entered again: for one without effects, or an AgentLoop with a recorded
-    conversation and recorded tools).
+    conversation and recorded tools). A node of RecordedLoops is entered again.
 
     A failed visit is a result like any other while something is recorded behind it. The last one
     of a run that is resumed is made again. A node that gives what cannot be recorded stops the run
@@ -71,24 +86,6 @@ def recorded_result(run: Run, result: Any) -> dict[str, Any]:
     return recordable(result)
 
 
-class _Standin:
-    """In the place of an object of Hive's: all that it does not do itself, that one does."""
-
-    def __init__(self, real: Any) -> None:
-        self._real = real
-
-    @property  # for executors ask with isinstance whether a node is an AgentLoop
-    def __class__(self) -> Any:
-        return type(self._real)
-
-    @__class__.setter
-    def __class__(self, kind: Any) -> None:
-        raise TypeError("a recorded object keeps its type")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
 class _Registry(dict[str, Any]):
     def __init__(
         self,
@@ -99,13 +96,39 @@ class _Registry(dict[str, Any]):
         super().__init__()
         self._run, self._after_crash = run, after_crash
         for node_id, node in nodes.items():
-            self[node_id] = node
+            super().__setitem__(node_id, self._recorded(node_id, node))
 
     def __setitem__(self, node_id: str, node: Any) -> None:
+        # Whoever brings a node later may keep it, and execute it without asking for it here: the
+        # executors do so with loops that they have made themselves.
+        recorded = self._recorded(node_id, node)
+        try:
+            node.execute = recorded.execute
+        except AttributeError:
+            execution_of(self._run).stop(
+                RecoveryError(
+                    f"node {node_id!r} came to the registry when the graph was being executed, and "
+                    f"cannot be recorded there: a {type(node).__qualname__} takes no attributes. "
+                    "Nothing of it was executed. Give it to recorded_nodes beforehand."
+                )
+            )
+        if hasattr(node, "inject_event"):
+            _logger.warning(
+                "run %s: node %r is a loop that Hive's executor has made itself: a crash in it "
+                "leaves its whole visit in doubt, with all calls of its tools. Make it with "
+                "RecordedLoops, and each of these calls is recorded",
+                self._run.run_id,
+                node_id,
+            )
+        super().__setitem__(node_id, recorded)
+
+    def _recorded(self, node_id: str, node: Any) -> _Node:
         policy = self._after_crash
         if isinstance(policy, Mapping):
             policy = policy.get(node_id, "park")
-        super().__setitem__(node_id, _Node(node, _Visits(self._run, node_id, policy)))
+        if isinstance(node, LoopNode):
+            policy = "retry"
+        return _Node(node, _Visits(self._run, node_id, policy))
 
     def __bool__(self) -> bool:
         return True  # else an executor would take another one as long as it is empty
@@ -154,6 +177,8 @@ class _Visits:
         except RefusedValueError as exc:
             # It took effect, and what came of it cannot be kept: an executor would try it again.
             execution_of(self.run).stop(exc)
+        except LeftBehindError:  # nothing is recorded of it, and again it would be the same
+            raise
         except Exception as exc:
             if is_final(exc):  # and an executor would try it again
                 park(self.run, self.node_id, f"{call_id}: {exc}")
@@ -165,39 +190,52 @@ class _Visits:
         )
 
 
-class _Node(_Standin):
+class _Node(Standin):
     def __init__(self, node: Any, visits: _Visits) -> None:
         super().__init__(node)
         self._visits = visits
+        self._execute = node.execute
+        owner = getattr(self._execute, "__self__", None)
+        if type(owner) is _Node and owner is not node:  # recorded in place, in an earlier run
+            self._execute = owner._execute
 
     async def execute(self, ctx: Any) -> Any:
         """A visit: made once."""
 
         kind: Any = None
+        conversation: Any = None  # an object that lives; see docs/hive.md
 
         async def visit() -> dict[str, Any]:
-            nonlocal kind
+            nonlocal kind, conversation
             seen, written = _watched(ctx)
-            result = await self._real.execute(seen)
+            result = await self._execute(seen)
             kind = type(result)
             held = fields_of(result)
-            held.pop("conversation", None)  # an object that lives; see docs/hive.md
+            conversation = held.pop("conversation", None)
             return {"result": held, "written": written}
 
         found, executed = await self._visits.next(visit)
         if not executed:
             for key, value in found["written"].items():
                 _memory_of(ctx)[1].write(key, value, validate=False)
-        return made(kind or self._result_type(ctx), found["result"])
+            if isinstance(self._real, LoopNode):
+                conversation = await self._real.conversation_after()
+        held = found["result"]
+        if conversation is not None:
+            held = {**held, "conversation": conversation}
+        return made(kind or self._result_type(ctx), held)
 
     def _result_type(self, ctx: Any) -> Any:
         """What the node says that it gives (an AgentLoop's is its own), else a NodeResult. Never
         what a record says: that could be anything."""
-        execute = self._real.execute
+        execute = self._execute
+        if isinstance(self._real, LoopNode):
+            execute = self._real.loop.execute
         hint = getattr(execute, "__annotations__", {}).get("return")
         if isinstance(hint, str):
             hint = getattr(sys.modules.get(execute.__module__), hint, None)
-        return hint if isinstance(hint, type) else type_beside(type(ctx), "NodeResult")
+        told = "success" in getattr(hint, "__dataclass_fields__", ())  # Any is a type, too
+        return hint if told else type_beside(type(ctx), "NodeResult")
 
 
 def _succeeded(found: dict[str, Any] | Exception) -> bool:
@@ -227,7 +265,7 @@ def _watched(ctx: Any) -> tuple[Any, dict[str, Any]]:
     return seen, written
 
 
-class _Memory(_Standin):
+class _Memory(Standin):
     def __init__(self, memory: Any, written: dict[str, Any]) -> None:
         super().__init__(memory)
         self._written = written
@@ -247,7 +285,7 @@ class _Memory(_Standin):
         return _Memory(self._real.with_permissions(*args, **kwargs), self._written)
 
 
-class _LLM(_Standin):
+class _LLM(Standin):
     def __init__(self, run: Run, llm: Any) -> None:
         super().__init__(llm)
         self._run = run

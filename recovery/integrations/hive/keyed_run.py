@@ -19,8 +19,9 @@ from dataclasses import replace
 from typing import Any
 
 from eventlog import Packed
-from recovery import CheckpointStore, RecoveryError
+from recovery import RecoveryError
 from recovery.engine.journal_writer import record
+from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import Entry, History, check_known, load
 from recovery.history.signed_resolutions import kinds_signed
 from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
@@ -33,12 +34,14 @@ from recovery.journal.events import (
     CallReturned,
     Event,
     MessagesChanged,
+    RunFinished,
     RunResumed,
     RunStarted,
     StepStarted,
     ValueRecorded,
 )
 from recovery.journal.keys import CallKey, step_scope
+from recovery.journal.links import CONVERSATION, ParentRun
 from recovery.journal.messages import Messages
 from recovery.replay.call_view import recorded_call
 from recovery.replay.recorded_call import RecordedCall
@@ -47,7 +50,6 @@ from recovery.values.backrefs import refs_of
 from recovery.values.pack import pack, pack_arguments, unpack
 from recovery.values.types import Ref, digest
 
-TASK = {"hive": "conversation"}
 SHARED = ("phase_id", "run_id")  # by which Hive tells conversations in one store apart
 UNSEEN_MAX = 1000  # more calls than any model asks for in a turn
 CHECKPOINT_SIZE = 256 << 10  # so much is read at most, and the last turn, when it is opened again
@@ -59,11 +61,17 @@ class Book:
     ``parts``: its messages, in the order of their seq. ``state``: what else there is of it, by name
     (None: cleared). ``left``: calls that a process before this one began, and of which nothing says
     how they ended. ``unseen``: calls that have ended, and of which the conversation does not know,
-    by the model's id.
+    by the model's id. ``earlier``: those of them (LSNs) that a process before this one made, once
+    the conversation is read: a loop of which only the tools are recorded asks for new results.
+    ``lost``: which records a repair says are lost; "" for none. Then Hive's files count for what
+    the conversation is, and the record for its calls. ``is_new``: whether this process began it.
     """
 
-    def __init__(self, store: CheckpointStore, run_id: str) -> None:
+    def __init__(
+        self, store: CheckpointStoreBase, run_id: str, parent: ParentRun | None = None
+    ) -> None:
         self.run_id, self.step = run_id, 0
+        self._parent = parent
         self.mutex = threading.RLock()
         self.state: dict[str, Any] = {}
         self.unseen: dict[str, RecordedCall] = {}
@@ -91,24 +99,25 @@ class Book:
             self.parts.on_change = writer.messages_changed
             self._pruning = store.pruning(run_id, self._log, writer)
             self.left = self._fold(self._history.entries)
+            self.earlier: set[int] = set()
             self._history.entries = []
+            self.is_new = self._history.started is None
             self._begin()
+            if self.lost:
+                self.state = {}
+                self.parts[:] = []
         except BaseException:
             self._log.close()
             raise
 
     def _check(self, history: History) -> None:
-        if history.ended is not None:
-            raise RecoveryError(f"run {self.run_id!r} has ended: nothing can be added to it")
-        if history.started is not None and history.started.task != TASK:
+        if history.started is not None and history.started.task != CONVERSATION:
             raise RecoveryError(f"run {self.run_id!r} is not one of a conversation of Hive's")
-        if history.replay.losses is not None:
-            gaps = "; ".join(map(str, history.replay.losses.gaps))
-            raise RecoveryError(
-                f"records of run {self.run_id!r} are lost ({gaps}), calls of tools may be among "
-                "them. Nothing was executed or changed. Look at the log (`logdump`), and record "
-                "the conversation, which Hive's files still have, under another run_id."
-            )
+        # A conversation that was finished goes on when it is opened again.
+        if history.ended is not None and not isinstance(history.ended, RunFinished):
+            raise RecoveryError(f"run {self.run_id!r} has ended: nothing can be added to it")
+        losses = history.replay.losses
+        self.lost = ", ".join(f"{gap.first}-{gap.last}" for gap in losses.gaps) if losses else ""
 
     def _fold(self, entries: list[Entry]) -> list[RecordedCall]:
         """Take what was recorded behind the checkpoint; the calls that have not ended."""
@@ -117,13 +126,13 @@ class Book:
             match event:
                 case StepStarted():
                     self.step = max(self.step, event.step)
-                case ValueRecorded():
+                case ValueRecorded() if not self.lost:
                     self.state[event.name] = event.value
                 case CallReturned() | CallResolved() | CallFailed() | CallAbandoned():
                     call = calls.get(event.call)
                     if call is not None and (call.done or call.cancelled):
                         self.unseen[call.key.call_id] = call
-                case MessagesChanged():
+                case MessagesChanged() if not self.lost:  # each says what changes in the last one
                     packed = [self._history.packed_of(item) for item in event.new]
                     self.parts._put(event.start, event.stop, packed, refs_of(event.new, lsn))
                     self._notice(self.parts[event.start : event.start + len(packed)], lsn)
@@ -133,7 +142,11 @@ class Book:
         history = self._history
         if history.started is None:
             history.started = RunStarted(
-                self.run_id, TASK, uuid.uuid4().hex, signed=kinds_signed(self._approvers)
+                self.run_id,
+                CONVERSATION,
+                uuid.uuid4().hex,
+                self._parent.packable() if self._parent is not None else None,
+                signed=kinds_signed(self._approvers),
             )
             history.prologue.append(record(self._log, history, history.started))
         else:
@@ -187,6 +200,40 @@ class Book:
             self._open.add(made.lsn)
         self.commit()
         return made
+
+    def doubt(self, tool: str, call_id: str, given: Mapping[str, Any], policy: str) -> None:
+        """Record a call that an earlier process may have made: nothing says that it did, and
+        nothing that it did not."""
+        made = self.intend(tool, call_id, given, policy)
+        self._open.discard(made.lsn)
+        self.left.append(made)
+        self.earlier.add(made.lsn)
+
+    def answer(
+        self, call_id: str, tool: str, given: Mapping[str, Any] | None
+    ) -> RecordedCall | None:
+        """The call that is meant by what a message asks for, if it has ended and the conversation
+        does not know of it. Without arguments (Hive cuts old ones) its id and tool say so.
+
+        After a crash a model asks under another id. So where the conversation has no place for what
+        an earlier process did, that is meant by its tool and arguments, and answers this id now.
+        """
+        with self.mutex:
+            found = self.unseen.get(call_id)
+            same = given is None or (found is not None and found.arguments == ((), given))
+            if found is not None and found.key.tool == tool and same:
+                return found
+            for known, call in self.unseen.items():
+                meant = (call.key.tool, call.arguments) == (tool, ((), given))
+                if meant and call.done and call.lsn in self.earlier:
+                    self.earlier.discard(call.lsn)
+                    self.unseen[call_id] = self.unseen.pop(known)
+                    return call
+        return None
+
+    def forget_calls(self) -> None:
+        """A conversation begins that asks for nothing of what was done before."""
+        self.unseen.clear()
 
     def ended(self, made: RecordedCall, event: CallReturned | CallFailed | CallResolved) -> None:
         """Record how a call ended; durable when this returns."""
@@ -288,6 +335,13 @@ class Book:
         self._log.commit_behind()
         self._pruning.prune(self.mutex)
         self.next_step()
+
+    def finish(self) -> None:
+        """Record that it ends here in good order: nothing is under way, or unknown to it."""
+        with self.mutex:
+            if not (self._open or self.left or self.unseen):
+                self.emit(RunFinished(None))
+                self.commit()
 
     def close(self) -> None:
         """Let go of the run. What is under way is in doubt when it is opened again."""

@@ -5,23 +5,41 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
-from recovery import Call, CheckpointStore, InDoubtError, Resolution
+from recovery import Call, InDoubtError, Resolution
 from recovery.declare.spec import AfterCrash, Reconcile
 from recovery.declare.tool_options import check_policy
+from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.integrations.hive.conversation import RecordedConversation
 from recovery.integrations.hive.home import default_store
 from recovery.integrations.hive.keyed_run import Book
 from recovery.integrations.hive.tools import RecordedTools, unknown
 from recovery.journal.events import CallResolved, CallRetried, RunParked
+from recovery.journal.links import ParentRun
+from recovery.option_checks import check_names
 from recovery.replay.recorded_call import RecordedCall
 from recovery.values.pack import pack
 
 _logger = logging.getLogger("recovery")
 
 Policy = AfterCrash | Reconcile
+
+
+class LoopOptions(TypedDict, total=False):
+    """See RecordedLoop."""
+
+    after_crash: Policy | Mapping[str, Policy]
+    spillover_dir: str | Path | None
+
+
+class OneLoopOptions(LoopOptions, total=False):
+    """See RecordedLoop."""
+
+    node_id: str
+    parent: ParentRun | None
 
 
 class RecordedLoop:
@@ -36,6 +54,14 @@ class RecordedLoop:
     again, under the same idempotency key), "report" (the model is told that it may have taken
     effect), or a function from the Call to a Resolution, sync or async, that finds out.
 
+    ``node_id``: the node whose conversation this is. Messages that say none get it as their
+    phase_id: release 0.8.0 looks for it when it restores a conversation, and does not write it.
+    ``spillover_dir``: as in Hive's LoopConfig; whole results that are put in are written there, as
+    Hive does, for the model to look at. ``parent``: the run that this is a part of.
+
+    Left without an exception, and with nothing under way or in doubt, the conversation has finished
+    (as ``recovery show`` says, and ``gc`` collects it); opened again, it goes on.
+
     Raises InDoubtError where a call is to be resolved first: ``RunHandle.resolve``, and open it
     again. DamagedRunError when records of it are lost.
     """
@@ -45,15 +71,15 @@ class RecordedLoop:
         run_id: str,
         tool_executor: Callable[[Any], Any],
         conversation_store: Any,
-        store: CheckpointStore | None = None,
-        *,
-        after_crash: Policy | Mapping[str, Policy] = "park",
+        store: CheckpointStoreBase | None = None,
+        **options: Unpack[OneLoopOptions],
     ) -> None:
-        self._after_crash = after_crash
+        check_names("RecordedLoop", options, OneLoopOptions.__annotations__)
+        self._after_crash = after_crash = options.get("after_crash", "park")
         for policy in after_crash.values() if isinstance(after_crash, Mapping) else [after_crash]:
             if not callable(policy):
                 check_policy(policy)
-        self._book = Book(store or default_store(), run_id)
+        self._book = Book(store or default_store(), run_id, options.get("parent"))
         try:
             parked = [
                 call
@@ -66,10 +92,17 @@ class RecordedLoop:
             self.close()
             raise
         self.tool_executor = RecordedTools(self._book, tool_executor, self._policy)
-        self.conversation_store = RecordedConversation(self._book, conversation_store, self._settle)
+        self.conversation = RecordedConversation(
+            self._book,
+            conversation_store,
+            self._settle,
+            self._policy,
+            options.get("spillover_dir"),
+        )
+        self.conversation_store = self.conversation.of_node(options.get("node_id", ""))
 
     def close(self) -> None:
-        """Let go of the conversation. Calls that are under way are then in doubt."""
+        """Let go of the conversation, unfinished. Calls that are under way are then in doubt."""
         self._book.close()
 
     def __enter__(self) -> Self:
@@ -78,7 +111,11 @@ class RecordedLoop:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            if kind is None:
+                self._book.finish()
+        finally:
+            self.close()
 
     def _policy(self, tool: str) -> Policy:
         policy = self._after_crash

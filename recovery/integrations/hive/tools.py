@@ -23,7 +23,7 @@ from recovery.values.pack import pack
 
 _logger = logging.getLogger("recovery")
 
-_PASSED = ("probe_for_tool", "kill_for_tool")  # what an executor may have, and Hive then uses
+PASSED = ("probe_for_tool", "kill_for_tool")  # what an executor may have, and Hive then uses
 _current: ContextVar[Call | None] = ContextVar("hive_call", default=None)
 
 
@@ -56,7 +56,7 @@ class RecordedTools:
         self, book: Book, executor: Callable[[Any], Any], policy: Callable[[str], Any]
     ) -> None:
         self._book, self._executor, self._policy = book, executor, policy
-        for name in _PASSED:
+        for name in PASSED:
             if hasattr(executor, name):
                 setattr(self, name, getattr(executor, name))
 
@@ -64,9 +64,8 @@ class RecordedTools:
         """A ToolResult, or what gives one when it is awaited; as the wrapped executor does it."""
         given = tool_use.input
         given = dict(plain(given)) if isinstance(given, Mapping) else {"input": plain(given)}
-        known = self._book.unseen.get(tool_use.id)
-        same = known is not None and known.arguments == ((), given)
-        if known is not None and same and known.done and known.key.tool == tool_use.name:
+        known = self._book.answer(tool_use.id, tool_use.name, given)
+        if known is not None and known.done:
             return served(known, tool_use)
         policy = self._policy(tool_use.name)
         policy = policy if isinstance(policy, str) else "reconcile"

@@ -95,7 +95,8 @@ class Mortal:
             loop = AgentLoop(
                 None, None, self.config, session.tool_executor, session.conversation_store
             )
-            return await loop.execute(AgentContext(LLM(self)))
+            await loop.execute(AgentContext(LLM(self)))
+            return loop.said
 
         store = disk_store(self.disk)
         with pytest.MonkeyPatch.context() as patch:

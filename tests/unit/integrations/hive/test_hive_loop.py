@@ -77,6 +77,7 @@ class World:
         self.policy: Any = "park"
         self.inject: list[str] = []
         self.opened: list[str] = []
+        self.options: dict[str, Any] = {}
         self.loop = AgentLoop()
 
     def new_id(self, at: int) -> str:
@@ -99,7 +100,12 @@ class World:
     def opens(self, executor: Any = None) -> Iterator[RecordedLoop]:
         files = FileConversationStore(self.files)
         with RecordedLoop(
-            RUN, executor or self.send, files, self.store, after_crash=self.policy
+            RUN,
+            executor or self.send,
+            files,
+            self.store,
+            after_crash=self.policy,
+            **self.options,
         ) as session:
             yield session
 
@@ -110,7 +116,8 @@ class World:
             )
             self.loop.inject = self.inject
             try:
-                return asyncio.run(self.loop.execute(AgentContext(self.llm, run_id)))
+                asyncio.run(self.loop.execute(AgentContext(self.llm, run_id)))
+                return self.loop.said
             finally:
                 self.opened = session.conversation_store.opened
 
@@ -390,7 +397,7 @@ def test_a_run_of_another_kind_is_refused(tmp_path):
     with pytest.raises(RecoveryError, match="not one of a conversation"), world.opens():
         pass
     asyncio.run(RecoverableAgent(_nothing, world.store).run_with_recovery("task", RUN))
-    with pytest.raises(RecoveryError, match="has ended"), world.opens():
+    with pytest.raises(RecoveryError, match="not one of a conversation"), world.opens():
         pass
 
 
@@ -481,7 +488,29 @@ def test_a_large_result_that_is_put_in_is_cut_and_says_where_the_whole_is(tmp_pa
     world.live()
     long = max(tool_messages(world).values(), key=len)
     assert len(long) < 31_000
-    assert "40,006 characters. The whole result is recorded in LSN" in long
+    assert long.startswith("This result has 40,006 characters; the first 30,000 of them are below.")
+    assert "not at hand, and the call that gave it has taken effect" in long
+
+
+def test_a_result_that_is_put_in_is_where_hive_would_have_written_it(tmp_path):
+    world = World(tmp_path, 3, 3)
+    world.options = {"spillover_dir": tmp_path / "data"}
+
+    def executor(use: ToolUse) -> Any:
+        found = world.send(use)
+        where = str(tmp_path / "own") if use.input["item"] == 1 else None
+        return ToolResult(use.id, found.content + "x" * 40_000, spillover_path=where)
+
+    world.die(2, executor=executor)
+    world.resolve(Resolution.outcome("sent 2"))
+    world.live()
+    parts = asyncio.run(FileConversationStore(world.files).read_parts())
+    first, second, third = (part for part in parts if part["role"] == "tool")
+    assert first["content"].count(first["spillover_path"]) == 1  # the model is told
+    assert Path(first["spillover_path"]).read_text() == "sent 0" + "x" * 40_000
+    assert second["spillover_path"] == str(tmp_path / "own")
+    assert third["content"] not in third["spillover_path"]
+    assert third["content"] == "sent 2"  # small enough: nothing of a file in it, as Hive does
 
 
 def test_conversations_that_share_a_store_do_not_take_results_from_each_other(tmp_path):
@@ -511,7 +540,7 @@ def test_conversations_that_share_a_store_do_not_take_results_from_each_other(tm
 
     async def second() -> list[Any]:
         with world.opens() as session:
-            return await session.conversation_store.read_parts()
+            return list(await session.conversation_store.read_parts())
 
     asyncio.run(first())
     parts = asyncio.run(second())
@@ -529,7 +558,7 @@ def test_a_result_goes_to_no_other_call_of_its_id(tmp_path):
     world.recycled = True
 
     class Hasty(AgentLoop):  # a tool that begins while the model speaks, which then is cut short
-        async def execute(self, ctx: AgentContext) -> str:
+        async def execute(self, ctx: Any) -> Any:
             conversation = NodeConversation(self._store, ctx.run_id, ctx.agent_id)
             await conversation.add("user", "begin")
             await self._run(ToolUse("call_0", "send", {"item": 1}))
@@ -631,7 +660,7 @@ def test_a_damaged_conversation_that_is_not_recorded_is_refused_and_kept(tmp_pat
     (world.files / "meta.json").write_text("{")
     kept = sorted(path.name for path in world.files.rglob("*.json"))
     world.store = disk_store()
-    with pytest.raises(DamagedConversationError, match="Nothing was changed"):
+    with pytest.raises(DamagedConversationError, match="No tool was called, and no file"):
         world.live()
     assert sorted(path.name for path in world.files.rglob("*.json")) == kept
 

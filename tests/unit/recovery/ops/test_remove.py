@@ -115,7 +115,7 @@ def test_checkpoints_without_an_agent_are_removed_with_force_alone() -> None:
     with pytest.raises((RecoveryError, LogLockedError)):
         remove(store, RUN)
     store.close()
-    with pytest.raises(RecoveryError, match="it is empty"):
+    with pytest.raises(RecoveryError, match="it is saved"):
         remove(store, RUN)
     store.save(Checkpoint("", RUN, 2, {"a": 1}, [], [], 0.0))
     store.close()
