@@ -152,7 +152,7 @@ def _graph(
                 id=one,
                 name=one,
                 description=one,
-                tools=[f"send_{one}"],
+                tools=[] if writes else [f"send_{one}"],
                 output_keys=[one, f"out_{one}"] if writes else [],
             )
             for one in ids
