@@ -19,7 +19,7 @@ PRIVATE = (
 )
 ENDS = r"(?<=[.!?])[)\"*]*\s+|\n\s*\n|\n\s*(?:[-*]|\d+\.) "  # of sentences, paragraphs, items
 # Findings on the pages that are still to be rewritten. The numbers may only shrink.
-LEFT = {"docs/architecture.md": 14, "docs/benchmarks.md": 61, "docs/hive.md": 51}
+LEFT = {"docs/architecture.md": 14, "docs/benchmarks.md": 61}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
