@@ -21,7 +21,8 @@ DEPTH_MAX = 60  # models inside one another
 
 
 class ModelData:
-    """The fields of a Pydantic model whose type no tool and no agent names.
+    """The fields of a Pydantic model whose type no tool and no agent names; from
+    ``CheckpointManager.save_checkpoint`` also those of such a dataclass or named tuple.
 
     Its fields are its attributes, as those of the model were; ``model_type`` is the name of that
     type. ``model_dump`` and ``dict()`` work as for a model. It has no other methods, and what was
@@ -56,7 +57,7 @@ class ModelData:
         raise AttributeError(
             f"the recorded {self._type} has no {name!r}: of a model whose type neither a tool nor "
             "the agent names, its fields are recorded. Name the type in the return annotation of "
-            "the tool to have the model itself",
+            "the tool, or register it, to have the model itself",
             name=name,
         )
 

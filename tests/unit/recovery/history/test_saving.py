@@ -1,0 +1,81 @@
+"""Checkpoints that are saved by hand: whatever is saved and whatever is damaged, in two lanes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from recovery import Checkpoint, CheckpointStore
+from recovery.history.retention import Kept
+from recovery.stores.memory import MemoryStore
+
+RUN = "run"
+
+
+def changed(rng: random.Random, state: dict[str, Any], messages: list[Any]) -> None:
+    """Change a state and a conversation as agents do, and the order of keys."""
+    key = f"k{rng.randrange(12)}"
+    match rng.randrange(6):
+        case 0 | 1:
+            state[key] = rng.choice([rng.randrange(5), "x" * rng.randrange(300), [1]])
+        case 2 if key in state:
+            state[key] = state.pop(key)
+        case 3:
+            state.pop(key, None)
+        case 4:
+            messages.append({"n": rng.randrange(9), "text": "y" * rng.randrange(100)})
+        case _:
+            del messages[rng.randrange(len(messages) + 1) :]
+            items = rng.sample([*state.items()], len(state))
+            state.clear()
+            state.update(items)
+
+
+def saved(backend: MemoryStore, kept: Kept, rng: random.Random) -> list[tuple[list[Any], Any]]:
+    """What was saved, in the order of the steps; by several processes, one after the other."""
+    state, messages, all_saved = dict[str, Any](), list[Any](), list[tuple[list[Any], Any]]()
+    store = CheckpointStore(backend, retention=kept)
+    for step in range(1, rng.randrange(2, 40)):
+        for _ in range(rng.randrange(4)):
+            changed(rng, state, messages)
+        store.save(Checkpoint("", RUN, step, dict(state), [*messages], [], 0.0))
+        all_saved.append(([*state.items()], [*messages]))
+        if rng.random() < 0.15:
+            store.close()
+            store = CheckpointStore(backend, retention=kept)
+    store.close()
+    return all_saved
+
+
+@pytest.mark.parametrize("kept", ["all", "prune_old", "latest_only"])
+def test_what_is_saved_is_loaded_and_a_damaged_byte_costs_one(
+    kept: Kept, rng: random.Random
+) -> None:
+    for _ in range(8):
+        backend = MemoryStore()
+        wanted = saved(backend, kept, rng)
+        store = CheckpointStore(backend)
+        for step, one in enumerate(wanted, 1):
+            found = store.load_at_step(RUN, step)
+            assert found is not None
+            assert ([*found.state.items()], found.messages) == one
+        files: Any = backend._files
+        contents = [
+            file.content
+            for name, file in files.directories[f"memory/{RUN}"].items()
+            if name.endswith(".seg") and len(bytes(file.content).rstrip(b"\0")) > 64
+        ]
+        content = rng.choice(contents)
+        content[rng.randrange(64, len(bytes(content).rstrip(b"\0")))] ^= 1 << rng.randrange(8)
+        newest = store.load_latest(RUN)
+        if newest is not None:
+            assert ([*newest.state.items()], newest.messages) == wanted[newest.step_number - 1]
+        if kept != "latest_only" and len(wanted) > 1:
+            assert newest is not None
+            assert newest.step_number >= len(wanted) - 1
+        with CheckpointStore(backend, retention=kept) as store:
+            after = Checkpoint("", RUN, 99, {"after": 1}, ["damage"], [], 0.0)
+            store.save(after)
+            assert store.load_latest(RUN) == after
