@@ -579,7 +579,7 @@ def test_a_tool_whose_time_is_over_earlier_than_before_the_crash_tidies_up(in_do
     """It is not as far, for it sleeps before its calls: what it had made then is not missed."""
 
     @tool
-    def pay() -> None:
+    async def pay() -> None:
         executed["paid"] += 1
         if in_doubt:
             raise Died
@@ -588,7 +588,7 @@ def test_a_tool_whose_time_is_over_earlier_than_before_the_crash_tidies_up(in_do
         executed["agent"] += 1
         dies = executed["agent"] == 1
 
-        @tool(after_crash="retry", timeout_s=0.05)
+        @tool(after_crash="retry", timeout_s=0.4)
         async def order() -> None:
             try:
                 await asyncio.sleep(0 if dies else 60)
