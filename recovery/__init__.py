@@ -7,11 +7,11 @@ All errors are in ``recovery.errors``, the types of what is told of runs in ``re
 kinds of stores in ``recovery.stores``, agents that are graphs in ``recovery.graph``.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent.recoverable import RecoverableAgent
 from recovery.agent.run import Run, SyncRun
-from recovery.agent.run_handle import RunHandle
-from recovery.calls.stream import Stream, SyncStream
 from recovery.declare.budget import Budget
 from recovery.declare.retry import Retry
 from recovery.declare.scope import current_call
@@ -26,7 +26,6 @@ from recovery.errors import (
     RecoveryError,
     ToolError,
 )
-from recovery.graph.checkpoint_manager import CheckpointConfig, CheckpointManager
 from recovery.history.checkpoint import Checkpoint
 from recovery.journal.call import Call, Resolution
 from recovery.journal.usage import Usage
@@ -34,6 +33,31 @@ from recovery.values import builtin_codecs as builtin_codecs
 from recovery.values.model_data import ModelData
 from recovery.values.registered import register
 from recovery.values.types import OutcomeUnknown, Redacted
+
+if TYPE_CHECKING:
+    from recovery.agent.run_handle import RunHandle
+    from recovery.calls.stream import Stream, SyncStream
+    from recovery.graph.checkpoint_manager import CheckpointConfig, CheckpointManager
+
+
+def __getattr__(name: str) -> Any:
+    # Many programs do without these, and they bring a third of the package.
+    module: Any
+    match name:
+        case "CheckpointConfig" | "CheckpointManager":
+            from recovery.graph import checkpoint_manager as module  # noqa: PLC0415
+        case "RunHandle":
+            from recovery.agent import run_handle as module  # noqa: PLC0415
+        case "Stream" | "SyncStream":
+            from recovery.calls import stream as module  # noqa: PLC0415
+        case _:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "ApprovalDeniedError",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from recovery.agent.run_handle import RunHandle
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
-from recovery.inspect.status import STATES, RunStatus, State, runs
-from recovery.ops.gc import gc
-from recovery.ops.remove import OVER, RemovedRun
 from recovery.option_checks import check_one_of
+
+if TYPE_CHECKING:
+    from recovery.agent.run_handle import RunHandle
+    from recovery.inspect.status import RunStatus, State
+    from recovery.ops.remove import RemovedRun
 
 
 class CheckpointStore(CheckpointStoreBase):
@@ -40,6 +42,8 @@ class CheckpointStore(CheckpointStoreBase):
 
         Raises ValueError for an impossible run id.
         """
+        from recovery.agent.run_handle import RunHandle  # noqa: PLC0415 - only where it is used
+
         return RunHandle(self, run_id)
 
     def runs(
@@ -51,12 +55,16 @@ class CheckpointStore(CheckpointStoreBase):
         they are run again now (see RunStatus.due). Reads each run from its newest checkpoint on,
         when the iterator gets to it; takes no lock. A run that cannot be read is "unreadable".
         """
+        from recovery.inspect.status import STATES  # noqa: PLC0415 - only where it is used
+
         wanted = (state,) if isinstance(state, str) else state
         for one in () if wanted is None else wanted:
             check_one_of("state", one, STATES)
         return self._runs(wanted, due)
 
     def _runs(self, wanted: Sequence[State] | None, due: bool) -> Iterator[RunStatus]:
+        from recovery.inspect.status import runs  # noqa: PLC0415 - only where it is used
+
         for one in runs(self):
             if (wanted is None or one.state in wanted) and (one.due or not due):
                 yield one
@@ -66,7 +74,7 @@ class CheckpointStore(CheckpointStoreBase):
         *,
         older_than_s: float | None = None,
         keep: int | None = None,
-        states: Sequence[State] = OVER,
+        states: Sequence[State] = ("finished", "cancelled", "undone"),
         dry_run: bool = False,
     ) -> list[RemovedRun]:
         """Remove runs that ended ``older_than_s`` seconds ago or earlier, but the newest ``keep``.
@@ -84,4 +92,6 @@ class CheckpointStore(CheckpointStoreBase):
         oldest first, but a parent before its children. Raises ValueError for impossible settings;
         OSError for a run that could not be removed, when all the others have been.
         """
+        from recovery.ops.gc import gc  # noqa: PLC0415 - only where it is used
+
         return gc(self, older_than_s=older_than_s, keep=keep, states=states, dry_run=dry_run)

@@ -19,7 +19,6 @@ from recovery.agent.drivers import Drivers, live_runs
 from recovery.agent.ending import ending_of
 from recovery.agent.executions import AsyncExecution, SyncExecution
 from recovery.agent.run import Run, SyncRun
-from recovery.agent.run_handle import RunHandle
 from recovery.agent.shared_commits import off_loop
 from recovery.agent.stop_signals import RunSessions
 from recovery.calls.child_runs import settled_since
@@ -49,6 +48,7 @@ from recovery.values.pack import pack
 from recovery.values.type_variables import Result
 
 if TYPE_CHECKING:
+    from recovery.agent.run_handle import RunHandle
     from recovery.approvers import Sign
 
 _logger = logging.getLogger("recovery")

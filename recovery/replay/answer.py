@@ -14,8 +14,7 @@ The call is looked up by its identity, and gets one of these answers:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, NamedTuple, assert_never
 
 from recovery.journal.events import (
     AttemptFailed,
@@ -41,8 +40,7 @@ Why = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(NamedTuple):
     """It is served ``settled`` in this turn of the record; 0: at once."""
 
     call: RecordedCall
@@ -50,8 +48,7 @@ class Recorded:
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(NamedTuple):
     """It is made again, not before ``at`` (seconds since 1970)."""
 
     call: RecordedCall
@@ -59,23 +56,20 @@ class Again:
     at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class InDoubt:
+class InDoubt(NamedTuple):
     """It may have taken effect."""
 
     call: RecordedCall
 
 
-@dataclass(frozen=True, slots=True)
-class CancelledAgain:
+class CancelledAgain(NamedTuple):
     """The agent is waited for, to cancel it. Should it not: ``then``."""
 
     call: RecordedCall
     then: Again | InDoubt
 
 
-@dataclass(frozen=True, slots=True)
-class MayBeLost:
+class MayBeLost(NamedTuple):
     """It is recorded now, as one that may have been made; that record is asked for an answer.
 
     ``like``: a recorded call that it may be, with something else in its arguments. Then the run
@@ -85,14 +79,12 @@ class MayBeLost:
     like: RecordedCall | None
 
 
-@dataclass(frozen=True, slots=True)
-class New:
+class New(NamedTuple):
     """It is made when the other code of the agent has made what is recorded, if it has:
     ``answer_behind`` decides that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Diverged:
+class Diverged(NamedTuple):
     """It is none of those that are recorded. ``like``: the one that is most like it."""
 
     like: RecordedCall | None
@@ -102,8 +94,7 @@ OfRecord = Recorded | CancelledAgain | Again | InDoubt
 Answer = OfRecord | MayBeLost | New | Diverged
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A call that the agent makes. ``digest_now``: of recorded arguments, by the code of now."""
 
     key: CallKey

@@ -19,7 +19,8 @@ HEAVY = set(
     """
     cryptography email h11 hashlib hmac http numpy pydantic pytest random rich sqlite3 statistics
     tempfile typer unittest xml
-    recovery.cli recovery.testing
+    recovery.agent.run_handle recovery.calls.stream recovery.cli recovery.graph recovery.ops
+    recovery.inspect.status recovery.testing
     eventlog.crypto.xaes eventlog.read.verify eventlog.testing
     """.split()
 )
