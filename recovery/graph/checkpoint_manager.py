@@ -30,7 +30,7 @@ Frequency = Literal["every_node", "every_n_nodes"]
 BESIDE = "eventlog"  # the directory of our runs, beside the files of a storage of somebody else's
 _MEMORY = "memory "  # in front of what is the memory's, in the state of a checkpoint
 _METADATA, _PART, _DEPTH = "metadata", "\x1f", 3  # a plan's context is that deep in the metadata
-_NOT_LEFT = ("finished", "failed", "cancelled", "undone", "running", "empty")
+_NOT_LEFT = ("finished", "failed", "cancelled", "undone", "running", "empty", "saved")
 
 
 class HasBasePath(Protocol):
