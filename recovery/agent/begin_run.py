@@ -50,7 +50,7 @@ def begin(agent: Runner[Any], log: EventLog, history: History, life: RunSession,
         lsn = record(log, history, event)
         if new_rules is not None:
             history.prologue.append(lsn)
-    life.born(log)
+    life.on_first_record(log)
     log.commit_behind()
     return int(recovering)
 

@@ -11,14 +11,14 @@ from typing import Any, assert_never
 from eventlog import EventLog
 from recovery.agent.replay_order import ReplayOrder, ThreadReplayOrder
 from recovery.agent.shared_commits import commit_together
-from recovery.calls.call import protocol
+from recovery.calls.call import call_steps
 from recovery.calls.cancelled_calls import check_open, let_go
 from recovery.calls.child_runs import Children
 from recovery.calls.invoking import invoke, invoke_sync
 from recovery.declare.settings import Settings
 from recovery.declare.spec import ToolSpec, is_generator
 from recovery.engine.drive import drive, drive_async
-from recovery.engine.effects import Commit, Effect, Invoke, Perform, Sleep, Wait
+from recovery.engine.effects import Commit, Effect, Invoke, Perform, Sleep, WaitForTurn
 from recovery.engine.execution import Execution
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History
@@ -69,12 +69,12 @@ class Drivers(Execution):
 
     async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
         _refuse_generator(spec)
-        steps = protocol(self, spec, given, call_id)
+        steps = call_steps(self, spec, given, call_id)
         return await drive_async(steps, self._perform_async, self.mutex)
 
     def _perform_async(self, effect: Effect) -> Awaitable[Any]:
         match effect:
-            case Wait():
+            case WaitForTurn():
                 return self._turns().wait(effect)
             case Commit():
                 return self._commit()
@@ -129,11 +129,11 @@ class Drivers(Execution):
 
     def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
         _refuse_generator(spec)
-        return drive(protocol(self, spec, given, call_id), self._perform_sync, self.mutex)
+        return drive(call_steps(self, spec, given, call_id), self._perform_sync, self.mutex)
 
     def _perform_sync(self, effect: Effect) -> Any:
         match effect:
-            case Wait():
+            case WaitForTurn():
                 return effect.ready() or self._wait_sync(effect)
             case Commit():
                 return self.commit()
@@ -146,7 +146,7 @@ class Drivers(Execution):
             case _:
                 assert_never(effect)
 
-    def _wait_sync(self, wait: Wait) -> bool | None:
+    def _wait_sync(self, wait: WaitForTurn) -> bool | None:
         if self._home_loop is None:
             return self._threads.wait(wait)
         if threading.current_thread() is not self._home:

@@ -49,7 +49,7 @@ class AsyncExecution(Drivers):
         self._loop = self._home_loop = asyncio.get_running_loop()
         self._turns()
         calls = {invoke.__code__}
-        self._watch = None if self.replay.used_up else Watch(self, calls)
+        self._watch = None if self.replay.exhausted else Watch(self, calls)
 
     def close(self) -> None:
         super().close()
@@ -72,7 +72,7 @@ class AsyncExecution(Drivers):
         """Do not wait for what does no harm when it is cut short: calls that are safe to repeat,
         neither inside of a side effect nor around one, and an agent that waits for anything but
         calls."""
-        busy = {lsn for one in self.under_way.values() for lsn in one.calls}
+        busy = {lsn for one in self.side_effects_in_flight.values() for lsn in one.calls}
         tasks = {task for task, calls in self.interruptible.items() if busy.isdisjoint(calls)}
         if not self.in_flight and self._root is not None:
             tasks.add(self._root)
@@ -107,7 +107,7 @@ class AsyncExecution(Drivers):
             places = {place_of_call(task, calls) for task, _ in tasks_of(self, self._loop)}
             warn_of_tasks_left(self.run_id, sorted(places - {""}))
 
-    def left(self) -> None:
+    def agent_returned(self) -> None:
         """The agent function has ended, by itself or because of the run."""
         self._was_cancelled = self.is_being_cancelled()
         root, self._root = self._root, None

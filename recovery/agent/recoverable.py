@@ -329,7 +329,7 @@ class RecoverableAgent(Generic[Result]):
             live_runs.discard(effect.run)
             runs_at_work.discard(effect.run)
             current_scope.reset(token)
-            effect.run.left()
+            effect.run.agent_returned()
             await _landed(effect.run)
 
     def _perform(self, effect: _Effect) -> Any:
@@ -348,7 +348,7 @@ class RecoverableAgent(Generic[Result]):
             runs_at_work.discard(effect.run)
             effect.run.children.end()
             deadline = time.monotonic() + LANDING_S
-            while not effect.run.landed() and time.monotonic() < deadline:
+            while not effect.run.drained() and time.monotonic() < deadline:
                 time.sleep(0.005)
 
     def _recover(
@@ -366,7 +366,7 @@ class RecoverableAgent(Generic[Result]):
             while True:
                 began = time.perf_counter()
                 history = settled_since(self.store, log, load(log, run_id, self.store.approvers))
-                history = life.meet(log, history)
+                history = life.check_history(log, history)
                 if _is_over(history.ended):  # a crash may have come before its children ended
                     yield _Block(partial(cancel_children, self.store, log, run_id, ""))
                 ended = ending_of(history, task)
@@ -378,7 +378,7 @@ class RecoverableAgent(Generic[Result]):
                 self.recovery_count += recovered
                 run = kind(log, history, self.store, self.settings)
                 run.children.runner = self._child
-                life.begin(run)
+                life.attach(run)
                 report = report_of(log, history, True, began)
                 _logger.info("%s", report)
                 try:
@@ -430,11 +430,11 @@ async def _landed(run: AsyncExecution) -> None:
     run.children.end()
     for patience_s in (LANDING_S, CUTTING_S):
         deadline = time.monotonic() + patience_s
-        while not run.landed() and time.monotonic() < deadline:  # noqa: ASYNC110 - rare, and short
+        while not run.drained() and time.monotonic() < deadline:  # noqa: ASYNC110 - rare, and short
             await asyncio.sleep(0.005)
-        if run.landed():
+        if run.drained():
             return
-        run.children.cut()
+        run.children.cancel_all()
 
 
 def _is_over(ended: Ended | None) -> bool:

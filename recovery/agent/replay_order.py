@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from recovery.declare.scope import Scope, current_scope
-from recovery.engine.effects import Wait
+from recovery.engine.effects import WaitForTurn
 from recovery.engine.task_state import (
     Blocking,
     is_asleep,
@@ -68,7 +68,7 @@ _OWN_THREADS = ("eventlog", "recovery-commit")
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
-    wait: Wait
+    wait: WaitForTurn
     future: asyncio.Future[None]
     thread_of: Scope | None  # where in the run the thread is at work that waits; None: a task
 
@@ -99,7 +99,7 @@ class ReplayOrder:
         self._moves: WeakKeyDictionary[asyncio.Task[Any], tuple[Any, int]] = WeakKeyDictionary()
         self._has_seen_moves = False
 
-    async def wait(self, wait: Wait, thread_of: Scope | None = None) -> bool:
+    async def wait(self, wait: WaitForTurn, thread_of: Scope | None = None) -> bool:
         """Until it is the turn of this one; whether it is, or waiting is vain."""
         if self._has_seen_moves and (task := asyncio.current_task()) is not None:
             self._moves.pop(task, None)
@@ -117,11 +117,11 @@ class ReplayOrder:
             waiting.remove(waiter)
         return wait.ready()
 
-    def wait_in_thread(self, wait: Wait) -> bool:
+    def wait_in_thread(self, wait: WaitForTurn) -> bool:
         """The same for a thread that is not the loop's."""
-        steps = self.wait(wait, self._run.here())
+        steps = self.wait(wait, self._run.current_scope())
         waiting = asyncio.run_coroutine_threadsafe(steps, self._loop)
-        while not self._run.over:
+        while not self._run.is_closed:
             done, _ = concurrent.futures.wait([waiting], PAUSE_MAX_S)
             if done:
                 break
@@ -157,7 +157,7 @@ class ReplayOrder:
 
     def _tick(self) -> None:
         self._timer = None
-        if self._run.over:
+        if self._run.is_closed:
             for waiter in (*self._in_order, *self._new):
                 waiter.wake()
             return
@@ -191,7 +191,7 @@ class ReplayOrder:
     def _is_stuck(self, in_order: bool) -> bool:
         """Whether nobody comes to what is recorded any more, as far as one can know."""
         held, moving = self._held(in_order)
-        now, seen = self._loop.time(), (self._run.replay.claims, held)
+        now, seen = self._loop.time(), (self._run.replay.matches, held)
         if seen != self._seen:
             self._seen, self._since, self._warn_after = seen, now, WARN_AFTER_S
         waited = now - self._since
@@ -262,14 +262,14 @@ class Watch:
     def __init__(self, run: Execution, calls: Collection[CodeType]) -> None:
         self._run, self._calls = run, calls
         self._loop = asyncio.get_running_loop()
-        self._claims, self._pause = run.replay.claims, SLEEPING_S
+        self._matches, self._pause = run.replay.matches, SLEEPING_S
         self._timer = self._loop.call_later(self._pause, self._look)
 
     def _look(self) -> None:
         run = self._run
-        if run.over or run.replay.used_up:
+        if run.is_closed or run.replay.exhausted:
             return
-        if run.replay.claims == self._claims:
+        if run.replay.matches == self._matches:
             asleep = sorted(
                 {
                     place_of(task)
@@ -289,7 +289,7 @@ class Watch:
                     missing,
                 )
             self._pause *= 2
-        self._claims = run.replay.claims
+        self._matches = run.replay.matches
         self._timer = self._loop.call_later(self._pause, self._look)
 
     def end(self) -> None:
@@ -305,18 +305,18 @@ class ThreadReplayOrder:
         self._before = frozenset(threading.enumerate())
         self._callers: WeakSet[threading.Thread] = WeakSet([self._home])
 
-    def wait(self, wait: Wait) -> bool:
+    def wait(self, wait: WaitForTurn) -> bool:
         """Until it is the turn of this thread; whether it is, or waiting is vain."""
         me = threading.current_thread()
         self._callers.add(me)
         limits = THREADS_ORDER_WAIT_S if wait.turn else STRICT_WAIT_S
         seen, since, warn_after = None, 0.0, WARN_AFTER_S
-        while not wait.ready() and not self._run.over:
+        while not wait.ready() and not self._run.is_closed:
             others = self._others(me)
             held = threads_blocking(others, {ThreadReplayOrder.wait.__code__})
             now = time.monotonic()
-            if seen != (self._run.replay.claims, held):
-                seen, since = (self._run.replay.claims, held), now
+            if seen != (self._run.replay.matches, held):
+                seen, since = (self._run.replay.matches, held), now
             if held < Blocking.RUNNABLE and me is self._home and self._run.in_flight <= 1:
                 limit = GRACE_S if others else 0.0
             else:

@@ -98,7 +98,7 @@ def undoing(store: Store, run_id: str) -> tuple[list[RecordedCall], list[Recorde
             f"run {run_id!r} cannot be undone, for what it did is not all known: {lost[0]}{more}. "
             "Nothing was executed; `logdump verify` says what is lost."
         )
-    return plan.todo(), plan.in_doubt()
+    return plan.calls_to_undo(), plan.in_doubt()
 
 
 def _outside(log: EventLog, history: History, store: CheckpointStoreBase) -> SyncExecution:

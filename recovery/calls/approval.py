@@ -25,29 +25,30 @@ from recovery.journal.call import Arguments, Call
 from recovery.journal.envelope import Message
 from recovery.journal.events import CallDecided, CallIntended
 from recovery.journal.failure import failure
-from recovery.replay.call_view import Settled, call_of
+from recovery.replay.call_view import CallOutcome, call_of
 from recovery.replay.recorded_call import RecordedCall
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class ApprovalRequest:
     """A call that asks for approval, until a time (seconds since 1970, or for ever).
 
-    ``decided`` is what was recorded already, ``heard`` the last message that counted (its LSN, and
-    when it was made): one about an earlier attempt at the call, which was denied, counts no more.
+    ``decided`` is what was recorded already, ``last_decision`` the last message that counted (its
+    LSN, and when it was made): one about an earlier attempt at the call, which was denied, counts
+    no more.
     """
 
     until: float
     decided: CallDecided | None = None
-    heard: tuple[int, int] = (0, 0)
+    last_decision: tuple[int, int] = (0, 0)
     signed: bool = False  # whether it says that only what is signed counts
 
     def counts(self, made: Message) -> bool:
         """Whether a decision about the call was made in time, after the one that counted last."""
-        return made.is_after(self.heard) and made.time_ns / 1e9 <= self.until
+        return made.is_after(self.last_decision) and made.time_ns / 1e9 <= self.until
 
     @classmethod
-    def of(cls, recorded: RecordedCall) -> Asking | None:
+    def of(cls, recorded: RecordedCall) -> ApprovalRequest | None:
         """What a recorded call asks for; None if nothing, or if a yes to it is recorded.
 
         One that may have begun in records that are lost asks again: a yes that was given then is
@@ -58,12 +59,14 @@ class Asking:
         return cls(
             recorded.asks_until,
             recorded.decided,
-            recorded.heard,
+            recorded.last_decision,
             recorded.intent.signed is True,
         )
 
 
-def asks(run: Execution, spec: ToolSpec, event: CallIntended, given: Arguments) -> Asking | None:
+def approval_request(
+    run: Execution, spec: ToolSpec, event: CallIntended, given: Arguments
+) -> ApprovalRequest | None:
     """What a new call asks for; None if nothing."""
     needed = spec.needs_approval
     if callable(needed):
@@ -71,17 +74,17 @@ def asks(run: Execution, spec: ToolSpec, event: CallIntended, given: Arguments) 
     if not needed:
         return None
     limit = spec.approval_timeout_s
-    return Asking(math.inf if limit is None else run.wall_clock() + limit)
+    return ApprovalRequest(math.inf if limit is None else run.wall_clock() + limit)
 
 
-def approved(
-    run: Execution, spec: ToolSpec, call: Call, asking: Asking, packed: Packed
-) -> Generator[Effect, Any, Settled | None]:
+def await_approval(
+    run: Execution, spec: ToolSpec, call: Call, asking: ApprovalRequest, packed: Packed
+) -> Generator[Effect, Any, CallOutcome | None]:
     """Wait for a decision: None when the call may begin, else how it ended.
 
     ``packed``: the arguments with which the call would begin now.
     """
-    around = run.here().calls
+    around = run.current_scope().calls
     if asking.signed and run.recipient.approvers is None:
         run.stop(
             RecoveryError(
@@ -96,14 +99,14 @@ def approved(
         # Invariant: no call that needs a yes begins before the yes is durable in the run's log.
         yield Commit()
     except BaseException:
-        run.cut(CallInProgress(spec, call, (*around, call.lsn), begun=False))
+        run.note_cancelled(CallInProgress(spec, call, (*around, call.lsn), begun=False))
         raise
     return denied  # type: ignore[no-any-return]
 
 
 def _decided(
-    run: Execution, spec: ToolSpec, call: Call, asking: Asking, packed: Packed
-) -> Generator[Sleep, None, Settled | None]:
+    run: Execution, spec: ToolSpec, call: Call, asking: ApprovalRequest, packed: Packed
+) -> Generator[Sleep, None, CallOutcome | None]:
     decided = asking.decided
     if decided is None:
         until = None if asking.until == math.inf else asking.until
@@ -130,10 +133,10 @@ def _decided(
                 run.uid,
                 made.signature or None,
             )
-        run.emit(decided)
+        run.record(decided)
     if decided.approved:
         run.inbox.spent(call.idempotency_key)
         return None
     denied = ApprovalDeniedError(call.tool, decided.who, decided.why)
     event = failure(call.lsn, denied, run.secrets)
-    return Settled(run.emit(event), event, denied)
+    return CallOutcome(run.record(event), event, denied)

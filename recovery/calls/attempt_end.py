@@ -47,17 +47,17 @@ def settled_inside(
     """
     lsn = scope.calls[-1]
     cut = isinstance(ended, TimeoutError | asyncio.CancelledError)
-    yield Perform(landed(run, scope, LANDING_S if cut else math.inf))
+    yield Perform(drain_attempt(run, scope, LANDING_S if cut else math.inf))
     scope.check()  # it may have stopped the run meanwhile
     scope.over = ended is not None
     in_doubt = let_go(run, lsn)
-    for one in [one for one in run.under_way.values() if lsn in one.calls[:-1]]:
-        run.emit(CallAbandoned(one.call.lsn, one.call.attempt, "timeout", begun=True))
+    for one in [one for one in run.side_effects_in_flight.values() if lsn in one.calls[:-1]]:
+        run.record(CallAbandoned(one.call.lsn, one.call.attempt, "timeout", begun=True))
         in_doubt.append(one)
     yield from settle_all(run, [*in_doubt, *recorded_inside(run, lsn)])
 
 
-def landed(run: Execution, scope: Scope, limit_s: float) -> Generator[Sleep, None, None]:
+def drain_attempt(run: Execution, scope: Scope, limit_s: float) -> Generator[Sleep, None, None]:
     """Wait until what was made in this attempt, and is at work, has got to its end.
 
     A side effect is given ``limit_s``, others as long as before a stop; a child run as long as it
@@ -85,13 +85,13 @@ def landed(run: Execution, scope: Scope, limit_s: float) -> Generator[Sleep, Non
                 what,
             )
         yield Sleep(LANDING_NAP_S)
-        if scope.left_behind or (run.over and run.stopped is None):
+        if scope.left_behind or (run.is_closed and run.stopped is None):
             run.check()
 
 
 def _under_way(run: Execution, scope: Scope) -> list[CallInProgress]:
     lsn = scope.calls[-1]
-    return [one for one in run.under_way.values() if lsn in one.calls[:-1]]
+    return [one for one in run.side_effects_in_flight.values() if lsn in one.calls[:-1]]
 
 
 def _children(run: Execution, scope: Scope) -> bool:
@@ -105,11 +105,11 @@ def _at_work(run: Execution, scope: Scope) -> bool:
     return run.inside[lsn] > waiting
 
 
-def leave_behind(run: Execution, scope: Scope) -> None:
+def end_attempt(run: Execution, scope: Scope) -> None:
     """The attempt is over, as recorded: what it leaves is for the next one (past_attempts)."""
     lsn = scope.calls[-1]
-    if scope.used or run.replay.earlier.knows(lsn):
-        run.attempt(run.replay.end_attempt, lsn, _inside(run, lsn))
+    if scope.used or run.replay.earlier.has_calls_inside(lsn):
+        run.write_or_stop(run.replay.end_attempt, lsn, _inside(run, lsn))
 
 
 def _inside(run: Execution, lsn: int) -> Iterator[Entry]:

@@ -12,11 +12,11 @@ from eventlog import Packed, RefusedValueError
 from recovery.calls.attempt_end import (
     LANDING_NAP_S,
     LANDING_S,
-    landed,
-    leave_behind,
+    drain_attempt,
+    end_attempt,
     settled_inside,
 )
-from recovery.calls.in_doubt import settle
+from recovery.calls.in_doubt import resolve_in_doubt
 from recovery.calls.intent import make_intent_durable
 from recovery.declare.scope import Scope
 from recovery.declare.spec import ToolSpec
@@ -38,7 +38,7 @@ from recovery.journal.events import (
 from recovery.journal.failure import failure
 from recovery.journal.keys import call_scope
 from recovery.replay.answer import Again, CancelledAgain, InDoubt
-from recovery.replay.call_view import Settled
+from recovery.replay.call_view import CallOutcome
 from recovery.replay.recorded_call import RecordedCall, Tries
 from recovery.text import quoted
 from recovery.values.model_data import pack_result
@@ -53,7 +53,7 @@ _SETS = frozenset({set, frozenset})
 
 def attempts(
     run: Execution, spec: ToolSpec, call: Call, tries: Tries
-) -> Generator[Effect, Any, Settled]:
+) -> Generator[Effect, Any, CallOutcome]:
     """Make the call, again and again as its tool allows; how it ended.
 
     ``tries``: attempts so far, in whatever process.
@@ -62,9 +62,9 @@ def attempts(
         if not spec.repeatable:
             yield from make_intent_durable(run, spec, call)
         ended = yield from _attempt(run, spec, call, tries)
-        if isinstance(ended, Settled):
+        if isinstance(ended, CallOutcome):
             return ended
-        yield Perform(until(run, ended))
+        yield Perform(sleep_until(run, ended))
         tries = tries.next()
         call = another_attempt(run, call)
 
@@ -72,24 +72,24 @@ def attempts(
 def another_attempt(run: Execution, call: Call) -> Call:
     """Record that a call, which has begun before, is made again."""
     admit(run, "call", call.tool)
-    run.emit(CallRetried(call.lsn, call.attempt + 1))
+    run.record(CallRetried(call.lsn, call.attempt + 1))
     return replace(call, attempt=call.attempt + 1)
 
 
 def resume(
     run: Execution, spec: ToolSpec, found: CancelledAgain | Again | InDoubt, call: Call
-) -> Generator[Effect, Any, Settled | None]:
+) -> Generator[Effect, Any, CallOutcome | None]:
     """A recorded call without an outcome: what became of it; None if it is to be made again."""
     match found:
         case CancelledAgain(recorded, then):
             if spec.child_id is not None:
-                run.children.end_for_good(call)
-            yield Perform(_cancelled_again(run, recorded))
+                run.children.cancel_child(call)
+            yield Perform(_await_cancellation(run, recorded))
             return (yield from resume(run, spec, then, call))
         case InDoubt():
-            return (yield from settle(run, spec, call))
+            return (yield from resolve_in_doubt(run, spec, call))
         case Again(_, "attempt failed", at):
-            yield Perform(until(run, at))
+            yield Perform(sleep_until(run, at))
         case Again(_, "failed in an attempt"):
             why = "it failed in an attempt at the call around it, which is made again"
             _decide_again(run, call, "retry=", why)
@@ -105,24 +105,24 @@ def resume(
 
 def _decide_again(run: Execution, call: Call, who: str, why: str) -> None:
     again = CallResolved(call.lsn, "retry", None, who, why, by_policy=True)
-    run.children.asked(call.lsn, run.emit(again))
+    run.children.note_retry(call.lsn, run.record(again))
 
 
-def until(run: Execution, when: float) -> Generator[Sleep, None, None]:
+def sleep_until(run: Execution, when: float) -> Generator[Sleep, None, None]:
     """Wait until a time, in seconds since 1970; cut short when the run is stopped."""
     while (left := when - run.wall_clock()) > 0:
         yield Sleep(min(left, POLL_S), left)
         run.check()
 
 
-def _cancelled_again(run: Execution, recorded: RecordedCall) -> Generator[Sleep, None, None]:
+def _await_cancellation(run: Execution, recorded: RecordedCall) -> Generator[Sleep, None, None]:
     """Wait for the agent to cancel the call as it did when it was recorded.
 
     Should it not, the call is in doubt like any other. It may take as long as it took from the
     beginning of the step, for what came before the call is served at once.
     """
     took = max(0, recorded.last_ns - recorded.since_ns) / 1e9
-    yield from until(run, run.wall_clock() + took + LATE_S)
+    yield from sleep_until(run, run.wall_clock() + took + LATE_S)
     _logger.warning(
         "run %s: the agent cancelled call %s (LSN %d) when it was recorded, and does not now",
         run.run_id,
@@ -133,15 +133,15 @@ def _cancelled_again(run: Execution, recorded: RecordedCall) -> Generator[Sleep,
 
 def _attempt(
     run: Execution, spec: ToolSpec, call: Call, tries: Tries
-) -> Generator[Effect, Any, Settled | float]:
+) -> Generator[Effect, Any, CallOutcome | float]:
     """One attempt: how the call ended, or when to make the next one."""
     run.executed += 1
-    scope = Scope(run, call_scope(call.lsn), call, run.here())
+    scope = Scope(run, call_scope(call.lsn), call, run.current_scope())
     scope.raised = tries.raised
     try:
         if spec.waits:
             value = yield Perform(spec.function(run, call))
-            if isinstance(value, Settled):  # it has recorded the outcome itself
+            if isinstance(value, CallOutcome):  # it has recorded the outcome itself
                 return value
         else:
             args, kwargs = run.secrets.arguments(call.lsn, (call.args, call.kwargs))
@@ -153,25 +153,25 @@ def _attempt(
     except TimedOutError as exc:
         error = exc.error()
         yield from _settle_inside(run, scope, error)
-        return (yield from _overdue(run, spec, scope, tries, error))
+        return (yield from _timed_out(run, spec, scope, tries, error))
     except LeftBehindError:  # is no outcome, nor is what the code around this call makes of it
-        run.here().stopped = True
+        run.current_scope().stopped = True
         raise
     except Exception as exc:
         yield from _settle_inside(run, scope, exc)
-        return _raised(run, spec, scope, tries, exc)
+        return _failed(run, spec, scope, tries, exc)
     except BaseException as exc:
         scope.check()
         try:
             # Else nothing can be waited for: the process is to end, or a stream was left.
             if isinstance(exc, asyncio.CancelledError) and scope.used:
-                yield Perform(landed(run, scope, LANDING_S))
+                yield Perform(drain_attempt(run, scope, LANDING_S))
         finally:
             scope.over = True
-            run.cut(CallInProgress(spec, call, scope.calls))
+            run.note_cancelled(CallInProgress(spec, call, scope.calls))
         raise
     finally:
-        run.under_way.pop(call.lsn, None)
+        run.side_effects_in_flight.pop(call.lsn, None)
 
 
 def _packed(spec: ToolSpec, value: Any) -> Packed:
@@ -185,7 +185,7 @@ def _packed(spec: ToolSpec, value: Any) -> Packed:
         raise RefusedValueError(path, f"{why}, which records them, or return a list") from None
 
 
-def _returned(run: Execution, spec: ToolSpec, scope: Scope, value: Any) -> Settled:
+def _returned(run: Execution, spec: ToolSpec, scope: Scope, value: Any) -> CallOutcome:
     """Record what the call returned; a value that cannot be recorded is no outcome."""
     call, path = scope.call, f"result of {spec.name}"
     assert call is not None
@@ -199,7 +199,7 @@ def _returned(run: Execution, spec: ToolSpec, scope: Scope, value: Any) -> Settl
 
         warn_of_set(spec.name, value)
     try:
-        return Settled(run.emit(event), event)
+        return CallOutcome(run.record(event), event)
     except RefusedValueError as exc:  # too large
         refuse_result(run, spec, call, RefusedValueError(path, exc.reason), value)
 
@@ -213,32 +213,32 @@ def _settle_inside(
     tool knows nothing of that call's outcome.
     """
     scope.check()
-    if scope.used or run.replay.earlier.knows(scope.calls[-1]):
+    if scope.used or run.replay.earlier.has_calls_inside(scope.calls[-1]):
         yield from settled_inside(run, scope, ended)
     scope.over = ended is not None
 
 
-def leave(run: Execution) -> Generator[Sleep, None, None]:
+def drain(run: Execution) -> Generator[Sleep, None, None]:
     """Before a stop goes through the agent's code: let side effects get to their end.
 
     For a task group cancels what else is under way in it when the stop gets there. Calls around the
     one that stops wait for it, so they are not waited for.
     """
-    run.leaving |= {*run.here().calls}
+    run.draining |= {*run.current_scope().calls}
     until = run.wall_clock() + LANDING_S
-    while run.under_way.keys() - run.leaving and run.wall_clock() < until:
+    while run.side_effects_in_flight.keys() - run.draining and run.wall_clock() < until:
         yield Sleep(LANDING_NAP_S)
 
 
-def _raised(
+def _failed(
     run: Execution, spec: ToolSpec, scope: Scope, tries: Tries, exc: Exception
-) -> Settled | float:
+) -> CallOutcome | float:
     call = scope.call
     assert call is not None
     event = failure(call.lsn, exc, run.secrets)
     failed = tries.failed + 1
     if spec.retry is None or not spec.retry.again(exc, failed):
-        return Settled(run.emit(event), event, exc, tries.raised + 1)
+        return CallOutcome(run.record(event), event, exc, tries.raised + 1)
 
     when = run.wall_clock() + spec.retry.pause_s(exc, failed, a_number())
     _logger.info(
@@ -250,21 +250,21 @@ def _raised(
         event.type,
         quoted(event.message),
     )
-    run.emit(
+    run.record(
         AttemptFailed(call.lsn, call.attempt, event.type, event.message, when, event.traceback)
     )
-    leave_behind(run, scope)
+    end_attempt(run, scope)
     return when
 
 
-def _overdue(
+def _timed_out(
     run: Execution, spec: ToolSpec, scope: Scope, tries: Tries, exc: TimeoutError
-) -> Generator[Effect, Any, Settled | float]:
+) -> Generator[Effect, Any, CallOutcome | float]:
     """A time-out tells nothing about the outcome of a side effect: it is in doubt."""
     call = scope.call
     assert call is not None
     if spec.when_cut == "fail":
-        return _raised(run, spec, scope, tries, exc)
-    run.emit(CallAbandoned(call.lsn, call.attempt, "timeout", begun=True))
-    settled = yield from settle(run, spec, call)
-    return settled or _raised(run, spec, scope, tries, exc)
+        return _failed(run, spec, scope, tries, exc)
+    run.record(CallAbandoned(call.lsn, call.attempt, "timeout", begun=True))
+    settled = yield from resolve_in_doubt(run, spec, call)
+    return settled or _failed(run, spec, scope, tries, exc)

@@ -1,6 +1,7 @@
 """The life of one call, written once for plain and for async code.
 
-``protocol`` does no waiting itself: it yields an effect, and a driver (agent.drivers) performs it.
+``call_steps`` does no waiting itself: it yields an effect, and a driver (agent.drivers) performs
+it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any, assert_never
 
 from eventlog import Packed
 from recovery.agent_code.call_site import call_site
-from recovery.calls.approval import Asking, approved
-from recovery.calls.attempts import another_attempt, attempts, leave, resume
+from recovery.calls.approval import ApprovalRequest, await_approval
+from recovery.calls.attempts import another_attempt, attempts, drain, resume
 from recovery.calls.identity import ambiguity, digest_now, identify
 from recovery.calls.in_doubt import recorded_inside, settle_all
 from recovery.calls.intent import arguments_for_people, intent_of, record_intent
@@ -25,7 +26,7 @@ from recovery.declare.scope import Scope
 from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import CallInProgress, Identified
 from recovery.engine.changed_in_place import tell_of_arguments
-from recovery.engine.effects import Effect, Perform, Wait
+from recovery.engine.effects import Effect, Perform, WaitForTurn
 from recovery.engine.execution import Execution
 from recovery.engine.metering import admit
 from recovery.errors import AmbiguousCallError, Sides, Stop
@@ -45,7 +46,7 @@ from recovery.replay.answer import (
     answer_behind,
     answer_of,
 )
-from recovery.replay.call_view import Settled, call_of, describe
+from recovery.replay.call_view import CallOutcome, call_of, describe
 from recovery.replay.recorded_call import RecordedCall, Tries
 from recovery.text import shorten
 from recovery.values.diff import differences
@@ -59,20 +60,20 @@ DIRECTLY = (
 )
 
 
-def protocol(
+def call_steps(
     run: Execution, spec: ToolSpec, given: Arguments, call_id: str
 ) -> Generator[Effect, Any, Any]:
     """The life of a call; returns its result or raises its exception."""
     if call_id.__class__ is not str:
         raise TypeError(f"call_id is text, such as the model's id of the call; not {call_id!r:.80}")
     try:
-        return (yield from _life(run, spec, given, call_id))
+        return (yield from _call_steps(run, spec, given, call_id))
     except Stop:
-        yield Perform(leave(run))
+        yield Perform(drain(run))
         raise
 
 
-def _life(
+def _call_steps(
     run: Execution, spec: ToolSpec, given: Arguments, call_id: str
 ) -> Generator[Effect, Any, Any]:
     run.safe_point()
@@ -80,18 +81,18 @@ def _life(
     spec = made.spec
     if spec.undo is not None:
         run.undoable[spec.name] = spec
-    scope = run.here()
+    scope = run.current_scope()
     key = CallKey(scope.path, spec.name, made.call_id, made.digest)
     _check_distinct(run, scope, key, made)
-    key = run.replay.earlier.placed(key.nth(scope.next_occurrence(key)))
+    key = run.replay.earlier.renumbered(key.nth(scope.next_occurrence(key)))
     found = yield from _answer(run, key, made)
     match found:
         case Recorded():
-            yield from _in_turn(run, found.turn)
+            yield from _wait_for_turn(run, found.turn)
             run.served += 1
             return serve(run, spec, found.call.lsn, found.settled)
         case New():
-            is_placed = run.replay.used_up  # else it is made between recorded calls
+            is_placed = run.replay.exhausted  # else it is made between recorded calls
             steps = _begun(run, key, made)
         case CancelledAgain() | Again() | InDoubt():
             is_placed = not found.call.intent.lost
@@ -101,7 +102,7 @@ def _life(
     run.enter(scope)
     try:
         lsn, settled = yield from steps
-        run.replay.over(lsn)
+        run.replay.forget(lsn)
     finally:
         run.leave(scope)
     if not spec.only_waits:  # whose turn has come, see wait_in_turn
@@ -111,7 +112,7 @@ def _life(
 
 def _begun(
     run: Execution, key: CallKey, made: Identified
-) -> Generator[Effect, Any, tuple[int, Settled]]:
+) -> Generator[Effect, Any, tuple[int, CallOutcome]]:
     """A call that is new: its LSN, and how it ended."""
     call, asking = record_intent(run, key, made)
     if not made.spec.only_waits and is_due(run):
@@ -121,7 +122,7 @@ def _begun(
 
 def _taken_up(
     run: Execution, found: CancelledAgain | Again | InDoubt, made: Identified
-) -> Generator[Effect, Any, tuple[int, Settled]]:
+) -> Generator[Effect, Any, tuple[int, CallOutcome]]:
     """The same of a recorded call without an outcome."""
     spec, given, recorded = made.spec, made.shown, found.call
     if spec.only_waits:  # until the time recorded first, whatever the code says now
@@ -130,9 +131,9 @@ def _taken_up(
     call = call_of(run, recorded.lsn, recorded.intent, given, attempt)
     settled = yield from resume(run, spec, found, call)
     if settled is None:
-        if recorded.begun:
+        if recorded.may_have_run:
             call = another_attempt(run, call)
-        settled = yield from _made(run, made, call, Asking.of(recorded), recorded.tries)
+        settled = yield from _made(run, made, call, ApprovalRequest.of(recorded), recorded.tries)
     recorded.last = settled.event
     return call.lsn, settled
 
@@ -144,17 +145,19 @@ def _let_waits_go_first(run: Execution, spec: ToolSpec, call: Call) -> Generator
     try:
         yield from behind_waits(run)
     except BaseException:  # what the agent has made of them has cancelled it
-        run.cut(CallInProgress(spec, call, (*run.here().calls, call.lsn), begun=False))
+        run.note_cancelled(
+            CallInProgress(spec, call, (*run.current_scope().calls, call.lsn), begun=False)
+        )
         raise
 
 
 def _made(
-    run: Execution, made: Identified, call: Call, asking: Asking | None, tries: Tries
-) -> Generator[Effect, Any, Settled]:
+    run: Execution, made: Identified, call: Call, asking: ApprovalRequest | None, tries: Tries
+) -> Generator[Effect, Any, CallOutcome]:
     """Make the call, once somebody has approved it if it asks, with what its record lacks."""
     if asking is not None:
         shown = arguments_for_people(made)
-        denied = yield from approved(run, made.spec, call, asking, shown)
+        denied = yield from await_approval(run, made.spec, call, asking, shown)
         if denied is not None:
             return denied
     if made.given is made.shown:
@@ -180,15 +183,15 @@ def _check_distinct(run: Execution, scope: Scope, key: CallKey, made: Identified
         run.stop(AmbiguousCallError(run.run_id, run.step, why, call_site()))
 
 
-def _in_turn(run: Execution, outcome: int) -> Generator[Effect, Any, None]:
+def _wait_for_turn(run: Execution, outcome: int) -> Generator[Effect, Any, None]:
     """Wait until all that was recorded before this outcome has been done again."""
-    scope = run.here()
+    scope = run.current_scope()
     try:
-        yield Wait(lambda: run.ends(scope) or run.replay.is_next(outcome), turn=outcome)
+        yield WaitForTurn(lambda: run.must_stop(scope) or run.replay.is_next(outcome), turn=outcome)
         run.check()
-        run.replay.wait_no_more(outcome)
+        run.replay.stop_waiting(outcome)
     finally:  # also when its task is cancelled: nobody is to wait for it
-        run.replay.done_again(outcome)
+        run.replay.mark_replayed(outcome)
 
 
 def _new_in_turn(run: Execution, outcome: int) -> Generator[Effect, Any, None]:
@@ -198,7 +201,7 @@ def _new_in_turn(run: Execution, outcome: int) -> Generator[Effect, Any, None]:
     """
     turn = 0 if run.before_loop else outcome
     run.replay.add_outcome(turn)
-    yield from _in_turn(run, turn)
+    yield from _wait_for_turn(run, turn)
 
 
 def _answer(
@@ -215,14 +218,14 @@ def _answer(
     )
     found, why = answer(replay, asked), ""
     if isinstance(found, New):
-        if late := run.here().overdue:
+        if late := run.current_scope().overdue:
             # What is recorded inside was made in an attempt that was further when its process died.
             yield from settle_all(run, recorded_inside(run, late))
             replay.pass_over(late)
         # A recorded call that nobody has made yet may be made by other code of the agent.
-        scope = run.here()
-        waited = yield Wait(
-            lambda: run.ends(scope) or run.caught_up() or run.is_left_by_stop(), turn=0
+        scope = run.current_scope()
+        waited = yield WaitForTurn(
+            lambda: run.must_stop(scope) or run.caught_up() or run.is_left_by_stop(), turn=0
         )
         run.check()
         found = answer_behind(replay, asked, waited)
@@ -236,7 +239,7 @@ def _answer(
         case MayBeLost(like):
             if like is not None:
                 run.drift.diverge(_sides(run, like, key, made.packed), key)
-            return answer_of(_presumed(run, key, made), asked)
+            return answer_of(_assumed_made(run, key, made), asked)
         case Recorded() | CancelledAgain():
             if found.call.is_counterpart:
                 _tell_of_counterpart(run, found.call, key, made.packed)
@@ -260,7 +263,7 @@ def _tell_of_counterpart(
     )
 
 
-def _presumed(run: Execution, key: CallKey, made: Identified) -> RecordedCall:
+def _assumed_made(run: Execution, key: CallKey, made: Identified) -> RecordedCall:
     """A call that may have been made, for records are lost: recorded as if its intent had been
     there."""
     event = replace(intent_of(run, key, made)[0], lost=True)
@@ -273,7 +276,7 @@ def _presumed(run: Execution, key: CallKey, made: Identified) -> RecordedCall:
         event = replace(event, key=event.idempotency_key(losses.uid_of_copies))
     admit(run, "call", key.tool)
     now = time.time_ns()
-    return RecordedCall(run.emit(event), now, event, key, now)
+    return RecordedCall(run.record(event), now, event, key, now)
 
 
 def _sides(run: Execution, recorded: RecordedCall | None, key: CallKey, packed: Packed) -> Sides:

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING
 
 from recovery.calls.in_doubt import recorded_inside, settle_all
-from recovery.engine.effects import Wait
+from recovery.engine.effects import WaitForTurn
 from recovery.journal.events import CallAbandoned
 
 if TYPE_CHECKING:
@@ -23,17 +23,17 @@ def let_go(run: Execution, inside: int = 0) -> list[CallInProgress]:
     run.cut_short = [one for one in run.cut_short if one not in taken]
     lsns = {one.call.lsn for one in taken}
     found = [one for one in taken if one.begun and one.doubtful]
-    found += [one for one in run.under_way.values() if lsns & {*one.calls[:-1]}]
-    if taken and run.replay.has_unclaimed:
+    found += [one for one in run.side_effects_in_flight.values() if lsns & {*one.calls[:-1]}]
+    if taken and run.replay.has_unmatched:
         found += _left_inside(run, lsns)
     around = {lsn for one in found for lsn in one.calls[:-1]}
     for one in taken:
         call = one.call
         went_on = one not in found and call.lsn not in around
-        run.emit(CallAbandoned(call.lsn, call.attempt, "cancelled", went_on, one.begun))
+        run.record(CallAbandoned(call.lsn, call.attempt, "cancelled", went_on, one.begun))
         if went_on:
             run.children.cancelled(call)
-            run.replay.over(call.lsn)  # what is recorded inside it is missed no more
+            run.replay.forget(call.lsn)  # what is recorded inside it is missed no more
     held = [one for one in taken if one.call.lsn in around and not one.spec.repeatable]
     return list(dict.fromkeys((*found, *held)))
 
@@ -48,19 +48,19 @@ def _left_inside(run: Execution, lsns: Iterable[int]) -> list[CallInProgress]:
     return [one for one in left.values() if one not in told]
 
 
-def until_done_again(run: Execution) -> Generator[Wait, None, None]:
+def until_done_again(run: Execution) -> Generator[WaitForTurn, None, None]:
     """The agent has returned: until tasks that it has left at work have done what is recorded.
 
     What was recorded before they did is served at once, so the agent may come to its end earlier
     than the first time, while they still sleep.
     """
-    if not run.replay.used_up:
-        scope = run.here()
-        yield Wait(lambda: run.ends(scope) or run.caught_up(), turn=0)
+    if not run.replay.exhausted:
+        scope = run.current_scope()
+        yield WaitForTurn(lambda: run.must_stop(scope) or run.caught_up(), turn=0)
         run.check()
 
 
 def check_open(run: Execution) -> None:
     """Park the run, which is about to end, if a side effect is open."""
     cut = [one for one in run.cut_short if one.begun and one.doubtful]
-    run.park_for([*cut, *run.under_way.values()])
+    run.park_for([*cut, *run.side_effects_in_flight.values()])

@@ -87,12 +87,12 @@ class ChildSession(RunSession):
         self._places, self.place = places, places.ask()
         self.task: asyncio.Task[Any] | None = None
 
-    def begin(self, run: Execution) -> None:
+    def attach(self, run: Execution) -> None:
         """See Life.begin."""
         assert isinstance(run.children, Children)
         run.children.places = self._places.below()
         run.inbox.above = self.look
-        super().begin(run)
+        super().attach(run)
 
     def idle(self) -> bool:
         """Whether the run is at work and only waits for something outside."""
@@ -120,7 +120,7 @@ class ChildSession(RunSession):
             reader.close()
         return super().claim(store, takeover)
 
-    def meet(self, log: EventLog, history: History) -> History:
+    def check_history(self, log: EventLog, history: History) -> History:
         """See Life.meet. That the run is this call's child, and may go on."""
         if history.started is None:
             if self.started > self.asked:
@@ -154,12 +154,12 @@ class ChildSession(RunSession):
         log.append(*encode(again))
         return load(log, self.run_id, self.of.recipient.approvers)
 
-    def born(self, log: EventLog) -> None:
+    def on_first_record(self, log: EventLog) -> None:
         """The child has a log. Durable, in both logs, when this returns."""
         if not self.started:
             log.commit()
             with self.of.mutex:
-                self.started = self.of.emit(ChildStarted(self.call.lsn, self.run_id))
+                self.started = self.of.record(ChildStarted(self.call.lsn, self.run_id))
             self.of.commit()
 
     def _lost(self) -> RecoveryError:
@@ -239,7 +239,7 @@ class Children:
             self._started[call.lsn, child] = life.started
             self.places.leave(life.place)
         yield from self._others(run)
-        run.emit(RunParked(list(self._parked)))
+        run.record(RunParked(list(self._parked)))
         wake = [
             error.wake_at
             for _, error in self._parked.values()
@@ -263,7 +263,7 @@ class Children:
         finally:
             run.waiting -= 1
 
-    def asked(self, call: int, lsn: int) -> None:
+    def note_retry(self, call: int, lsn: int) -> None:
         """A failed call is to be made again, says record ``lsn``: so is what failed in its run."""
         self._asked[call] = lsn
 
@@ -282,9 +282,9 @@ class Children:
         if call.lsn in self._begun:
             # Invariant: the agent sees a cancelled child only if it cancels it again on replay.
             self._run.commit()
-            self.end_for_good(call)
+            self.cancel_child(call)
 
-    def end_for_good(self, call: Call) -> None:
+    def cancel_child(self, call: Call) -> None:
         """End the child that this call has started, unless it has ended."""
         parent, child = self._run.run_id, self._id_of(call)
         with suppress(RecoveryError):  # it has ended just now, or never begun
@@ -306,7 +306,7 @@ class Children:
         for life in list(self.lives.values()):
             life.stop(StoppedError(life.run_id, f"run {self._run.run_id!r} does not await it"))
 
-    def cut(self) -> None:
+    def cancel_all(self) -> None:
         """Those that did not stop in time are cancelled, as far as they can be."""
         for life in list(self.lives.values()):
             if life.task is not None:

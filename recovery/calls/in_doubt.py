@@ -13,7 +13,7 @@ from recovery.engine.effects import Effect, Invoke
 from recovery.engine.unrecordable_results import refuse_result
 from recovery.journal.call import Call, Resolution
 from recovery.journal.events import CallResolved
-from recovery.replay.call_view import Settled, recorded_call
+from recovery.replay.call_view import CallOutcome, recorded_call
 from recovery.values.pack import pack
 from recovery.values.types import OutcomeUnknown
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("recovery")
 
 
-def settle(run: Execution, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Settled | None]:
+def resolve_in_doubt(
+    run: Execution, spec: ToolSpec, call: Call
+) -> Generator[Effect, Any, CallOutcome | None]:
     """A call in doubt: what its policy says became of it; None if it is to be made again.
 
     One that is not made again has its end when what is in doubt inside it has one.
@@ -85,14 +87,14 @@ def _recorded(run: Execution, made: RecordedCall) -> CallInProgress:
 
 def _resolved(
     run: Execution, spec: ToolSpec, call: Call, decided: tuple[Resolution, str]
-) -> Settled:
+) -> CallOutcome:
     """Record what was decided about a call in doubt."""
     how, who = decided
     assert how.how != "unknown"
     path = f"resolution of {spec.name}"
     try:
         event = CallResolved(call.lsn, how.how, pack(how.value, path), who, by_policy=True)
-        return Settled(run.emit(event), event)
+        return CallOutcome(run.record(event), event)
     except RefusedValueError as exc:
         where = exc.value_path if exc.value_path.startswith(path) else path
         refuse_result(run, spec, call, RefusedValueError(where, exc.reason), how.value)
@@ -132,7 +134,7 @@ def _is_behind_a_loss(run: Execution, call: Call) -> bool:
     something else than it did. And an agent that tries again whatever it is told nothing of would
     do so for ever, for nobody knows of which call that is true."""
     losses = run.replay.losses
-    return losses is not None and (call.lsn in losses.presumed or not run.replay.used_up)
+    return losses is not None and (call.lsn in losses.assumed or not run.replay.exhausted)
 
 
 def _altered(run: Execution, call: Call) -> str:
@@ -141,9 +143,9 @@ def _altered(run: Execution, call: Call) -> str:
     Nobody finds it by what it is now, so that nothing is found does not say that it was not made.
     """
     losses = run.replay.losses
-    if losses is None or call.attempt > 1 or call.lsn not in losses.presumed:
+    if losses is None or call.attempt > 1 or call.lsn not in losses.assumed:
         return ""
-    if losses.strayed:
+    if losses.input_changed:
         return (
             "other arguments, and another idempotency key: records are lost, and the code was "
             "given something else since than it was then. Look for it by what is the same, and "

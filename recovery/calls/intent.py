@@ -10,7 +10,7 @@ from typing import Any
 from eventlog import Packed
 from recovery.agent_code.call_site import call_site
 from recovery.agent_code.closures import where_of
-from recovery.calls.approval import Asking, asks
+from recovery.calls.approval import ApprovalRequest, approval_request
 from recovery.declare.spec import ToolSpec, function_name
 from recovery.engine.call_in_progress import CallInProgress, Identified
 from recovery.engine.effects import Commit, Effect
@@ -26,17 +26,25 @@ from recovery.values.pack import pack
 ARGS_SIZE_MAX = 4 << 10  # arguments up to this size are recorded whole, larger ones by digest
 
 
-def record_intent(run: Execution, key: CallKey, made: Identified) -> tuple[Call, Asking | None]:
+def record_intent(
+    run: Execution, key: CallKey, made: Identified
+) -> tuple[Call, ApprovalRequest | None]:
     """Record that a new call is about to be made."""
     event, asking = intent_of(run, key, made)
     admit(run, "call", key.tool)
-    return call_of(run, run.emit(event), event, made.shown, (1, time.time_ns())), asking
+    return call_of(run, run.record(event), event, made.shown, (1, time.time_ns())), asking
 
 
-def intent_of(run: Execution, key: CallKey, made: Identified) -> tuple[CallIntended, Asking | None]:
+def intent_of(
+    run: Execution, key: CallKey, made: Identified
+) -> tuple[CallIntended, ApprovalRequest | None]:
     """What is recorded of a call before it is made, and what it asks for."""
     spec, packed = made.spec, made.packed
-    outer, undo, small = run.here().call, "", packed if len(packed) <= ARGS_SIZE_MAX else None
+    outer, undo, small = (
+        run.current_scope().call,
+        "",
+        packed if len(packed) <= ARGS_SIZE_MAX else None,
+    )
     if spec.undo is not None:  # its arguments are all that the compensation will know of it
         undo, small = function_name(spec.undo), arguments_for_people(made)
     inside = nested_key(outer.idempotency_key, key) if outer is not None else ""
@@ -51,7 +59,7 @@ def intent_of(run: Execution, key: CallKey, made: Identified) -> tuple[CallInten
     )
     if spec.child_id is not None:
         event = replace(event, child=spec.child_id(event.idempotency_key(run.uid)))
-    asking = asks(run, spec, event, made.shown)
+    asking = approval_request(run, spec, event, made.shown)
     if asking is None:
         return event, None
     if made.unkeyed:
@@ -72,15 +80,15 @@ def arguments_for_people(made: Identified) -> Packed:
 
 def make_intent_durable(run: Execution, spec: ToolSpec, call: Call) -> Generator[Effect, Any, None]:
     """Commit before a side effect begins. From here on a stop lets it get to its end."""
-    scope = run.here()
+    scope = run.current_scope()
     if scope.left_behind:  # the attempt around it may have ended while somebody was asked
         run.check()
     one = CallInProgress(spec, call, (*scope.calls, call.lsn))
-    run.under_way[call.lsn] = one
+    run.side_effects_in_flight[call.lsn] = one
     # Invariant: no side effect starts before its intent is durable.
     try:
         yield Commit()
     except BaseException:
-        run.under_way.pop(call.lsn, None)
-        run.cut(replace(one, begun=False))
+        run.side_effects_in_flight.pop(call.lsn, None)
+        run.note_cancelled(replace(one, begun=False))
         raise

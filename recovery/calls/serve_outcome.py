@@ -10,16 +10,16 @@ from recovery.declare.spec import ToolSpec
 from recovery.engine.execution import Execution
 from recovery.errors import ToolError
 from recovery.journal.events import CallFailed, CallResolved, CallReturned
-from recovery.replay.call_view import Failure, Settled
+from recovery.replay.call_view import CallOutcome, Failure
 from recovery.values.pack import pack, unpack
 
 _logger = logging.getLogger("recovery")
 
 
-def serve(run: Execution, spec: ToolSpec, call: int, settled: Settled) -> Any:
+def serve(run: Execution, spec: ToolSpec, call: int, settled: CallOutcome) -> Any:
     """Hand an outcome to the agent: the same on the first execution as on replay."""
     if isinstance(settled.event, CallReturned) and settled.event.usage is not None:
-        run.here().metered = True
+        run.current_scope().metered = True
     match settled.event:
         case CallReturned(value=value) | CallResolved(how="outcome", value=value):
             packed = value if type(value) is Packed else pack(value, "outcome")

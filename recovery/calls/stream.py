@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, Self, cast
 
 from eventlog import Packed, RefusedValueError
 from recovery.agent_code.call_site import call_site, is_over, present
-from recovery.calls.call import protocol
+from recovery.calls.call import call_steps
 from recovery.calls.identity import plainly
 from recovery.declare.spec import ToolSpec, is_generator
 from recovery.engine.drive import drive, drive_async
@@ -84,7 +84,7 @@ class _Stream:
         self._outcome: Any = _NONE  # of the call
         self._result: Any = _NONE  # the same, once the consumer has come to its end
         self._held: bytes | None = None  # the state, when the consumer was given its last chunk
-        self._steps = self._life(protocol(run, self._retried_unseen(spec), given, call_id))
+        self._steps = self._life(call_steps(run, self._retried_unseen(spec), given, call_id))
         self._begun = self._busy = self._is_large = False
         self._given = 0  # chunks
 

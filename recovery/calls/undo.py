@@ -77,7 +77,7 @@ def prepare(run: Execution, since: int, tools: Iterable[Callable[..., Any]]) -> 
 
     Tools are known that are given, that this run has called in this process, or that a module has.
     """
-    call = run.here().call
+    call = run.current_scope().call
     if call is not None:
         raise RecoveryError(f"run.undo() inside a call of {call.tool}: an undo is the agent's own")
     if not 0 <= since <= run.step:
@@ -112,7 +112,7 @@ def _compensate(
     for number, one in enumerate(todo):
         call = recorded_call(run, one)
         compensation = _Compensation(_compensating(known[call.tool], call, one.value), call)
-        for _ in range(plan.again.get(one.lsn, 0)):
+        for _ in range(plan.repeats.get(one.lsn, 0)):
             with suppress(Exception):  # it failed, as recorded, and was decided to be repeated
                 yield compensation
         try:
@@ -182,7 +182,7 @@ def read_plan(run: Execution, plan: UndoPlan, known: dict[str, ToolSpec]) -> lis
         )
     if doubt:
         run.park([recorded_call(run, one) for one in doubt], undo=True)
-    todo = plan.todo()
+    todo = plan.calls_to_undo()
     missing = [one for one in todo if one.intent.tool not in known]
     if missing:
         what = ", ".join(

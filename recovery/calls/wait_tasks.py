@@ -77,8 +77,8 @@ class _Known:
 def _recorded(run: Execution, count: int) -> Iterator[Any]:
     """The places of those that had ended, as recorded; or they are recorded at the end."""
     with run.mutex:
-        run.act()
-        scope = run.here()
+        run.before_action()
+        scope = run.current_scope()
         occurrence = scope.next_occurrence(NAME)
         lsn, value = run.replay.value_of(scope.path, NAME, occurrence)
     # Of changed code, which waits for others: then it waits as it does now.
@@ -88,11 +88,11 @@ def _recorded(run: Execution, count: int) -> Iterator[Any]:
         yield known
     finally:
         with run.mutex:
-            run.replay.done_again(lsn)
+            run.replay.mark_replayed(lsn)
     with run.mutex:
         run.check()
         if not fits:
-            run.note(ValueRecorded(scope.path, NAME, occurrence, known.order))
+            run.record_when_caught_up(ValueRecorded(scope.path, NAME, occurrence, known.order))
 
 
 async def _ended(tasks: list[Any], timeout: float | None, return_when: str) -> list[int]:  # noqa: ASYNC109

@@ -12,13 +12,13 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from recovery.declare.spec import ToolSpec
-from recovery.engine.effects import Sleep, Wait, Waiting
+from recovery.engine.effects import Sleep, WaitForTurn, Waiting
 from recovery.engine.execution import Execution
 from recovery.errors import WaitingError
 from recovery.journal.call import Call
 from recovery.journal.events import RunParked, SignalTaken
 from recovery.option_checks import check_seconds
-from recovery.replay.call_view import Settled
+from recovery.replay.call_view import CallOutcome
 from recovery.stores.protocol import check_signal_name
 from recovery.text import shown_time
 from recovery.values.pack import pack, unpack
@@ -44,7 +44,7 @@ def wait(run: Execution, waiting: Waiting) -> Generator[Sleep, None, None]:
         run.waits.remove(waiting)
 
 
-def wait_in_turn(run: Execution, waiting: Waiting) -> Generator[Sleep | Wait, None, None]:
+def wait_in_turn(run: Execution, waiting: Waiting) -> Generator[Sleep | WaitForTurn, None, None]:
     """``wait``, and then until the agent can have the outcome at once.
 
     What the caller does next, up to the return of the call, is not to wait for anything: nothing
@@ -69,7 +69,7 @@ def wait_in_turn(run: Execution, waiting: Waiting) -> Generator[Sleep | Wait, No
 
 def _until_over(run: Execution, waiting: Waiting) -> Generator[Sleep, None, float]:
     """When it was over."""
-    waiting.inside = (0, *run.here().calls)[-1]
+    waiting.inside = (0, *run.current_scope().calls)[-1]
     run.waiting += 1
     try:
         while True:
@@ -93,10 +93,10 @@ def is_due(run: Execution) -> bool:
     return bool(run.waits) and any(waiting.due for waiting in run.waits)
 
 
-def behind_waits(run: Execution) -> Generator[Wait, None, None]:
+def behind_waits(run: Execution) -> Generator[WaitForTurn, None, None]:
     """Until waits that are over have been had, and what the agent makes of them is at rest."""
-    scope = run.here()
-    yield Wait(lambda: run.ends(scope) or not is_due(run), turn=BEHIND_WAITS)
+    scope = run.current_scope()
+    yield WaitForTurn(lambda: run.must_stop(scope) or not is_due(run), turn=BEHIND_WAITS)
     run.check()
 
 
@@ -106,18 +106,18 @@ def _another_is_before(run: Execution, waiting: Waiting, over: float) -> bool:
     return any(other is not None and other < over for other in others)
 
 
-def _in_turn(run: Execution, waiting: Waiting, turn: int) -> Generator[Wait, None, None]:
+def _in_turn(run: Execution, waiting: Waiting, turn: int) -> Generator[WaitForTurn, None, None]:
     """Until all that is recorded has been done again, and what it has set going is at rest."""
-    scope = run.here()
+    scope = run.current_scope()
     waiting.due = True
     try:
         # Before the loop of a resumed run, what is recorded of the steps is yet to come.
-        yield Wait(
-            lambda: run.ends(scope) or run.before_loop or run.replay.is_next(turn), turn=turn
+        yield WaitForTurn(
+            lambda: run.must_stop(scope) or run.before_loop or run.replay.is_next(turn), turn=turn
         )
         run.check()
         if not run.before_loop:
-            run.replay.wait_no_more(turn)
+            run.replay.stop_waiting(turn)
     finally:
         waiting.due = False
 
@@ -141,7 +141,7 @@ def _park_if_idle(run: Execution) -> None:
     waits_for = [waiting.what for waiting in run.waits]
     calls = [waiting.call for waiting in run.waits]
     why = f"waits for {'; '.join(waits_for)}"
-    run.emit(RunParked(calls, why=why, wake_at=wake_at))
+    run.record(RunParked(calls, why=why, wake_at=wake_at))
     run.commit()
     run.stop(WaitingError(run.run_id, waits_for, wake_at))
 
@@ -158,7 +158,7 @@ def _parks_in(run: Execution) -> float:
 # -- sleeping
 
 
-def _sleep(run: Execution, call: Call) -> Generator[Sleep | Wait, None, None]:
+def _sleep(run: Execution, call: Call) -> Generator[Sleep | WaitForTurn, None, None]:
     """A clock that is set back makes it longer by no more than it was to be."""
     (seconds,), until = call.args, call.kwargs["until"]
     began = time.monotonic()
@@ -186,7 +186,7 @@ def sleep_arguments(run: Execution, seconds: float) -> tuple[tuple[float], dict[
 # -- signals
 
 
-def _wait_for(run: Execution, call: Call) -> Generator[Sleep | Wait, None, Settled]:
+def _wait_for(run: Execution, call: Call) -> Generator[Sleep | WaitForTurn, None, CallOutcome]:
     (wanted,), until, timeout = call.args, call.kwargs["until"], call.kwargs["timeout"]
     several = not isinstance(wanted, str)
     names = tuple(wanted) if several else (wanted,)
@@ -194,7 +194,7 @@ def _wait_for(run: Execution, call: Call) -> Generator[Sleep | Wait, None, Settl
 
     def lost() -> SignalTaken | None:  # by a wait whose record is lost: this one, or one like it
         losses = run.replay.losses
-        if losses is None or call.lsn not in losses.presumed:
+        if losses is None or call.lsn not in losses.assumed:
             return None
         return losses.signal(names, several)
 
@@ -223,7 +223,7 @@ def _wait_for(run: Execution, call: Call) -> Generator[Sleep | Wait, None, Settl
             several=several or None,
             sent=sent.time_ns,
         )
-    return Settled(run.emit(event), event)
+    return CallOutcome(run.record(event), event)
 
 
 WAIT_FOR = ToolSpec("wait_for", _wait_for, "retry", waits=True, identified_by=1)

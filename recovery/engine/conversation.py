@@ -40,9 +40,9 @@ class Conversation:
         """Record ``messages[start:stop] = packed``; where in the log each new message is."""
         run = self._run
         with run.mutex:
-            run.act()
+            run.before_action()
             self.check()
-            call = run.here().call
+            call = run.current_scope().call
             if call is not None:
                 raise RecoveryError(
                     f"run.messages was changed inside a call of {call.tool}, which is not executed "
@@ -52,7 +52,7 @@ class Conversation:
             if again is not None:
                 return again
             found, new = self._outcomes.references_for(packed)
-            return refs_of(found, run.note(MessagesChanged(start, stop, new)))
+            return refs_of(found, run.record_when_caught_up(MessagesChanged(start, stop, new)))
 
     def _match(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None] | None:
         """Where the new messages are, if the change is recorded: it is not written twice.
@@ -68,7 +68,7 @@ class Conversation:
         alone = run.alone() and not self._may_be_lost()
         for recorded in run.replay.changes:
             change = recorded.change
-            known = run.attempt(partial(self._known, change))
+            known = run.write_or_stop(partial(self._known, change))
             same = (stop - start, packed) == (change.stop - change.start, known)
             if same and (start == change.start or allowed or not run.alone()):
                 return self._take(recorded)
@@ -127,7 +127,7 @@ class Conversation:
 
     def _may_be_lost(self) -> bool:
         losses, step = self._run.replay.losses, self._run.step
-        return losses is not None and (losses.reaches(step) or step <= losses.upto_change)
+        return losses is not None and (losses.covers_step(step) or step <= losses.upto_change)
 
     def _known(self, change: MessagesChanged) -> list[bytes]:
         return [self._history.packed_of(item) for item in change.new]

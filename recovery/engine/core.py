@@ -70,8 +70,8 @@ class RunCore(ABC):
         self._stopped: Exception | None = None
         self._asked: Exception | None = None  # to stop, from outside
         # Side effects under way, by LSN; and those of them that only wait for a stop inside.
-        self.under_way: dict[int, CallInProgress] = {}
-        self.leaving: set[int] = set()
+        self.side_effects_in_flight: dict[int, CallInProgress] = {}
+        self.draining: set[int] = set()
         # Calls that were cancelled, which is not recorded yet.
         self.cut_short: list[CallInProgress] = []
         self.scope = Scope(self, BEFORE_STEPS)  # of the agent's own code: its present step
@@ -144,32 +144,34 @@ class RunCore(ABC):
         return self._stopped or self._asked
 
     @property
-    def over(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether nothing that the agent does counts any more."""
         return self._closed or self._stopped is not None
 
-    def ends(self, scope: Scope) -> bool:
+    def must_stop(self, scope: Scope) -> bool:
         """Whether the code in this scope is to stop now.
 
         Where the run is only asked to, from outside, a side effect gets to its end first, with all
         the calls that are made in it.
         """
-        asked = self._asked is not None and self.under_way.keys().isdisjoint(scope.calls)
+        asked = self._asked is not None and self.side_effects_in_flight.keys().isdisjoint(
+            scope.calls
+        )
         return asked or self._stopped is not None
 
     def stop(self, error: Exception) -> NoReturn:
         """End the agent function, now and at whatever it tries next. The first reason counts."""
         if error is not self._asked:
             self._stopped = self._stopped or error
-        self.here().stopped = True
+        self.current_scope().stopped = True
         need_not_be_retrieved()
         raise Stop(error)
 
-    def here(self) -> Scope:
+    def current_scope(self) -> Scope:
         scope = current_scope.get()
         return scope if scope is not None and scope.run is self else self.scope
 
-    def act(self) -> None:
+    def before_action(self) -> None:
         """The agent does something: so it goes on, and what it has cancelled is cancelled.
 
         Where it is only asked to stop, it may still do what is no call: the calls that are under
@@ -177,8 +179,8 @@ class RunCore(ABC):
         left, code that goes on behind a call that was to stop it (a gather has made a result of
         that) is stopped again: what it does next is for a run in which that call has an outcome.
         """
-        here = self.here()
-        ended = here.stopped and self.under_way.keys() <= self.leaving
+        here = self.current_scope()
+        ended = here.stopped and self.side_effects_in_flight.keys() <= self.draining
         if self._stopped is not None or self._closed or here.left_behind or ended:
             self.check()
         self._go_on()
@@ -191,7 +193,7 @@ class RunCore(ABC):
         if self.cut_short:
             self.let_go()
 
-    def cut(self, one: CallInProgress) -> None:
+    def note_cancelled(self, one: CallInProgress) -> None:
         """A call was cancelled: by the agent if it goes on after that, else with the run."""
         self.cut_short.append(one)
 
@@ -204,7 +206,12 @@ class RunCore(ABC):
         """
         named = {call.lsn for call in calls}
         outer = (
-            {} if undo else {lsn: self.under_way.get(lsn) for lsn in (*around, *self.here().calls)}
+            {}
+            if undo
+            else {
+                lsn: self.side_effects_in_flight.get(lsn)
+                for lsn in (*around, *self.current_scope().calls)
+            }
         )
         calls = [
             *calls,
@@ -214,7 +221,7 @@ class RunCore(ABC):
                 if one is not None and one.spec.after_crash == "park" and lsn not in named
             ),
         ]
-        self.emit(RunParked([call.lsn for call in calls], undo))
+        self.record(RunParked([call.lsn for call in calls], undo))
         self.commit()
         self.stop(InDoubtError(self.run_id, calls))
 
@@ -227,8 +234,8 @@ class RunCore(ABC):
 
     def check(self) -> None:
         """Raise what stops the run, if anything does: a call is where it can stop."""
-        scope, stopped = self.here(), self._stopped or self._asked
-        if stopped is not None and self.ends(scope):
+        scope, stopped = self.current_scope(), self._stopped or self._asked
+        if stopped is not None and self.must_stop(scope):
             self.stop(stopped)
         if self._closed or scope.left_behind:
             if self.stopped is not None:
@@ -239,33 +246,35 @@ class RunCore(ABC):
 
     def commit(self) -> None:
         """Make everything durable; a failure of the log ends the agent function."""
-        self.attempt(self.log.commit)
+        self.write_or_stop(self.log.commit)
 
     def caught_up(self) -> bool:
         """Whether no recorded call or message is left that the code may still come to."""
-        return self.replay.used_up
+        return self.replay.exhausted
 
     def is_left_by_stop(self) -> bool:
         """Whether the run is to stop, so that the code which would do what is recorded does not;
         but for what is recorded inside side effects, which get to their end."""
-        around = map(self.replay.around, self.replay.unclaimed())
-        return self.stopped is not None and all(map(self.under_way.keys().isdisjoint, around))
+        around = map(self.replay.around, self.replay.unmatched())
+        return self.stopped is not None and all(
+            map(self.side_effects_in_flight.keys().isdisjoint, around)
+        )
 
-    def note(self, event: ValueRecorded | MessagesChanged) -> int:
+    def record_when_caught_up(self, event: ValueRecorded | MessagesChanged) -> int:
         """Record what replay comes upon again by itself; its LSN, or 0 while it is put off.
 
-        It is put off while recorded ones are unclaimed. Should the code turn out to have changed,
+        It is put off while recorded ones are unmatched. Should the code turn out to have changed,
         nothing that it has done may be in the record: else the code that made the record could not
         go on with it either.
         """
-        if not self.replay.used_up:
+        if not self.replay.exhausted:
             self._pending.append((event, self._is_prologue(event)))
             return 0
-        return self.emit(event)
+        return self.record(event)
 
-    def emit(self, event: Event) -> int:
+    def record(self, event: Event) -> int:
         """Record an event; its LSN."""
-        if self._pending and self.replay.used_up:
+        if self._pending and self.replay.exhausted:
             self._write_pending()
         return self._write(event, self._is_prologue(event))
 
@@ -276,8 +285,8 @@ class RunCore(ABC):
 
     def _write(self, event: Event, is_prologue: bool) -> int:
         if self.pruning.step:
-            self.attempt(self.pruning.check, event)
-        lsn = self.attempt(record, self.log, self._history, event)
+            self.write_or_stop(self.pruning.check, event)
+        lsn = self.write_or_stop(record, self.log, self._history, event)
         if is_prologue:
             self._prologue[lsn] = None
         self.log.commit_behind()
@@ -291,7 +300,7 @@ class RunCore(ABC):
             return True
         return bool(self._prologue) and getattr(event, "call", 0) in self._prologue
 
-    def attempt(self, write: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def write_or_stop(self, write: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return write(*args, **kwargs)
         except RefusedValueError:
@@ -301,6 +310,6 @@ class RunCore(ABC):
 
     def note_dropped(self, event: HistoryDropped) -> None:
         """Record what is waited for no more."""
-        lsn = self.emit(event)
+        lsn = self.record(event)
         if not self._prologue.keys().isdisjoint(event.records):
             self._prologue[lsn] = None

@@ -71,7 +71,7 @@ class Drift:
     def judge(self, spec: ToolSpec, key: CallKey, sides: Sides, args: Any) -> RecordedCall | None:
         """A call that the record does not know, though recorded ones are left: the one whose
         outcome it is served; None if it is new, and may be made. Else the run stops."""
-        left = self._replay.unclaimed()
+        left = self._replay.unmatched()
         risky = [call for call in left if self._replay.side_effects.has(call)]
         like = self._replay.resembling(key)
         if self.is_allowed and not (like is not None and like in risky):
@@ -83,7 +83,7 @@ class Drift:
                         f"now: {sides.found}",
                         served=(found.lsn, key),
                     )
-                    return self._replay.claim(found.key)
+                    return self._replay.match(found.key)
                 if any(map(self.is_of_other_code, self._left())):
                     self.say(f"made between recorded calls: {sides.found}")
                     return None
@@ -99,14 +99,14 @@ class Drift:
 
     def may_finish(self) -> bool:
         """Whether the agent may return though recorded ones are left. They are missed no more."""
-        if not self.is_allowed or any(map(self._replay.side_effects.has, self._replay.unclaimed())):
+        if not self.is_allowed or any(map(self._replay.side_effects.has, self._replay.unmatched())):
             return False
         self.pass_over()
         return True
 
     def pass_over(self) -> None:
         """Miss no more what is left."""
-        left = self._replay.unclaimed()
+        left = self._replay.unmatched()
         said = [f"call {describe(call)} (LSN {call.lsn}) is not made any more" for call in left]
         said += [
             f"LSN {one.lsn}, {change_text(self._history, one)}, is not made any more"
@@ -168,7 +168,7 @@ class Drift:
         if run.stopped is not None:
             run.stop(run.stopped)
         # A read in doubt may be forgotten: whoever needs it makes it again.
-        in_doubt = self._replay.side_effects.in_doubt(self._replay.unclaimed())
+        in_doubt = self._replay.side_effects.in_doubt(self._replay.unmatched())
         if not self._history.accepted or in_doubt:
             self.in_cancellation = run.is_being_cancelled()
             doubt = (0, "")
@@ -176,7 +176,7 @@ class Drift:
                 doubt = in_doubt[0].lsn, in_doubt[0].intent.idempotency_key(run.uid)
             run.stop(DivergenceError(run.run_id, run.step, sides, doubt, self._at_stake(key)))
         self._history.accepted = False
-        dropped = self._replay.drop()
+        dropped = self._replay.discard_unmatched()
         _logger.warning(
             "run %s: diverged in step %d, as accepted: %d records dropped (LSN %s)",
             run.run_id,
@@ -187,7 +187,7 @@ class Drift:
         run.note_dropped(HistoryDropped(dropped))
 
     def _at_stake(self, key: CallKey | None) -> AtStake:
-        left = self._replay.unclaimed()
+        left = self._replay.unmatched()
         effects = [
             str(recorded_call(self._run, one)) for one in self._replay.side_effects.among(left)
         ]
@@ -221,7 +221,7 @@ class Drift:
 
     def _left(self) -> list[int]:
         """The records of calls and messages that the code has not made again."""
-        left = [call.lsn for call in self._replay.unclaimed()]
+        left = [call.lsn for call in self._replay.unmatched()]
         return left + [one.lsn for one in self._replay.changes]
 
 

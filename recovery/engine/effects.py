@@ -11,7 +11,7 @@ from recovery.declare.scope import Scope
 
 
 @dataclass(slots=True)  # these are made several times for each call, and a frozen one costs more
-class Wait:
+class WaitForTurn:
     """Let other coroutines go on until ``ready()``; the answer is whether it became so, or None
     where they cannot go on meanwhile: plain code in the thread of the event loop."""
 
@@ -69,7 +69,7 @@ class Perform:
     body: Generator[Any, Any, Any]  # of effects
 
 
-Effect = Wait | Commit | Invoke | Sleep | Perform
+Effect = WaitForTurn | Commit | Invoke | Sleep | Perform
 
 
 @dataclass(eq=False, slots=True)

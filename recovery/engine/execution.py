@@ -47,10 +47,10 @@ class ChildRuns(Protocol):
     def cancelled(self, call: Call) -> None:
         """The agent has cancelled this call: so the child that it started ends for good."""
 
-    def end_for_good(self, call: Call) -> None:
+    def cancel_child(self, call: Call) -> None:
         """The child of this call is given up."""
 
-    def asked(self, call: int, lsn: int) -> None:
+    def note_retry(self, call: int, lsn: int) -> None:
         """The call (LSN) is made again, as the record of this LSN says."""
 
     def any_in(self, scope: Scope) -> bool:
@@ -106,14 +106,14 @@ class Execution(RunCore):
     def recorded_value(self, name: str, ask: Callable[[], Any]) -> Any:
         """What the outside world answers, as it was when this line first ran."""
         with self.mutex:
-            self.act()
-            scope = self.here()
+            self.before_action()
+            scope = self.current_scope()
             occurrence = scope.next_occurrence(name)
             recorded = self.replay.take_value(scope.path, name, occurrence)
             if recorded is not None:
                 return recorded.value
             value = ask()
-            self.note(ValueRecorded(scope.path, name, occurrence, value))
+            self.record_when_caught_up(ValueRecorded(scope.path, name, occurrence, value))
             return value
 
     # -- steps
@@ -138,7 +138,7 @@ class Execution(RunCore):
             self.scope.path = step_scope(self.step)
             if not self.replay.take_step(self.step):
                 admit(self, "step")
-                self.emit(StepStarted(self.step))
+                self.record(StepStarted(self.step))
             return self.step
 
     def _leave_scope(self) -> None:
@@ -154,7 +154,9 @@ class Execution(RunCore):
     def safe_point(self) -> None:
         """Where the run can be stopped from outside: at a call, and between steps."""
         self.check()
-        if not self.under_way or self.under_way.keys().isdisjoint(self.here().calls):
+        if not self.side_effects_in_flight or self.side_effects_in_flight.keys().isdisjoint(
+            self.current_scope().calls
+        ):
             self.inbox.look()
         self._go_on()
 
@@ -166,10 +168,15 @@ class Execution(RunCore):
         if not self.settings.is_due(steps, self._history.size):
             return
         replay = self.replay
-        if self.in_flight or self.outlived() or not replay.used_up or replay.later_steps(self.step):
+        if (
+            self.in_flight
+            or self.outlived()
+            or not replay.exhausted
+            or replay.later_steps(self.step)
+        ):
             return
         if self._in_place is not None:
-            self.attempt(self._in_place.look)
+            self.write_or_stop(self._in_place.look)
         self._write_pending()  # first, so that the checkpoint knows of it
         what = CheckpointMeta(
             self.run_id,
@@ -181,7 +188,7 @@ class Execution(RunCore):
             bytes_since=self._history.size,
             removed=self.loop.removed(),
         )
-        lsn = self.attempt(self.pruning.write, what, self.state, self.messages)
+        lsn = self.write_or_stop(self.pruning.write, what, self.state, self.messages)
         self.loop.checkpointed()
         self.conversation.forget_before(self.pruning.first)
         self._checkpointed, self._history.size = self.step, 0
@@ -210,7 +217,7 @@ class Execution(RunCore):
         busy = self.in_flight - len(self.inside)
         return busy <= self.waiting + self.children.idle()
 
-    def landed(self) -> bool:
+    def drained(self) -> bool:
         """Whether no call is under way any more. The agent function has ended: nobody reads on in
         the streams that it left open, nor in one whose chunk has come only now."""
         for stream in [one for one in self.streams if one.is_left(ended=True)]:
@@ -222,7 +229,7 @@ class Execution(RunCore):
 
     def missing(self) -> tuple[int, str]:
         """What is recorded and the code has not done again: LSN and description; 0 if nothing."""
-        for call in self.replay.unclaimed():
+        for call in self.replay.unmatched():
             return call.lsn, describe(call)
         for recorded in self.replay.changes:
             return recorded.lsn, change_text(self._history, recorded)
@@ -231,16 +238,17 @@ class Execution(RunCore):
     def finish(self, result: Any) -> RunFinished:
         """Record that the agent returned ``result``; durable when this returns."""
         with self.mutex:
-            self.here().check()  # a gather may have made a result of what was to stop the agent
-            self.act()
+            # A gather may have made a result of what was to stop the agent.
+            self.current_scope().check()
+            self.before_action()
             self.check_open()
             lsn, recorded = self.missing()
             if lsn and not self.drift.may_finish():
                 self.drift.diverge(Sides(lsn, recorded, "the agent returned"))
             packed = pack(result, "result")
             event = RunFinished(packed, self._history.step, self.recovery_count)
-            self.emit(event)
-            self.attempt(self.log.commit)
+            self.record(event)
+            self.write_or_stop(self.log.commit)
             return replace(event, result=unpack(packed))
 
     def cancel(self, error: Exception) -> None:

@@ -51,7 +51,7 @@ class Inbox:
         now = time.monotonic()
         if now >= self._next_look or at_once:
             self._next_look = now + LOOK_S
-            self._run.attempt(self._read)
+            self._run.write_or_stop(self._read)
             if self.above is not None:
                 self.above()
                 self._run.check()
@@ -74,7 +74,7 @@ class Inbox:
         if found is None:
             return None
         self._signals[found.about].popleft()
-        record = self._run.attempt(lambda: self._fetch(found.lsn))
+        record = self._run.write_or_stop(lambda: self._fetch(found.lsn))
         value = Message.of(record).value
         assert value is not None
         return found, value
@@ -204,6 +204,6 @@ class Inbox:
     def _end_run(self, asked: Message) -> None:
         run = self._run
         in_doubt = [call.lsn for call in run.replay.in_doubt()]
-        run.emit(RunCancelled(asked.who, asked.why, in_doubt, asked.lsn))
+        run.record(RunCancelled(asked.who, asked.why, in_doubt, asked.lsn))
         run.commit()
         run.stop(RunCancelledError(run.run_id, asked.who, asked.why, in_doubt))

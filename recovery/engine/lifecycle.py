@@ -27,14 +27,14 @@ class RunSession:
         """The run's log, for this process alone."""
         return store.claim(self.run_id, takeover)
 
-    def meet(self, log: EventLog, history: History) -> History:
+    def check_history(self, log: EventLog, history: History) -> History:
         """What the log holds, before anything is written; raises what forbids to go on."""
         return history
 
-    def born(self, log: EventLog) -> None:
+    def on_first_record(self, log: EventLog) -> None:
         """It is recorded that the run has begun, and nothing is executed yet. May take a while."""
 
-    def begin(self, run: Execution) -> None:
+    def attach(self, run: Execution) -> None:
         """The run's present execution is this one."""
         self._run = run
         self.check()

@@ -31,7 +31,7 @@ def admit(run: RunCore, what: Literal["step", "call"], tool: str = "") -> None:
     budget = run.settings.budget
     if budget is None:
         return
-    around = run.here().call
+    around = run.current_scope().call
     if _undoes(tool) or (around is not None and _undoes(around.tool)):
         return
     used = run.used()
@@ -40,11 +40,11 @@ def admit(run: RunCore, what: Literal["step", "call"], tool: str = "") -> None:
         return
     error = BudgetError(run.run_id, used, reached)
     if budget.on_exceeded == "park":
-        run.emit(RunParked([], why=f"budget used up: {'; '.join(reached)}"))
+        run.record(RunParked([], why=f"budget used up: {'; '.join(reached)}"))
         run.commit()
         run.stop(error)
     cause = "recovery.BudgetError", "; ".join(reached), ""
-    run.emit(RunFailed(*cause))
+    run.record(RunFailed(*cause))
     run.commit()
     run.stop(RunFailedError(run.run_id, cause, 0))
 

@@ -23,7 +23,7 @@ class ResumeSession(RunSession):
         reader_of(store, self.run_id, ". Nothing was executed.").close()  # a claim would make it
         return super().claim(store, takeover)
 
-    def meet(self, log: EventLog, history: History) -> History:
+    def check_history(self, log: EventLog, history: History) -> History:
         if history.started is None:
             raise RecoveryError(
                 f"no agent has begun run {self.run_id!r}, so it has no task to go on with. Nothing "

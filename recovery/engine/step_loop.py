@@ -120,4 +120,4 @@ class Loop:
         run = self._run
         if not run.in_loop or run.settings.checkpoint_every_n is None:
             return False
-        return run.here().path == BEFORE_STEPS and not is_over(self._within)
+        return run.current_scope().path == BEFORE_STEPS and not is_over(self._within)

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from eventlog import RefusedValueError
 from recovery.agent.drivers import Drivers
 from recovery.agent.run import Run, execution_of
-from recovery.calls.attempts import until
+from recovery.calls.attempts import sleep_until
 from recovery.declare.scope import current_scope
 from recovery.declare.spec import ToolSpec, is_async
 from recovery.engine.core import RunCore
@@ -269,7 +269,7 @@ class Walk:
 
         async def attempt() -> Entry:
             visit.executed = True
-            visit.attempt = visit.before or execution_of(run).here().raised + 1
+            visit.attempt = visit.before or execution_of(run).current_scope().raised + 1
             self.executed += 1
             memory = Memory(standing.memory)
             context = NodeContext(
@@ -411,11 +411,11 @@ def told(error: Exception) -> str:
 
 async def pause(run: Drivers, seconds: float) -> None:
     """Before the next attempt: not a time in which the run has nothing to do but wait."""
-    scope = run.here()
+    scope = run.current_scope()
     with run.mutex:
         run.enter(scope)
     try:
-        for nap in until(run, run.wall_clock() + seconds):
+        for nap in sleep_until(run, run.wall_clock() + seconds):
             await asyncio.sleep(nap.seconds)
     finally:
         with run.mutex:
@@ -431,7 +431,7 @@ def park(
     not.
     """
     execution = execution_of(run)
-    execution.emit(RunParked(list(calls), why=why, stays=list(stays) or None))
+    execution.record(RunParked(list(calls), why=why, stays=list(stays) or None))
     execution.commit()
     for call in [] if calls else stays[:1]:
         key = keys_of(execution.log, {call}, execution.uid).get(call, "")

@@ -150,13 +150,13 @@ def _other(log: EventLog, newest: Restored | None) -> Restored | None:
 def _check_forgotten(history: History, checkpoint: Checkpoint) -> None:
     """A checkpoint stands in for all that is recorded before it. RecoveryError if that would make
     a later recovery forget calls: it would execute them again."""
-    for call in history.replay.unclaimed():
+    for call in history.replay.unmatched():
         step = step_of(call.key.scope)
-        if not call.done or step is None or step > checkpoint.step_number:
+        if not call.has_outcome or step is None or step > checkpoint.step_number:
             raise RecoveryError(
                 f"a checkpoint of run {checkpoint.run_id!r} at step {checkpoint.step_number} would "
                 f"make it forget a call: {call.key} (LSN {call.lsn}, step {call.key.scope}, "
-                f"{'with an outcome' if call.done else 'in doubt'}). Nothing was saved."
+                f"{'with an outcome' if call.has_outcome else 'in doubt'}). Nothing was saved."
             )
 
 

@@ -81,7 +81,7 @@ class ShallowHistory:
 
     def open_calls(self) -> list[RecordedCall]:
         """The calls without an outcome that a recovery would come to."""
-        return [one for one in self.replay.unclaimed() if not (one.done or one.cancelled)]
+        return [one for one in self.replay.unmatched() if not (one.has_outcome or one.cancelled)]
 
     def keys(self) -> dict[int, str]:
         """The idempotency keys of the calls that are read, by LSN."""

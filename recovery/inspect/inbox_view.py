@@ -126,7 +126,7 @@ def _untaken(inbox: LogReader, run: ShallowHistory, recipient: Recipient) -> lis
             found.append(replace(made, wanted=wanted))
         elif kind == CANCEL:
             found.append(made)
-        elif call is not None and message.is_after(call.heard):
+        elif call is not None and message.is_after(call.last_decision):
             before, at = decided.get(made.about, (message, len(found)))
             if last_of((before, message)) is message:
                 found[at : at + 1] = [made]

@@ -296,8 +296,8 @@ class _Read:
         over = self.ended is not None and not isinstance(self.ended, RunCancelled | RunUndone)
         doubt = {call.lsn for call in self.replay.in_doubt()}
         asking = {call.lsn for call in self.replay.undecided()}
-        for call in self.replay.unclaimed():
-            if call.done or call.cancelled or (over and not call.is_open_effect):
+        for call in self.replay.unmatched():
+            if call.has_outcome or call.cancelled or (over and not call.is_open_effect):
                 continue
             state: CallState = "to be made again"
             if call.intent.after_crash == "wait":
@@ -419,7 +419,7 @@ def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State
     if read.parked is None or read.tally.status != "parked":
         error = read.errors.last
         return "interrupted", str(error) if error is not None and not error.is_past else ""
-    again = {call.lsn for call in read.replay.unclaimed() if call.stood_still}
+    again = {call.lsn for call in read.replay.unmatched() if call.stood_still}
     return _parked(read.parked, calls, again)
 
 

@@ -97,8 +97,8 @@ class _ForkSource:
 
     def calls_in_flight(self) -> list[int]:
         """The calls (LSNs) that are not over."""
-        calls = Replay.of(self.entries).unclaimed()
-        return [call.lsn for call in calls if not (call.done or call.cancelled)]
+        calls = Replay.of(self.entries).unmatched()
+        return [call.lsn for call in calls if not (call.has_outcome or call.cancelled)]
 
 
 def fork(

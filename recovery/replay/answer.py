@@ -26,7 +26,7 @@ from recovery.journal.events import (
 )
 from recovery.journal.keys import BEFORE_STEPS, CallKey
 from recovery.replay.by_identity import closest
-from recovery.replay.call_view import Outcome, Settled
+from recovery.replay.call_view import CallOutcome, Outcome
 from recovery.replay.matching import Replay
 from recovery.replay.recorded_call import RecordedCall
 
@@ -44,7 +44,7 @@ class Recorded(NamedTuple):
     """It is served ``settled`` in this turn of the record; 0: at once."""
 
     call: RecordedCall
-    settled: Settled
+    settled: CallOutcome
     turn: int
 
 
@@ -111,11 +111,11 @@ def answer(replay: Replay, asked: Asked) -> Answer:
     if call is not None:
         return answer_of(call, asked)
     like = replay.resembling(key)
-    if losses is not None and losses.hides(key):
-        if like is None and losses.drawn and not asked.repeatable:
+    if losses is not None and losses.may_contain(key):
+        if like is None and losses.redrawn and not asked.repeatable:
             # The code was given another time or random number than the one that is lost, and this
             # may be a call that is recorded, with that in its arguments.
-            like = next((one for one in replay.unclaimed() if _is_beside(one, key)), None)
+            like = next((one for one in replay.unmatched() if _is_beside(one, key)), None)
         return MayBeLost(like)
     return New() if like is None else Diverged(like)
 
@@ -123,28 +123,32 @@ def answer(replay: Replay, asked: Asked) -> Answer:
 def answer_behind(replay: Replay, asked: Asked, waited: bool | None) -> New | Diverged:
     """What becomes of a new call once it has ``waited``: whether that was of use. None: it cannot
     wait."""
-    is_last = waited and replay.used_up
+    is_last = waited and replay.exhausted
     # Before the loop, what is recorded of the steps is yet to come.
     if is_last or asked.before_loop or (waited is None and asked.repeatable):
         return New()
-    return Diverged(closest(replay.unclaimed(), asked.key))
+    return Diverged(closest(replay.unmatched(), asked.key))
 
 
 def answer_of(call: RecordedCall, asked: Asked) -> OfRecord:
     """What becomes of a call that is recorded."""
-    if call.done:
+    if call.has_outcome:
         assert isinstance(call.last, Outcome)
         return Recorded(
-            call, Settled(call.last_lsn, call.last, raised=call.tries.raised), call.turn
+            call,
+            CallOutcome(call.last_lsn, call.last, raised=call.tries.raised),
+            call.replay_position,
         )
     then = _without_outcome(call, asked.fails_when_cut)
-    return CancelledAgain(call, then) if call.cancelled and not call.past else then
+    return CancelledAgain(call, then) if call.cancelled and not call.from_past_attempt else then
 
 
 def _without_outcome(call: RecordedCall, fails_when_cut: bool) -> Again | InDoubt:
-    if not call.begun:
+    if not call.may_have_run:
         return Again(call, "not begun")
-    if call.unsure:  # records are lost behind the last one: whatever that says, it may have gone on
+    if (
+        call.uncertain
+    ):  # records are lost behind the last one: whatever that says, it may have gone on
         return InDoubt(call)
     match call.last:
         case AttemptFailed(retry_at=at):
@@ -167,11 +171,11 @@ def _recorded(replay: Replay, asked: Asked) -> RecordedCall | None:
     """What the record has of it: by its identity, or what it was before the code or the state in
     its arguments changed."""
     key = asked.key
-    call = replay.claim(key)
-    if call is None and replay.has_unclaimed:
-        call = replay.claim_alike(key, asked.digest_now)
+    call = replay.match(key)
+    if call is None and replay.has_unmatched:
+        call = replay.match_alike(key, asked.digest_now)
     if call is None and asked.before_loop and key.scope == BEFORE_STEPS:
-        call = replay.claim_counterpart(key)
+        call = replay.match_counterpart(key)
     return call
 
 

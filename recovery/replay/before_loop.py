@@ -56,20 +56,20 @@ class BeforeLoop:
         return is_history and not (call.in_doubt and call.intent.after_crash != "retry")
 
     def made_again(self, call: RecordedCall) -> None:
-        """This recorded call was claimed."""
+        """This recorded call was matched."""
         if call.place == BEFORE:
             self._made[_kind(call.key)] += 1
 
     def counterpart(self, key: CallKey, left: Container[CallKey]) -> RecordedCall | None:
         """The call in whose place one of another identity is made: of its tool that with its call
-        id, else the one that was made when so many had been. ``left``: what nobody has claimed."""
+        id, else the one that was made when so many had been. ``left``: what is unmatched."""
         kind = _kind(key)
         calls, nth = self._calls.get(kind, []), self._made[kind]
         chosen = calls[nth : nth + 1]
         if key.call_id:
             chosen = [call for call in calls if call.key.call_id == key.call_id][:1]
         for call in chosen:
-            if call.key in left and (call.done or call.cancelled):
+            if call.key in left and (call.has_outcome or call.cancelled):
                 return call
         self._made[kind] += 1
         return None

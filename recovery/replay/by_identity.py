@@ -14,7 +14,7 @@ DigestNow = Callable[[Any], bytes | None]  # of recorded arguments
 
 
 class AlikeCalls:
-    """Calls that nobody has claimed yet, by scope, tool and call id."""
+    """Calls that are not matched yet, by scope, tool and call id."""
 
     def __init__(self, calls: Iterable[RecordedCall]) -> None:
         self._calls: dict[tuple[str, str, str], list[RecordedCall]] = {}
@@ -44,7 +44,7 @@ def counterpart(left: Iterable[RecordedCall], key: CallKey) -> RecordedCall | No
     place = key.scope, key.tool
     found = [call for call in left if (call.key.scope, call.key.tool) == place]
     found = [one for one in found if key.call_id and one.key.call_id == key.call_id] or found
-    return found[0] if len(found) == 1 and found[0].done else None
+    return found[0] if len(found) == 1 and found[0].has_outcome else None
 
 
 def closest(left: Iterable[RecordedCall], key: CallKey) -> RecordedCall | None:

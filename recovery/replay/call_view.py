@@ -12,7 +12,7 @@ from recovery.text import shorten
 Outcome = CallReturned | CallFailed | CallResolved
 
 
-class Settled(NamedTuple):
+class CallOutcome(NamedTuple):
     """How a call ended: its event, where that is, and the exception if it was raised just now.
 
     ``raised``: how many attempts at it have raised, in whatever process.
@@ -73,4 +73,4 @@ def describe(recorded: RecordedCall) -> str:
     """A recorded call for a person: with its arguments where the log has them."""
     args = recorded.intent.args
     shown = f"arguments of {recorded.intent.size} bytes" if args is None else shorten(args)
-    return f"{recorded.key}: {shown}, {'with an outcome' if recorded.done else 'in doubt'}"
+    return f"{recorded.key}: {shown}, {'with an outcome' if recorded.has_outcome else 'in doubt'}"

@@ -42,36 +42,39 @@ from recovery.values.backrefs import is_reference
 
 @dataclass(slots=True)
 class Gap:
-    """Records ``first`` to ``last`` are lost. ``upto``: the highest step that may have begun before
-    it ended. ``repaired``: the LSN of the record that says so; 0: a repair was interrupted."""
+    """Records ``first`` to ``last`` are lost. ``last_step``: the highest step that may have begun
+    before it ended. ``repaired``: the LSN of the record that says so; 0: a repair was interrupted.
+    """
 
     first: int
     last: int
     begun: int  # the highest step that is known to have begun before it
-    upto: int
+    last_step: int
     repaired: int = 0
     about: str = ""  # who repaired it, and why
     is_bounded: bool = False
 
     def __str__(self) -> str:
         lsns = f"LSN {self.first}" + (f"-{self.last}" if self.last > self.first else "")
-        return f"{lsns}{self.about}; in doubt: calls of steps up to {self.upto} without a record"
+        return (
+            f"{lsns}{self.about}; in doubt: calls of steps up to {self.last_step} without a record"
+        )
 
 
 @dataclass(slots=True)
 class LostRecords:
     """The losses in the part of a log that is replayed, and what may have been among them.
 
-    ``step`` is the one that was over where that part begins. ``drawn``: whether the code was given
-    another time, random number or id than the one that may be lost. ``strayed``: whether it may do
-    something else than it did, for it was given something else.
+    ``step`` is the one that was over where that part begins. ``redrawn``: whether the code was
+    given another time, random number or id than the one that may be lost. ``input_changed``:
+    whether it may do something else than it did, for it was given something else.
     """
 
     step: int
     gaps: list[Gap] = field(default_factory=list)
-    presumed: set[int] = field(default_factory=set)  # intents of calls that may have been made
-    drawn: bool = False
-    strayed: bool = False
+    assumed: set[int] = field(default_factory=set)  # intents of calls that may have been made
+    redrawn: bool = False
+    input_changed: bool = False
     upto_change: int = 0  # the highest step in which a change of the messages cannot be read
     origin: ForkedFrom | None = None  # the run of whose records the first ones here are copies
     _high: int = 0  # the highest step that may have begun
@@ -82,9 +85,9 @@ class LostRecords:
         self._high = self.step
 
     @property
-    def upto(self) -> int:
+    def last_step(self) -> int:
         """The highest step of which calls may be among what is lost."""
-        return max((gap.upto for gap in self.gaps), default=0)
+        return max((gap.last_step for gap in self.gaps), default=0)
 
     def observe(self, lsn: int, event: Event) -> None:
         """The next event of the log, or one that is recorded now."""
@@ -102,23 +105,23 @@ class LostRecords:
                 for gap in self.gaps:
                     gap.is_bounded = gap.is_bounded or not gap.repaired
             case CallIntended(lost=True):
-                self.presumed.add(lsn)
+                self.assumed.add(lsn)
             case ValueRecorded():
-                self.strayed |= self._is_repaired
+                self.input_changed |= self._is_repaired
             case CallReturned() | CallFailed() | CallResolved() | CallAbandoned():
                 self._end(event)
 
-    def hides(self, key: CallKey) -> bool:
+    def may_contain(self, key: CallKey) -> bool:
         """Whether a call that is not recorded may have been, among what is lost."""
         outer = outer_call(key.scope)
         if outer:  # one that is presumed may not even be lost, but recorded in a call that is
-            return outer in self.presumed or any(outer < gap.last for gap in self.gaps)
+            return outer in self.assumed or any(outer < gap.last for gap in self.gaps)
         step = step_of(key.scope)
-        return step is not None and self.reaches(step)
+        return step is not None and self.covers_step(step)
 
-    def reaches(self, step: int) -> bool:
+    def covers_step(self, step: int) -> bool:
         """Whether what is done in this step may be among what is lost."""
-        return bool(self.gaps) and step <= self.upto
+        return bool(self.gaps) and step <= self.last_step
 
     @property
     def in_copies(self) -> bool:
@@ -170,7 +173,7 @@ class LostRecords:
     def _lose(self, first: int, last: int) -> None:
         count, known = last - first + 1, self.gaps[-1] if self.gaps else None
         if known is not None and known.last == first - 1 and not known.repaired:
-            known.last, known.upto = last, known.upto + count
+            known.last, known.last_step = last, known.last_step + count
         else:
             # The last of them may be an intent; each of the others the beginning of a step.
             self.gaps.append(Gap(first, last, self.step, self._high + count - 1))
@@ -187,7 +190,7 @@ class LostRecords:
         for gap in self.gaps:
             # Steps begin one after the other. One that began behind the loss did not in it.
             if not gap.repaired and not gap.is_bounded and step > gap.begun:
-                gap.upto, gap.is_bounded = min(gap.upto, step - 1), True
+                gap.last_step, gap.is_bounded = min(gap.last_step, step - 1), True
         if step > self.step:
             self.step = self._high = step
 
@@ -201,7 +204,7 @@ class LostRecords:
         if self.hold(call):
             if isinstance(event, SignalTaken):
                 self._signals.append(event)
-        elif call in self.presumed or any(gap.repaired and call < gap.last for gap in self.gaps):
+        elif call in self.assumed or any(gap.repaired and call < gap.last for gap in self.gaps):
             match event:
                 case SignalTaken() if self._taken_again(event):
                     pass  # what it was given then
@@ -210,7 +213,7 @@ class LostRecords:
                 case CallResolved(how="outcome", who=who) if who != "after_crash=report":
                     pass  # somebody who knows says what it was given then
                 case CallReturned() | CallFailed() | CallResolved() | CallAbandoned():
-                    self.strayed = True
+                    self.input_changed = True
                 case _:
                     assert_never(event)
 

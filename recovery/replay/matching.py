@@ -4,7 +4,7 @@ What becomes of a call that the agent makes is decided in replay/answer.py.
 
 An outcome is served when all that was recorded before it has been done again, so that coroutines
 go on in the order in which they first did. A new call waits until every recorded one has been
-claimed: a recorded call that nobody claims any more means that the code has changed.
+matched: a recorded call that is not matched any more means that the code has changed.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ from recovery.replay.side_effects import SideEffects
 
 @dataclass(slots=True)
 class Replay:
-    """What the record holds and the code has not yet claimed.
+    """What the record holds and the code has not yet matched.
 
-    ``claims`` counts what it has: that it grows is progress.
+    ``matches`` counts what it has: that it grows is progress.
     """
 
     changes: deque[RecordedChange] = field(default_factory=deque)
-    claims: int = 0
+    matches: int = 0
     # Calls up to this LSN that have an outcome are served if they are made again, and not missed
     # if they are not.
-    optional: int = 0
+    optional_up_to: int = 0
     before_loop: BeforeLoop = field(default_factory=BeforeLoop)
     losses: LostRecords | None = None  # what may have been among records that are lost
     # What attempts that are over have left.
@@ -84,12 +84,12 @@ class Replay:
     _tools: set[str] = field(default_factory=set)  # of which calls are recorded
     _dropped: set[int] = field(default_factory=set)  # what the code may do without
     # What the code has yet to do again, in the order of the log: (LSN, scope). Of what was done
-    # out of that order, the LSNs stand in _claimed until their turn comes.
-    _open: deque[tuple[int, str]] = field(default_factory=deque)
-    _claimed: set[int] = field(default_factory=set)
-    _alike: AlikeCalls | None = None  # what is unclaimed, by how it would be known now
-    # Calls among which those are that are unclaimed.
-    _left: deque[RecordedCall] = field(default_factory=deque)
+    # out of that order, the LSNs stand in _matched until their turn comes.
+    _expected: deque[tuple[int, str]] = field(default_factory=deque)
+    _matched: set[int] = field(default_factory=set)
+    _alike: AlikeCalls | None = None  # what is unmatched, by how it would be known now
+    # Calls among which those are that are unmatched.
+    _unmatched: deque[RecordedCall] = field(default_factory=deque)
 
     @classmethod
     def of(
@@ -120,17 +120,17 @@ class Replay:
             call.key: call
             for call in replay._calls.values()
             if call.is_open_effect
-            or not replay._covered(call.key.scope, call.lsn, lambda outer: outer.done)
+            or not replay._covered(call.key.scope, call.lsn, lambda outer: outer.has_outcome)
         }
         wanted = [call for call in calls.values() if call.lsn not in dropped]
         placed = [call for call in wanted if call.is_placed]
         opened = [(call.lsn, call.key.scope) for call in placed]
-        opened += [(call.last_lsn, call.key.scope) for call in placed if call.done]
+        opened += [(call.last_lsn, call.key.scope) for call in placed if call.has_outcome]
         opened += [(lsn, value.scope) for lsn, value in replay._values.values() if lsn]
         opened += [(recorded.lsn, "") for recorded in replay.changes]
         opened += [(lsn, "") for lsn in replay._steps.values()]
-        replay.optional = optional
-        replay._left.extend(calls.values())
+        replay.optional_up_to = optional
+        replay._unmatched.extend(calls.values())
         # A call that was made again behind others has its place no more: its outcome has one.
         gone = {
             one
@@ -138,7 +138,7 @@ class Replay:
             if isinstance(event, HistoryDropped)
             for one in event.records
         }
-        replay._open = deque(
+        replay._expected = deque(
             sorted(one for one in opened if one[0] > optional and one[0] not in gone)
         )
         return replay
@@ -202,7 +202,7 @@ class Replay:
 
     def _forget_heard(self) -> None:
         for call in self._by_lsn.values():  # messages are numbered anew
-            call.heard = 0, 0
+            call.last_decision = 0, 0
 
     def _rename(self, event: HistoryDropped) -> None:
         """The call was served to code that makes another one in its place: it is that one now."""
@@ -245,38 +245,38 @@ class Replay:
 
     # -- what the code does again
 
-    def claim(self, key: CallKey) -> RecordedCall | None:
+    def match(self, key: CallKey) -> RecordedCall | None:
         """The recorded call of this identity; each is given out once."""
         call = self._calls.pop(key, None)
         if call is not None:
-            self.claims += not call.is_placed
-            self.done_again(call.lsn if call.is_placed else 0)
+            self.matches += not call.is_placed
+            self.mark_replayed(call.lsn if call.is_placed else 0)
             self.before_loop.made_again(call)
             self._pass_by()
-            if call.done:
-                self.over(call.lsn)
+            if call.has_outcome:
+                self.forget(call.lsn)
         return call
 
     @property
-    def has_unclaimed(self) -> bool:
+    def has_unmatched(self) -> bool:
         """Whether there are recorded calls that have not been given out."""
         return bool(self._calls)
 
-    def claim_counterpart(self, key: CallKey) -> RecordedCall | None:
+    def match_counterpart(self, key: CallKey) -> RecordedCall | None:
         """The recorded call before the loop in whose place this one is. Also given out once."""
         call = self.before_loop.counterpart(key, self._calls)
         if call is None:
             return None
         call.is_counterpart = True
-        return self.claim(call.key)
+        return self.match(call.key)
 
     def enter_loop(self) -> None:
         """What the code before the loop has not made again is not waited for any more."""
         passed = {*self.before_loop.passed(self._calls.values())}
         passed |= {lsn for lsn, value in self._values.values() if value.scope == BEFORE_STEPS}
-        self._claimed |= passed & {lsn for lsn, _ in self._open}
+        self._matched |= passed & {lsn for lsn, _ in self._expected}
 
-    def claim_alike(
+    def match_alike(
         self, key: CallKey, digest_now: Callable[[Any], bytes | None]
     ) -> RecordedCall | None:
         """The first recorded call that the code of now would make by this identity.
@@ -289,10 +289,10 @@ class Replay:
         found = [one for one in self._alike.find(key, digest_now) if one.key in self._calls]
         if self.losses is not None:  # an equal one beside it is another call: this one may be lost
             found = [one for one in found if one.key.digest != key.digest]
-        return self.claim(found[0].key) if found else None
+        return self.match(found[0].key) if found else None
 
-    def over(self, lsn: int) -> None:
-        """The call has its outcome, which covers what was recorded inside it, and was claimed: it
+    def forget(self, lsn: int) -> None:
+        """The call has its outcome, which covers what was recorded inside it, and was matched: it
         is not kept for as long as the run lives."""
         for one in (lsn, *self.earlier.forget(lsn)):
             self._by_lsn.pop(one, None)
@@ -313,70 +313,70 @@ class Replay:
         if key is not None:
             self._calls.pop(key, None)  # it is under way
         inside = list(self.earlier.inside(lsn))
-        self._left.extend(inside)
+        self._unmatched.extend(inside)
         scopes = self.earlier.scopes((lsn, *(call.lsn for call in inside)))
-        gone = {one[0] for one in self._open if one[1] in scopes}
-        self._open = deque(one for one in self._open if one[0] not in gone)
-        self._claimed -= gone
+        gone = {one[0] for one in self._expected if one[1] in scopes}
+        self._expected = deque(one for one in self._expected if one[0] not in gone)
+        self._matched -= gone
 
     def take_value(self, scope: str, name: str, occurrence: int) -> ValueRecorded | None:
         """The recorded answer of the outside world."""
         _, value = self._values.get((scope, name, occurrence), (0, None))
-        self.done_again(self.value_of(scope, name, occurrence)[0])
+        self.mark_replayed(self.value_of(scope, name, occurrence)[0])
         return value
 
     def value_of(self, scope: str, name: str, occurrence: int) -> tuple[int, Any]:
-        """The same for what takes time: its LSN, for ``done_again`` when that is over, and the
+        """The same for what takes time: its LSN, for ``mark_replayed`` when that is over, and the
         value; (0, None) if there is none."""
         lsn, recorded = self._values.pop((scope, name, occurrence), (0, None))
         if recorded is None and self.losses is not None:
-            self.losses.drawn |= not self.used_up
+            self.losses.redrawn |= not self.exhausted
         return lsn, None if recorded is None else recorded.value
 
     def take_change(self, recorded: RecordedChange) -> None:
         """This change of the messages is made again."""
         self.changes.remove(recorded)
-        self.done_again(recorded.lsn)
+        self.mark_replayed(recorded.lsn)
 
     def take_step(self, step: int) -> bool:
         """Whether it is recorded that this step began."""
         lsn = self._steps.pop(step, 0)
-        self.done_again(lsn)
+        self.mark_replayed(lsn)
         return lsn > 0
 
-    def done_again(self, lsn: int) -> None:
+    def mark_replayed(self, lsn: int) -> None:
         """The code has done what this record says; for an outcome: it has been served."""
         if lsn:
-            self.claims += 1
-            # Invariant: what stands here is still to be passed over in _open, which is in the order
-            # of the log. (An outcome in its turn is not: all up to it was let go of.)
-            if self._open and self._open[0][0] <= lsn:
-                self._claimed.add(lsn)
+            self.matches += 1
+            # Invariant: what stands here is still to be passed over in _expected, which is in the
+            # order of the log. (An outcome in its turn is not: all up to it was let go of.)
+            if self._expected and self._expected[0][0] <= lsn:
+                self._matched.add(lsn)
 
     # -- whose turn it is
 
     def add_outcome(self, lsn: int) -> None:
         """An outcome is new: its turn comes behind what is recorded so far; 0: it has none."""
         if lsn:
-            self._open.append((lsn, ""))
+            self._expected.append((lsn, ""))
 
     def is_next(self, lsn: int) -> bool:
         """Whether all that was recorded before this outcome has been done again."""
         self._skip()
-        return not self._open or self._open[0][0] >= lsn
+        return not self._expected or self._expected[0][0] >= lsn
 
-    def wait_no_more(self, up_to: int) -> None:
+    def stop_waiting(self, up_to: int) -> None:
         """What is recorded up to this LSN is not waited for any more: the code does without."""
-        while self._open and self._open[0][0] <= up_to:
-            self._claimed.discard(self._open.popleft()[0])
+        while self._expected and self._expected[0][0] <= up_to:
+            self._matched.discard(self._expected.popleft()[0])
 
     def _skip(self) -> None:
-        while self._open:
-            lsn, scope = self._open[0]
-            if lsn not in self._claimed and not (scope and self._covered(scope, lsn)):
+        while self._expected:
+            lsn, scope = self._expected[0]
+            if lsn not in self._matched and not (scope and self._covered(scope, lsn)):
                 return
-            self._claimed.discard(lsn)
-            self._open.popleft()
+            self._matched.discard(lsn)
+            self._expected.popleft()
 
     # -- code that has changed
 
@@ -391,20 +391,20 @@ class Replay:
     def pass_over(self, inside: int = 0) -> list[int]:
         """Miss no more what is left of calls and messages; the LSNs of it. ``inside``: only of
         calls inside this one (LSN)."""
-        calls = [one for one in self.unclaimed() if not inside or inside in self.around(one)]
+        calls = [one for one in self.unmatched() if not inside or inside in self.around(one)]
         new = {call.lsn for call in calls}
         if not inside:
             new |= {one.lsn for one in self.changes}
             self.changes.clear()
         passed = new | {call.last_lsn for call in calls}
         self._dropped |= new
-        self._claimed |= passed & {lsn for lsn, _ in self._open}
+        self._matched |= passed & {lsn for lsn, _ in self._expected}
         return sorted(new)
 
-    # -- what nobody has claimed
+    # -- what is unmatched
 
     def resembling(self, key: CallKey) -> RecordedCall | None:
-        """An unclaimed call with the same model's call id in the same scope, but not the same."""
+        """An unmatched call with the same model's call id in the same scope, but not the same."""
         if not key.call_id:
             return None
         return next(
@@ -417,12 +417,12 @@ class Replay:
             None,
         )
 
-    def unclaimed(self) -> list[RecordedCall]:
+    def unmatched(self) -> list[RecordedCall]:
         """Recorded calls that the code has not made again. Calls inside a call that has an
         outcome, or that the agent cancelled, are covered by it, but for side effects in doubt."""
-        return [call for call in self._calls.values() if self._is_unclaimed(call)]
+        return [call for call in self._calls.values() if self._is_unmatched(call)]
 
-    def drop(self) -> list[int]:
+    def discard_unmatched(self) -> list[int]:
         """Wait no more for what the code has not done again; the LSNs of it.
 
         A call among it that the code does make again is served all the same, for what it did in
@@ -433,13 +433,13 @@ class Replay:
         left |= {recorded.lsn for recorded in self.changes}
         new = sorted(left - self._dropped)
         self._dropped |= left
-        for gone in (self.changes, self._steps, self._open):
+        for gone in (self.changes, self._steps, self._expected):
             gone.clear()
         return new
 
     def in_doubt(self) -> list[RecordedCall]:
         """Calls that were started and of which nothing says how they ended."""
-        return [call for call in self.unclaimed() if call.in_doubt]
+        return [call for call in self.unmatched() if call.in_doubt]
 
     def covered_in_doubt(self) -> list[RecordedCall]:
         """Side effects in doubt inside calls that are over, so that nobody makes them again."""
@@ -476,50 +476,50 @@ class Replay:
         """Calls that wait for somebody to approve them."""
         return [
             call
-            for call in self.unclaimed()
+            for call in self.unmatched()
             if call.intent.asks_until is not None
             and call.decided is None
-            and not (call.done or call.cancelled or call.begun)
+            and not (call.has_outcome or call.cancelled or call.may_have_run)
         ]
 
     @property
-    def used_up(self) -> bool:
+    def exhausted(self) -> bool:
         """Whether nothing recorded is left: what comes now is new."""
         self._pass_by()
-        return not self._left and not self.changes
+        return not self._unmatched and not self.changes
 
     def _pass_by(self) -> None:
-        # Invariant: a call that was claimed, covered or optional stays so, and none is added (what
+        # Invariant: a call that was matched, covered or optional stays so, and none is added (what
         # is recorded now is no part of what is replayed) but behind the others, when an attempt is
         # over. So each is looked at once.
-        while self._left and not self._is_unclaimed(self._left[0]):
-            self._left.popleft()
+        while self._unmatched and not self._is_unmatched(self._unmatched[0]):
+            self._unmatched.popleft()
 
     def later_steps(self, step: int) -> bool:
         """Whether a step began, or may have, which the code has not come to again behind ``step``.
 
         Of what may be among records that are lost nothing would know behind a checkpoint.
         """
-        may_have = self.losses is not None and self.losses.reaches(step + 1)
+        may_have = self.losses is not None and self.losses.covers_step(step + 1)
         return bool(self._steps) or may_have
 
-    def _is_unclaimed(self, call: RecordedCall) -> bool:
+    def _is_unmatched(self, call: RecordedCall) -> bool:
         if call.key not in self._calls or self._is_optional(call):
             return False
         return call.is_open_effect or not self._covered(call.key.scope, call.lsn)
 
     def _is_optional(self, call: RecordedCall) -> bool:
-        if call.past and not call.is_open_effect:
+        if call.from_past_attempt and not call.is_open_effect:
             return True
         if self.before_loop.may_miss(call):
             return True
-        return call.lsn in self._dropped or (call.done and call.lsn <= self.optional)
+        return call.lsn in self._dropped or (call.has_outcome and call.lsn <= self.optional_up_to)
 
     def _covered(
         self,
         scope: str,
         lsn: int,
-        over: Callable[[RecordedCall], bool] = lambda outer: outer.done or outer.cancelled,
+        over: Callable[[RecordedCall], bool] = lambda outer: outer.has_outcome or outer.cancelled,
     ) -> bool:
         """Whether a record of this scope was made inside a call that is over."""
         outer_lsn = outer_call(scope)

@@ -55,7 +55,7 @@ class PastAttempts:
         if outer:
             self._values.setdefault(outer, []).append(key)
 
-    def knows(self, lsn: int) -> bool:
+    def has_calls_inside(self, lsn: int) -> bool:
         """Whether anything was recorded inside this call."""
         return lsn in self._calls or lsn in self._values
 
@@ -69,18 +69,20 @@ class PastAttempts:
         """An attempt at this call is over: what there is for the next one."""
         found: dict[CallKey, RecordedCall] = {}
         for call in self.inside(lsn):
-            call.past = True
-            if call.done or call.key not in found or not found[call.key].done:
+            call.from_past_attempt = True
+            if call.has_outcome or call.key not in found or not found[call.key].has_outcome:
                 found[call.key] = call
         equal: dict[CallKey, list[RecordedCall]] = {}
-        for call in sorted(found.values(), key=lambda one: (not one.done, one.key.occurrence)):
+        for call in sorted(
+            found.values(), key=lambda one: (not one.has_outcome, one.key.occurrence)
+        ):
             equal.setdefault(call.key.nth(0), []).append(call)
         for key, calls in equal.items():
             self._order[key] = [call.key.occurrence for call in calls]
         around = (lsn, *(call.lsn for call in found.values()))
         return found, [key for one in around for key in self._values.get(one, ())]
 
-    def placed(self, key: CallKey) -> CallKey:
+    def renumbered(self, key: CallKey) -> CallKey:
         """The same call, as its occurrence is counted in the log."""
         order = self._order.get(key.nth(0)) if self._order else None
         if order is None:
@@ -90,7 +92,7 @@ class PastAttempts:
 
     def forget(self, lsn: int) -> list[int]:
         """There is no next attempt: the LSNs of the calls that were made inside."""
-        if not self.knows(lsn):
+        if not self.has_calls_inside(lsn):
             return []
         calls = [call.lsn for call in self.inside(lsn)]
         for one in (lsn, *calls):

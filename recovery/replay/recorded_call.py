@@ -116,11 +116,11 @@ class RecordedCall:
     last_ns: int = 0
     decided: CallDecided | None = None
     # The last decision that counted: its LSN in the inbox, and when it was made (ns since 1970).
-    heard: tuple[int, int] = (0, 0)
+    last_decision: tuple[int, int] = (0, 0)
     # Whether records are lost behind the last one about it, so that it may have gone on.
-    unsure: bool = False
+    uncertain: bool = False
     # Whether it was made in an attempt, at a call around it, that is over: see past_attempts.
-    past: bool = False
+    from_past_attempt: bool = False
     # Whether the run stood still because it had failed: whoever resumes it has it made again.
     stood_still: bool = False
     place: str | None = None  # whether before the loop of steps: see CallIntended.loop
@@ -133,16 +133,18 @@ class RecordedCall:
 
     def apply(self, lsn: int, time_ns: int, event: About | CallDecided) -> None:
         """The next event about it."""
-        self.unsure = False
+        self.uncertain = False
         if isinstance(event, CallDecided):
             self.decided = event
-            self.heard = max(self.heard, (event.inbox, event.sent or 0))
+            self.last_decision = max(self.last_decision, (event.inbox, event.sent or 0))
             if event.approved:  # from here on it may have begun, however it stood before
                 self.last = None
             return
         self.last, self.last_lsn, self.last_ns = event, lsn, time_ns
         self.stood_still = False
-        self.past = self.past and isinstance(event, CallAbandoned | CallResolved)
+        self.from_past_attempt = self.from_past_attempt and isinstance(
+            event, CallAbandoned | CallResolved
+        )
         match event:
             case CallRetried(attempt=attempt):
                 self.attempts = attempt
@@ -154,7 +156,7 @@ class RecordedCall:
                 pass
             case _:
                 assert_never(event)
-        if self.to_retry and not self.begun:
+        if self.is_to_be_repeated and not self.may_have_run:
             self.decided = None  # whoever has it made again has to ask again
 
     @property
@@ -171,10 +173,10 @@ class RecordedCall:
     def is_placed(self) -> bool:
         """Whether it has a place in the order of the record. What was made before the loop of a
         resumed run came behind what the steps had recorded by then, and comes before it now."""
-        return not (self.intent.lost or self.past or self.place == RESUMED)
+        return not (self.intent.lost or self.from_past_attempt or self.place == RESUMED)
 
     @property
-    def turn(self) -> int:
+    def replay_position(self) -> int:
         """Where its outcome stands in the order of the record; 0 where it has no place there."""
         return self.last_lsn if self.is_placed else 0
 
@@ -190,7 +192,7 @@ class RecordedCall:
         return math.inf if until is None else float(until)
 
     @property
-    def done(self) -> bool:
+    def has_outcome(self) -> bool:
         """Whether its outcome is known, so that it is never executed again."""
         state = self.state
         return state == "returned" or (state == "failed" and not self._fails_anew)
@@ -201,15 +203,15 @@ class RecordedCall:
         the run, makes it again."""
         if not isinstance(self.last, CallFailed):
             return False
-        return self.stood_still or (self.past and not is_final(self.last.type))
+        return self.stood_still or (self.from_past_attempt and not is_final(self.last.type))
 
     @property
-    def begun(self) -> bool:
+    def may_have_run(self) -> bool:
         """Whether it may have taken effect: it does more than wait, and somebody has approved it
         if somebody had to."""
         if self.intent.after_crash == "wait":
             return False
-        if self.unsure or (self.intent.lost and self.last is None):
+        if self.uncertain or (self.intent.lost and self.last is None):
             return True
         return not self.lacks_yes
 
@@ -220,9 +222,9 @@ class RecordedCall:
         return self.intent.asks_until is not None and not yes
 
     @property
-    def to_retry(self) -> bool:
+    def is_to_be_repeated(self) -> bool:
         """Whether it is known that it has to be made again, so that it is not in doubt."""
-        if self.unsure:
+        if self.uncertain:
             return False
         if isinstance(self.last, CallAbandoned):
             return not self.last.begun
@@ -237,7 +239,9 @@ class RecordedCall:
     @property
     def in_doubt(self) -> bool:
         """Whether it was started and nothing says how it ended."""
-        return self.begun and not (self.done or self.to_retry or self.cancelled)
+        return self.may_have_run and not (
+            self.has_outcome or self.is_to_be_repeated or self.cancelled
+        )
 
     @property
     def is_open_effect(self) -> bool:
@@ -280,4 +284,4 @@ class RecordedChange:
 def put_in_doubt(calls: Iterable[RecordedCall]) -> None:
     """Records are lost, which may have been about any of these."""
     for call in calls:
-        call.unsure = not call.done
+        call.uncertain = not call.has_outcome

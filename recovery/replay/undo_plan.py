@@ -27,17 +27,20 @@ from recovery.replay.recorded_call import RecordedCall, fold
 
 @dataclass(slots=True)
 class UndoPlan:
-    """The plan of the undo whose own call is record ``bound``: of the calls before it.
+    """The plan of the undo whose own call is record ``undo_call_lsn``: of the calls before it.
 
     ``since``: only of calls that were made after this step began. Calls of which the outcome was
-    recorded later than ``bound`` count with that: an undo waits for it, so it is always the same.
+    recorded later than ``undo_call_lsn`` count with that: an undo waits for it, so it is always the
+    same.
     """
 
-    bound: int
+    undo_call_lsn: int
     since: int = 0
     first_lsn: int = 1  # of the log: 1 unless its beginning was removed
     begins: int = 0  # the LSN at which step ``since`` began
-    again: dict[int, int] = field(default_factory=dict)  # failed tries that were decided to repeat
+    repeats: dict[int, int] = field(
+        default_factory=dict
+    )  # failed tries that were decided to repeat
     forked: int = 0  # up to this LSN the records are those of the run that it was forked from
     base: int = 0  # the LSN of the checkpoint that the fork began with
     _made: dict[int, RecordedCall] = field(default_factory=dict)
@@ -47,18 +50,18 @@ class UndoPlan:
         match event:
             case StepStarted(step=step) if step == self.since and not self.begins:
                 self.begins = lsn
-            case CallResolved(call=self.bound, how="retry"):
+            case CallResolved(call=self.undo_call_lsn, how="retry"):
                 self._repeat()
             case _:
                 fold(self._made, lsn, time_ns, event)
 
     def _repeat(self) -> None:
         """This undo itself had failed, and is to go on: with what had failed in it."""
-        self.again = {}
+        self.repeats = {}
         for one in self._made.values():
-            if _did_not_happen(one) and outer_call(one.intent.scope) == self.bound:
+            if _did_not_happen(one) and outer_call(one.intent.scope) == self.undo_call_lsn:
                 call = _undoes(one)
-                self.again[call] = self.again.get(call, 0) + 1
+                self.repeats[call] = self.repeats.get(call, 0) + 1
 
     @property
     def begins_in_the_log(self) -> bool:
@@ -72,7 +75,7 @@ class UndoPlan:
         # that is there, so is all that the fork itself has done.
         return self.begins or (self.base if self.first_lsn <= self.base else 0)
 
-    def todo(self) -> list[RecordedCall]:
+    def calls_to_undo(self) -> list[RecordedCall]:
         """The calls to undo, newest outcome first."""
         done = {_undoes(one) for one in self._compensations() if one.state == "returned"}
         found = [one for one in self._concerned() if one.state == "returned"]
@@ -93,7 +96,7 @@ class UndoPlan:
         ]
 
     def _before(self) -> Iterator[RecordedCall]:
-        return (one for one in self._made.values() if one.lsn < self.bound)
+        return (one for one in self._made.values() if one.lsn < self.undo_call_lsn)
 
     def _concerned(self) -> Iterator[RecordedCall]:
         start = self._start if self.since else 0

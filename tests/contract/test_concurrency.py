@@ -27,7 +27,7 @@ from recovery.agent.executions import SyncExecution
 from recovery.agent.replay_order import STRICT_WAIT_S
 from recovery.agent_code.races import races_of, warn_of_races
 from recovery.control.send import signal
-from recovery.engine.effects import Wait
+from recovery.engine.effects import WaitForTurn
 from recovery.engine.task_state import Blocking
 from recovery.errors import BudgetError, NotAwaitedError
 from recovery.testing.processes.trial import Plan, Trial, World
@@ -360,7 +360,11 @@ def test_outcomes_are_handed_to_threads_in_the_order_in_which_they_are_recorded(
     perform, lives = SyncExecution._perform_sync, []
 
     def slow(run: SyncExecution, effect: Any) -> Any:
-        if isinstance(effect, Wait) and effect.turn and threading.current_thread().name == "first":
+        if (
+            isinstance(effect, WaitForTurn)
+            and effect.turn
+            and threading.current_thread().name == "first"
+        ):
             time.sleep(0.3)
         return perform(run, effect)
 

@@ -160,7 +160,7 @@ def test_a_death_before_it_stands_still_does_not_try_again(tmp_path: Any) -> Non
     class DiedError(BaseException):
         pass
 
-    emit = RunCore.emit
+    emit = RunCore.record
 
     def dies(self: Any, event: Any) -> int:
         if isinstance(event, RunParked):
@@ -168,7 +168,7 @@ def test_a_death_before_it_stands_still_does_not_try_again(tmp_path: Any) -> Non
         return int(emit(self, event))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunCore, "emit", dies)
+        patch.setattr(RunCore, "record", dies)
         with pytest.raises(DiedError):
             live(manager, of_node)
     assert len(recorded(store, CallFailed)) == 1

@@ -46,7 +46,7 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
     "a further attempt makes the calls of the last one again": (
         Edit(
             "recovery/calls/attempt_end.py",
-            "    if scope.used or run.replay.earlier.knows(lsn):\n",
+            "    if scope.used or run.replay.earlier.has_calls_inside(lsn):\n",
             "    if False:\n",
         ),
     ),
@@ -92,15 +92,15 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
     "outcomes are served in any order": (
         Edit(
             "recovery/calls/call.py",
-            "lambda: run.ends(scope) or run.replay.is_next(outcome), turn=outcome",
+            "lambda: run.must_stop(scope) or run.replay.is_next(outcome), turn=outcome",
             "lambda: True, turn=0",
         ),
     ),
     "a signal is spent before the agent has it": (
         Edit(
             "recovery/calls/waiting.py",
-            "        )\n    return Settled(run.emit(event), event)\n",
-            "        )\n    settled = Settled(run.emit(event), event)\n"
+            "        )\n    return CallOutcome(run.record(event), event)\n",
+            "        )\n    settled = CallOutcome(run.record(event), event)\n"
             "    yield Sleep(5)\n    return settled\n",
         ),
     ),

@@ -186,7 +186,7 @@ class _Visits:
 
     def _is_recorded(self, call_id: str) -> bool:
         return any(
-            call.key.call_id == call_id for call in execution_of(self.run).replay.unclaimed()
+            call.key.call_id == call_id for call in execution_of(self.run).replay.unmatched()
         )
 
 

@@ -121,7 +121,7 @@ class Book:
 
     def _fold(self, entries: list[Entry]) -> list[RecordedCall]:
         """Take what was recorded behind the checkpoint; the calls that have not ended."""
-        calls = {call.lsn: call for call in self._history.replay.unclaimed()}
+        calls = {call.lsn: call for call in self._history.replay.unmatched()}
         for lsn, _, event in entries:
             match event:
                 case StepStarted():
@@ -130,13 +130,13 @@ class Book:
                     self.state[event.name] = event.value
                 case CallReturned() | CallResolved() | CallFailed() | CallAbandoned():
                     call = calls.get(event.call)
-                    if call is not None and (call.done or call.cancelled):
+                    if call is not None and (call.has_outcome or call.cancelled):
                         self.unseen[call.key.call_id] = call
                 case MessagesChanged() if not self.lost:  # each says what changes in the last one
                     packed = [self._history.packed_of(item) for item in event.new]
                     self.parts._put(event.start, event.stop, packed, refs_of(event.new, lsn))
                     self._notice(self.parts[event.start : event.start + len(packed)], lsn)
-        return [call for call in calls.values() if not (call.done or call.cancelled)]
+        return [call for call in calls.values() if not (call.has_outcome or call.cancelled)]
 
     def _begin(self) -> None:
         history = self._history
@@ -225,7 +225,7 @@ class Book:
                 return found
             for known, call in self.unseen.items():
                 meant = (call.key.tool, call.arguments) == (tool, ((), given))
-                if meant and call.done and call.lsn in self.earlier:
+                if meant and call.has_outcome and call.lsn in self.earlier:
                     self.earlier.discard(call.lsn)
                     self.unseen[call_id] = self.unseen.pop(known)
                     return call

@@ -84,7 +84,7 @@ class RecordedLoop:
             parked = [
                 call
                 for call in self._book.left
-                if not call.to_retry and self._policy(call.key.tool) == "park"
+                if not call.is_to_be_repeated and self._policy(call.key.tool) == "park"
             ]
             if parked:
                 self._park(parked)
@@ -152,7 +152,7 @@ class RecordedLoop:
 
     async def _decided(self, call: RecordedCall) -> tuple[Resolution, str]:
         policy = self._policy(call.key.tool)
-        if call.to_retry or policy == "retry":
+        if call.is_to_be_repeated or policy == "retry":
             return Resolution.retry(), "after_crash=retry"
         shown = self._book.call(call)
         if policy == "report":

@@ -65,7 +65,7 @@ class RecordedTools:
         given = tool_use.input
         given = dict(plain(given)) if isinstance(given, Mapping) else {"input": plain(given)}
         known = self._book.answer(tool_use.id, tool_use.name, given)
-        if known is not None and known.done:
+        if known is not None and known.has_outcome:
             return served(known, tool_use)
         policy = self._policy(tool_use.name)
         policy = policy if isinstance(policy, str) else "reconcile"

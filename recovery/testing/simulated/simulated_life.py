@@ -297,7 +297,7 @@ def _observed(kind: type[Any]) -> type[Any]:
 
 def _same_in_each_run(run: Any, name: str, ask: Callable[[], Any]) -> Any:
     """A value of its place in the run: else no two runs could be compared."""
-    scope: Scope = run.here()
+    scope: Scope = run.current_scope()
     call, count = scope.call, scope._counts[name]
     place = [run.life.seed, run.step, name, count]
     if run.run_id != RUN_ID:

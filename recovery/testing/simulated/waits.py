@@ -81,12 +81,19 @@ class Waits:
             self._made, self._since = made, now
         idle = now - self._since
         if due_s == math.inf and idle >= (ANSWERED_S if self._answered else 0.0):
-            waits = [one.what for run in self._runs if not run.over for one in run.waits]
+            waits = [one.what for run in self._runs if not run.is_closed for one in run.waits]
             raise StuckError(f"nobody sends {', nor '.join(waits)}" if waits else "for nothing")
         return max(nap_s, min(due_s, idle * LATER) if self._answered else due_s)
 
     def _of_runs(self) -> object:
         return [
-            (run.served, run.executed, run.in_flight, len(run.waits), run.stopped is None, run.over)
+            (
+                run.served,
+                run.executed,
+                run.in_flight,
+                len(run.waits),
+                run.stopped is None,
+                run.is_closed,
+            )
             for run in self._runs
         ]

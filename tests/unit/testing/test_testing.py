@@ -998,7 +998,7 @@ def test_a_runtime_that_repeats_calls_in_doubt_is_found(monkeypatch: pytest.Monk
         return None
         yield
 
-    monkeypatch.setattr(recovery.calls.attempts, "settle", repeat)
+    monkeypatch.setattr(recovery.calls.attempts, "resolve_in_doubt", repeat)
     report = sweep(chat)
     assert kinds(report) == {("ran twice", "send")}
 

@@ -392,7 +392,7 @@ class Spans:
             return made.state
         if isinstance(made.last, CallAbandoned) and not made.last.begun:
             return "not begun"
-        if made.last is None and not made.begun:
+        if made.last is None and not made.may_have_run:
             return "waiting" if made.intent.after_crash == "wait" else "asks"
         return "under way" if self._alive else "in doubt"
 

@@ -114,7 +114,7 @@ class Consequences:
     def _steps(self, finding: Finding) -> str:
         """The steps of the calls that may be lost."""
         first = self.start.step + 1
-        here = (gap.upto for gap in self._gaps if gap.first <= finding.last_lsn <= gap.last)
+        here = (gap.last_step for gap in self._gaps if gap.first <= finding.last_lsn <= gap.last)
         upto = next(here, 0)
         if upto < first:
             return ""

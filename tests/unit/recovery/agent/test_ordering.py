@@ -15,7 +15,7 @@ import pytest
 
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, Run, SyncRun, tool
 from recovery.agent.replay_order import STRICT_WAIT_S, WARN_AFTER_S, ThreadReplayOrder
-from recovery.engine.effects import Wait
+from recovery.engine.effects import WaitForTurn
 from recovery.engine.task_state import Blocking, task_blocking, threads_blocking
 from recovery.errors import DivergenceError
 from recovery.testing.simulated.virtual_time import Clock, Loop, bury, virtual_time
@@ -446,8 +446,8 @@ def test_a_thread_waits_as_long_as_others_may_go_on(
     monkeypatch.setattr(ThreadReplayOrder, "_others", lambda *args: [OTHER] * beside)
     run: Any = SimpleNamespace(
         run_id="run",
-        replay=SimpleNamespace(claims=0),
-        over=False,
+        replay=SimpleNamespace(matches=0),
+        is_closed=False,
         in_flight=in_flight,
         before_loop=before_loop,
         missing=lambda: (3, "the call"),
@@ -455,13 +455,13 @@ def test_a_thread_waits_as_long_as_others_may_go_on(
     turns = ThreadReplayOrder(run)
     if not home:
         turns._home = OTHER
-    assert not turns.wait(Wait(lambda: False, turn))
+    assert not turns.wait(WaitForTurn(lambda: False, turn))
     if before_loop:  # where calls may be left out
         seconds = min(seconds, 0.5)
     assert now[0] == pytest.approx(seconds, abs=0.01)
     assert bool(caplog.records) == (seconds > WARN_AFTER_S)
-    run.over, now[0] = True, 0.0
-    assert not turns.wait(Wait(lambda: False, turn))
+    run.is_closed, now[0] = True, 0.0
+    assert not turns.wait(WaitForTurn(lambda: False, turn))
     assert now[0] == 0
 
 

@@ -830,7 +830,7 @@ def test_a_state_that_is_changed_in_place_is_in_the_checkpoint():
 
 
 def test_a_checkpoint_knows_what_was_put_off():
-    """Code before the first step that is new asks the clock while a recorded call is unclaimed, so
+    """Code before the first step that is new asks the clock while a recorded call is unmatched, so
     that is written later: here not before the next checkpoint, which has to name it."""
     seen: list[list[float]] = []
 

@@ -663,10 +663,10 @@ def test_a_fork_undoes_since_a_step_that_its_own_log_does_not_have(store, at_ste
 
 
 def test_a_fork_without_the_beginning_of_its_log_is_not_undone_from_before_that():
-    plan = UndoPlan(bound=90, since=3, first_lsn=40, forked=20, base=15)
+    plan = UndoPlan(undo_call_lsn=90, since=3, first_lsn=40, forked=20, base=15)
     assert not plan.begins_in_the_log
-    assert UndoPlan(bound=90, since=3, first_lsn=1, forked=20, base=15).begins_in_the_log
-    assert not UndoPlan(bound=90, since=3, first_lsn=1, forked=20).begins_in_the_log
+    assert UndoPlan(undo_call_lsn=90, since=3, first_lsn=1, forked=20, base=15).begins_in_the_log
+    assert not UndoPlan(undo_call_lsn=90, since=3, first_lsn=1, forked=20).begins_in_the_log
 
 
 def test_a_run_that_is_being_undone_is_forked_before_that(store):

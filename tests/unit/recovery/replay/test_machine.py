@@ -44,7 +44,7 @@ def replay(*events: Event) -> Replay:
 
 
 def claimed(found: Replay, tool: str, **parts: Any) -> RecordedCall:
-    call = found.claim(key(tool, **parts))
+    call = found.match(key(tool, **parts))
     assert call is not None
     return call
 
@@ -52,16 +52,21 @@ def claimed(found: Replay, tool: str, **parts: Any) -> RecordedCall:
 def test_a_call_with_an_outcome_is_done():
     found = replay(intent("a"), CallReturned(1, 5))
     call = claimed(found, "a")
-    assert (call.done, call.to_retry, call.lsn, call.last_lsn) == (True, False, 1, 2)
+    assert (call.has_outcome, call.is_to_be_repeated, call.lsn, call.last_lsn) == (
+        True,
+        False,
+        1,
+        2,
+    )
     assert found.in_doubt() == []
-    assert found.used_up
+    assert found.exhausted
 
 
 @pytest.mark.parametrize(
     "last", [CallFailed(1, "E", "m"), CallResolved(1, "outcome", 1), CallResolved(1, "fail", "no")]
 )
 def test_a_failure_and_a_resolution_are_outcomes_too(last):
-    assert claimed(replay(intent("a"), last), "a").done
+    assert claimed(replay(intent("a"), last), "a").has_outcome
 
 
 @pytest.mark.parametrize(
@@ -71,26 +76,26 @@ def test_a_call_of_which_nothing_says_how_it_ended_is_in_doubt(more):
     found = replay(intent("a"), *more)
     assert [call.lsn for call in found.in_doubt()] == [1]
     call = claimed(found, "a")
-    assert not call.done
-    assert not call.to_retry
+    assert not call.has_outcome
+    assert not call.is_to_be_repeated
     assert call.attempts == (2 if more else 1)
 
 
 def test_a_call_resolved_as_to_be_retried_is_neither_done_nor_in_doubt():
     found = replay(intent("a"), CallFailed(1, "E", "m"), CallResolved(1, "retry"))
     assert found.in_doubt() == []
-    assert claimed(found, "a").to_retry
+    assert claimed(found, "a").is_to_be_repeated
 
 
 def test_each_call_is_given_out_once():
     found = replay(intent("a"), CallReturned(1, 5))
-    assert found.claim(key("b")) is None
-    assert found.claim(key("a", scope="2")) is None
-    assert found.claim(key("a", occurrence=2)) is None
-    assert found.claims == 0
+    assert found.match(key("b")) is None
+    assert found.match(key("a", scope="2")) is None
+    assert found.match(key("a", occurrence=2)) is None
+    assert found.matches == 0
     claimed(found, "a")
-    assert found.claims == 1
-    assert found.claim(key("a")) is None
+    assert found.matches == 1
+    assert found.match(key("a")) is None
 
 
 def test_the_same_call_id_with_other_arguments_is_found():
@@ -112,7 +117,7 @@ def test_outcomes_are_served_in_the_order_in_which_they_were_recorded(ended, ask
         ready = [call for call in waiting if found.is_next(call.last_lsn)]
         assert len(ready) == 1
         served.append(ready[0].last_lsn)
-        found.done_again(ready[0].last_lsn)
+        found.mark_replayed(ready[0].last_lsn)
         waiting.remove(ready[0])
         assert found.is_next(99) == (not waiting)
     assert served == sorted(served)
@@ -122,9 +127,9 @@ def test_an_outcome_served_out_of_order_does_not_hold_up_the_others():
     found = replay(intent("a"), intent("b"), CallReturned(1, 0), CallReturned(2, 0))
     a, b = claimed(found, "a"), claimed(found, "b")
     assert not found.is_next(b.last_lsn)
-    found.done_again(b.last_lsn)
+    found.mark_replayed(b.last_lsn)
     assert not found.is_next(99)
-    found.done_again(a.last_lsn)
+    found.mark_replayed(a.last_lsn)
     assert found.is_next(99)
 
 
@@ -132,7 +137,7 @@ def test_an_outcome_served_out_of_order_does_not_hold_up_the_others():
 def test_whatever_the_code_makes_again_is_progress(call):
     found = replay(call, CallReturned(1, 0))
     claimed(found, "a")
-    assert found.claims == 1
+    assert found.matches == 1
 
 
 def test_an_outcome_waits_for_all_that_was_recorded_before_it():
@@ -164,7 +169,7 @@ def test_new_outcomes_come_behind_recorded_ones_in_their_order():
     turns = [a.last_lsn, 7, 8]
     while turns:
         assert [found.is_next(lsn) for lsn in turns] == [True] + [False] * (len(turns) - 1)
-        found.done_again(turns.pop(0))
+        found.mark_replayed(turns.pop(0))
     assert found.is_next(99)
 
 
@@ -178,7 +183,7 @@ def test_what_an_outcome_has_waited_for_in_vain_is_not_waited_for_again():
     )
     a, b = claimed(found, "a"), claimed(found, "b")
     assert not found.is_next(a.last_lsn)
-    found.wait_no_more(a.last_lsn)
+    found.stop_waiting(a.last_lsn)
     assert found.is_next(b.last_lsn)
 
 
@@ -192,7 +197,7 @@ def test_calls_inside_a_call_with_an_outcome_are_covered_by_it():
     )
     assert found.in_doubt() == []
     outer = claimed(found, "outer")
-    assert found.used_up
+    assert found.exhausted
     assert found.is_next(outer.last_lsn)
 
 
@@ -213,7 +218,7 @@ def test_a_side_effect_inside_a_call_with_an_outcome_is_in_doubt_until_it_is_set
     for lsn in (2, 3):
         found.settled(9, CallResolved(lsn, "fail", "it did not happen"))
     claimed(found, "outer")
-    assert found.used_up
+    assert found.exhausted
     settled = replay(*events, *(CallResolved(lsn, "retry") for lsn in (2, 3)))
     assert settled.covered_in_doubt() == settled.in_doubt() == []
 
@@ -222,9 +227,9 @@ def test_calls_inside_a_call_in_doubt_are_to_be_served():
     found = replay(intent("outer"), intent("in", scope="call 1"), CallReturned(2, 1))
     assert [call.lsn for call in found.in_doubt()] == [1]
     claimed(found, "outer")
-    assert not found.used_up
-    assert claimed(found, "in", scope="call 1").done
-    assert found.used_up
+    assert not found.exhausted
+    assert claimed(found, "in", scope="call 1").has_outcome
+    assert found.exhausted
 
 
 def test_settling_a_call_covers_what_was_recorded_inside_it():
@@ -237,7 +242,7 @@ def test_settling_a_call_covers_what_was_recorded_inside_it():
     outer = claimed(found, "outer")
     assert not found.is_next(99)
     outer.last = CallResolved(1, "outcome", 1)
-    assert found.unclaimed() == []
+    assert found.unmatched() == []
     assert found.is_next(99)
 
 
@@ -246,7 +251,7 @@ def test_a_call_inside_one_that_a_checkpoint_has_replaced_is_covered():
         (9, 0, intent("in", scope="call 4", after_crash="retry")),
         (10, 0, CallReturned(4, 1)),
     ]
-    assert Replay.of(events).used_up
+    assert Replay.of(events).exhausted
 
 
 @pytest.mark.parametrize("scope", ["call 1", "call 2", "call 99", "call x", "call -1"])
@@ -265,7 +270,7 @@ def test_values_are_taken_once():
     assert taken.value == 2.5
     assert found.take_value("1", "now", 2) is None
     assert found.take_value("2", "now", 1) is None
-    assert found.used_up
+    assert found.exhausted
 
 
 def test_steps_and_changes_are_kept_in_order():
@@ -274,27 +279,27 @@ def test_steps_and_changes_are_kept_in_order():
     )
     assert [found.take_step(step) for step in (1, 2, 2, 3)] == [True, True, False, False]
     assert [change.lsn for change in found.changes] == [2, 4]
-    assert not found.used_up
+    assert not found.exhausted
 
 
 def test_whether_all_is_used_up_is_known_without_looking_at_each_call_again(monkeypatch):
     """It is asked for each record that is written. The calls are claimed in an order of which the
     first is the last, so that all of the others are found claimed at once."""
     looks: list[RecordedCall] = []
-    is_unclaimed = Replay._is_unclaimed
+    is_unmatched = Replay._is_unmatched
 
     def looked(self: Replay, call: RecordedCall) -> bool:
         looks.append(call)
-        return is_unclaimed(self, call)
+        return is_unmatched(self, call)
 
-    monkeypatch.setattr(Replay, "_is_unclaimed", looked)
+    monkeypatch.setattr(Replay, "_is_unmatched", looked)
     found = replay(*(intent("a", occurrence=nth) for nth in range(1, 501)))
     asked = 0
     for nth in (*range(2, 501), 1, 1, 1):
-        assert not found.used_up or asked >= 500
-        found.claim(key("a", occurrence=nth))
+        assert not found.exhausted or asked >= 500
+        found.match(key("a", occurrence=nth))
         asked += 1
-    assert found.used_up
+    assert found.exhausted
     assert len(looks) <= 500 + 2 * asked
 
 
@@ -318,28 +323,28 @@ def nested_calls(draw: st.DrawFn) -> list[Event]:
 
 
 @given(nested_calls(), st.randoms(use_true_random=False), st.integers(0, 12))
-def test_what_is_used_up_is_what_has_nothing_unclaimed_and_stays_so(events, chance, optional):
+def test_what_is_used_up_is_what_has_nothing_unmatched_and_stays_so(events, chance, optional):
     found = Replay.of([(lsn, 0, event) for lsn, event in enumerate(events, 1)], optional)
     known = list(found._calls.values())
     was_used_up = False
     for _ in range(3 * len(known) + 3):
-        assert found.used_up == (not found.changes and not found.unclaimed())
-        assert found.used_up or not was_used_up
-        was_used_up = found.used_up
+        assert found.exhausted == (not found.changes and not found.unmatched())
+        assert found.exhausted or not was_used_up
+        was_used_up = found.exhausted
         match chance.choice(["claim", "end", "change", "drop"]):
             case "claim" if known:
-                found.claim(chance.choice(known).key)
+                found.match(chance.choice(known).key)
             case "end" if known:
                 chance.choice(known).last = CallReturned(1, 1)
             case "change" if found.changes:
                 found.take_change(found.changes[0])
             case "drop" if chance.random() < 0.1:
-                found.drop()
+                found.discard_unmatched()
 
 
 def test_outcomes_of_unknown_calls_are_ignored():
     found = replay(CallReturned(77, 1), CallRetried(78, 2), CallResolved(79, "retry"))
-    assert found.used_up
+    assert found.exhausted
 
 
 @given(st.lists(st.sampled_from("ircrf"), max_size=12))
@@ -353,5 +358,9 @@ def test_any_order_of_events_of_a_call_ends_in_one_state(letters):
     }
     found = replay(intent("a"), *(made[letter]() for letter in letters if letter != "i"))
     call = claimed(found, "a")
-    states = [call.done, call.to_retry, not call.done and not call.to_retry]
+    states = [
+        call.has_outcome,
+        call.is_to_be_repeated,
+        not call.has_outcome and not call.is_to_be_repeated,
+    ]
     assert states.count(True) == 1

@@ -352,10 +352,10 @@ def test_a_side_effect_in_doubt_is_not_forgotten() -> None:
         CallRetried(1, 2),
     )
     assert [call.lsn for call in found.in_doubt() if call.intent.after_crash == "park"] == [2]
-    found.claim(intent("outer").identity)
-    assert not found.used_up
-    assert found.claim(intent("pay", 1).identity) is not None
-    assert found.used_up
+    found.match(intent("outer").identity)
+    assert not found.exhausted
+    assert found.match(intent("pay", 1).identity) is not None
+    assert found.exhausted
 
 
 # -- what is under way when an attempt fails
@@ -617,10 +617,10 @@ def test_logs_of_before_are_read_as_they_were_written() -> None:
         intent("pay", 1),
         CallReturned(8, "second"),
     )
-    found.claim(intent("outer").identity)
-    call = found.claim(found.earlier.placed(intent("pay", 1).identity))
+    found.match(intent("outer").identity)
+    call = found.match(found.earlier.renumbered(intent("pay", 1).identity))
     assert call is not None
-    assert (call.lsn, call.past) == (8, False)
+    assert (call.lsn, call.from_past_attempt) == (8, False)
 
 
 def test_of_equal_calls_in_two_attempts_the_one_that_returned_is_served() -> None:
@@ -635,9 +635,9 @@ def test_of_equal_calls_in_two_attempts_the_one_that_returned_is_served() -> Non
         failed(1),
         CallRetried(1, 3),
     )
-    call = found.claim(found.earlier.placed(intent("pay", 1).identity))
+    call = found.match(found.earlier.renumbered(intent("pay", 1).identity))
     assert call is not None
-    assert (call.lsn, call.done) == (2, True)
+    assert (call.lsn, call.has_outcome) == (2, True)
 
 
 def test_what_the_present_attempt_has_recorded_is_replayed_strictly() -> None:
@@ -654,12 +654,15 @@ def test_what_the_present_attempt_has_recorded_is_replayed_strictly() -> None:
         intent("ship", 1),
         CallReturned(10, "x"),
     )
-    found.claim(intent("outer").identity)
-    assert {call.lsn for call in found.unclaimed()} == {2, 10}
-    pay, ship = (found.claim(intent(what, 1).identity) for what in ("pay", "ship"))
+    found.match(intent("outer").identity)
+    assert {call.lsn for call in found.unmatched()} == {2, 10}
+    pay, ship = (found.match(intent(what, 1).identity) for what in ("pay", "ship"))
     assert pay is not None
     assert ship is not None
-    assert (pay.done, ship.done) == (True, True)  # its failure too: it is this attempt's
+    assert (pay.has_outcome, ship.has_outcome) == (
+        True,
+        True,
+    )  # its failure too: it is this attempt's
     value = found.take_value("call 1", "now", 1)
     assert value is not None
     assert value.value == 5
@@ -667,9 +670,9 @@ def test_what_the_present_attempt_has_recorded_is_replayed_strictly() -> None:
 
 def test_what_a_person_has_settled_as_failed_stays_so() -> None:
     found = replay(intent("outer"), intent("pay", 1), CallResolved(2, "fail", "no"), failed(1))
-    call = found.claim(found.earlier.placed(intent("pay", 1).identity))
+    call = found.match(found.earlier.renumbered(intent("pay", 1).identity))
     assert call is not None
-    assert call.done
+    assert call.has_outcome
 
 
 def test_what_was_given_up_in_an_attempt_is_no_part_of_the_next() -> None:
@@ -679,8 +682,8 @@ def test_what_was_given_up_in_an_attempt_is_no_part_of_the_next() -> None:
         CallAbandoned(2, 1, "cancelled", went_on=True, begun=True),
         failed(1),
     )
-    found.claim(intent("outer").identity)
-    assert found.used_up
+    found.match(intent("outer").identity)
+    assert found.exhausted
     assert found.in_doubt() == []
 
 
