@@ -118,8 +118,8 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
         ),
         Edit(
             "recovery/calls/approval.py",
-            "made.is_after(self.heard) and made.time_ns / 1e9 <= self.until",
-            "made.is_after(self.heard)",
+            "made.is_after(self.last_decision) and made.time_ns / 1e9 <= self.until",
+            "made.is_after(self.last_decision)",
         ),
     ),
     "a fork gives calls in doubt keys of their own": (
