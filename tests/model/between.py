@@ -76,6 +76,7 @@ def repaired(lived: Lived) -> None:
         lived.world.broken.append("damage: the run went on before it was told")
     repair(f"runs/{RUN}", files=lived.disks[-1], who="ann")
     lived.harmed = False
+    lived.before_repair = Counter(one.label for one in lived.world.done)
     lived.counts["repairs"] += 1
 
 

@@ -46,6 +46,7 @@ class Lived:
     harmed_behind: int = 0  # which life
     was_forked: bool = False  # behind the newest life
     counts: Counter[str] = field(default_factory=Counter)  # of what people do
+    before_repair: Counter[str] = field(default_factory=Counter)  # what was done outside by then
     old: Counter[str] | None = None  # what other code has done outside, before it was edited
     edited: int = 0  # LSN, when that was
     last: int = 0  # LSN, when the newest life began

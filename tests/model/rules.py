@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recovery import OutcomeUnknown, RecoveryError
+from recovery.calls.attempt_end import LANDING_S
 from recovery.errors import (
     AmbiguousCallError,
     ChildParkedError,
@@ -367,7 +368,9 @@ def may_be_cut(program: l.Program) -> set[str]:
         match one:
             case l.Timeout() | l.Race() | l.Par(kind="group"):
                 add(one)
-            case l.Tool(name, body, timeout=timeout, shape=shape) if timeout or shape == "strange":
+            case l.Tool(name, body, timeout=timeout, shape=shape) if (
+                timeout or shape == "strange" or longest(program, one) > LANDING_S
+            ):
                 found.add(name)
                 add(body)
     effects = {tool.name for tool in program.tools if tool.after_crash != "retry"}
@@ -377,6 +380,19 @@ def may_be_cut(program: l.Program) -> set[str]:
             if {program.tools[one.tool].name for one in calls} & found & effects:
                 found.add(tool.name)
     return found
+
+
+def longest(program: l.Program, term: l.Term) -> float:
+    """How long this takes at most, but for what it waits for."""
+    found = 0.0
+    for one in l.walk(term):
+        match one:
+            case l.Sleep(seconds):
+                found += seconds
+            case l.Call(tool=number):
+                tool = program.tools[number]
+                found += tool.retry * longest(program, tool) + 2**tool.retry
+    return found * max((one.most for one in l.walk(term) if isinstance(one, l.Loop)), default=1)
 
 
 def repeated_before_a_power_loss(lived: Lived) -> Iterator[str]:
@@ -393,10 +409,13 @@ def differences(
     """What is not as this ending says: rule and text."""
     how, value = lived.end.how, lived.end.value
     lost_futures = set(repeated_before_a_power_loss(lived))
+    past = lived.old or Counter[str]()
+    if lived.world.given_up:  # perhaps a call of which the record is lost, and behind which it was
+        past = past + lived.before_repair
     if how != ending.how:
         yield "result", f"{how} ({value}), not {ending.how} ({ending.result})"
     for label, count in done.items():
-        most = ending.must[label] + ending.may[label] + (lived.old[label] if lived.old else 0)
+        most = ending.must[label] + ending.may[label] + past[label]
         if count > most and not (label not in ending.must and label in lost_futures):
             yield "twice", f"{label} was done {count} times, not {most}"
     for label, count in ending.must.items():
