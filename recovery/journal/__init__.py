@@ -1,1 +1,1 @@
-"""What a run writes: its events, their bytes, the identity of a call, links between runs."""
+"""Defines what a run writes: its events, their bytes, the identity of a call, links of runs."""

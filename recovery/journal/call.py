@@ -1,4 +1,4 @@
-"""A call as its tool or an operator sees it, and what somebody says became of it. Pure."""
+"""Defines a call as its tool or an operator sees it, and how it may be resolved. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What became of a call in doubt: made by the class methods."""
+    """How a call in doubt is resolved: made by the class methods."""
 
     how: Literal["outcome", "retry", "fail", "unknown"]
     value: Any = None
@@ -30,12 +30,12 @@ class Resolution:
 
     @classmethod
     def fail(cls, reason: str) -> Resolution:
-        """Give up on it: the agent gets a ToolError with this reason."""
+        """It is abandoned: the agent gets a ToolError with this reason."""
         return cls("fail", reason)
 
     @classmethod
     def unknown(cls) -> Resolution:
-        """Nobody can tell yet: the call stays in doubt and the run parks."""
+        """Its outcome is still unknown: the call stays in doubt and the run parks."""
         return cls("unknown")
 
 
@@ -43,8 +43,8 @@ class Resolution:
 class Call:
     """A call as its tool, a reconcile hook or an operator sees it.
 
-    ``idempotency_key`` is the same for every attempt; ``attempt`` counts from 1; ``lsn`` is the
-    record of the intent; ``started_ns`` when it was first intended (wall clock, ns).
+    ``idempotency_key`` is the same for every attempt; ``attempt`` counts from 1; ``lsn``: of the
+    intent; ``started_ns``: when it was first intended (wall clock, ns).
     """
 
     run_id: str
@@ -60,7 +60,7 @@ class Call:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The idempotency key as the HTTP header that services of that kind look at."""
+        """The idempotency key as the HTTP header that many services read."""
         return {"Idempotency-Key": self.idempotency_key}
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Call:
 
 
 def check_call(call: object) -> None:
-    """TypeError for what names no call."""
+    """Raise TypeError for a value that names no call."""
     if type(call) not in (Call, int) and not (isinstance(call, str) and is_idempotency_key(call)):
         raise TypeError(
             "call is a Call, as errors and pending() give it, its idempotency key (32 hexadecimal "

@@ -1,9 +1,9 @@
-"""Which contract between an agent's code and its record a run was begun under. Pure.
+"""Decides under which contract between an agent's code and its record a run was begun. Pure.
 
-Version 1: all runs of before this module. Version 2: arguments equal to a parameter's default count
-as not given, calls before the loop of steps are served by tool and order, a visit of a graph's
-node that is tried again is the same call, an exception keeps any type that is loaded. A run keeps
-its version for life.
+Version 1: all runs from before this module. Version 2: arguments equal to a parameter's default
+count as not given; calls before the loop of steps are served by tool and order; a retried visit of
+a graph's node is the same call; an exception keeps any type that is loaded. A run never changes its
+version.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CURRENT = 2
 class Rules:
     """The version, as a value of a type that older libraries do not know.
 
-    So they refuse to read the run (UnreadableValueError, nothing executed) in place of misreading
+    So they refuse to read the run (UnreadableValueError, nothing executed) instead of misreading
     it. Each version has a name of its own, for the same reason.
     """
 

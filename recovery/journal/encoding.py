@@ -1,4 +1,4 @@
-"""Events to records and back. Pure."""
+"""Encodes events as records, and decodes them. Pure."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _DECLARED = {
     for kind, event in TYPES.items()
 }
 _NAMES = {name: bytes(pack(name, name)) for names in _FIELDS.values() for name in names}
-# Fields that are None unless there is something to say.
+# Fields that are None unless they say something.
 _SILENT = {
     kind: {f.name for f in fields(event) if f.default is None} for kind, event in TYPES.items()
 }
-# Fields that may be large: what a follower does not decode unless it is asked to.
+# Fields that may be large: a follower decodes them only on request.
 _LARGE = {"task", "args", "value", "new", "result", "attributes", "group"}
 
 
 def encode(event: Event) -> tuple[str, Packed]:
-    """Kind and body of the record. A field that is Packed already goes in as it is."""
+    """Kind and body of the record. A field that is Packed is written unchanged."""
     kind = event.kind
     parts = [b""]
     for name in _FIELDS[kind]:
@@ -45,7 +45,7 @@ def encode(event: Event) -> tuple[str, Packed]:
 
 
 def is_event(kind: str) -> bool:
-    """Whether records of this kind are what runs write."""
+    """Whether runs write records of this kind."""
     return kind in TYPES
 
 
@@ -62,7 +62,7 @@ def decode(record: Record) -> Event | None:
 
 
 def decode_shallow(record: Record) -> Event | None:
-    """``decode`` for those who need not know the values: fields that may be large stay Packed."""
+    """``decode`` without the values: fields that may be large stay Packed."""
     if record.kind not in TYPES:
         return None
     parts = unpack_map(record.packed)

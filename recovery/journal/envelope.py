@@ -1,7 +1,7 @@
-"""What others send to a run: one envelope for signals, decisions and the end of the run. Pure.
+"""Defines the messages that others send to a run: signals, decisions, the end of the run. Pure.
 
-A message names the run that it is for by the run's uid, inside the record. So whoever can copy
-files, and has no key, cannot have a message count in another run, or in a fork of its run.
+A message names its run by the run's uid, inside the record. So an attacker who copies files, and
+has no key, cannot make a message count in another run, or in a fork of its run.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _KINDS = {SIGNAL, DECISION, CANCEL}
 _REPAIRS = {RecordsLost.kind, LogRepaired.kind}
 
 # Fields of the envelope. RUN_LSN: up to where the log of the run was known to be durable when the
-# message was sent. A log that ends before that has lost records, or is another one.
+# message was sent. A log that ends before that has lost records, or is another log.
 UID, RUN_LSN, KEY = "uid", "run_lsn", "key"
-# What is signed besides, and the signature.
+# The content and time under the signature, and the signature.
 CONTENT, SIGNATURE = "content", "signature"
 OTHER_ARGUMENTS = "it was signed for other arguments"
 
@@ -42,10 +42,10 @@ OTHER_ARGUMENTS = "it was signed for other arguments"
 class Message:
     """A message; ``lsn`` is its number in the inbox, ``time_ns`` when it was sent.
 
-    ``about``: the name of a signal, or the idempotency key of the call that was decided about.
+    ``about``: the name of a signal, or the idempotency key of the call that was decided.
     ``uid``: of the run that it is for; "" in messages of older libraries. ``value``: of a signal.
     ``content`` and ``signature``: see approvers.Statement; empty where it is not signed.
-    ``nonsense``: why it cannot be read; then nothing else of it is known.
+    ``nonsense``: why it cannot be read; its other fields are unknown then.
     """
 
     lsn: int
@@ -64,14 +64,14 @@ class Message:
 
     @property
     def statement(self) -> Statement:
-        """What its signature is under."""
+        """The statement under its signature."""
         answer = ("denied", "approved")[self.approved] if self.kind == DECISION else ""
         return Statement(
             self.uid, self.kind, self.about, answer, self.who, self.why, self.time_ns, self.content
         )
 
     def signed_after(self, records: Iterable[Record]) -> Message:
-        """The same, at a time after those at which what is recorded of it was signed."""
+        """The same message, if it was signed after those already recorded about its subject."""
         others = map(Message.of, filter(is_message, records))
         times = [one.time_ns for one in others if one.signature and one.about == self.about]
         return replace(self, time_ns=max([self.time_ns, *(time_ns + 1 for time_ns in times)]))
@@ -79,7 +79,8 @@ class Message:
     def is_after(self, heard: tuple[int, int]) -> bool:
         """Whether a decision was made after this one (its LSN, and when it was made).
 
-        What is signed goes by when it was signed: else a yes could be sent again after a no.
+        Signed decisions are ordered by the time of signing. Otherwise an old approval could be sent
+        again after a denial.
         """
         lsn, time_ns = heard
         return self.lsn > lsn and (not self.signature or self.time_ns > time_ns)
@@ -101,8 +102,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """The run to which messages are sent. ``takes_unbound``: those count, too, that name no run.
-    ``approvers``: by whom messages have to be signed. ``started``: the run's first record."""
+    """The run to which messages are sent. ``takes_unbound``: messages that name no run count, too.
+    ``approvers``: who must sign messages. ``started``: the run's first record."""
 
     uid: str
     takes_unbound: bool = False
@@ -111,8 +112,8 @@ class Recipient:
 
     @classmethod
     def of(cls, started: RunStarted | None, approvers: Signatures | None) -> Recipient:
-        """The run that began with this record. Only a run of an older library can have been sent
-        messages that name no run; none of them was meant for a fork."""
+        """The run that began with this record. Only a run of an older library can have messages
+        that name no run; none of them is for a fork."""
         if started is None:
             return cls("")
         unbound = version_of(started.rules) < 2 and not started.forked_from
@@ -136,7 +137,7 @@ class Recipient:
         if not message.signature:
             return UNSIGNED
         if approvers is None:
-            # To a decision the call itself says so, and nothing goes on: see calls.approval.
+            # The call of a decision says so itself, and waits: see calls.approval.
             return "" if message.kind == DECISION else NOBODY_KNOWS
         if message.kind == DECISION and not message.content:
             return "it was signed without the arguments of the call"
@@ -148,20 +149,20 @@ class Recipient:
 
 
 def last_of(decisions: Sequence[Message]) -> Message | None:
-    """The last word about a call. Of those that are signed the one that was signed last, for they
-    can be copied; of others the one that was sent last, for clocks differ."""
+    """The decision about a call that counts. Of signed ones the one signed last, because messages
+    can be copied; of others the one sent last, because clocks differ."""
     return max(
         decisions, key=lambda one: ((one.signature and one.time_ns) or 0, one.lsn), default=None
     )
 
 
 def is_message(record: Record) -> bool:
-    """Whether the record is of a kind that messages have."""
+    """Whether messages have this kind of record."""
     return record.kind in _KINDS
 
 
 def is_repair(record: Record) -> bool:
-    """Whether the record is what a repair has put in the place of messages."""
+    """Whether the record is a placeholder of a repair for lost messages."""
     return record.kind in _REPAIRS
 
 

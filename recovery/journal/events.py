@@ -1,4 +1,4 @@
-"""What a run writes to its log: one frozen type per event. Pure.
+"""Defines what a run writes to its log: one frozen type per event. Pure.
 
 The body of a record is a map of the event's fields. An unknown field is ignored and a missing one
 takes its default, so that later versions can add fields.
@@ -15,14 +15,14 @@ from recovery.journal.keys import CallKey, idempotency_key
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """The run began. ``uid`` tells it from any other run of the same name.
+    """The run began. ``uid`` distinguishes it from any other run of the same name.
 
-    ``parent``: the run that started it (see ParentRun), None if nobody did.
-    ``code``: a digest of the agent's code; "" where nobody knows it (see agent_code.code_digest).
-    ``forked_from``: what it was forked from (see ForkedFrom); empty if it was not. ``salt``: with
-    which redacted arguments are digested, in place of ``uid``: a fork has that of its origin.
-    ``rules``: the contract that it was begun under (see Rules); None for the first. ``signed``:
-    what counts with a signature alone (as Approvers has it, "decision" besides); None for nothing.
+    ``parent``: the run that started it (see ParentRun); None if no run did. ``code``: a digest of
+    the agent's code; "" where it is unknown (see agent_code.code_digest). ``forked_from``: the run
+    it was forked from (see ForkedFrom); empty if it was not. ``salt``: for digests of redacted
+    arguments, in place of ``uid``; a fork has the salt of its origin. ``rules``: the contract that
+    it was begun under (see Rules); None for the first. ``signed``: what counts only with a
+    signature (as in Approvers, and "decision"); None for nothing.
     """
 
     kind: ClassVar = "run_started"
@@ -39,7 +39,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class RunResumed:
-    """A process took the run up again: the ``recovery``-th time, from the end of ``from_step``.
+    """A process resumed the run: the ``recovery``-th time, from the end of ``from_step``.
 
     ``rules``: the version of the library's contract, where the run was begun under an older one.
     """
@@ -54,7 +54,7 @@ class RunResumed:
 
 @dataclass(frozen=True, slots=True)
 class StepStarted:
-    """A step began; all before it belongs to earlier ones."""
+    """A step began; earlier records belong to earlier steps."""
 
     kind: ClassVar = "step"
     step: int
@@ -69,15 +69,19 @@ class CallIntended:
 
     ``args`` is [positional, by name] while that is small or the call can be undone, else None;
     ``size`` is its packed size. ``undo`` names the function that undoes it, "" if none does;
-    ``child`` the run that it starts. ``key`` is the idempotency key of a call that was made inside
-    another one, or in another run and came here with a fork; empty where it follows from the
-    identity.
-    ``asks_until``: somebody has to approve it before it begins, until then (seconds since 1970, or
-    infinity); None where nobody has to. ``signed``: True where a yes or no counts with a signature
-    alone. ``lost``: True where it may have been made before, for its record may be among those that
-    are lost; None where it was not. ``loop``, of a call that was made in no step: BEFORE the loop
-    of steps, before that of a RESUMED run, or BESIDE it by a task that was started before; None in
-    runs of older libraries.
+    ``child`` the run that it starts.
+
+    ``key``: the idempotency key of a nested call, or of a call that a fork copied from another run;
+    empty where it follows from the identity.
+
+    ``asks_until``: the call awaits approval before it begins, until then (seconds since 1970, or
+    infinity); None where it needs no approval. ``signed``: True where a decision counts only with a
+    signature.
+
+    ``lost``: True where it may have been made before, because its record may be among lost ones;
+    None where it was not. ``loop``, of a call that was made in no step: BEFORE the loop of steps,
+    before the loop of a RESUMED run, or BESIDE it by a task that was started earlier; None in runs
+    of older libraries.
     """
 
     kind: ClassVar = "call"
@@ -99,16 +103,16 @@ class CallIntended:
 
     @property
     def identity(self) -> CallKey:
-        """Which call of its run it is."""
+        """Its identity in its run."""
         return CallKey(self.scope, self.tool, self.call_id, self.digest, self.occurrence)
 
     def idempotency_key(self, uid: str) -> str:
-        """What the outside world may know it by, in run ``uid``."""
+        """The key under which other services may know it, in run ``uid``."""
         return self.key or idempotency_key(uid, self.identity)
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """What it was made with; None when that was too large to be recorded."""
+        """Its arguments; None when they were too large to be recorded."""
         match self.args:
             case [list(args), dict(kwargs)]:
                 return tuple(args), kwargs
@@ -117,11 +121,11 @@ class CallIntended:
 
 @dataclass(frozen=True, slots=True)
 class CallDecided:
-    """Somebody has said yes or no to a call that asked for it. A call with a yes may have begun.
+    """A call that awaited approval was approved or denied. After an approval it may have begun.
 
-    ``inbox``: the LSN of the message, in the run's inbox; 0: nobody decided in time, or it came
-    here with a fork. ``sent``: the time of that message (ns since 1970), by which it is known; and
-    ``uid``: of the run whose inbox that is. ``signature``: of who decided, if it was signed.
+    ``inbox``: the LSN of the message, in the run's inbox; 0: the time was over, or a fork copied
+    it. ``sent``: the time of that message (ns since 1970), which identifies it; ``uid``: of the run
+    whose inbox that is. ``signature``: of the user who decided, if it was signed.
     """
 
     kind: ClassVar = "decided"
@@ -155,7 +159,7 @@ class ChildStarted:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """An attempt raised, and the call is to be made again at ``retry_at`` (seconds since 1970)."""
+    """An attempt raised, and is to be repeated at ``retry_at`` (seconds since 1970)."""
 
     kind: ClassVar = "attempt_failed"
     call: int
@@ -168,10 +172,10 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class CallAbandoned:
-    """Nobody waits for the call any more: what came of it is unknown.
+    """No code waits for the call any more: its outcome is unknown.
 
-    ``why``: "timeout" or "cancelled". ``went_on``: the agent that cancelled it was let go on
-    without an outcome, and replay has to cancel it again. ``begun``: whether it had been started.
+    ``why``: "timeout" or "cancelled". ``went_on``: the agent that cancelled it continued without an
+    outcome, and replay has to cancel it again. ``begun``: whether it had been started.
     """
 
     kind: ClassVar = "abandoned"
@@ -184,7 +188,7 @@ class CallAbandoned:
 
 @dataclass(frozen=True, slots=True)
 class CallReturned:
-    """The call's result. ``usage`` is [input tokens, output tokens, cost] where it says so."""
+    """The call's result. ``usage`` is [input tokens, output tokens, cost] if it reports them."""
 
     kind: ClassVar = "outcome"
     call: int
@@ -196,9 +200,9 @@ class CallReturned:
 class SignalTaken(CallReturned):
     """A wait for signal ``name`` ended with the one at LSN ``inbox`` of the inbox of run ``uid``.
 
-    An outcome that says in the same record which signal is spent by it. ``several``: the wait was
-    for one of several names, and ``value`` is the pair of the name and the value. ``sent``: the
-    time of the message (ns since 1970), by which it is known.
+    The same record is the outcome, and says which signal it consumed. ``several``: the wait was for
+    one of several names, and ``value`` is the pair of the name and the value. ``sent``: the time of
+    the message (ns since 1970), which identifies it.
     """
 
     kind: ClassVar = "signal"
@@ -211,12 +215,11 @@ class SignalTaken(CallReturned):
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    """The call's exception: enough to raise it again. ``args`` is None if not to be carried.
+    """The call's exception: enough to raise it again. ``args`` is None if it cannot be recorded.
 
-    ``bases``: the types that ``type`` is derived from, the nearest first, up to Exception.
-    ``attributes`` are those that could be recorded, ``left_out`` names the others. ``group``: of an
-    exception group, its exceptions, each a map of these fields; ``cause``: the same of what it was
-    raised from.
+    ``bases``: the base classes of ``type``, the nearest first, up to Exception. ``attributes`` are
+    those that could be recorded, ``left_out`` names the others. ``group``: of an exception group,
+    its exceptions, each a map of these fields; ``cause``: the same of its cause.
     """
 
     kind: ClassVar = "failure"
@@ -234,12 +237,12 @@ class CallFailed:
 
 @dataclass(frozen=True, slots=True)
 class CallResolved:
-    """Somebody decided what became of a call in doubt (or of a failed one).
+    """A call in doubt, or a failed one, was resolved.
 
-    ``how``: "outcome" (``value`` is its result), "retry", "fail" (``value`` says why). ``undo``: it
-    counts for an undo alone, for the agent goes on without an outcome of the call. ``by_policy``:
-    the run's own process decided, by what the tool says. ``signature``: of ``who``, if it was
-    signed, and ``key``: the idempotency key of the call that it was signed for.
+    ``how``: "outcome" (``value`` is its result), "retry", "fail" (``value`` is the reason).
+    ``undo``: it counts only for an undo, because the agent continues without an outcome of the
+    call. ``by_policy``: the run's own process decided, by the options of the tool. ``signature``:
+    of ``who``, if it was signed; ``key``: the idempotency key of the call that it was signed for.
     """
 
     kind: ClassVar = "resolved"
@@ -256,7 +259,7 @@ class CallResolved:
 
 @dataclass(frozen=True, slots=True)
 class ValueRecorded:
-    """What the outside world answered: the time, a random number, an id."""
+    """A value from the outside world: the time, a random number, an id."""
 
     kind: ClassVar = "value"
     scope: str
@@ -277,10 +280,10 @@ class MessagesChanged:
 
 @dataclass(frozen=True, slots=True)
 class DivergenceAccepted:
-    """Somebody decided that code which does not do what is recorded may go on all the same.
+    """A user decided that code may continue although it does not do what is recorded.
 
-    ``inbox``: or else, that the run goes on though its inbox is gone, or another one. What is sent
-    from then on counts, whatever its number.
+    ``inbox``: instead, that the run continues although its inbox is missing or replaced. All
+    messages sent from then on count, whatever their number.
     """
 
     kind: ClassVar = "accepted"
@@ -291,12 +294,13 @@ class DivergenceAccepted:
 
 @dataclass(frozen=True, slots=True)
 class HistoryDropped:
-    """What these records say is waited for no more: the code, which diverged, may do without.
+    """The outcomes of these records are not awaited any more: diverged code may do without them.
 
-    Calls among them that it does make again are served from the record, as ever. ``drift``: what it
-    does otherwise, where that is harmless and it goes on unasked; None where it was accepted.
-    ``call``: the LSN of a call whose outcome is served to another one; 0: none. From here on the
-    recorded one has the identity of the other: ``call_id``, ``digest`` and ``occurrence``.
+    If the code makes one of these calls again, it is served from the record all the same.
+    ``drift``: a harmless difference, with which the code continues without asking; None where the
+    divergence was accepted. ``call``: the LSN of a call whose outcome is served to another call; 0:
+    none. From here on the recorded call has the identity of the other: ``call_id``, ``digest`` and
+    ``occurrence``.
     """
 
     kind: ClassVar = "dropped"
@@ -310,11 +314,11 @@ class HistoryDropped:
 
 @dataclass(frozen=True, slots=True)
 class RunParked:
-    """The run stands still until calls (LSNs of intents) are resolved, or for what ``why`` says.
+    """The run is parked until calls (LSNs of intents) are resolved, or for the reason ``why``.
 
     ``undo``: it waits to be undone. ``wake_at``: when the first of the calls ends by itself, for a
     run that waits for something outside (seconds since 1970; None: never). ``stays``: calls that
-    have failed for good: resuming the run does not make them again, and somebody can decide so.
+    failed for good: resuming the run does not repeat them, but a user can decide to.
     """
 
     kind: ClassVar = "run_parked"
@@ -352,8 +356,8 @@ class AgentRaised:
     library stopped the run with one.
 
     ``place``: file, line and function. ``goes_on``: whether the process that records it recovers
-    the run by itself. ``call``: the call that returned what cannot be recorded, where that is the
-    error. A replay takes no notice of it.
+    the run by itself. ``call``: the call whose result cannot be recorded, if that is the error. A
+    replay ignores it.
     """
 
     kind: ClassVar = "agent_raised"
@@ -368,7 +372,7 @@ class AgentRaised:
 
 @dataclass(frozen=True, slots=True)
 class RunUndone:
-    """The run was given up from outside; what follows undoes its calls. It is not resumed."""
+    """The run was aborted by a user; the events that follow undo its calls. It is not resumed."""
 
     kind: ClassVar = "run_undone"
     who: str
@@ -377,8 +381,8 @@ class RunUndone:
 
 @dataclass(frozen=True, slots=True)
 class RunCancelled:
-    """Somebody ended the run. ``calls`` were in doubt then; ``inbox`` is the LSN of the message
-    that asked for it, in the run's inbox (0: the run was ended without one)."""
+    """The run was ended by a user. ``calls`` were in doubt then; ``inbox`` is the LSN of the
+    message in the run's inbox (0: the run was ended without one)."""
 
     kind: ClassVar = "run_cancelled"
     who: str
@@ -389,9 +393,9 @@ class RunCancelled:
 
 @dataclass(frozen=True, slots=True)
 class RecordsLost:
-    """Stands where records were lost, up to LSN ``last``; the others of these have 0 for it.
+    """A placeholder for lost records, up to LSN ``last``; further placeholders have 0 there.
 
-    Written by ``eventlog.repair``. ``snapshot``: it was a checkpoint, and nothing else.
+    Written by ``eventlog.repair``. ``snapshot``: only a checkpoint was lost.
     """
 
     kind: ClassVar = "lost"
@@ -411,7 +415,7 @@ class LogRepaired:
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
-        """What is lost."""
+        """The lost ranges."""
         return [(first, last) for first, last in self.lost]
 
 

@@ -1,4 +1,4 @@
-"""Exceptions as records: enough to raise them again. Pure."""
+"""Records exceptions, with enough to raise them again. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT_SIZE_MAX = 16 << 10  # of a recorded message or traceback
 GROUP_SIZE_MAX = 64  # a larger group of exceptions becomes a ToolError
 DEPTH_MAX = 4  # of groups in groups, and of causes of causes
 LEFT_OUT_MAX = 20  # names of attributes that are not recorded
-# Builtin types of which more than the arguments is of use.
+# Builtin types with useful attributes besides the arguments.
 _TELLING = {ImportError: ("name", "path"), AttributeError: ("name",), NameError: ("name",)}
 
 
@@ -30,20 +30,20 @@ def failure(
     secrets: Secrets = NO_SECRETS,
     shown: TracebackType | None = None,
 ) -> CallFailed:
-    """The event for an exception, without any secret of the run that its texts have.
+    """The event for an exception, without secrets of the run in its texts.
 
     ``shown``: the part of its traceback that is recorded; None for all of it.
     """
     where = exc.__traceback__ if shown is None else shown
     text = secrets.scrub("".join(traceback.format_exception(type(exc), exc, where)))
-    if len(text) > TEXT_SIZE_MAX:  # where it was raised is in front, what it says is at the end
+    if len(text) > TEXT_SIZE_MAX:  # the beginning says where it was raised, the end what it says
         half = TEXT_SIZE_MAX // 2 - 5
         text = f"{text[:half]} ... {text[-half:]}"
     return CallFailed(call, traceback=clean(text), **_parts(exc, secrets, 0))
 
 
 def _parts(exc: BaseException, secrets: Secrets, depth: int) -> dict[str, Any]:
-    """What the record has of an exception, but for the traceback."""
+    """The record of an exception, except the traceback."""
     kind = type(exc)
     bases = [
         type_name(one)
@@ -73,8 +73,8 @@ def _parts(exc: BaseException, secrets: Secrets, depth: int) -> dict[str, Any]:
 
 
 def _causes(excs: Sequence[BaseException], secrets: Secrets, depth: int) -> Packed | None:
-    """Exceptions that another one holds, each as a map of what is recorded of one; None if too
-    many, too deep or too large."""
+    """Exceptions inside another one, each as a map of its record; None if they are too many, too
+    deep or too large."""
     if len(excs) > GROUP_SIZE_MAX or depth > DEPTH_MAX:
         return None
     held = [
@@ -92,7 +92,7 @@ def _causes(excs: Sequence[BaseException], secrets: Secrets, depth: int) -> Pack
 
 
 def _message_and_args(exc: BaseException, secrets: Secrets) -> tuple[str, Packed | None]:
-    """What an exception says, and its arguments; None for arguments that cannot be recorded."""
+    """Message and arguments of an exception; None for arguments that cannot be recorded."""
     given: tuple[Any, ...] = exc.args
     if isinstance(exc, RefusedValueError):
         given = exc.value_path, exc.reason
@@ -103,7 +103,7 @@ def _message_and_args(exc: BaseException, secrets: Secrets) -> tuple[str, Packed
     kept = secrets.scrubbed(given)
     changed = kept is not None and any(a is not b for a, b in zip(kept, given, strict=True))
     if kept is not None and changed and type(exc).__module__ == "builtins":
-        with suppress(Exception):  # it quotes its arguments, and may do so in another way now
+        with suppress(Exception):  # its text quotes its arguments, perhaps in another form now
             message = message_of(type(exc)(*kept), secrets)
     return message, None if kept is None else _small(kept)
 
@@ -144,7 +144,7 @@ def _is_set(exc: BaseException, slot: MemberDescriptorType) -> bool:
 
 
 def message_of(exc: BaseException, secrets: Secrets) -> str:
-    """What the exception says."""
+    """The text of the exception."""
     try:
         return secrets.scrub(str(exc))
     except Exception as error:  # of the user's __str__

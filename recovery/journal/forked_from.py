@@ -1,4 +1,4 @@
-"""Which run a run was forked from. Pure."""
+"""Defines the link of a run to the run that it was forked from. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ _NUMBERS = ("step", "lsn", "seen", "until", "base", "optional")
 class ForkedFrom:
     """Where a run came from: run ``run_id`` (its ``uid``), as it was at the end of step ``step``.
 
-    ``lsn``: the last record of that time, there. ``who`` and ``why``: as given to ``fork``. The
-    rest says what the new log holds of it: ``until`` (LSN of the last record that was written by
-    the fork), ``base`` (LSN of the checkpoint among them, 0 without one), ``optional`` (calls up to
-    this LSN may not come again, since the task is another one), ``seen`` (the last record there
-    when it was read).
+    ``lsn``: the last record of that time in the old log. ``seen``: the last record of the old log
+    when it was read. ``who`` and ``why``: as given to ``fork``.
+
+    The others are about the new log. ``until``: the LSN of the last record that the fork wrote.
+    ``base``: the LSN of the checkpoint among them, 0 without one. ``optional``: calls up to this
+    LSN may not be made again, because the task is another one.
     """
 
     run_id: str
@@ -55,12 +56,12 @@ class ForkedFrom:
         return found
 
     def packable(self) -> dict[str, Any]:
-        """What ``of`` reads."""
+        """The link as ``of`` reads it."""
         return asdict(self)
 
     def check(self, run_id: str, last: int, restored: int, broken: tuple[Any, ...]) -> None:
-        """Raise unless all that the fork wrote is there, up to LSN ``last``, and the run is resumed
-        from its checkpoint, or a later one: records before that do not tell the whole story."""
+        """Raise unless everything that the fork wrote is there, up to LSN ``last``, and the run is
+        resumed from its checkpoint or a later one: earlier records are not the whole history."""
         if restored >= self.base and last >= self.until:
             return
         if not broken:

@@ -1,9 +1,9 @@
-"""Which call is which. Pure.
+"""Computes the identity of calls, and their idempotency keys. Pure.
 
-A call is known by what it is, not by when it comes: scope, tool, the model's call id if there is
-one, the digest of its arguments, and its occurrence among equal ones of its scope. Concurrent
-calls therefore find their own results in whatever order they are made. The scope is the step in
-which the calling task began, or the call inside which it is made.
+The identity of a call is its scope, its tool, the model's call id if there is one, the digest of
+its arguments, and its occurrence among equal calls of the scope. It does not depend on time. So
+concurrent calls find their own results, in whatever order they are made. The scope is the step in
+which the calling task began, or the call around it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ UNDO_CALL, UNDO_PREFIX = "run.undo", "undo "  # no tool may be called that
 
 
 def idempotency_key(uid: str, key: CallKey) -> str:
-    """32 hex digits, the same for each attempt at a call and for no other call of any run.
+    """32 hex digits, equal for each attempt at a call, and different for any other call of any run.
 
-    To undo a call is one call, whichever undo of the run comes to it.
+    An undo of a call is one call, whichever undo of the run makes it.
     """
     if key.tool.startswith(UNDO_PREFIX):
         key = key._replace(scope="", occurrence=0)
@@ -59,11 +59,11 @@ def idempotency_key(uid: str, key: CallKey) -> str:
 
 
 def nested_key(outer: str, key: CallKey) -> str:
-    """The same of a call made inside the call with the idempotency key ``outer``; "" for one that
+    """The key of a call nested in the call with the idempotency key ``outer``; "" for a call that
     has its key from elsewhere.
 
-    It does not follow from the scope, the LSN of the outer call: should that be among records that
-    are lost, the outer call is recorded anew, and what is made inside it is the same as before.
+    It does not follow from the scope, the LSN of the outer call. If the record of the outer call is
+    lost, the outer call is recorded again, and the nested calls keep their keys.
     """
     if not outer or key.tool.startswith(UNDO_PREFIX):
         return ""

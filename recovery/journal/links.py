@@ -1,4 +1,4 @@
-"""Which run started which, as their logs have it. Pure."""
+"""Defines the links of runs: which run started which, as their logs have it. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from recovery.text import shorten
 
 RUN_ID_SIZE_MAX = 128  # see stores.protocol.RUN_ID
 _NAME_SIZE_MAX = 32
-RETRIED = "retried by its LSN "  # then the LSN, in the parent's log, of somebody's decision
-# The task of a run that no agent function has: what an integration records of a conversation. Its
-# program makes it go on by opening it again.
+RETRIED = "retried by its LSN "  # then the LSN of the decision in the parent's log
+# The task of a run without an agent function: an integration records a conversation. Its program
+# resumes it by opening it again.
 CONVERSATION = {"hive": "conversation"}
 _KEY_SIZE = 16  # hex digits: 64 bits, which no two calls of a store will share
 
@@ -50,9 +50,9 @@ class ChildRun:
     """A child run as its parent's log knows it.
 
     ``agent`` is the name of its agent function and ``name`` the one that the call gave it (both
-    empty where the log has the arguments by digest alone); ``call`` the LSN of the parent's call;
-    ``state`` what became of that: "open", "finished" (or resolved with an outcome), "failed", or
-    "cancelled" by the parent's agent, which went on without it.
+    empty where the log has only a digest of the arguments); ``call`` the LSN of the parent's call;
+    ``state`` of that call: "open", "finished" (or resolved with an outcome), "failed", or
+    "cancelled" by the parent's agent, which continued without it.
     """
 
     run_id: str
@@ -63,10 +63,10 @@ class ChildRun:
 
 
 def child_run_id(parent: str, agent: str, key: str) -> str:
-    """The run id of a child: the same whenever the call is the same, and of no other call.
+    """The run id of a child: equal for equal calls, and different for different calls.
 
-    ``key`` is the call's idempotency key. What makes it unique is its digits; what stands before
-    them is for people, and cut where a run id has no room for it.
+    ``key`` is the call's idempotency key; its digits make the id unique. The prefix is for people,
+    and is cut to the room in a run id.
     """
     name = re.sub(r"[^A-Za-z0-9_.@=-]", "_", agent)[:_NAME_SIZE_MAX] or "_"
     tail = f"+{name}-{key[:_KEY_SIZE]}"

@@ -1,4 +1,4 @@
-"""``run.messages``: a list of which every change is recorded."""
+"""Implements ``run.messages``, a list that records every change."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import xxhash
 from recovery.values.pack import has_slipped, may_slip, pack_message, packed_plain, unpack_frozen
 from recovery.values.types import Conversation, Ref, digest
 
-# Called with (start, stop, packed new messages) before a change; where each is now in the log.
+# Called before a change with (start, stop, packed new messages); returns their places in the log.
 Recorder = Callable[[int, int, list[bytes]], list[Ref | None]]
 
 
-# Messages are looked at in chunks. What is known of a chunk behind certain messages, by the digest
-# of those and its own: the digest of each of its messages, that of all up to there, and whether
-# its bytes could be those of other values, too. A conversation that is given again and again, each
-# time somewhat longer, is then packed by the chunk; what is in it is not looked at one by one.
-# In the benchmark "Saving a checkpoint" that halves "100 messages, one more", and takes five sixths
-# of thousands of messages.
+# Messages are digested in chunks. For a chunk after certain messages this keeps, by the digest of
+# those and its own: the digest of each of its messages, the digest of all up to there, and whether
+# its bytes could be those of other values, too. A conversation that is given repeatedly, each time
+# somewhat longer, is then packed by the chunk; its messages are not examined one by one. In the
+# benchmark "Saving a checkpoint" that halves "100 messages, one more", and saves five sixths of
+# thousands of messages.
 CHUNK = 64
 KNOWN_MAX = 1024  # chunks: of 4 MiB, with what is kept for each
 _known: dict[bytes, tuple[list[bytes], bytes, bool]] = {}
@@ -35,8 +35,8 @@ def digests_of(messages: Iterable[Any]) -> tuple[list[bytes], bytes]:
         packed = packed_plain(chunk)
         key = b"" if packed is None else before + digest(packed)
         known = _known.get(key)
-        # Invariant: equal bytes, with nothing in them that msgpack may have changed, are equal
-        # values of equal types, all of which were found fit to be carried the first time.
+        # Invariant: equal bytes, without any that msgpack may have changed, are equal values of
+        # equal types, all of which were found recordable the first time.
         if known is None or (known[2] and has_slipped(chunk)):
             digests = [
                 digest(pack_message(one, f"messages[{start + i}]")) for i, one in enumerate(chunk)
@@ -66,12 +66,12 @@ def digest_of_all(messages: Iterable[bytes], before: bytes = b"") -> bytes:
 class Messages(Conversation):
     """A list whose elements are frozen copies of what was put in, and whose changes are recorded.
 
-    A change is any method of list, or an assignment to an index or slice; each is with the
-    operating system when it returns. Values that cannot be carried raise RefusedValueError, and
-    changing a message in place raises TypeError. Not for concurrent changes from several threads.
+    A change is any method of list, or an assignment to an index or slice. The operating system has
+    it when the method returns. Values that cannot be recorded raise RefusedValueError, and changing
+    a message in place raises TypeError. Not for concurrent changes from several threads.
 
-    ``is_past``: the code before the loop of steps is at work again in a resumed run. The changes
-    that it makes were made the first time, and are not made again.
+    ``is_past``: the code before the loop of steps runs again in a resumed run. Its changes were
+    made the first time, and are not repeated.
     """
 
     def __init__(self, recorder: Recorder | None = None) -> None:
@@ -86,14 +86,14 @@ class Messages(Conversation):
         self.is_past = False
 
     def digest(self) -> bytes:
-        """A digest of the whole list, kept from one message to the next: the cost is in news."""
+        """A digest of the whole list, updated with each message: the cost is in the new ones."""
         for i in range(len(self._chain), len(self.message_digests)):
             before = self._chain[i - 1] if i else b""
             self._chain.append(chained(before, self.message_digests[i]))
         return self._chain[-1] if self._chain else b""
 
     def restore(self, packed: list[bytes], refs: list[Ref | None]) -> None:
-        """Become these messages, which the log has already; nothing is recorded."""
+        """Replace all messages by these, which the log has already; records nothing."""
         self._put(0, len(self), packed, refs)
 
     def _splice(self, start: int, stop: int, new: Iterable[Any]) -> None:
@@ -108,7 +108,7 @@ class Messages(Conversation):
         self._put(start, stop, packed, refs)
 
     def _put(self, start: int, stop: int, packed: list[bytes], refs: list[Ref | None]) -> None:
-        # By the object: a conversation may have the same message many times, and one copy does.
+        # By object: a conversation may have the same message many times, and needs one copy.
         distinct = {id(one): one for one in packed}
         values = {key: unpack_frozen(one) for key, one in distinct.items()}
         digests = {key: digest(one) for key, one in distinct.items()}
@@ -142,7 +142,7 @@ class Messages(Conversation):
 
     def remove(self, message: Any, /) -> None:
         if self.is_past:
-            return  # also where it is not there any more
+            return  # also if it was removed meanwhile
         at = self.index(message)
         self._splice(at, at + 1, [])
 
@@ -162,7 +162,7 @@ class Messages(Conversation):
             at = range(len(self))[index]
             self._splice(at, at + 1, [value])
             return
-        if isinstance(value, str | dict):  # of which a list would be made of letters, or of keys
+        if isinstance(value, str | dict):  # a list of it would have letters, or keys
             raise TypeError(f"run.messages is a list of messages, not {value!r:.80}")
         start, stop, step = index.indices(len(self))
         if step == 1:

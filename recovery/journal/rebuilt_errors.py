@@ -1,4 +1,4 @@
-"""Raises recorded exceptions again: of the type that they had, where this process has loaded it.
+"""Raises recorded exceptions again, of their own type if this process has loaded it.
 
 A type is looked up by its name among the exception classes that are loaded. Nothing is imported
 for that. The exception is made by the constructor of its builtin base class and is then given the
@@ -21,12 +21,12 @@ from recovery.journal.failure import clean, slots
 from recovery.values.pack import unpack
 from recovery.values.type_names import OWN, is_named, public_name, type_name
 
-# What the runtime itself raises in place of a result.
+# Exceptions that the runtime itself raises in place of a result.
 _OURS: dict[str, type[Exception]] = {
     type_name(kind): kind for kind in (RefusedValueError, ApprovalDeniedError)
 }
 _Kinds = tuple[type[Exception], ...]
-# These mean something to the generators and coroutines through which they pass.
+# Exceptions with a meaning for the generators and coroutines that they pass through.
 _UNRAISABLE = (StopIteration, StopAsyncIteration)
 SHARED_TYPES = 2  # from this version of a run's rules on, exceptions keep any loaded type
 
@@ -37,10 +37,10 @@ def rebuilt(
     rules: int,
     raised: Exception | None = None,
 ) -> Exception:
-    """The exception that the agent sees, on the first execution as on replay.
+    """The exception that the agent sees, on the first execution and on replay.
 
     ``declared``: the types that the tool names. ``rules``: of the run. ``raised``: the exception
-    itself, where it was raised just now. The two differ in the traceback alone.
+    itself, if it was raised just now. The two differ only in the traceback.
     """
     held = {name: getattr(failed, name) for name in ("args", "attributes", "group", "cause")}
     packed = {name: unpack(one) for name, one in held.items() if type(one) is Packed}
@@ -61,7 +61,7 @@ def _tool_error(failed: CallFailed) -> ToolError:
 def _cause(
     failed: CallFailed, declared: _Kinds, raised: BaseException | None
 ) -> BaseException | None:
-    """What the tool raised it from. Nobody raises that here, so it may be of any type."""
+    """The cause of the tool's exception. It is not raised here, so it may be of any type."""
     if not failed.cause:
         return None
     (held,) = failed.cause
@@ -74,13 +74,13 @@ def _made(
     raised: BaseException | None,
     root: type[BaseException] = Exception,
 ) -> BaseException | None:
-    """Of the recorded type, else of its nearest base class that is loaded and says something."""
+    """Of the recorded type, else of its nearest base class that is loaded and specific."""
     for name in (failed.type, *(failed.bases or ())):
         known = type(raised) if raised is not None and name == failed.type else None
         kind = _loaded(name, declared, known, root)
         if kind is None or (root is Exception and issubclass(kind, _UNRAISABLE)):
             continue
-        with suppress(Exception):  # one that is not what its name says: the next one stands for it
+        with suppress(Exception):  # a class that is not what its name says: try the next one
             exc = _built(kind, failed)
             if clean(str(exc)) != failed.message:
                 exc.add_note(f"its message when it was recorded: {failed.message}")
@@ -131,20 +131,20 @@ def _subclasses(kind: type[BaseException]) -> Iterator[type[BaseException]]:
 def _built(kind: type[BaseException], failed: CallFailed) -> BaseException:
     args = tuple(failed.args) if failed.args is not None else (failed.message,)
     if kind.__module__.partition(".")[0] in OWN:
-        with suppress(Exception):  # our own constructors take what args has
+        with suppress(Exception):  # the library's own constructors accept args
             return kind(*args)
     base: Any = next(one for one in kind.__mro__ if one.__module__ == "builtins")
     if issubclass(base, BaseExceptionGroup):
         args = (args[0], [_part(part) for part in failed.group])
     exc: BaseException = base.__new__(kind, *args)
     base.__init__(exc, *args)
-    if not issubclass(base, OSError | BaseExceptionGroup):  # whose arguments are not what args says
+    if not issubclass(base, OSError | BaseExceptionGroup):  # whose arguments differ from args
         exc.args = args
     for name, value in (failed.attributes or {}).items():
         slot = slots(kind).get(name)
         if slot is not None:
             slot.__set__(exc, value)
-        else:  # past its own __setattr__ and properties
+        else:  # bypasses its own __setattr__ and properties
             exc.__dict__[name] = value
     return exc
 
@@ -155,7 +155,7 @@ def _part(
     raised: BaseException | None = None,
     root: type[BaseException] = Exception,
 ) -> BaseException:
-    """An exception that another one holds."""
+    """An exception inside another one."""
     known = {one.name for one in fields(CallFailed)}
     event = CallFailed(0, **{name: value for name, value in failed.items() if name in known})
     found = _made(event, declared, raised, root)
@@ -163,7 +163,7 @@ def _part(
 
 
 def _of_rules_1(failed: CallFailed, declared: _Kinds) -> Exception:
-    """As the first release did it: builtin and declared types alone, made by their constructors."""
+    """As the first release did: only builtin and declared types, made by their constructors."""
     kind = next((one for one in declared if is_named(failed.type, one)), None)
     if kind is None and failed.type.startswith("builtins."):
         found = getattr(builtins, failed.type.removeprefix("builtins."), None)
@@ -171,7 +171,7 @@ def _of_rules_1(failed: CallFailed, declared: _Kinds) -> Exception:
             kind = None if issubclass(found, _UNRAISABLE) else found
     kind = _OURS.get(public_name(failed.type), kind)
     if kind is not None and failed.args is not None:
-        with suppress(Exception):  # its constructor wants something else
+        with suppress(Exception):  # its constructor takes other arguments
             exc = kind(*failed.args)
             if type(exc) is kind and str(exc) == failed.message:
                 return exc

@@ -1,4 +1,4 @@
-"""Arguments that are kept out of the log: what stands for them, and where else they may turn up."""
+"""Keeps arguments out of the log: replaces them by digests, and removes them from other texts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXTS_MAX = 1000  # that are looked for
 def check_parameters(
     function: Callable[..., Any], names: Sequence[str], option: str = "redact"
 ) -> tuple[str, ...]:
-    """The names of parameters; TypeError or ValueError when the function has no such."""
+    """The names of parameters; TypeError or ValueError when the function lacks one."""
     if isinstance(names, str):
         raise TypeError(f"{option}= is a sequence of names of parameters: {option}=[{names!r}]")
     parameters = inspect.signature(getattr(function, "__func__", function)).parameters
@@ -41,7 +41,7 @@ def check_parameters(
 
 
 class Redacting(Protocol):
-    """A tool, as far as its secret arguments go."""
+    """The redacted arguments of a tool."""
 
     @property
     def name(self) -> str: ...
@@ -54,8 +54,8 @@ class Redacting(Protocol):
 class Secrets:
     """The redacted arguments of one execution of a run. Guarded by the run's mutex.
 
-    ``salt``: of the run, and of its forks, so that nobody can look a digest up that was made for
-    another run.
+    ``salt``: of the run, and of its forks, so that digests made for another run cannot be looked
+    up.
     """
 
     def __init__(self, salt: str) -> None:
@@ -77,7 +77,7 @@ class Secrets:
         args, kwargs = given
         try:
             bound = inspect.signature(tool.function).bind(*args, **kwargs)
-        except TypeError:  # the call is about to fail; which argument is which, nobody knows
+        except TypeError:  # the call is about to fail; its arguments cannot be assigned
             return (
                 tuple(hidden("", value) for value in args),
                 {name: hidden(name, value) for name, value in kwargs.items()},
@@ -103,7 +103,7 @@ class Secrets:
     def _placeholder(self, tool: str, name: str, value: Any) -> Redacted:
         try:
             packed = pack(value, "")
-        except RefusedValueError:  # whose path and reason may have some of it
+        except RefusedValueError:  # its path and reason may quote a secret
             where = f"{tool}({name})"
             raise RefusedValueError(where, "a redacted value that cannot be carried") from None
         self._remember(value)
@@ -124,7 +124,7 @@ class Secrets:
         self._given[call] = given
 
     def arguments(self, call: int, shown: Arguments) -> Arguments:
-        """What the function is to be called with."""
+        """The arguments for the function."""
         return self._given.get(call, shown)
 
     def forget(self, call: int) -> None:
@@ -148,13 +148,13 @@ class Secrets:
                 self._bytes[text.encode("utf-8", "surrogatepass")] = None
 
     def scrub(self, text: str) -> str:
-        """The text without any of the secrets that occur in it as they are."""
+        """The text without the secrets that occur in it literally."""
         for secret in sorted(self._texts, key=len, reverse=True):
             text = text.replace(secret, REMOVED)
         return text
 
     def scrubbed(self, args: tuple[Any, ...]) -> list[Any] | None:
-        """Arguments of an exception without secrets; None when they cannot be got rid of."""
+        """Arguments of an exception without secrets; None when they cannot be removed."""
         if not self._bytes:
             return list(args)
         clean = [self._clean(arg) for arg in args]

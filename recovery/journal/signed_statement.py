@@ -1,4 +1,4 @@
-"""What is signed under a message to a run. Pure."""
+"""Defines the statement under the signature of a message to a run. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOBODY_KNOWS = "it has to be signed, and the store of this process has no approv
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is signed: that ``who`` says ``answer`` about ``about``, in the run of this ``uid``.
+    """The signed statement: ``who`` says ``answer`` about ``about``, in the run with this ``uid``.
 
     ``kind``: "decision" (``about`` is the idempotency key of the call, ``answer`` "approved" or
     "denied"), "signal" (``about`` is its name), "cancel", or "resolve" (``about`` is the call's
@@ -34,8 +34,8 @@ class Statement:
     content: str
 
     def to_bytes(self) -> bytes:
-        """The bytes that are signed: JSON, keys in order, ASCII, behind a line that says what it
-        is."""
+        """The bytes that are signed: a line that names the format, then JSON in ASCII with its
+        keys in order."""
         text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return f"agent-eventlog statement 1\n{text}".encode("ascii")
 
@@ -48,7 +48,7 @@ def content_of(packed: bytes) -> str:
 
 
 class Signatures(Protocol):
-    """Whose signature counts: recovery.approvers.Approvers."""
+    """Verifies signatures: recovery.approvers.Approvers."""
 
     @property
     def also(self) -> tuple[str, ...]: ...
@@ -57,7 +57,7 @@ class Signatures(Protocol):
 
 
 def has_to_be_signed(kind: str, started: RunStarted | None, approvers: Signatures | None) -> bool:
-    """Whether this kind of thing counts for a run with a signature alone: by what the store of
-    this process asks for, or that of the process which has begun the run."""
+    """Whether this kind of message counts in a run only with a signature: by the store of this
+    process, or by that of the process that began the run."""
     by_store = approvers is not None and approvers.needed_for(kind)
     return by_store or (started is not None and kind in (started.signed or ()))

@@ -1,4 +1,4 @@
-"""What calls of models use up: tokens and money. Pure."""
+"""Counts what calls of models use: tokens and money. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-TOKENS_MAX = 1 << 53  # what a float still counts one by one; beyond it is no count of tokens
+TOKENS_MAX = 1 << 53  # the largest exact float; a larger number is no count of tokens
 
-# Where replies keep it, and under which names: those that are there are added up. Anthropic counts
-# what it took from its cache apart from the other input, OpenAI among it.
+# Where replies have it, under several names whose values are added up. Anthropic counts cached
+# input separately, OpenAI within the input.
 _PLACES = ("usage", "usage_metadata")
 _NO_REPLIES = (str, bytes, int, float, list, tuple)
 _NAMES = (
@@ -27,7 +27,7 @@ class Usage:
     """What one call of a model used, or a run so far.
 
     ``input_tokens``, ``output_tokens``, and ``tokens``, their sum; ``cost`` in the currency that
-    the tools count in. Of a run besides: ``steps`` begun, ``calls`` made (each attempt counts, one
+    the tools count in. For a run also: ``steps`` begun, ``calls`` made (each attempt counts, a call
     that was served from the log does not), ``seconds`` for which a process had the run.
     """
 
@@ -61,7 +61,7 @@ def recorded_usage(usage: Usage) -> list[Any]:
 
 
 def usage_from(recorded: Any) -> Usage | None:
-    """What was recorded of one call; None when that is nothing."""
+    """The recorded usage of one call; None when there is none."""
     match recorded:
         case [given, made, cost] if _is_count(given) and _is_count(made) and _is_cost(cost):
             return Usage(given, made, cost)
@@ -69,11 +69,10 @@ def usage_from(recorded: Any) -> Usage | None:
 
 
 def recognised(value: Any) -> Usage | None:
-    """The usage that a model's reply gives of itself; None when it is no such reply.
+    """The usage in a model's reply; None when it is no such reply.
 
-    Knows the shapes of OpenAI and Anthropic and of those that speak like them: ``usage`` with
-    ``prompt_tokens`` or ``input_tokens``, in dicts or in objects of any class; ``cost`` if it is
-    there too.
+    Knows the shapes of OpenAI, Anthropic and compatible services: ``usage`` with ``prompt_tokens``
+    or ``input_tokens``, in dicts or in objects of any class; ``cost`` if it is there too.
     """
     if value is None or isinstance(value, _NO_REPLIES):
         return None
@@ -99,7 +98,7 @@ def _part(value: Any, name: str) -> Any:
         return value.get(name)
     try:
         return getattr(value, name, None)
-    except Exception:  # a property of somebody else's class
+    except Exception:  # a property of a foreign class
         return None
 
 

@@ -1,4 +1,4 @@
-"""Where runs live: one protocol, one module for each kind of store."""
+"""Stores runs: one protocol, one module for each kind of store."""
 
 from recovery.stores.file import FileStore
 from recovery.stores.memory import MemoryStore

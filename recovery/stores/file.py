@@ -1,4 +1,4 @@
-"""Runs as directories on disk: the default store."""
+"""Stores runs as directories on disk: the default store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recovery.stores.protocol import LogStore
 
 
 def default_directory() -> str:
-    """Where runs live unless told otherwise: ``$EVENTLOG_HOME``, else ``~/.eventlog``."""
+    """The default directory of runs: ``$EVENTLOG_HOME``, else ``~/.eventlog``."""
     return _expanded(os.environ.get("EVENTLOG_HOME") or "~/.eventlog")
 
 
@@ -31,7 +31,8 @@ class FileStore(LogStore):
     """Runs in directory ``path``, each a log in a directory of its own; made when first used.
 
     ``durability`` is that of the logs: "power", "process" or "none" (see EventLog.open).
-    ``encryption``: all that runs record is encrypted. Their ids, which name directories, are not.
+    ``encryption``: everything that runs record is encrypted, except their ids, which name
+    directories.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class FileStore(LogStore):
         root = default_directory() if path is None else _expanded(os.fspath(path))
         # Absolute, because agents change their working directory.
         root = os.path.join(os.getcwd(), root)
-        if ".." not in root.split(os.sep):  # which may lead somewhere else, behind a link
+        if ".." not in root.split(os.sep):  # after a link it may lead elsewhere
             root = os.path.normpath(root)
         if os.path.isfile(root):
             raise NotADirectoryError(

@@ -1,4 +1,4 @@
-"""Runs in memory: for tests, and for agents whose runs need not outlive the process."""
+"""Stores runs in memory: for tests, and for agents whose runs may end with the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store of runs does, and the part that all log-backed ones share."""
+"""Defines what a store of runs does, and implements the part that all log-backed ones share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from recovery.errors import RecoveryError
 from recovery.journal.envelope import KEY, RUN_LSN, is_same_message
 from recovery.values.pack import pack, pack_map
 
-# Becomes the name of a directory, on case-insensitive file systems too: no separators, no dots in
-# front, no control characters, and short enough for any of them.
+# Becomes the name of a directory, on case-insensitive file systems too: no separators, no dots at
+# its beginning, no control characters, and short enough for any of them.
 RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,127}")
 
 SIGNAL_NAME_MAX = 200  # it is part of small records
-INBOX = "inbox"  # the log, in the directory of a run's log, of what others have sent to the run
-# Senders have the inbox one after the other, each for as long as a flush takes.
+INBOX = "inbox"  # the log of messages to the run, in the directory of the run's log
+# Senders claim the inbox one after the other, each for as long as a flush takes.
 POST_WAIT_S, POST_PAUSE_S = 10.0, 0.005
 
 
@@ -31,14 +31,14 @@ class RunStore(Protocol):
     """Logs of runs by run id."""
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
-        """The run's log, for this process alone; made when it is not there.
+        """The run's log, for this process alone; made if it does not exist.
 
         Raises LogLockedError when another process has it, ValueError for an impossible run id.
         """
 
     def read(self, run_id: str) -> LogReader | None:
-        """A reader of the run's log, which may be live; None when there is no such run, or its log
-        is just being made."""
+        """A reader of the run's log, which may be live; None when the run does not exist, or its
+        log is in creation."""
 
     def run_ids(self) -> list[str]:
         """All runs, in order of their ids."""
@@ -51,29 +51,31 @@ class RunStore(Protocol):
         key: str = "",
         time_ns: int | None = None,
     ) -> int:
-        """Put a message into the inbox of a run that is there, whoever has the run; its number.
+        """Put a message into the inbox of an existing run, which any process may have; returns its
+        number.
 
-        ``body`` has the ``uid`` of the run that it is for: in no other run does it count.
-        ``time_ns``: when it was sent (since 1970), for a message that is signed; else it is now.
-        Durable when this returns. What was posted under the same ``key`` is not posted again:
-        ValueError when it is another message. Raises LogLockedError when others keep the inbox.
+        ``body`` has the ``uid`` of the run that it is for; it counts in no other run. ``time_ns``:
+        when it was sent (since 1970), for a signed message; else now. Durable when this returns. A
+        message that was posted under the same ``key`` is not posted again: ValueError when it is
+        another message. Raises LogLockedError when other senders keep the inbox.
         """
 
     def inbox(self, run_id: str) -> LogReader | None:
-        """A reader of what was posted to the run; None when nothing ever was."""
+        """A reader of the messages to the run; None when none was ever posted."""
 
     def remove(self, run_id: str, at: int | None = None) -> None:
-        """Delete the run and its inbox; gone for good when this returns, whatever happens.
+        """Delete the run and its inbox; durably gone when this returns.
 
-        ``at``: only if that is still the LSN of its newest record. Else LogError, and nothing was
-        removed; FileNotFoundError when there is no such run, LogLockedError when a process has it.
+        ``at``: delete only if that is still the LSN of its newest record. Else LogError, and
+        nothing was removed; FileNotFoundError when the run does not exist, LogLockedError when a
+        process has it.
         """
 
     def size(self, run_id: str) -> int:
         """Bytes that the run takes, its inbox included; 0 when there is no such run."""
 
     def sweep(self) -> int:
-        """Delete what removals that a crash interrupted have left; of how many runs."""
+        """Delete the remains of interrupted removals; returns the number of runs."""
 
 
 def check_run_id(run_id: str) -> str:
@@ -90,7 +92,7 @@ def check_run_id(run_id: str) -> str:
 
 
 def check_signal_name(name: str) -> str:
-    """The name itself; ValueError when it is none that a signal can have."""
+    """The name itself; ValueError when a signal cannot have it."""
     if not isinstance(name, str):
         given: object = name
         raise TypeError(f"a signal's name is text, not {given!r:.80}")
@@ -110,7 +112,7 @@ def _posted(records: Iterable[Record], message: tuple[str, dict[str, Packed]], k
 
 
 class LogStore:
-    """Runs as logs in the directories of ``root``, on whatever ``files`` are."""
+    """Runs as logs in the directories of ``root``, in any implementation of ``files``."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class LogStore:
         """See RunStore.read."""
         try:
             return EventLog.read(self._path(run_id), files=self._files, encryption=self.encryption)
-        except (FileNotFoundError, UnsupportedFormatError):  # or no more than a directory yet
+        except (FileNotFoundError, UnsupportedFormatError):  # or an empty directory so far
             return None
 
     def run_ids(self) -> list[str]:
@@ -158,7 +160,7 @@ class LogStore:
             for name, value in (*body.items(), (KEY, key))
         }
         reader = self.inbox(run_id) if key else None
-        if reader is not None:  # without the lock, for it is there more often than not
+        if reader is not None:  # without the lock, because usually it exists
             with reader:
                 lsn = _posted(reader.records(), (kind, parts), key)
                 if 0 < lsn <= reader.durable_lsn():
@@ -181,7 +183,7 @@ class LogStore:
         try:
             path = f"{self._path(run_id)}/{INBOX}"
             return EventLog.read(path, files=self._files, encryption=self.encryption)
-        except (FileNotFoundError, UnsupportedFormatError):  # or just being made
+        except (FileNotFoundError, UnsupportedFormatError):  # or in creation
             return None
 
     def remove(self, run_id: str, at: int | None = None) -> None:
@@ -194,7 +196,7 @@ class LogStore:
         """See RunStore.size."""
         size = 0
         for path in (self._path(run_id), f"{self._path(run_id)}/{INBOX}"):
-            with suppress(FileNotFoundError):  # no inbox, or the run is just being removed
+            with suppress(FileNotFoundError):  # no inbox, or the run is being removed
                 directory = self._files.open_directory(path)
                 for name in directory.names():
                     with suppress(FileNotFoundError, UnsupportedFormatError):
@@ -211,23 +213,23 @@ class LogStore:
         return purge_removed(self._files, self.root)
 
     def unswept(self) -> list[str]:
-        """The runs (by id) of which an interrupted removal has left something."""
+        """The runs (by id) that an interrupted removal has left partly."""
         from eventlog.remove import removed_from  # noqa: PLC0415 - as above
 
         return list(filter(None, map(removed_from, self._files.list_directories(self.root))))
 
     def backups(self) -> list[str]:
-        """The names of the directories in which repairs have left logs as they were."""
+        """The names of the directories in which repairs have left backups."""
         from eventlog.repair.backup import backup_of  # noqa: PLC0415 - only where somebody asks
 
         return list(filter(backup_of, self._files.list_directories(self.root)))
 
     def _now_ns(self) -> int:
-        """When a message is sent: by the clock by which deadlines go."""
+        """The time at which a message is sent, by the clock of the deadlines."""
         return time.time_ns()
 
     def _open_inbox(self, run_id: str) -> tuple[EventLog, int]:
-        """The inbox, and up to where the run's log is durable."""
+        """The inbox, and the durable LSN of the run's log."""
         deadline = time.monotonic() + POST_WAIT_S
         while True:
             try:
@@ -236,18 +238,18 @@ class LogStore:
                     path, self.durability, files=self._files, encryption=self.encryption
                 )
                 return inbox, self._check_there(run_id, inbox)
-            except LogLockedError:  # of another sender; one that died holds nothing
+            except LogLockedError:  # by another sender; a sender that died holds no lock
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(POST_PAUSE_S)
 
     def _check_there(self, run_id: str, inbox: EventLog) -> int:
-        """Up to where the log of the run is durable, of which this is the inbox. If the run was
-        removed a moment ago, opening it has made a directory that no run could be begun in."""
+        """The durable LSN of the log of the run whose inbox this is. If the run was removed just
+        now, opening the inbox has made a directory without a run."""
         reader = self.read(run_id)
         if reader is not None:
             with reader:
-                # Without power safety a log may end earlier after a power loss, and goes on.
+                # Without power safety a log may end earlier after a power loss, and continue.
                 return reader.durable_lsn() if self.durability == "power" else 0
         inbox.close()
         self._files.delete(inbox.path)

@@ -1,1 +1,1 @@
-"""Python values to bytes and back, and as people read them. No code comes from data."""
+"""Converts Python values to bytes and back, and renders them. No code comes from data."""

@@ -1,4 +1,4 @@
-"""Finds what is recorded already, so that a message refers to it."""
+"""Finds values that are recorded already, so that a message refers to them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from recovery.values.types import Ref, digest
 
 
 class BackrefIndex:
-    """The last outcomes of a run, for messages that hold what they hold.
+    """The last outcomes of a run, for messages that contain the same values.
 
-    Of those before LSN ``first`` nothing may be used: retention removes them.
+    Outcomes before LSN ``first`` are not used: retention removes them.
     """
 
     def __init__(self, referenced_size: int, first: int = 1) -> None:
-        # By the messages; those that were removed count, till a recovery.
-        self.referenced_size = referenced_size
+        self.referenced_size = referenced_size  # removed messages count until the next recovery
         self._first = first
         # In the order of coming. (An OrderedDict takes four times as much, in each run.)
         self._whole: dict[bytes, int] = {}
@@ -36,7 +35,7 @@ class BackrefIndex:
         self._fresh_size = 0
 
     def remember(self, packed: bytes, lsn: int) -> None:
-        """An outcome that a message may soon be equal to, or hold."""
+        """Add an outcome that a message may soon equal or contain."""
         if len(packed) < REF_SIZE_MIN or lsn < self._first:
             return
         self._fresh.append((packed, lsn))
@@ -45,13 +44,13 @@ class BackrefIndex:
             self._look_inside()
 
     def forget_before(self, first: int) -> None:
-        """Use no outcome before this LSN any more."""
+        """Use no outcome before this LSN from now on."""
         if first > self._first:
             self._first = first
             self._whole, self._inner, self._fresh, self._fresh_size = {}, {}, [], 0
 
     def reference_for(self, packed: bytes) -> Ref | CompositeMessage | None:
-        """What to record for a message; None: itself."""
+        """The reference to record for a message; None to record it itself."""
         if self._fresh:
             self._look_inside()
         if len(packed) < REF_SIZE_MIN or not self._whole:
@@ -69,7 +68,7 @@ class BackrefIndex:
     def references_for(
         self, packed: list[bytes]
     ) -> tuple[list[Ref | CompositeMessage | None], Packed]:
-        """The same for each of these messages; and what is recorded of all of them."""
+        """The references for each of these messages; and the values to record for all of them."""
         found = [self.reference_for(one) for one in packed]
         return found, pack_list(
             [

@@ -1,11 +1,11 @@
-"""Messages of what the log has already: what is recorded in their place. Pure.
+"""Encodes messages as references to values that the log has already. Pure.
 
-A reply is appended as it came, or a part of it is; a tool's result stands in the message that
-tells the model of it. So the log has most of a message when it is appended. What is recorded for a
-message that equals an outcome is a Ref to that. For one that holds an outcome, or a part of one, it
-is Parts: some bytes as they are, others by where they are in an outcome. Joined, they are the
-message as it would have been recorded whole, byte for byte: whatever is in it, and with the same
-digest. What they are joined of is not looked at for references in turn.
+A reply, or a part of it, is appended as it came. A tool's result is part of the message with which
+the model gets it. So the log already has most of a message when it is appended. A message that
+equals an outcome is recorded as a Ref to the outcome. A message that contains an outcome, or a part
+of one, is recorded as a CompositeMessage: literal bytes, and references to ranges of outcomes.
+Joined, they are the message byte for byte, so it has the same digest. The referenced bytes are not
+searched for references in turn.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from recovery.values.codec import BY_CODE, BY_TYPE, Codec
 from recovery.values.pack import EXT_PARTS, EXT_REF, pack, split_list, unpack, unpack_map
 from recovery.values.types import Ref
 
-REF_SIZE_MIN = 32  # below this the value itself is as short as a reference
-PART_SIZE_MIN = 64  # the same for a part: a reference, and the bytes around it
-WALKED_MAX = 256  # values in a document that are looked at: what is worth it stands near the top
+REF_SIZE_MIN = 32  # a smaller value is as short as a reference
+PART_SIZE_MIN = 64  # the same for a part, with the reference and the bytes around it
+WALKED_MAX = 256  # values of a document that are examined: large ones are near the top
 WHOLE_MAX = 256  # outcomes that are remembered, the newest
 INNER_MAX, INNER_EACH_MAX = 128, 16  # parts of them
-FRESH_SIZE_MAX = 16 << 10  # bytes of outcomes that are held until somebody asks for their parts
-# What the messages of a conversation may take from outcomes; more is recorded as it is. It keeps
-# forged references, a few bytes for each megabyte, from using up a reader's memory.
+FRESH_SIZE_MAX = 16 << 10  # bytes of outcomes that are not indexed until they are needed
+# How much the messages of a conversation may take from outcomes; more is recorded as literal bytes.
+# Forged references, a few bytes for each megabyte, then cannot use up a reader's memory.
 BORROWED_MAX = 256 << 20
 
 # Where the number of an extension value is, by its first byte.
 _EXT_CODE_AT = {0xC7: 2, 0xC8: 3, 0xC9: 5, 0xD4: 1, 0xD5: 1, 0xD6: 1, 0xD7: 1, 0xD8: 1}
 
-_PORTION = b"\xa7portion"  # the first key of such a record, and of no checkpoint
+_PORTION = b"\xa7portion"  # the first key of a chunk's record, and of no checkpoint
 
 Fetch = Callable[[set[int]], dict[int, Record]]
 Span = tuple[int, int, int]  # LSN of an outcome; where in its packed value: from, to
@@ -45,13 +45,13 @@ Span = tuple[int, int, int]  # LSN of an outcome; where in its packed value: fro
 
 @dataclass(frozen=True, slots=True)
 class CompositeMessage:
-    """A message, packed, in pieces: bytes, and where in the values of outcomes the others are."""
+    """A packed message in pieces: literal bytes, and ranges in the values of outcomes."""
 
     pieces: tuple[bytes | Span, ...]
 
     @property
     def lsns(self) -> set[int]:
-        """The records that it needs."""
+        """The LSNs of the records that it needs."""
         return {piece[0] for piece in self.pieces if type(piece) is tuple}
 
     @property
@@ -112,7 +112,7 @@ BY_TYPE[CompositeMessage] = BY_CODE[EXT_PARTS] = Codec(EXT_PARTS, _encode, _deco
 
 
 def parse_reference(packed: bytes) -> Ref | CompositeMessage | None:
-    """What stands here for a message, if something does."""
+    """The reference that stands for a message, if there is one."""
     at = _EXT_CODE_AT.get(packed[0]) if packed else None
     if at is None or packed[at : at + 1] not in (b"%c" % EXT_REF, b"%c" % EXT_PARTS):
         return None
@@ -121,13 +121,13 @@ def parse_reference(packed: bytes) -> Ref | CompositeMessage | None:
 
 
 def is_reference(item: object) -> TypeGuard[Ref | CompositeMessage]:
-    """Whether a recorded message is not itself but what stands for it."""
+    """Whether a recorded message is a reference."""
     return isinstance(item, Ref | CompositeMessage)
 
 
 def refs_of(items: Iterable[object], lsn: int) -> list[Ref | None]:
-    """Where in the log the messages are that are recorded as ``items`` in record ``lsn`` (0: it is
-    put off, and where is not known yet)."""
+    """The positions in the log of the messages recorded as ``items`` in record ``lsn`` (0: it will
+    be recorded later)."""
     return [
         item if isinstance(item, Ref) else Ref(lsn, i) if lsn else None
         for i, item in enumerate(items)
@@ -138,8 +138,8 @@ def refs_of(items: Iterable[object], lsn: int) -> list[Ref | None]:
 
 
 def walk_document(packed: bytes, take: Callable[[int, int], bool]) -> None:
-    """Show ``take`` where values of some size are in a document, each before what is in it; what
-    it takes (it says True) is not looked into."""
+    """Call ``take`` with the positions of large values in a document, outer ones first. When it
+    returns True, the values inside are skipped."""
     todo, left = deque([(0, len(packed))]), WALKED_MAX
     while todo:
         start, stop = todo.popleft()
@@ -175,12 +175,12 @@ class LostValueError(ValueError):
 
 
 def is_chunk(snapshot: Record) -> bool:
-    """Whether a snapshot record is no checkpoint, but holds values for those behind it."""
+    """Whether a snapshot record is no checkpoint, but a chunk of values for a later one."""
     return snapshot.packed[1 : 1 + len(_PORTION)] == _PORTION
 
 
 def values_in(record: Record) -> list[Packed]:
-    """The values that Refs to a record name by their index; those of messages may be Parts."""
+    """The values that Refs to a record name by index; messages may be composite."""
     match record.kind:
         case "outcome" | "signal" | "resolved":
             return [unpack_map(record.packed)["value"]]
@@ -202,7 +202,7 @@ class RecentValues(OrderedDict[int, Packed]):
     size = 0
 
     def remember(self, lsn: int, packed: Packed) -> None:
-        """The newest."""
+        """Add the newest value."""
         self[lsn] = packed
         self.size += len(packed)
         while self.size > RECENT_SIZE_MAX:
@@ -249,10 +249,10 @@ class RecordedValues:
 def resolve(
     values: RecordedValues, items: Iterable[Packed | Ref | CompositeMessage]
 ) -> tuple[list[bytes], int]:
-    """Recorded messages as they are, packed, and how much of them was borrowed.
+    """Recorded messages, packed, with references resolved; and the number of referenced bytes.
 
-    Two reads of the log at most, however many there are. LostValueError when it lacks one of them,
-    ValueError when they make no sense.
+    Reads the log twice at most. LostValueError when it lacks one of the messages, ValueError when
+    they make no sense.
     """
     stands = [(parse_reference(one) or one) if isinstance(one, bytes) else one for one in items]
     values.read(one.lsn for one in stands if isinstance(one, Ref))

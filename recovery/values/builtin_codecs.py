@@ -1,7 +1,7 @@
-"""Codecs of the types that need no registration. docs/format.md has their bytes.
+"""Defines codecs of the types that need no registration. docs/format.md has their bytes.
 
-A codec gives back a value that equals the one it was given and has its type, in every process and
-for ever: a number is never used again for something else.
+A codec returns a value that equals the one it was given and has its type, in every process and
+every version. A number is never used again for another type.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _text(data: bytes) -> str:
 
 
 def _decimal_bytes(value: Decimal) -> bytes:
-    return str(value).upper().encode("ascii")  # whether str() has capitals is the context's say
+    return str(value).upper().encode("ascii")  # the context decides whether str() has capitals
 
 
 def _fraction_bytes(value: Fraction) -> bytes:
@@ -130,7 +130,7 @@ def _zone(data: bytes) -> tzinfo | None:
         if not _ZONE_KEY.fullmatch(key):
             raise ValueError("no key of a time zone")
         try:
-            # Else it would import a package of that name to look there.
+            # Else ZoneInfo would import a package of that name to search there.
             is_file = any(os.access(f"{one}/{key}", os.R_OK) for one in zoneinfo.TZPATH)
             if not is_file and key not in zoneinfo.available_timezones():
                 raise LookupError(key)

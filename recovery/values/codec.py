@@ -1,12 +1,11 @@
-"""Values that msgpack has no type for, as extension values. Pure.
+"""Carries values that msgpack has no type for, as extension values. Pure.
 
-A value of such a type stands in a document as its codec's number and data. The data of an *atom*
-(a datetime, a UUID) are bytes. Those of any other value are a document in its own right: what it
-is made of (the elements of a tuple, the fields of a dataclass), which may hold extension values in
-turn.
+A value of such a type is in a document as its codec's number and data. The data of an *atom* (a
+datetime, a UUID) are bytes. The data of any other value are a document: its parts (the elements of
+a tuple, the fields of a dataclass), which may contain extension values.
 
-Neither writing nor reading is recursive: what was recorded must be readable wherever a run is
-resumed, however deep the stack is there.
+Neither writing nor reading is recursive: a recorded value must be readable wherever a run is
+resumed, however deep the stack is.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ ExtType = msgpack.ExtType
 REGISTERED = 20  # the one number for all types that are registered by name
 
 LEVELS_MAX = 64  # values with codecs inside one another: each level is read once more
-ALIKE_MAX = 64  # keys, or elements of a set, with one hash: finding one of them is a search
-_READ_DEPTH_MAX = DEPTH_MAX + 24  # events and checkpoints are around what was written
+ALIKE_MAX = 64  # keys, or elements of a set, with one hash: finding one of them is linear
+_READ_DEPTH_MAX = DEPTH_MAX + 24  # events and checkpoints add levels around values
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
-_SIMPLE = frozenset({type(None), bool, float, bytes})  # whatever they are, they are carried
+_SIMPLE = frozenset({type(None), bool, float, bytes})  # always carried
 _SCALARS = _SIMPLE | {int, str}
 
 
 def as_it_is(value: Any) -> Any:
-    """What freezes values that nobody can change."""
+    """The ``freeze`` of immutable values: returns the value."""
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How values of one type travel.
+    """How values of one type are encoded.
 
-    ``encode`` gives what stands for a value: bytes for an ``atom``, else a value that has codecs
-    for its parts; ``decode`` makes the value of that again. ``freeze`` makes one that cannot be
-    changed, for messages; None: there is none. ``name``: of a registered ``kind``. ``checked``:
-    encode and decode are the user's, so what they wrote is read before it is recorded.
+    ``encode`` returns bytes for an ``atom``, else a value whose parts have codecs; ``decode``
+    reverses it. ``freeze`` makes an immutable copy, for messages; None: there is none. ``name``: of
+    a registered ``kind``. ``checked``: encode and decode are the user's, so their output is read
+    back before it is recorded.
     """
 
     code: int
@@ -63,15 +62,15 @@ class Codec:
     declared: bool = False  # known because the user's code names the type, not registered
 
 
-# Filled by builtin_codecs and register; written under the lock of the last, read without.
+# Filled by builtin_codecs and register; written under the lock of register, read without.
 BY_TYPE: dict[type, Codec] = {}
 BY_CODE: dict[int, Codec] = {}
 BY_NAME: dict[str, Codec] = {}
-# What adds the codecs of a module's types when the first value of one is met: numpy takes long to
-# import, and few have it.
+# Adds the codecs of a module's types when the first value of one occurs: numpy takes long to
+# import, and few programs need it.
 LATER: dict[str, Callable[[], None]] = {}
 
-# What looks for a codec that is not there yet: of a type, or of a recorded name: declared_types.
+# Finds a codec that is not known yet, by type or by recorded name: see declared_types.
 FINDERS: list[Callable[[type | str], None]] = []
 
 
@@ -83,7 +82,7 @@ def codec_of(kind: type) -> Codec | None:
 
 
 def found_codec(kind: type) -> Codec | None:
-    """The same, and that of a type that the user's code names, which is looked for now."""
+    """The same, or the codec of a type that the user's code names, which is searched now."""
     if codec_of(kind) is None:
         for find in FINDERS:
             find(kind)
@@ -98,7 +97,7 @@ def codec_numbered(code: int) -> Codec:
 
 
 def collide(keys: Iterable[Any]) -> bool:
-    """Whether so many of these have one hash that somebody may have chosen them for it."""
+    """Whether so many of these have one hash that it was probably chosen."""
     hashes = sorted(map(hash, keys))
     return any(map(int.__eq__, hashes, hashes[ALIKE_MAX:]))
 
@@ -109,16 +108,16 @@ _Where = tuple[Any, str]
 
 
 class _Alone(list[Any]):
-    """Holds one value, which is where its holder is."""
+    """Holds one value, whose position is its holder's."""
 
 
 class _Pairs(list[Any]):
-    """Holds keys and values of a dict in turn."""
+    """Holds keys and values of a dict, alternating."""
 
 
 class _Ext:
     """An extension value that equals none but itself: two keys may look alike (of two NaNs), and
-    hashes of what was read cannot be chosen."""
+    hashes of decoded values could be chosen."""
 
     __slots__ = ("code", "data")
 
@@ -155,11 +154,11 @@ def _places(holder: Any) -> Iterable[tuple[Any, Any]]:
 
 
 class Layout:
-    """A value in terms of msgpack's own types. The outer parts are laid out first, as copies;
-    those with codecs are packed last, the inner ones first.
+    """Converts a value to msgpack's own types. Outer parts are converted first, as copies; values
+    with codecs are packed last, inner ones first.
 
-    ``default`` says what stands for a value of ours (see values.pack), and raises for any other.
-    ``of_message``: refuse what can be changed in place.
+    ``default`` converts a value of this library (see values.pack), and raises for any other.
+    ``of_message``: refuse mutable values.
     """
 
     def __init__(self, default: Callable[[Any], Any], of_message: bool = False) -> None:
@@ -169,7 +168,7 @@ class Layout:
         self._coded: list[tuple[Any, Any, Codec | None, list[Any], _Where]] = []
 
     def pack(self, value: Any, path: str) -> bytes:
-        """``value`` as msgpack; RefusedValueError with the path to what cannot be carried."""
+        """``value`` as msgpack; RefusedValueError with the path to an unsuitable value."""
         top = _Alone([value])
         self._todo.append((top, (None, path), 0, 0))
         while self._todo:
@@ -179,7 +178,7 @@ class Layout:
         return _packb(top[0], (None, path))
 
     def again(self, value: Any) -> bytes:
-        """``value`` as this would have packed it."""
+        """The bytes that this would have made of ``value``."""
         return Layout(self._default, self._of_message).pack(value, "")
 
     def _scan(self, holder: Any, where: _Where, depth: int, level: int) -> None:
@@ -265,7 +264,7 @@ class Layout:
 
 
 def _is_plain(part: Any) -> bool:
-    """Whether it is a scalar that msgpack carries as it is."""
+    """Whether it is a scalar that msgpack carries unchanged."""
     kind = type(part)
     if kind is str:
         if not part.isascii():
@@ -288,7 +287,7 @@ def _refuse(where: _Where, why: str) -> NoReturn:
     raise RefusedValueError(_path(where), why) from None
 
 
-# What has one of these is a lock, a file, a socket, a client, ...
+# A type with one of these methods is a lock, a file, a socket, a client, ...
 _OF_THE_PROCESS = ("acquire", "fileno", "close", "aclose", "__enter__", "__aenter__")
 _ELSEWHERE = (
     "is made in the agent function or in the module, or bound by functools.partial(agent, ...)"
@@ -324,15 +323,15 @@ def _why(part: Any) -> str:
 
 
 def document(packed: bytes, frozen: bool) -> Any:
-    """A document with extension values as they are; ValueError for what no library of ours wrote.
+    """A document with extension values undecoded; ValueError for bytes of no library version.
 
-    ``frozen``: of dicts and lists that cannot be changed.
+    ``frozen``: use immutable dicts and lists.
     """
     if frozen:
         value = decode(packed, object_hook=FrozenDict, list_hook=FrozenList, ext_hook=_Ext)
     else:
         value = decode(packed, ext_hook=_Ext)
-    # msgpack makes its own timestamps before anybody is asked.
+    # msgpack decodes its own timestamps before it calls ext_hook.
     if may_hold_timestamps(packed) and holds(value, (msgpack.Timestamp,)):
         raise ValueError("it holds what this library does not write")
     return value
@@ -398,12 +397,12 @@ def _parts(part: Any) -> Iterable[Any]:
 
 
 def _put(holder: Any, key: Any, value: Any) -> None:
-    # A frozen one is not finished yet.
+    # A frozen holder is not finished yet.
     (list if isinstance(holder, list) else dict).__setitem__(holder, key, value)
 
 
 def _opened(part: _Ext, where: _Where, frozen: bool) -> tuple[Codec, list[Any]]:
-    """The codec for an extension value, and what that is to be given."""
+    """The codec for an extension value, and the argument of its decode."""
     code, data = part.code, part.data
     if code != REGISTERED:
         numbered = codec_numbered(code)
@@ -434,7 +433,7 @@ def _made(codec: Codec, inner: list[Any], where: _Where, frozen: bool) -> Any:
     except Exception as exc:
         if not codec.name:
             raise
-        # The type has changed, or its codec has: the record is as it was written.
+        # The type or its codec has changed: the record is as it was written.
         raise UnreadableValueError(
             f"reading it as a {codec.name!r} raised {type(exc).__name__}: {shorten(str(exc), 200)}",
             "Register the type as it was, or with a decode= that knows the old form.",
@@ -457,7 +456,7 @@ def _dict(pairs: list[Any], where: _Where, frozen: bool) -> dict[Any, Any]:
         if collide(keys):
             raise ValueError("keys that collide on purpose")
         made = dict(zip(keys, pairs[1::2], strict=True))
-    except TypeError as exc:  # what was hashable need not be any more
+    except TypeError as exc:  # a key may not be hashable any more
         name = next((BY_TYPE[type(key)].name for key in keys if type(key) in BY_TYPE), "")
         if not name:
             raise

@@ -1,8 +1,8 @@
 """Finds the types that the user's code names, so that values of them need no registration.
 
 A type is known once the tool or the agent function whose code names it is declared in this process:
-in an annotation, or anywhere in its body. So code is read, never run, and nothing is imported. The
-search is made when a value or a record has a type that is not known yet.
+in an annotation, or anywhere in its body. Code is read, never run, and nothing is imported. The
+search begins when a value or a record has an unknown type.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _known: dict[str, type] = {}  # by their recorded names
 
 
 def declare(function: Callable[..., Any]) -> None:
-    """Have the types that a tool or an agent function names known, from the next search on."""
+    """Make the types that a tool or an agent function names known, from the next search on."""
     target = _function_of(function)
-    # One that was made from another, a method of an instance for example, does not live long.
+    # A function made from another one, such as a bound method, is garbage-collected soon.
     kept = target if target is not None else type(function)
     _pending[id(kept)] = weakref.ref(kept)
 
 
 def _find(wanted: type | str) -> None:
-    """Add the codec of this type, or of the type that is recorded under this name, if the user's
-    code names it, or a base class of it."""
+    """Add the codec of this type, or of the type with this recorded name, if the user's code names
+    it or a base class of it."""
     with _lock:
         pending, before = list(_pending.items()), len(_known)
         for key, ref in pending:
             _pending.pop(key, None)
             found = ref()
             if found is not None and not _Search(found).run():
-                _pending[key] = ref  # an annotation names what is not there yet
+                _pending[key] = ref  # an annotation names a class that does not exist yet
         if isinstance(wanted, type):
             if wanted not in BY_TYPE and any(
                 _known.get(type_name(one)) is one for one in wanted.__mro__
@@ -65,7 +65,7 @@ def _find(wanted: type | str) -> None:
 
 
 def _add(kind: type) -> None:
-    """Have values of a type recorded under its module and name."""
+    """Make values of a type recorded under its module and name."""
     from recovery.values.registered import NAME_SIZE_MAX, codec_for  # noqa: PLC0415 - only where needed
 
     name = type_name(kind)
@@ -74,7 +74,7 @@ def _add(kind: type) -> None:
         return
     try:
         codec = codec_for(kind, name)
-    except Exception:  # it is more than its fields, or no class as others are
+    except Exception:  # it has more state than its fields, or is an unusual class
         return
     if codec is not None:
         # By name first: what is written must be readable.
@@ -155,8 +155,8 @@ class _Search:
             self._take(found, frozenset(names))
 
     def _take(self, found: Any, names: frozenset[str]) -> None:
-        """What the code names; ``names``: all names in it, for attributes of this."""
-        with suppress(Exception):  # an object that answers to no question: it names no type
+        """Add the types that the code names; ``names``: all names in it, to find attributes."""
+        with suppress(Exception):  # an object that refuses inspection names no type
             self._look_at(found, names)
 
     def _look_at(self, found: Any, names: frozenset[str]) -> None:
@@ -204,7 +204,7 @@ class _Search:
     def _hints(self, holder: Any, names: dict[str, Any], local: dict[str, Any]) -> list[Any]:
         try:
             return list(typing.get_type_hints(holder, names, local).values())
-        except Exception:  # one that is text names what is not there, or is no type
+        except Exception:  # a text annotation that names a missing class, or no type
             pass
         hints: list[Any] = []
         for name, hint in getattr(holder, "__annotations__", {}).items():
@@ -238,7 +238,7 @@ class _Search:
                 todo += self._class(one)
 
     def _class(self, kind: type) -> list[Any]:
-        """Add a class; what its fields are."""
+        """Add a class; returns its fields."""
         if kind.__module__.partition(".")[0] in ("builtins", "recovery", "eventlog", "typing"):
             return []
         is_typed_dict = typing.is_typeddict(kind)
@@ -272,8 +272,8 @@ def _texts(code: types.CodeType, outer: types.CodeType) -> Iterator[str]:
 
 
 def _is_users(module: str) -> bool:
-    """Whether the code of a module is to be read: neither the standard library nor a package that
-    was installed, for they do not name the user's types."""
+    """Whether the code of a module is read: neither the standard library nor an installed package,
+    because they do not name the user's types."""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names or top in ("recovery", "eventlog"):
         return top == "__main__"
@@ -289,5 +289,5 @@ def closure_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
-        except ValueError:  # not made yet
+        except ValueError:  # not assigned yet
             continue

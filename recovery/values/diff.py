@@ -1,4 +1,4 @@
-"""What is different between what is recorded and what the code does now. Pure."""
+"""Finds what differs between recorded values and those of the present code. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def differences(recorded: Any, found: Any) -> tuple[str, ...]:
 def same(a: Any, b: Any) -> bool:
     """Whether two values that can be recorded are equal, in type too.
 
-    By their bytes: NaN is NaN, and no ``__eq__`` of anybody is asked.
+    Compares their bytes: NaN equals NaN, and no ``__eq__`` is called.
     """
     try:
         return pack(a, "") == pack(b, "")
@@ -46,7 +46,7 @@ def same(a: Any, b: Any) -> bool:
 def differing(
     a: Any, b: Any, path: str = "", alike: Alike = same, depth: int = 0
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Where two values differ: the path, and what each has there."""
+    """The differences of two values: the path, and both values there."""
     if alike(a, b):
         return
     deep = depth < DEPTH_MAX
@@ -68,7 +68,7 @@ def _in_another_order(a: dict[Any, Any], b: dict[Any, Any], alike: Alike) -> boo
 
 
 def _pair(a: Any, b: Any) -> str:
-    """Both values, cut down to where they differ."""
+    """Both values, cut to where they differ."""
     one, other = (shorten(value, REPR_MAX) for value in (a, b))
     if max(len(one), len(other)) > SIZE_MAX:
         at = next(

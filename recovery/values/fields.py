@@ -1,7 +1,7 @@
-"""What a field of a record may hold, by its declared type. Pure.
+"""Checks that a field of a record holds a value of its declared type. Pure.
 
-A log may have been written by another version, or by somebody who means harm. A value that is not
-of its field's type is found when the record is decoded, so that nobody behind that has to look.
+Another version, or an attacker, may have written a log. A value that is not of its field's type is
+found when the record is decoded, so later code need not check it.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Declared(NamedTuple):
 
     @property
     def plain(self) -> frozenset[type]:
-        """Types of which every value will do."""
+        """Types whose values are all acceptable."""
         return self.types - {int, Packed} - ({list} if self.items != "Any" else set())
 
     def refuses(self, value: Any) -> bool:
-        """Whether the field cannot hold this."""
+        """Whether the field cannot hold this value."""
         kind = type(value)
         if kind is int:
             return int not in self.types or value.bit_length() > _INT_BITS
-        if kind is Packed:  # not decoded, for it may be large
+        if kind is Packed:  # not decoded, because it may be large
             return self.types == {list, Packed} and not _is_array(value)
         if kind not in self.types:
             return True
@@ -51,7 +51,7 @@ class Declared(NamedTuple):
 
 
 def declared(annotations: Iterable[tuple[str, str]]) -> tuple[Declared, ...]:
-    """Of (name, annotation) those that say what the field may hold, and not any value."""
+    """Of (name, annotation) those whose annotation restricts the field."""
     found = []
     for name, annotation in annotations:
         types, items = set(), "Any"

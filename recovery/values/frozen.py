@@ -1,7 +1,7 @@
-"""Messages as values: dicts, lists and sets that refuse to be changed in place.
+"""Defines dicts, lists and sets that refuse to be changed in place, for messages.
 
-A message in ``run.messages`` is in the log. Changing the dict in place would not be, and the
-change would be gone after a crash; so it raises, and says how to do it.
+A message in ``run.messages`` is recorded. A change of the dict in place would not be recorded, and
+would be lost by a crash. So it raises, and says how to change a message.
 """
 
 from __future__ import annotations

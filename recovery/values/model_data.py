@@ -1,5 +1,7 @@
-"""Carries models of a type that nothing names, such as an SDK's reply, as their plain fields; for
-those who ask for it dataclasses and named tuples, too."""
+"""Carries models of undeclared types, such as an SDK's reply, as their plain fields.
+
+On request it also carries dataclasses and named tuples.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ class ModelData:
     """The fields of a Pydantic model whose type no tool and no agent names; from
     ``CheckpointManager.save_checkpoint`` also those of such a dataclass or named tuple.
 
-    Its fields are its attributes, as those of the model were; ``model_type`` is the name of that
-    type. ``model_dump`` and ``dict()`` work as for a model. It has no other methods, and what was
-    private in the model is not there. Two are equal when their types' names and fields are.
+    Its fields are attributes, as in the model; ``model_type`` is the name of the model's type.
+    ``model_dump`` and ``dict()`` work as for a model. It has no other methods and no private
+    attributes. Two are equal when their types' names and fields are.
     """
 
     __slots__ = ("__dict__", "_type")
@@ -74,7 +76,8 @@ class ModelData:
 
 
 def pack_result(value: Any, path: str) -> Packed:
-    """What a call returned, packed; RefusedValueError with the path to what cannot be recorded."""
+    """The result of a call, packed; RefusedValueError with the path to a value that cannot be
+    recorded."""
     try:
         return pack(value, path)
     except RefusedValueError:

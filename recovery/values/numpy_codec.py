@@ -1,7 +1,7 @@
-"""Codecs of numpy's scalars and arrays; numpy is imported only where such a value is met.
+"""Defines codecs of numpy's scalars and arrays; imports numpy only when such a value occurs.
 
-An array's data are a document [dtype, shape, bytes in C order]; a scalar's shape is None. Nothing
-in them is believed before it fits: the size of the bytes is that which dtype and shape ask for.
+An array's data are a document [dtype, shape, bytes in C order]; a scalar's shape is None. The data
+are checked first: dtype and shape must agree with the number of bytes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _decode(data: bytes) -> Any:
 
 
 def _check(np: Any, kind: Any, raw: bytes) -> None:
-    """What numpy takes on trust: a boolean is 0 or 1, a character is one."""
+    """Check what numpy trusts: a boolean is 0 or 1, a character is valid."""
     if kind.kind == "b" and raw.translate(None, b"\x00\x01"):
         raise ValueError("no booleans")
     if kind.kind == "U" and raw and np.frombuffer(raw, kind.str[0] + "u4").max() > 0x10FFFF:

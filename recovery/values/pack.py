@@ -1,8 +1,8 @@
-"""Values to msgpack and back, so that what comes back equals what went in, in value and type.
+"""Packs values as msgpack and unpacks them; the result equals the value, in type too. Pure.
 
-Pure. Plain values are msgpack's own, and take the short way: one call of msgpack. What else is
-carried travels as extension types by number (see values.codec), and takes the long one.
-Nothing read from a log names anything to import or call.
+Plain values are msgpack's own types, and take the fast path: one call of msgpack. Other values are
+extension types by number (see values.codec), and take the slow path. Nothing read from a log names
+anything to import or call.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from recovery.values.types import Conversation, MessagesDigest, OutcomeUnknown, 
 
 EXT_REF, EXT_MESSAGES, EXT_UNKNOWN, EXT_REDACTED, EXT_PARTS = 1, 2, 3, 22, 23
 
-# First bytes of msgpack's binary and extension types: only where one of them occurs can a value
-# have slipped in that msgpack takes and gives back as another type.
+# First bytes of msgpack's binary and extension types. Only where one of them occurs can a value be
+# among them that msgpack accepts and returns as another type.
 _SLIPPERY = re.compile(rb"[\xc4-\xc9\xd4-\xd8]")
 _TAKEN = (bytearray, memoryview, ExtType, msgpack.Timestamp)
 PACKED_NONE = Packed(b"\xc0")  # msgpack's nil
-# Types of which a value holds nothing (slippery, or deep) and cannot be changed in place.
+# Types whose values contain no other values and cannot be changed in place.
 UNCHANGING = frozenset({str, bytes, int, float, bool, type(None)})
-Plain = str | bytes | int | float | list[int]  # what msgpack gives back as it is
+Plain = str | bytes | int | float | list[int]  # returned unchanged by msgpack
 
-# Depth has a limit of our own, well below those of msgpack, which differ between its versions and
-# between writing and reading: what is written inside other values must be readable there. Most
-# values are too small, or hold too few lists and dicts, to be that deep; the others are read with
-# so many lists around them that the reader's limit, 1024 levels, is ours.
+# The limit of depth is our own. msgpack's limits differ between versions, and between writing and
+# reading, and a value inside others must be readable there. Most values are too small, or contain
+# too few lists and dicts, to be that deep. The others are read inside so many lists that the
+# reader's limit, 1024 levels, equals ours.
 _NESTING = {*range(0x80, 0xA0), *range(0xDC, 0xE0)}
 _NOT_NESTING = bytes(set(range(256)) - _NESTING)
-# Neither nesting nor slippery: most of any text. To leave them out first is five times as fast as
+# Bytes that neither nest nor slip: most of any text. To remove them first is five times as fast as
 # to search for the others.
 _TAME = bytes(set(range(256)) - _NESTING - {*range(0xC4, 0xCA), *range(0xD4, 0xD9)})
 _AROUND = b"\x91" * (1024 - DEPTH_MAX - 1)
@@ -70,7 +70,7 @@ _ours(EXT_REDACTED, Redacted, digest=bytes)
 
 
 def _default(value: Any) -> Any:
-    """What stands for a value that msgpack does not take; TypeError sends it the long way."""
+    """The form of a value that msgpack does not accept; TypeError sends it to the slow path."""
     codec = codec_of(type(value))
     if codec is not None:
         if codec.atom:
@@ -104,7 +104,7 @@ def _ext(code: int, data: bytes) -> Any:
 
 
 class _CodedError(Exception):
-    """The document holds what only the long way reads."""
+    """The document contains values that only the slow path reads."""
 
 
 def pack(value: Any, path: str) -> Packed:
@@ -113,12 +113,12 @@ def pack(value: Any, path: str) -> Packed:
 
 
 def pack_message(value: Any, path: str) -> Packed:
-    """The same for a message, of which no part may be one that can be changed in place."""
+    """The same for a message, no part of which may be mutable."""
     return _pack(value, path, _packers, _default, of_message=True)
 
 
 def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], path: str) -> Packed:
-    """Arguments as [positional, by name], run.messages among them by its digest alone."""
+    """Arguments as [positional, by name]; run.messages is replaced by its digest."""
     named = {name: kwargs[name] for name in sorted(kwargs)} if kwargs else kwargs
     try:
         return _pack([list(args), named], path, _argument_packers, _default_argument)
@@ -144,8 +144,8 @@ def _pack(
 
 
 def packed_plain(values: list[Any]) -> bytes | None:
-    """The bytes of values that msgpack takes as they are, to tell whether they are the same as
-    before; None where others are among them. Not to be recorded: see ``may_slip``."""
+    """The bytes of values that msgpack accepts, to see whether they are the same as before; None
+    where others are among them. Not to be recorded: see ``may_slip``."""
     try:
         return _plain_packers.pack(values)
     except (TypeError, ValueError, OverflowError, RecursionError):
@@ -153,7 +153,7 @@ def packed_plain(values: list[Any]) -> bytes | None:
 
 
 def may_slip(packed: bytes) -> bool:
-    """Whether these may be the bytes of a value that msgpack gives back as one of another type."""
+    """Whether these may be the bytes of a value that msgpack returns as another type."""
     return _SLIPPERY.search(packed.translate(None, _TAME)) is not None
 
 
@@ -165,7 +165,7 @@ def has_slipped(value: Any) -> bool:
 def _laid_out(value: Any, path: str, layout: Layout) -> Packed:
     packed = Packed(layout.pack(value, path))
     if layout.checked:
-        # Codecs of the user's have written this. It must be readable once it is recorded, and its
+        # The user's codecs have written this. It must be readable once it is recorded, and its
         # digest must be the same when it is written again.
         try:
             again = layout.again(unpack(packed))
@@ -210,19 +210,19 @@ def pack_plain(values: Mapping[str, Plain]) -> bytes:
     """Keys and values of a dict of fewer than 16, without the byte that says how many."""
     try:
         return bytes(msgpack.Packer(strict_types=True).pack(values)[1:])
-    except (ValueError, OverflowError):  # one that msgpack does not take by itself
+    except (ValueError, OverflowError):  # a value that msgpack does not accept by itself
         return b"".join(pack(key, key) + pack(value, key) for key, value in values.items())
 
 
 def unpack_map(packed: bytes) -> dict[str, Packed]:
-    """The parts of a map with names, each still packed; ValueError when it is none."""
+    """The parts of a map by name, each still packed; ValueError when it is not a map."""
     reader = msgpack.Unpacker(max_buffer_size=max(len(packed), 1))
     reader.feed(packed)
     parts: dict[str, Packed] = {}
     try:
         for _ in range(reader.read_map_header()):
             at = reader.tell()
-            reader.skip()  # before anything is made of it: nothing is as large as it says it is
+            reader.skip()  # before it is decoded: so no length in it is larger than its bytes
             key, at = packed[at : reader.tell()], reader.tell()
             short = key[0] & 0xE0 == 0xA0  # a str of up to 31 bytes, as names are
             name = key[1:].decode() if short else unpack(key)
@@ -238,7 +238,7 @@ def unpack_map(packed: bytes) -> dict[str, Packed]:
 
 
 def split_list(packed: bytes) -> list[Packed]:
-    """The elements of a list, each still packed; ValueError when it is none."""
+    """The elements of a list, each still packed; ValueError when it is not a list."""
     reader = msgpack.Unpacker(max_buffer_size=max(len(packed), 1))
     reader.feed(packed)
     parts: list[Packed] = []
@@ -255,20 +255,20 @@ def split_list(packed: bytes) -> list[Packed]:
 
 
 def unpack(packed: bytes) -> Any:
-    """The value again; ValueError when it is none of ours, UnreadableValueError when it is of a
-    type that is not registered in this process."""
+    """The value; ValueError when this library did not write it, UnreadableValueError when its type
+    is not registered in this process."""
     return _unpack(packed, False)
 
 
 def unpack_frozen(packed: bytes) -> Any:
-    """The value again, of parts that cannot be changed."""
+    """The value, made of immutable parts."""
     return _unpack(packed, True, object_hook=FrozenDict, list_hook=FrozenList)
 
 
 def _unpack(packed: bytes, frozen: bool, **hooks: Any) -> Any:
     try:
         value = decode_document(packed, ext_hook=_ext, **hooks)
-        # msgpack makes its own timestamps before anybody is asked.
+        # msgpack decodes its own timestamps before it calls ext_hook.
         if may_hold_timestamps(packed) and holds(value, _TAKEN):
             raise ValueError("it holds what this library does not write")
         return value

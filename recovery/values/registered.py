@@ -1,4 +1,4 @@
-"""Types of users, carried by the name under which they were registered."""
+"""Registers users' types, whose values are recorded under the registered name."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ def register(
 ) -> Any:
     """Let values of a type be recorded: a function, and a decorator of classes. Returns the class.
 
-    Dataclasses, enums, NamedTuples and Pydantic models need no more; any other type needs
-    ``encode``, from a value to one that can be carried, and ``decode``, back. The log has
-    ``name`` (the class's own by default), and it is looked up among registered names alone when
-    the log is read: register a type before a run that has values of it is resumed, and keep the
-    name when the class is renamed. Only values of exactly this type are meant, not of subclasses.
+    Dataclasses, enums, NamedTuples and Pydantic models need only this. Any other type needs
+    ``encode``, from a value to one that can be recorded, and ``decode``, back. The log stores
+    ``name`` (by default the class's own). When a log is read, only registered names are searched.
+    So register a type before a run that has values of it is resumed, and keep the name when the
+    class is renamed. Subclasses need a registration of their own.
 
-    A field that the record does not have takes its default; one that only the record has, and one
-    without a default, is an UnreadableValueError. ``decode`` alone, of a dict of the recorded
-    fields, reads what an older version of the class wrote. ``frozen`` promises that a value of a
-    type with ``encode`` cannot be changed, so that messages may hold it.
+    A field that is not in the record takes its default. A field that only the record has, or that
+    has neither value nor default, raises UnreadableValueError. ``decode`` alone, of a dict of the
+    recorded fields, reads records of an older version of the class. ``frozen`` promises that a
+    value of a type with ``encode`` is immutable, so that messages may hold it.
 
-    For all of the process, and thread-safe. ValueError when another type has the name, TypeError
+    Applies to the whole process; thread-safe. ValueError when another type has the name, TypeError
     for a class that cannot be registered like this. A class that is defined again, by a reload or
-    a notebook's cell, takes the place of the old one.
+    a notebook's cell, replaces the old one.
     """
     if cls is None:
         return functools.partial(register, name=name, encode=encode, decode=decode, frozen=frozen)
@@ -136,7 +136,7 @@ def _codec(
 
 
 def codec_for(cls: type[Any], name: str) -> Codec | None:
-    """The codec of a type that needs none of its user; None for any other."""
+    """The codec of a type that needs only its name; None for any other."""
     found = _own_codec(cls)
     if found is None:
         return None
@@ -149,7 +149,7 @@ _Own = tuple[Callable[[Any], Any], Callable[[Any], Any], bool]
 
 
 def _own_codec(cls: type[Any]) -> _Own | None:
-    """encode, decode, and whether a value cannot be changed; None for a class of no known kind."""
+    """encode, decode, and whether a value is immutable; None for other kinds of classes."""
     pydantic = sys.modules.get("pydantic")
     if issubclass(cls, enum.Enum):
         return _of_enum(cls)
@@ -163,7 +163,7 @@ def _own_codec(cls: type[Any]) -> _Own | None:
 
 
 def fill(cls: type[Any], recorded: Any, known: dict[str, Callable[[], Any]]) -> dict[str, Any]:
-    """The recorded fields and, of those that the record does not have, the defaults."""
+    """The recorded fields, and the defaults of missing fields."""
     if not isinstance(recorded, dict):
         raise ValueError("no fields")
     strange = sorted(str(key) for key in recorded if key not in known)
@@ -215,7 +215,7 @@ def _of_dataclass(cls: type[Any]) -> _Own:
         return {name: getattr(value, name) for name in known}
 
     def decode(recorded: Any) -> Any:
-        # As copy does: no __init__, which may do anything.
+        # As copy does: without __init__, which may run any code.
         value = object.__new__(cls)
         for name, part in fill(cls, recorded, known).items():
             object.__setattr__(value, name, part)
@@ -264,8 +264,8 @@ def _of_named_tuple(cls: type[Any]) -> _Own:
 
 
 def _of_model(cls: type[Any]) -> _Own:
-    """A Pydantic model as its own __getstate__ has it: no validator runs, so that what comes back
-    is what went in, fields that were set and private attributes included."""
+    """A Pydantic model by its own __getstate__: no validator runs, so the result equals the
+    original, set fields and private attributes included."""
     fields = cls.__pydantic_fields__
 
     def encode(value: Any) -> list[Any]:

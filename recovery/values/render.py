@@ -1,4 +1,4 @@
-"""Recorded values as people read them, without the types that they are of. Hides secrets."""
+"""Renders recorded values for people, without their types. Hides secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HIDDEN = "[redacted]"
 
 
 class Term(str):
-    """Text that stands for a value, and so is shown without quotes."""
+    """Text that describes a value, and so is shown without quotes."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class Term(str):
 
 
 class Redaction:
-    """What is not to be shown: values under keys, of parameters and of tools that match a pattern.
+    """What is hidden: values under keys, of parameters and of tools that match a pattern.
 
     Patterns are those of file names (``*``, ``?``, ``[ab]``), case counts; ``*`` hides every value.
     """
@@ -39,11 +39,11 @@ class Redaction:
         self.hides_any = bool(self._patterns)
 
     def hides(self, name: str) -> bool:
-        """Whether what has this name is not to be shown."""
+        """Whether the value of this name is hidden."""
         return any(fnmatchcase(name, pattern) for pattern in self._patterns)
 
     def shown(self, value: Any, name: str = "") -> Any:
-        """A readable value without what is not to be shown; ``name``: of what it belongs to."""
+        """A readable value without hidden parts; ``name``: of its owner."""
         if not self._patterns:
             return value
         if self.everything or (name and self.hides(name)):
@@ -53,12 +53,12 @@ class Redaction:
         return [self.shown(part) for part in value] if isinstance(value, list) else value
 
     def text(self, text: str, name: str = "") -> str:
-        """The same of text that may quote a value, as errors do."""
+        """Text that may quote a value, such as an error, without hidden parts."""
         return HIDDEN if self._patterns and (self.everything or self.hides(name)) else text
 
 
 def readable(packed: bytes) -> Any:
-    """A packed value as lists, dicts with str keys, numbers, str, and Terms for all else."""
+    """A packed value as lists, dicts with str keys, numbers, str, and Terms for other types."""
     return readable_json(to_json(packed))
 
 
@@ -92,7 +92,7 @@ def _map(pairs: list[Any]) -> Any:
 
 
 def _extension(code: int, data: bytes) -> Any:
-    """What an extension value of this library stands for."""
+    """The rendering of an extension value of this library."""
     try:
         if code == REGISTERED:
             name, parts = readable(data)
@@ -106,7 +106,7 @@ def _extension(code: int, data: bytes) -> Any:
         if isinstance(value, Ref):
             return Term(f"<as in LSN {value.lsn}>")
         return Term(written(value) if type(value) is int else str(value))
-    except Exception:  # bytes that make no sense, a number that is not ours, a library not there
+    except Exception:  # bytes that make no sense, an unknown number, a library that is missing
         return Term(f"<ext {code}, {_preview(data)}>")
 
 
@@ -151,7 +151,7 @@ def _under(head: str, part: Any, indent: int) -> Iterator[str]:
 
 
 def _pieces(value: Any, limit: int | None) -> Iterator[str]:
-    """The text of a value, of which no more than ``limit`` characters are needed."""
+    """The text of a value, complete only up to ``limit`` characters."""
     if isinstance(value, Term):
         yield printable(value)
     elif isinstance(value, str):
@@ -175,5 +175,5 @@ def _pieces(value: Any, limit: int | None) -> Iterator[str]:
 
 
 def _quoted(text: str) -> str:
-    """As JSON would have it, but with letters of all languages as they are."""
+    """The text that JSON would have, with letters of all languages unescaped."""
     return printable(json.dumps(text, ensure_ascii=False))

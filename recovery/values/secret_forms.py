@@ -1,4 +1,4 @@
-"""How a secret value may be written where a text tells of it."""
+"""Lists the forms in which a secret value may be quoted in a text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 from recovery.text import written
 from recovery.values.codec import codec_of
 
-_NAME = re.compile(r"[A-Za-z_.-]+")  # a key that is no secret: without it, texts could not be read
+# Keys that look like this are no secrets: texts without them would be unreadable.
+_NAME = re.compile(r"[A-Za-z_.-]+")
 _PARTS_MAX = 100_000
 
 
 def parts(value: Any) -> Iterator[Any]:
-    """The values inside a value that are no containers, and keys that are more than names."""
+    """The scalars inside a value, and keys that are more than names."""
     todo, seen = [value], 0
     while todo and seen < _PARTS_MAX:
         part, seen = todo.pop(), seen + 1
@@ -33,7 +34,7 @@ def parts(value: Any) -> Iterator[Any]:
 
 
 def forms(part: Any) -> Iterator[str]:
-    """The ways in which such a value is written: as it is, quoted, escaped, line by line."""
+    """The forms in which such a value is quoted: plain, with quotes, escaped, line by line."""
     if isinstance(part, str):
         yield from _quoted(part)
         for line in part.splitlines() if "\n" in part else ():
@@ -46,7 +47,7 @@ def forms(part: Any) -> Iterator[str]:
     else:
         text = written(part)
         yield text
-        with suppress(Exception):  # their own
+        with suppress(Exception):  # of the value's own methods
             yield from _quoted(str(part))
             yield f"{part:,}"
         for name in ("isoformat", "hex"):  # of dates and times; of a UUID
@@ -60,7 +61,7 @@ def _quoted(text: str) -> Iterator[str]:
 
     yield text
     yield (once := repr(text)[1:-1])
-    yield repr(once)[1:-1]  # in a text that is an argument of an exception with others
+    yield repr(once)[1:-1]  # in a text that is one of several arguments of an exception
     yield json.dumps(text)[1:-1]
     yield json.dumps(text, ensure_ascii=False)[1:-1]
     with suppress(UnicodeEncodeError):  # a lone surrogate

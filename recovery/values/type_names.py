@@ -1,4 +1,4 @@
-"""Names types in records: their module and their qualified name."""
+"""Names types in records: module and qualified name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ OWN = ("recovery", "eventlog")
 def type_name(kind: type) -> str:
     """The name of a type, the same in each process that runs the same program.
 
-    A type of the script that was started has the name of the script's module in place of
-    ``__main__``, so that it is the same type where that module is imported. A type of this library
-    has its public name: ``recovery.PermanentError``, whichever module defines it.
+    A type of the main script is named by the script's module instead of ``__main__``, so that it is
+    the same type where that module is imported. A type of this library has its public name:
+    ``recovery.PermanentError``, whichever module defines it.
     """
     module = kind.__module__
     if module in ("__main__", "__mp_main__"):
@@ -22,9 +22,9 @@ def type_name(kind: type) -> str:
 
 
 def public_name(recorded: str) -> str:
-    """The name of a type; of one of this library without the module that defined it at the time.
+    """The name of a type; for a type of this library, its public name.
 
-    Logs of before hold names such as ``recovery.errors.PermanentError``.
+    Older logs contain names such as ``recovery.errors.PermanentError``.
     """
     package, _, rest = recorded.partition(".")
     return f"{package}.{rest.rpartition('.')[2]}" if package in OWN else recorded

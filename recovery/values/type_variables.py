@@ -1,4 +1,4 @@
-"""Type variables of public classes: without a type behind its name a class is one of Any."""
+"""Defines the type variables of public classes, with Any as default."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result", default=Any)
     Chunk = TypeVar("Chunk", default=Any)
-    # What a function gives whose chunks are streamed.
+    # The type of the chunks of a streaming function.
     Chunks = (
         AsyncIterable[Chunk] | Iterable[Chunk] | Awaitable[AsyncIterable[Chunk] | Iterable[Chunk]]
     )

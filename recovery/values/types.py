@@ -1,4 +1,4 @@
-"""Types of values that the library itself records."""
+"""Defines the types of values that the library itself records."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import xxhash
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A value that the log has already: record ``lsn``, and which of its values."""
+    """A value that the log has already: record ``lsn``, and the index of the value in it."""
 
     lsn: int
     index: int = 0
 
     def __hash__(self) -> int:
-        # As a key in forged bytes: a hash of numbers could be made the same for all of them.
+        # As a key in forged bytes: equal hashes of numbers could be chosen.
         return hash(b"%d %d" % (self.lsn, self.index))
 
     @property
@@ -31,9 +31,9 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeUnknown:
-    """What an agent receives for a call whose outcome a crash has hidden (after_crash="report").
+    """The result of a call whose outcome is unknown after a crash (after_crash="report").
 
-    The call may or may not have taken effect; ``idempotency_key`` is the one that it was given.
+    The call may or may not have taken effect; ``idempotency_key`` is the key that it was given.
     """
 
     tool: str
@@ -73,7 +73,7 @@ class MessagesDigest:
 
 
 class Conversation(list[Any]):
-    """A list that knows a digest of itself: what run.messages is to this module."""
+    """A list that keeps a digest of itself: the type of run.messages for this module."""
 
     def digest(self) -> bytes:
         raise NotImplementedError
