@@ -1,1 +1,1 @@
-"""What others do to a run from any process: signals, decisions, cancel, resolve."""
+"""Controls runs from any process: signals, decisions, cancel, resolve."""

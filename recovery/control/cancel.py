@@ -1,4 +1,4 @@
-"""Ends runs from outside, from any process."""
+"""Cancels runs from any process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _end(store: Store, run_id: str, body: dict[str, Any], sign: Sign | None) -> 
     try:
         log = claim(store, run_id)
     except LogLockedError:
-        return  # whoever has it finds the message
+        return  # the process that has it finds the message
     with log:
         history = load_shallow(log, run_id, approvers_of(store))
         history.check()
@@ -45,12 +45,12 @@ def _end(store: Store, run_id: str, body: dict[str, Any], sign: Sign | None) -> 
 
 
 def cancel_children(store: Store, log: EventLog, run_id: str, who: str) -> None:
-    """End the runs that this one has started, and they others: all that have not ended."""
+    """Cancel the runs that this one has started, and theirs: all that have not ended."""
     read = skimmed(log.records(1, on_damage=lambda damage: None), [])
     for child in children_of((lsn, event) for lsn, _, event in read):
         if child.state == "open" and is_child(store, child.run_id, run_id):
             with suppress(RecoveryError):  # it has ended, or never begun
-                # What was decided was decided about the run that has started it.
+                # A decision about the parent is also about its children.
                 why = f"run {run_id}, which had started it, ended"
                 body = {"who": who, "why": why, UID: uid_of(store, child.run_id, "cancel")}
                 _end(store, child.run_id, body, None)

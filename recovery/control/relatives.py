@@ -1,4 +1,4 @@
-"""Which runs belong to a run: its children, its parent, those that it was forked from."""
+"""Finds the relatives of a run: its children, its parent, the runs that it was forked from."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def children(store: Store, run_id: str) -> list[ChildRun]:
 
 
 def earlier_children(store: Store, run_id: str, log: LogReader) -> list[ChildRun]:
-    """The runs in the store that a run has started by calls which retention has removed.
+    """The existing runs that a run has started by calls which retention has removed.
 
-    Those calls have their outcomes: retention removes none that is under way.
+    Those calls have their outcomes: retention keeps every call in flight.
     """
     if log.oldest_lsn == 1:
         return []
@@ -54,8 +54,8 @@ def parent(store: Store, run_id: str) -> ParentRun | None:
 
 
 def is_child(store: Store, run_id: str, of: str) -> bool:
-    """Whether a run is there and was started by run ``of``. What the log of a fork says of children
-    may be about those of the run that it was forked from."""
+    """Whether a run exists and was started by run ``of``. The log of a fork may name children of
+    the run that it was forked from."""
     reader = backend_of(store).read(run_id)
     if reader is None:
         return False

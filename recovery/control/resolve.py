@@ -1,4 +1,4 @@
-"""Settling a call from outside: what a person, or a program, knows about it."""
+"""Resolves a call from any process, by what a person or a program knows about it."""
 
 from __future__ import annotations
 
@@ -101,19 +101,19 @@ def retry(
 
 
 def failed_call(ended: object) -> int:
-    """The call (LSN) by whose failure a run ended; 0 if it has not ended like that."""
+    """The call (LSN) whose failure ended a run; 0 if it has not ended like that."""
     return ended.call if isinstance(ended, RunFailed) else 0
 
 
 def _checked(log: EventLog, run_id: str, approvers: Approvers | None) -> ShallowHistory:
-    """The run, to be decided about by people who may not have the types of its values."""
+    """The run, opened without the types of its values."""
     found = load_shallow(log, run_id, approvers)
     found.check()
     return found
 
 
 def _failed_for_good(entries: list[Entry]) -> set[int]:
-    """The failed calls for which a graph stands still."""
+    """The failed calls for which a graph is parked."""
     calls: set[int] = set()
     for _, _, event in entries:
         match event:
@@ -125,8 +125,8 @@ def _failed_for_good(entries: list[Entry]) -> set[int]:
 
 
 def _for_undo(entries: list[Entry]) -> set[int]:
-    """The calls in doubt for which an undo parked last: also those that were cancelled, or are
-    behind a checkpoint, so that nobody makes them again."""
+    """The calls in doubt for which an undo parked last. It includes calls that were cancelled, or
+    are before a checkpoint, so that no process makes them again."""
     calls: set[int] = set()
     for _, _, event in entries:
         match event:

@@ -1,4 +1,4 @@
-"""What others do to a run, from any process: send it signals, decide about calls, cancel it."""
+"""Sends messages to a run from any process: signals, decisions about calls, cancellation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Sender(TypedDict, total=False):
-    """Who sends a signal, under which key it is sent once, and what signs it."""
+    """The sender of a signal, the key under which it is sent once, and its signer."""
 
     who: str
     key: str
@@ -49,10 +49,10 @@ def signal(
 def uid_of(
     store: Store, run_id: str, what: str, signed: tuple[Kind, Sign | None] | None = None
 ) -> str:
-    """What a message to the run names it by; RecoveryError when nobody will ever read it, or it
-    would not count: a message of this kind, so ``signed``."""
+    """The uid by which a message names the run; RecoveryError when no process will ever read it, or
+    it would not count: a message of this kind, so ``signed``."""
     with reader_of(store, run_id, f": {what} was not sent") as reader:
-        # A run that has ended takes no checkpoint, so nothing that matters is in front of one.
+        # A run that has ended takes no checkpoint, so all decisions are after the last one.
         start = reader.tail().snapshot or 1
         ended = ended_by(skimmed(reader.records(start, on_damage=lambda damage: None), []))
         started = started_of(reader, decode_shallow)
@@ -134,12 +134,12 @@ def _decide(
         raise RecoveryError(f"{expired} Nothing was sent.")
     said |= {"call": asked.lsn, "of": asked.idempotency_key, UID: started.uid}
     lsn = post(store, run_id, DECISION, said, (sign, recorded.intent.args))
-    if _sent_at(store, run_id, lsn) > until:  # it had to wait for another sender
+    if _sent_at(store, run_id, lsn) > until:  # it had to wait while another process sent
         raise RecoveryError(f"{expired} What was sent does not count.")
     begun = _decided(store, run_id, asked)
     if begun is not None and begun.inbox < lsn and not said["approved"]:
         raise RecoveryError(
-            f"too late: the call has begun, approved by {begun.who or 'somebody'}: {asked}"
+            f"too late: the call has begun, approved by {begun.who or 'an unnamed user'}: {asked}"
         )
 
 
@@ -152,7 +152,7 @@ def _sent_at(store: Store, run_id: str, lsn: int) -> float:
 
 
 def _decided(store: Store, run_id: str, asked: Call) -> CallDecided | None:
-    """The yes with which a call has begun, if it has."""
+    """The approval with which a call has begun, if it has."""
     with reader_of(store, run_id) as reader:
         history = load_shallow(reader, run_id, approvers_of(store))
     known = [event for _, _, event in history.entries if isinstance(event, CallDecided)]
@@ -167,7 +167,7 @@ def post(
     signed: tuple[Sign | None, Packed | None],
     key: str = "",
 ) -> int:
-    """Send a message, ``signed`` by a function with what it is about, if by one; its number."""
+    """Send a message, ``signed`` by a function of its content; returns its number."""
     sign, packed = signed
     backend = backend_of(store)
     if sign is None:
@@ -186,7 +186,7 @@ def post(
         content="" if packed is None else content_of(packed),
     )
     if inbox := backend.inbox(run_id):
-        with inbox:  # what is said last was signed last, whatever the clocks say
+        with inbox:  # under the lock, so that the last message is the one signed last
             said = said.signed_after(inbox.records(on_damage=lambda damage: None))
     signature = signature_of(said.statement, sign, approvers_of(store))
     body |= {CONTENT: said.content, SIGNATURE: signature}
@@ -194,7 +194,7 @@ def post(
 
 
 def _asking(store: Store, run_id: str) -> tuple[RunStarted | None, list[tuple[Call, RecordedCall]]]:
-    """``pending``, for whoever may not have the types of the arguments. And how the run began."""
+    """``pending`` without the types of the arguments, and the run's first record."""
     with reader_of(store, run_id) as reader:
         history = load_shallow(reader, run_id, approvers_of(store))
     history.check()

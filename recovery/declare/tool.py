@@ -98,7 +98,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
     in these options: for one call, or one agent. ``options``, each by name:
 
     ``after_crash`` says what to do when a crash leaves it unknown whether a call took effect:
-    "park" (the run stops until somebody resolves it), "retry" (the call is safe to repeat),
+    "park" (the run stops until it is resolved), "retry" (the call is safe to repeat),
     "report" (the agent receives an OutcomeUnknown). ``reconcile`` asks the outside world instead: a
     function (sync or async) from the Call to a Resolution; if it raises or answers unknown, the run
     parks. ``raises`` names exceptions that the agent is to see as themselves (builtin ones need not

@@ -1,1 +1,1 @@
-"""Looking at runs without their code: status, events, comparison."""
+"""Reads runs without their code: status, events, comparison."""

@@ -1,4 +1,4 @@
-"""What two runs did differently: the first difference first."""
+"""Compares two runs; the first difference comes first."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ WIDTH_MAX = 56  # of a column of text
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where two runs are not alike.
+    """A difference between two runs.
 
-    ``what``: "task", "state", "messages", "call" (made by one alone), "arguments", "outcome",
-    "steps" or "end". ``where`` says it more closely. ``a`` and ``b``: what the runs have there, as
-    text, empty where one has nothing; ``lsn_a`` and ``lsn_b``: the records that say so, or 0.
+    ``what``: "task", "state", "messages", "call" (made by one run only), "arguments", "outcome",
+    "steps" or "end". ``where`` is more specific. ``a`` and ``b``: the values in the runs, as text,
+    empty where one has none; ``lsn_a`` and ``lsn_b``: their records, or 0.
     """
 
     step: int
@@ -37,8 +37,8 @@ class Difference:
 class ComparedRun:
     """A run that was compared: how far it is, how it ended ("open": it has not), its origin.
 
-    ``since``: the step behind which its log tells of it; what a fork began with is not in it.
-    ``damage``: what of the log could not be read, and so was not compared.
+    ``since``: the step after which its log has everything; a fork's beginning is not in its log.
+    ``damage``: parts of the log that could not be read, and so were not compared.
     """
 
     run_id: str
@@ -61,7 +61,7 @@ class ComparedRun:
 class Comparison:
     """Two runs and their differences, in the order of the steps. ``str()`` shows it side by side.
 
-    ``since``: steps up to this one were not compared, since one of the logs does not hold them.
+    ``since``: steps up to this one were not compared, because one of the logs lacks them.
     """
 
     a: ComparedRun
@@ -107,14 +107,14 @@ def compare(store: Store, run_a: str, run_b: str) -> Comparison:
 def outline_both(
     a: tuple[RunRecords, str], b: tuple[RunRecords, str]
 ) -> tuple[RunOutline, RunOutline]:
-    """Two runs as their logs tell of them, with their states where the later one begins."""
+    """Outlines of two runs, with their states where the later one begins."""
     one, other = outline_run(*a), outline_run(*b)
     since = max(one.from_step, other.from_step)
     return (outline_run(*a, since), outline_run(*b, since)) if since else (one, other)
 
 
 def compared(outline: RunOutline) -> ComparedRun:
-    """What there is to say of a run that was compared."""
+    """The summary of a run that was compared."""
     calls = sum(1 for step in outline.steps.values() for call in step.calls for _ in call.all())
     return ComparedRun(
         outline.run_id,

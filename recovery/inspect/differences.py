@@ -1,4 +1,4 @@
-"""Where two runs differ, as their logs tell of them: one difference after the other."""
+"""Finds the differences of two runs in their outlines, one after the other."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Ended(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """EndDetail one run has where another has something else: the record, and the value there.
+    """The side of one run in a difference: the record, and the value there.
 
-    ``head``: what is to be shown before the value. A call is its arguments, [positional, by name],
-    a change of the messages the new ones, from ``start`` on; a Term where there is no value.
+    ``head``: text to show before the value. The value of a call is its arguments, [positional, by
+    name]; of a change of messages, the new messages, from ``start`` on; else a Term.
     """
 
     lsn: int
@@ -49,7 +49,7 @@ class Side:
 class FoundDifference:
     """A difference. ``name``: of the call, if it is in one; ``path``: where in the value.
 
-    ``a`` and ``b``: what the runs have there, None where one has nothing.
+    ``a`` and ``b``: the sides of the runs, None where one has nothing.
     """
 
     step: int
@@ -61,7 +61,7 @@ class FoundDifference:
 
 
 def as_types(a: Packed, b: Packed) -> Pair:
-    """Two values as what they are; for people, where one is of a type that is not registered."""
+    """Two values with their types; rendered if a type is not registered."""
     try:
         return unpack(a), unpack(b), same
     except (UnreadableValueError, ValueError):
@@ -69,21 +69,21 @@ def as_types(a: Packed, b: Packed) -> Pair:
 
 
 def rendered(a: Packed, b: Packed) -> Pair:
-    """Two values for people, whatever their types."""
+    """Two rendered values, whatever their types."""
     return readable(a), readable(b), read_alike
 
 
 def read_alike(a: Any, b: Any) -> bool:
-    """Whether two readable values are the same."""
-    # Terms are not text that reads the same, nor is 1 True.
+    """Whether two rendered values are equal."""
+    # A Term differs from equal text, and 1 from True.
     return repr(a) == repr(b)
 
 
 class RunComparison:
-    """Compares two runs. ``alike``: calls that both made, with one outcome, so far; ``before``:
-    the last of them before the first difference.
+    """Compares two runs. ``alike``: equal calls with equal outcomes, so far; ``before``: the last
+    of them before the first difference.
 
-    ``read``: how values are read. ``paths_max``: differences that are told of two values.
+    ``read``: how values are read. ``paths_max``: differences shown of two values.
     """
 
     def __init__(self, a: RunOutline, b: RunOutline, read: Read, paths_max: int) -> None:
@@ -123,7 +123,7 @@ class RunComparison:
             )
 
     def _boundary(self) -> Iterator[FoundDifference]:
-        """EndDetail the runs had at the end of a step behind which both logs tell of them."""
+        """Differences at the end of the step after which both logs have everything."""
         a, b, from_step = self.a, self.b, self.from_step
         if a.state is not None and b.state is not None:
             for key in dict.fromkeys([*a.state, *b.state]):
@@ -187,13 +187,13 @@ class RunComparison:
     def _outcomes(
         self, a: tuple[str, EndDetail], b: tuple[str, EndDetail]
     ) -> list[tuple[str, Any, Any]]:
-        """How two calls ended otherwise."""
+        """How the ends of two calls differ."""
         return self._ends((a[0], _detail(self.a, a[1])), (b[0], _detail(self.b, b[1])))
 
     def _ends(
         self, a: tuple[str, Packed | str | None], b: tuple[str, Packed | str | None]
     ) -> list[tuple[str, Any, Any]]:
-        """How two calls, or two runs, ended otherwise."""
+        """How the ends of two calls, or two runs, differ."""
         packed = isinstance(a[1], Packed) and isinstance(b[1], Packed)
         if a[0] == b[0] and packed:
             return self._paths(a[1], b[1])  # type: ignore[arg-type]
@@ -236,14 +236,14 @@ class RunComparison:
     def _paths(
         self, a: Packed | Term | None, b: Packed | Term | None
     ) -> list[tuple[str, Any, Any]]:
-        """Where two values differ: the first few places."""
+        """The first few paths at which two values differ."""
         if a == b:
             return []
         if not isinstance(a, Packed) or not isinstance(b, Packed):
             return [("", self._one(a), self._one(b))]
         one, other, alike = self._read(a, b)
         found = list(islice(differing(one, other, "", alike), self._paths_max + 1))
-        found = found or [("", one, other)]  # other bytes, which read the same
+        found = found or [("", one, other)]  # different bytes with equal renderings
         if len(found) > self._paths_max:
             found[-1] = "", MORE, MORE
         return [
@@ -278,13 +278,13 @@ def _detail(run: RunOutline, what: EndDetail) -> Packed | str | None:
 def paired(
     a: list[CallOutline], b: list[CallOutline]
 ) -> Iterator[tuple[CallOutline | None, CallOutline | None]]:
-    """The calls of a step, each with its counterpart: the same call, else one of the same id, else
-    of the same tool, in the order of the first run."""
+    """The calls of a step, each with its counterpart: an equal call, else one with the same id,
+    else one of the same tool, in the order of the first run."""
     partner: dict[int, CallOutline] = {}
     taken: set[int] = set()
     for alike in (_identity, _id, _tool):
         left: defaultdict[Any, deque[CallOutline]] = defaultdict(deque)
-        for other in sorted(b, key=_is_dropped):  # what counts first
+        for other in sorted(b, key=_is_dropped):  # calls that count come first
             if other.lsn not in taken:
                 left[alike(other)].append(other)
         for one in sorted(a, key=_is_dropped):

@@ -1,4 +1,4 @@
-"""The events of a run for whoever watches: live or after the fact, from any process."""
+"""Follows the events of a run, live or after the fact, from any process."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from recovery.values.backrefs import is_chunk
 Until = Literal["ended", "parked", "now"]
 _Arrivals = Generator["RunEvent | None", None, None]
 
-# How long a follower waits before it looks for more. A step of an agent takes seconds, and hundreds
-# may follow in one process, so the pauses grow while nothing comes.
+# How long a follower waits before it reads again. A step of an agent takes seconds, and one process
+# may have hundreds of followers, so the pauses grow while no events come.
 PAUSE_S, PAUSE_MAX_S = 0.02, 0.25
-# How much is read at a time before the event loop has its turn again.
+# How much is read at a time before the event loop may run other tasks.
 BATCH, BATCH_SIZE = 256, 1 << 20
 
 
 class RunEvents:
     """The events of a run in the order of its log: for ``for`` and for ``async for``.
 
-    Each iteration begins anew, behind LSN ``after``. Takes no lock and writes nothing; leave the
-    loop at any time.
+    Each iteration begins at the event after LSN ``after``. Takes no lock and writes nothing; the
+    caller may leave the loop at any time.
     """
 
     def __init__(self, store: RunStore, run_id: str, after: int, until: Until) -> None:
@@ -65,11 +65,11 @@ class RunEvents:
         finally:
             if reading.done():
                 arrivals.close()
-            else:  # cancelled while the thread reads: it is let come to its end
+            else:  # cancelled while the thread reads: the thread finishes
                 reading.add_done_callback(lambda read: _close(read, arrivals))
 
     def _arrivals(self) -> _Arrivals:
-        """The events; None where there is no more now, until there is."""
+        """The events; None where there are no more now."""
         reader = self._store.read(self._run_id)
         while reader is None:
             if self._until == "now":
@@ -93,7 +93,7 @@ class RunEvents:
                     yield None
 
     def _is_over(self, tally: ProgressTally) -> bool:
-        # At the end of what is there: a failed run may go on when its failed call is resolved.
+        # At the end of the log: a failed run may be resumed when its failed call is resolved.
         match self._until:
             case "now":
                 return True
@@ -102,7 +102,7 @@ class RunEvents:
         return tally.status not in ("running", "parked")
 
     def _fetch(self, lsns: set[int]) -> dict[int, Record]:
-        # By a reader of its own: values may be asked for later, and in another thread.
+        # With a reader of its own: values may be decoded later, and in another thread.
         reader = self._store.read(self._run_id)
         if reader is None:
             return {}
@@ -117,7 +117,7 @@ def events(store: Store, run_id: str, *, after: int = 0, until: Until = "ended")
 
 
 def _batch(arrivals: _Arrivals) -> list[RunEvent | None]:
-    """What there is now, up to a limit, None behind the last; empty when it is over."""
+    """The present events, up to a limit, then None; empty when the run is over."""
     found: list[RunEvent | None] = []
     size = 0
     for event in arrivals:
@@ -130,13 +130,13 @@ def _batch(arrivals: _Arrivals) -> list[RunEvent | None]:
 
 def _close(read: asyncio.Future[list[RunEvent | None]], arrivals: _Arrivals) -> None:
     if not read.cancelled():
-        read.exception()  # nobody is left to be told
-    with contextlib.suppress(ValueError):  # the thread reads on: it closes what it lets go of
+        read.exception()  # retrieved, because no task awaits it any more
+    with contextlib.suppress(ValueError):  # the thread still reads, and closes the reader itself
         arrivals.close()
 
 
 def restore_tally(tally: ProgressTally, reader: LogReader, after: int) -> int:
-    """Count as the newest checkpoint up to ``after`` does; the LSN from which to read on."""
+    """Restore the counts of the newest checkpoint up to ``after``; returns the LSN to read from."""
     for snapshot in reader.snapshots() if after else ():
         carried, _ = carried_by(snapshot) if snapshot.lsn <= after else (None, 0)
         if carried is not None:

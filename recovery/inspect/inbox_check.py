@@ -1,8 +1,8 @@
-"""Compares a run and its inbox: whether each knows of the other what it should.
+"""Compares a run with its inbox, to notice that one of them was lost or replaced.
 
 The run's log has the number and the time of the newest message that the run has read. Each message
-has the LSN up to which the run's log was durable when it was sent. So an inbox that is gone, or was
-exchanged for another one, is noticed, and so is a log that has lost records, or is another one.
+has the LSN up to which the run's log was durable when it was sent. So a missing or replaced inbox
+is noticed, and so is a log that has lost records, or was replaced.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from recovery.text import shown_time
 
 
 def inbox_damage(inbox: LogReader | None, signals: Signals, uid: str) -> str:
-    """What is wrong with the inbox of run ``uid``, by what it has read of it; "" if nothing."""
+    """The problem of the inbox of run ``uid``, by what the run has read of it; "" if none."""
     lsn, sent = signals.heard(uid)
     if not lsn:
         return ""
@@ -27,7 +27,7 @@ def inbox_damage(inbox: LogReader | None, signals: Signals, uid: str) -> str:
         return f"its inbox ends with message {last}, and it has read message {lsn}"
     record = inbox.fetch({lsn}).get(lsn)
     if record is None or is_repair(record) or not sent or record.time_ns == sent:
-        return ""  # what is damaged in it is told where it is read
+        return ""  # damage in it is reported by the reader
     return (
         f"its inbox is another one: message {lsn} was sent at {shown_time(record.time_ns / 1e9)}, "
         f"and the one that it has read at {shown_time(sent / 1e9)}"
@@ -35,18 +35,18 @@ def inbox_damage(inbox: LogReader | None, signals: Signals, uid: str) -> str:
 
 
 def lost_inbox(run_id: str, damage: str) -> RecoveryError:
-    """The error for an inbox that is not the one of which the run has read messages."""
+    """The error for an inbox other than the one that the run has read messages from."""
     return RecoveryError(
-        f"run {run_id!r} cannot be resumed safely: {damage}. What was sent and not read is lost "
-        "with it: signals, decisions, perhaps that the run is to end. Nothing was executed. Put "
-        f"the directory `inbox` of the run back; or let the run go on without it: `recovery "
+        f"run {run_id!r} cannot be resumed safely: {damage}. Messages that were not read are lost "
+        "with it: signals, decisions, perhaps a request to end the run. Nothing was executed. Put "
+        f"the directory `inbox` of the run back; or let the run continue without it: `recovery "
         f"accept {run_id}`, store.run({run_id!r}).accept(). What is sent from then on counts."
     )
 
 
 def check_not_begun(store: RunStore, run_id: str, log: EventLog) -> None:
-    """Raise RecoveryError if a run, whose log does not say how it began, has begun all the same:
-    it would do again what it has done."""
+    """Raise RecoveryError if a run, whose log does not say how it began, has begun nevertheless: it
+    would repeat what it has done."""
     first = next(log.records(1, on_damage=lambda damage: None), None)
     if first is not None and is_message(first):
         raise RecoveryError(
@@ -65,7 +65,7 @@ def check_not_begun(store: RunStore, run_id: str, log: EventLog) -> None:
 
 
 def lost_log(run_id: str, known: int, last_lsn: int) -> RecoveryError:
-    """The error for a log that ends before what a message knows of it."""
+    """The error for a log that ends before an LSN that a message names."""
     return RecoveryError(
         f"run {run_id!r} cannot be resumed safely: its inbox knows of {known} records in its log, "
         f"which has {last_lsn}. The log is another one, an old copy, or was lost. Nothing was "

@@ -1,4 +1,4 @@
-"""What lies in the inbox of a run and was not taken: read from outside, live or dead."""
+"""Lists the pending messages of a run, live or dead, from any process."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ OpenInbox = Callable[[str], LogReader | None]  # of the run of this id
 class PendingMessage:
     """A message that its run has not read. ``lsn`` is its number in the inbox.
 
-    ``about``: the name of a signal, or the call (LSN) that was decided about. ``wanted``: whether
-    the run waits for it, so that it goes on when it is run again. ``value``: of a signal.
-    ``refused``: why it does not count, and never will; "" if it does.
+    ``about``: the name of a signal, or the call (LSN) that was decided. ``wanted``: whether the run
+    waits for it, so that the run continues when it is resumed. ``value``: of a signal. ``refused``:
+    why it does not count, and never will; "" if it does.
     """
 
     lsn: int
@@ -68,7 +68,7 @@ def posted(store: Store, run_id: str) -> list[PendingMessage]:
 def unread(
     open_inbox: OpenInbox, run: ShallowHistory, approvers: Approvers | None = None
 ) -> list[PendingMessage]:
-    """The same of a run that was read before."""
+    """The pending messages of a run whose state was read before."""
     if run.ended is not None:
         return []
     inbox = open_inbox(run.run_id)
@@ -83,7 +83,7 @@ def unread(
 
 
 def is_inbox_lost(open_inbox: OpenInbox, run: ShallowHistory) -> bool:
-    """Whether the inbox is not the one of which the run has read messages."""
+    """Whether the run has read messages from another inbox."""
     with suppress(EncryptedLogError):
         inbox = open_inbox(run.run_id)
         with inbox or nullcontext():
@@ -96,7 +96,7 @@ def _untaken(inbox: LogReader, run: ShallowHistory, recipient: Recipient) -> lis
     asking = {one.intent.idempotency_key(run.uid): one for one in run.replay.undecided()}
     waits = [awaited(one.intent.args) for one in run.open_calls() if one.intent.tool == "wait_for"]
     found: list[PendingMessage] = []
-    # The last decision about a call, and where in `found` it is.
+    # The last decision about each call, and its index in `found`.
     decided: dict[str, tuple[Message, int]] = {}
     lost: list[Damage] = []
     for record in filter(is_message, inbox.records(on_damage=lost.append)):
@@ -135,7 +135,7 @@ def _untaken(inbox: LogReader, run: ShallowHistory, recipient: Recipient) -> lis
 
 
 def _refused_by(call: RecordedCall | None, message: Message) -> str:
-    """Why a decision does not count for the call that it names, by what the call's record says."""
+    """Why a decision does not count for the call that it names, by the call's record."""
     if call is None or message.kind != DECISION:
         return ""
     if call.intent.signed and not message.signature:
@@ -145,7 +145,7 @@ def _refused_by(call: RecordedCall | None, message: Message) -> str:
 
 def _taken(run: ShallowHistory) -> Signals:
     signals = Signals()
-    with suppress(KeyError, TypeError, ValueError):  # of a version that carries something else
+    with suppress(KeyError, TypeError, ValueError):  # of a version with other contents
         signals.from_checkpoint(run.start.carried[Signals.name])
     for entry in run.tail:
         signals.observe(*entry)
@@ -153,8 +153,8 @@ def _taken(run: ShallowHistory) -> Signals:
 
 
 def awaited(args: Any) -> tuple[tuple[str, ...], float]:
-    """The signals that a call waits for, by the arguments that are recorded of it, and until when;
-    none where the log does not have them."""
+    """The signals that a call waits for, by its recorded arguments, and until when; none where the
+    log lacks the arguments."""
     try:
         match unpack(args) if args is not None else None:
             case [[str(name), *_], dict(kwargs)]:

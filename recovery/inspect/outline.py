@@ -1,4 +1,4 @@
-"""EndDetail a run's log tells of it, step by step; its values are left where they are."""
+"""Outlines a run from its log, step by step, without its values."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from recovery.values.backrefs import RecentValues, RecordedValues, parse_referen
 from recovery.values.pack import split_list
 from recovery.values.types import Ref, digest
 
-ARGUMENTS = -1  # in place of the index of a value: those of a call
+ARGUMENTS = -1  # in place of the index of a value: the arguments of a call
 
 
 @dataclass(frozen=True, slots=True)
 class StoredValue:
-    """A value where it is in the log: record ``lsn``, and which of its values.
+    """The position of a value in the log: record ``lsn``, and its index there.
 
-    It is compared by its digest, and read when it is to be shown.
+    Values are compared by their digests, and read only to be shown.
     """
 
     lsn: int
@@ -58,16 +58,15 @@ EndDetail = StoredValue | str | None
 
 @dataclass(slots=True)
 class CallOutline:
-    """A call, how it ended, and the calls that were made inside it.
+    """A call, how it ended, and the nested calls.
 
     ``arguments``: where they are recorded, else None. ``end``: a word for how it ended, and the
-    value or the reason. ``dropped``: since a divergence was accepted the code may do without it,
-    and nothing tells whether it has: where it makes the call again, it is served what the record
-    has.
+    value or the reason. ``dropped``: since a divergence was accepted the code may do without it.
+    The log does not say whether it has: if the code makes the call again, it is served the record.
     """
 
     lsn: int
-    identity: tuple[str, str, bytes, int]  # what it is, wherever it was made
+    identity: tuple[str, str, bytes, int]  # without its scope
     size: int
     arguments: StoredValue | None
     end: tuple[str, EndDetail] = ("in doubt", None)
@@ -83,12 +82,12 @@ class CallOutline:
 
     @property
     def outcome(self) -> tuple[str, bytes | str | None]:
-        """How it ended, to be compared."""
+        """How it ended, for comparison."""
         end, what = self.end
         return end, what.digest if isinstance(what, StoredValue) else what
 
     def all(self) -> Iterator[CallOutline]:
-        """It and the calls inside it."""
+        """This call and the nested ones."""
         yield self
         for call in self.inside:
             yield from call.all()
@@ -109,23 +108,23 @@ class MessageChange:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Which messages it is about; where they are in the list is counted from the end."""
+        """The range of messages that it replaces, counted from the end of the list."""
         return self.from_end, self.removed
 
     @property
     def comparison_key(self) -> tuple[tuple[int, int], list[bytes]]:
-        """EndDetail makes it another change."""
+        """The parts that distinguish it from another change."""
         return self.position, [stored.digest for stored in self.new]
 
     @property
     def head(self) -> str:
-        """The change for a person, without the new messages."""
+        """The change for people, without the new messages."""
         return f"messages[{self.start}:{self.start + self.removed}]"
 
 
 @dataclass(slots=True)
 class StepOutline:
-    """EndDetail was done in a step."""
+    """The calls and changes of a step."""
 
     calls: list[CallOutline] = field(default_factory=list)
     changes: list[MessageChange] = field(default_factory=list)
@@ -154,7 +153,7 @@ class RunOutline:
     state: dict[str, Packed] | None = None
 
     def step(self, number: int) -> StepOutline:
-        """EndDetail was done in a step."""
+        """The calls and changes of a step."""
         return self.steps.setdefault(number, StepOutline())
 
     def messages_at(self, step: int) -> list[StoredValue]:
@@ -179,28 +178,28 @@ class RunOutline:
 
 
 def outline_run(log: RunRecords, run_id: str, state_at: int = 0) -> RunOutline:
-    """Read all that a log holds of a run, and its state at the end of a step; damage is passed
-    over, and noted. No type of a value has to be registered."""
+    """Read everything that a log has of a run, and its state at the end of a step. Damage is
+    skipped and noted. No type of a value has to be registered."""
     outline = RunOutline(run_id, log)
     builder = _OutlineBuilder(outline)
     start = _read_checkpoints(builder, state_at)
     length = len(outline.initial_messages)
     for lsn, _, event in skimmed(log.records(1, on_damage=outline.damage.append), outline.damage):
         if lsn < start or (lsn in builder.dropped and isinstance(event, RECORDED_ANEW)):
-            continue  # it is recorded anew if it was done again
+            continue  # a call that was repeated has a new record
         if isinstance(event, MessagesChanged):
             length = builder.changed(lsn, event, length)
         else:
             builder.observe(lsn, event)
     for number, later in outline.steps.items():
-        if number > outline.reached:  # the code has not come to it again
+        if number > outline.reached:  # the code has not reached it again
             later.calls = [call for call in later.calls if not call.dropped]
     outline.damage = list(dict.fromkeys(outline.damage))
     return outline
 
 
 class _OutlineBuilder:
-    """EndDetail has to be known of the records before, to tell of the next one."""
+    """The state that the interpretation of the next record needs."""
 
     def __init__(self, outline: RunOutline) -> None:
         self.outline = outline
@@ -220,7 +219,7 @@ class _OutlineBuilder:
             outline.task, outline.origin = _packed(started.task), ForkedFrom.of(started)
 
     def observe(self, lsn: int, event: Event) -> None:
-        """A record."""
+        """Add a record."""
         outline = self.outline
         match event:
             case StepStarted(step=step):
@@ -237,7 +236,7 @@ class _OutlineBuilder:
             ):
                 self._about(lsn, event)
                 if isinstance(event, CallResolved) and outline.end[0] == "failed":
-                    outline.end, outline.end_lsn = ("open", None), 0  # settled: the run goes on
+                    outline.end, outline.end_lsn = ("open", None), 0  # resolved: it can be resumed
             case HistoryDropped(records=records):
                 for made in self._calls.keys() & set(records):
                     self._calls[made].dropped = True
@@ -250,7 +249,7 @@ class _OutlineBuilder:
                 outline.end, outline.end_lsn = (word, f"{event.who}: {event.why}"), lsn
 
     def observe_prologue(self, record: Record) -> None:
-        """A record of the code before the first step, which a checkpoint has."""
+        """Add a record of the code before the first step, which a checkpoint keeps."""
         with suppress(ValueError):
             event = decode_shallow(record)
             if event is not None and not isinstance(event, MessagesChanged):
@@ -276,13 +275,13 @@ class _OutlineBuilder:
         within = outer_call(event.scope)
         outer, began = self._calls.get(within), step_of(event.scope)
         at = outline.reached if began is None else began
-        if outer is not None or not within:  # else inside of what is lost
+        if outer is not None or not within:  # else its outer call is lost
             (outer.inside if outer else outline.step(at).calls).append(call)
 
     def changed(self, lsn: int, event: MessagesChanged, length: int) -> int:
-        """A change of the messages, of which there were so many; how many there are then."""
+        """Add a change of so many messages; returns their number after it."""
         outline = self.outline
-        # Before its first step a fork has what it began with, whatever its code said there.
+        # Before its first step a fork keeps the messages it began with, whatever its code changed.
         if outline.origin and outline.origin.base and outline.reached <= outline.from_step:
             return length
         try:
@@ -301,7 +300,7 @@ class _OutlineBuilder:
         return length + len(items) - change.removed
 
     def _held(self, lsn: int, index: int, item: Packed) -> StoredValue:
-        """A message: in its record, or where that says."""
+        """A message: in its record, or where a reference in the record points."""
         try:
             found = parse_reference(item)
             if found is None:
@@ -311,7 +310,7 @@ class _OutlineBuilder:
             (packed,), _ = resolve(RecordedValues(self.outline.log.fetch, self._recent), [found])
             return StoredValue(lsn, index, digest(packed))
         except (KeyError, IndexError, TypeError, ValueError):
-            return StoredValue(lsn, index, b"lost %d %d" % (lsn, index))  # like nothing but itself
+            return StoredValue(lsn, index, b"lost %d %d" % (lsn, index))  # equals only itself
 
     def _remember(self, lsn: int, packed: Packed | None) -> None:
         packed = packed or Packed(b"\xc0")
@@ -333,8 +332,8 @@ class _OutlineBuilder:
 
 
 def _read_checkpoints(builder: _OutlineBuilder, state_at: int) -> int:
-    """Where the run begins, for a fork or one whose beginning was removed; and its state at the
-    end of a step. The LSN from which on it is told of."""
+    """Read where the run begins, for a fork or a run whose beginning was removed, and its state at
+    the end of a step. Returns the LSN from which the outline begins."""
     outline, start = builder.outline, 1
     base = outline.origin.base if outline.origin else 0
     pruned = outline.log.oldest_lsn > 1
@@ -347,7 +346,7 @@ def _read_checkpoints(builder: _OutlineBuilder, state_at: int) -> int:
     for restored in readable(outline.log, read, outline.damage.append):
         if restored.step == state_at > 0 and outline.state is None:
             outline.state = restored.state
-        if pruned or restored.lsn == base:  # of a pruned run the oldest that can be restored
+        if pruned or restored.lsn == base:  # for a pruned run the oldest one that can be restored
             outline.from_step = outline.reached = restored.step
             outline.initial_messages = list(_messages(restored))
             start = restored.lsn + 1 if pruned else 1
@@ -361,7 +360,7 @@ def _read_checkpoints(builder: _OutlineBuilder, state_at: int) -> int:
 
 def _messages(restored: Restored) -> Iterator[StoredValue]:
     for packed, ref in zip(restored.messages, restored.refs, strict=True):
-        assert ref is not None  # a message of a checkpoint is somewhere
+        assert ref is not None  # every message of a checkpoint is recorded
         yield StoredValue(ref.lsn, ref.index, digest(packed))
 
 

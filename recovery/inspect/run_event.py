@@ -1,4 +1,4 @@
-"""What happens in a run, for those who watch it."""
+"""Defines the events of a run, and builds them from its records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from recovery.values.backrefs import (
 from recovery.values.pack import pack, unpack, unpack_map
 from recovery.values.types import Ref
 
-# The field that `value` gives, where an event has one that stands for it.
+# The field that `value` returns, for events that have such a field.
 _VALUES: dict[type[Event], str] = {
     RunStarted: "task",
     CallIntended: "args",
@@ -50,27 +50,28 @@ _VALUES: dict[type[Event], str] = {
 
 
 SHOWN_SIZE = 80  # characters of a value in a line
-DECODED_SIZE_MAX = 64 << 10  # of what is decoded for a line of text
+DECODED_SIZE_MAX = 64 << 10  # of an event that is decoded for a line of text
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """Something that happened in a run, as it is recorded.
+    """An event of a run, as it is recorded.
 
     ``kind``: "run_started", "run_resumed", "step", "call", "attempt_failed", "retry", "abandoned"
-    (nobody waits for the call any more), "outcome", "failure", "resolved", "value", "messages",
+    (no code waits for the call any more), "outcome", "failure", "resolved", "value", "messages",
     "snapshot" (a checkpoint), "accepted", "dropped", "run_parked", "run_finished", "run_failed",
     "agent_raised" (an error of the agent's own code), "run_undone", "run_cancelled", "signal" (the
-    outcome of a wait for one); "damage" for what is lost (``damage``); later versions may have
+    outcome of a wait for one); "damage" for lost records (``damage``); later versions may have
     others.
-    ``lsn``: the record; to go on behind it, ``events(..., after=lsn)``. ``timestamp``: seconds
-    since 1970. ``step``: to which it belongs; 0 before the first.
+
+    ``lsn``: of the record; ``events(..., after=lsn)`` continues after it. ``timestamp``: seconds
+    since 1970. ``step``: the step that it belongs to; 0 before the first.
 
     Of a call: ``tool``, ``call_id`` (the model's, or ""), ``call`` (the LSN of its intent, the same
     in all its events), ``attempt`` (from 1), ``duration_s`` (of the attempt, once it has ended).
     ``error``: what went wrong, in a line. ``progress``: how far the run is, with this event.
 
-    ``value`` and ``body`` are decoded when they are asked for. ``str()`` says it all in a line.
+    ``value`` and ``body`` are decoded when they are read. ``str()`` describes it in a line.
     """
 
     run_id: str
@@ -92,7 +93,7 @@ class RunEvent:
     @property
     def value(self) -> Any:
         """The value in it: a call's arguments as [positional, by name] (None when only their
-        digest is recorded), what a call or the agent returned, the task, the new messages. None
+        digest is recorded), the result of a call or the agent, the task, the new messages. None
         where there is none. DamagedRunError when a message is lost, UnreadableValueError when a
         type in it is not registered here.
         """
@@ -101,7 +102,7 @@ class RunEvent:
 
     @property
     def body(self) -> dict[str, Any]:
-        """All that is recorded, by the names of its fields; raises as ``value``."""
+        """All fields of the record, by name; raises as ``value``."""
         if self._recorded is None:
             return {}
         if isinstance(self._recorded, Record):
@@ -114,13 +115,13 @@ class RunEvent:
 
     @property
     def recorded(self) -> Event | Record | None:
-        """What is recorded, for those who need not decode it: values that may be large are Packed.
-        The record itself where this version does not know the kind; None for what is no event."""
+        """The recorded event, undecoded: values that may be large are Packed. The record itself
+        where this version does not know the kind; None where there is no event."""
         return self._recorded
 
     @property
     def size(self) -> int:
-        """Bytes of the values in it, as they are recorded; they are not decoded for that."""
+        """Bytes of the values in it, as they are recorded; does not decode them."""
         recorded = self._recorded
         if recorded is None or isinstance(recorded, Record):
             return len(recorded.packed) if recorded is not None else 0
@@ -132,7 +133,7 @@ class RunEvent:
 
 
 def _plain(value: Any) -> Any:
-    # What the process has at hand is given out as a copy, as what is read from a log.
+    # A value of this process is copied, as if it were read from a log.
     return unpack(value if type(value) is Packed else pack(value, "value"))
 
 
@@ -146,7 +147,7 @@ def _foreign(record: Record) -> dict[str, Any]:
 
 
 class EventReader:
-    """Makes RunEvents of what is recorded, in the order of the log."""
+    """Makes RunEvents of records, in the order of the log."""
 
     def __init__(self, run_id: str, tally: ProgressTally, fetch: Fetch) -> None:
         self.run_id, self.tally = run_id, tally
@@ -156,7 +157,7 @@ class EventReader:
         self._recent = RecentValues()
 
     def from_log(self, item: Record | Damage) -> RunEvent:
-        """What a log holds next, not yet counted."""
+        """The event of the next item of a log, which is counted here."""
         if isinstance(item, Damage):
             return self._damaged(item)
         if isinstance(item, Snapshot):
@@ -171,7 +172,7 @@ class EventReader:
         return self.build(item.lsn, item.time_ns, event)
 
     def build(self, lsn: int, time_ns: int, event: Event) -> RunEvent:
-        """What the tally has just seen."""
+        """The event that the tally has just counted."""
         call = lsn if isinstance(event, CallIntended) else getattr(event, "call", 0)
         about: dict[str, Any] = {"call": call, "_recorded": event, "_reader": self}
         made = self._about(call)
@@ -193,13 +194,13 @@ class EventReader:
         return self._event("snapshot", lsn, time_ns, step, {})
 
     def message(self, item: Any) -> Any:
-        """A recorded message: itself, or what it refers to."""
+        """A recorded message, with its reference resolved."""
         if not is_reference(item):
             return item
         return value_of_ref(RecordedValues(self._fetch, self._recent), self.run_id, item)
 
     def packed_message(self, item: Ref | CompositeMessage) -> bytes:
-        """The message that something stands for, packed; DamagedRunError when it is lost."""
+        """The packed message of a reference; DamagedRunError when it is lost."""
         return packed_of_ref(RecordedValues(self._fetch, self._recent), self.run_id, item)
 
     def _event(
@@ -216,7 +217,7 @@ class EventReader:
         return self._event("damage", lsn, self._time_ns, None, about)
 
     def _snapshot(self, record: Snapshot) -> RunEvent:
-        """A checkpoint knows what was counted before it, also where that is not there any more."""
+        """A checkpoint has the counts from before it, also if those records were removed."""
         carried, step = carried_by(record)
         if carried is not None:
             self.tally.from_checkpoint(carried)
@@ -226,7 +227,7 @@ class EventReader:
         made = self.tally.about
         if not call or (made is not None and made.tool):
             return made
-        record = self._fetch({call}).get(call)  # begun before the checkpoint at which we began
+        record = self._fetch({call}).get(call)  # begun before the checkpoint where reading began
         try:
             intent = decode_shallow(record) if record is not None else None
         except ValueError:
@@ -241,7 +242,7 @@ class EventReader:
 
 
 def carried_by(record: Record) -> tuple[Any, int]:
-    """What a checkpoint carries of the progress, and its step; (None, 0) where that is nothing."""
+    """The progress in a checkpoint, and its step; (None, 0) where it has none."""
     try:
         parts = unpack_map(record.packed)
         carried = unpack_map(parts["carried"])[ProgressTally.name]
@@ -253,14 +254,14 @@ def carried_by(record: Record) -> tuple[Any, int]:
 
 
 def text_of(event: RunEvent) -> str:
-    """The line, without where in the log it is."""
+    """The line, without its position in the log."""
     if event.kind == "damage":
         return f"DAMAGE: {event.error}"
     if event.size > DECODED_SIZE_MAX:
         return f"{event.tool or event.kind}: {event.kind} of {event.size:,} bytes"
     try:
         return _text(event, event.body)
-    except (RecoveryError, ValueError) as exc:  # a message that is lost, a type that is not here
+    except (RecoveryError, ValueError) as exc:  # a message that is lost, a type that is missing
         return f"{event.kind}: {exc}".splitlines()[0]
 
 
@@ -287,7 +288,7 @@ def _text(event: RunEvent, body: dict[str, Any]) -> str:
         "messages": lambda: f"messages[{body['start']}:{body['stop']}] = {_short(body['new'])}",
         "snapshot": lambda: f"checkpoint at the end of step {event.step}",
         "run_parked": lambda: f"parked: {body['why'] or 'calls in doubt'}",
-        "run_undone": lambda: f"given up, to be undone{body['who'] and ' by ' + body['who']}",
+        "run_undone": lambda: f"aborted, to be undone{body['who'] and ' by ' + body['who']}",
         "decided": lambda: (
             f"{tool} {'approved' if body['approved'] else 'denied'}"
             f"{body['who'] and ' by ' + body['who']}"

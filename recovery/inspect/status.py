@@ -1,4 +1,4 @@
-"""How it stands with a run, for whoever has to decide: read from its log, live or dead."""
+"""Reads the status of a run, live or dead, from its log."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ CallState = Literal["in doubt", "under way", "asks", "waits", "to be made again"
 
 _CONVERSATION = pack(CONVERSATION, "task")
 
-# What a recovery does with a call in doubt, by what its tool says of crashes.
+# What a recovery does with a call in doubt, by the policy of its tool.
 _THEN = {
-    "park": "parks the run until somebody resolves it",
+    "park": "parks the run until it is resolved",
     "retry": "makes it again: its tool may be repeated",
     "report": "tells the agent that its outcome is unknown",
     "reconcile": "asks the tool's reconcile function what became of it",
@@ -70,15 +70,15 @@ _THEN = {
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A call of a run of which nothing says how it ended.
+    """A call of a run without an outcome.
 
-    ``lsn``: the record of its intent, by which ``resolve`` and ``approve`` know it. ``state``: "in
-    doubt" (begun, and its process has died), "under way" (its process is alive), "asks" (for
-    approval), "waits" (for a time or a signal), "to be made again" (it failed or was not begun).
-    ``then``: what a recovery does with it, in words. ``step``: None for a call made inside another.
-    ``since``: when it was first intended, in seconds since 1970. ``size``: bytes of its arguments.
-    ``child``: the run that it started, if it did. ``signals``: those that it waits for, by name.
-    ``signed``: whether a yes or no to it counts with a signature alone.
+    ``lsn``: of its intent, which ``resolve`` and ``approve`` take. ``state``: "in doubt" (begun,
+    and its process has died), "under way" (its process is alive), "asks" (for approval), "waits"
+    (for a time or a signal), "to be made again" (it failed or was not begun). ``then``: what a
+    recovery does with it, in words. ``step``: None for a nested call. ``since``: when it was first
+    intended, in seconds since 1970. ``size``: bytes of its arguments. ``child``: the run that it
+    started, if it did. ``signals``: those that it waits for, by name. ``signed``: whether a
+    decision about it counts only with a signature.
     """
 
     lsn: int
@@ -104,7 +104,7 @@ class OpenCall:
 
     @property
     def arguments(self) -> Any:
-        """[positional, by name]; None when they were too large to be recorded whole.
+        """[positional, by name]; None when they were too large to be recorded.
 
         UnreadableValueError when a type in them is not registered here.
         """
@@ -113,35 +113,39 @@ class OpenCall:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """How it stands with a run.
+    """The status of a run.
 
-    ``state``: "running" (a process has it), "interrupted" (none has it, and it can go on: run it
-    again), "in doubt" (parked until calls are resolved), "waiting" (parked for a time, a signal or
-    an approval), "parked" (for what ``why`` says), "finished", "failed", "cancelled", "undone",
-    "empty" (nothing is in it), "saved" (checkpoints that a program has saved itself, by
-    ``CheckpointStore.save`` or ``CheckpointManager.save_checkpoint``: it loads one to go on, and
-    nothing says whether it has ended), "damaged" (records that a recovery needs are lost, so that
-    it refuses), "unreadable" (nothing can be said: no log, or encrypted, or all of it is lost).
-    ``why`` says more, in a line, where there is more to say. ``kind``: what makes it go on: "agent"
-    (its agent, when it is run again), "conversation" (the program that records it opens it again,
-    when it has finished, too), "checkpoints" (the program that saved them).
+    ``state``: "running" (a process has it), "interrupted" (no process has it, and it can be
+    resumed), "in doubt" (parked until calls are resolved), "waiting" (parked for a time, a signal
+    or an approval), "parked" (for the reason in ``why``), "finished", "failed", "cancelled",
+    "undone", "empty" (it has no records), "damaged" (records that a recovery needs are lost, so it
+    refuses), "unreadable" (nothing is known: no log, or encrypted, or all of it is lost). "saved":
+    a program has saved checkpoints itself, by ``CheckpointStore.save`` or
+    ``CheckpointManager.save_checkpoint``; it loads one to resume, and the log does not say whether
+    the program has ended.
 
-    ``progress``: steps, calls, tokens, cost (see Progress). ``owner``: who has it, or had it last.
-    ``started`` and ``last``: its first and last record, in seconds since 1970, 0.0 if not known;
-    ``last_event``: what the last one says, in a line.
-    ``wake_at``: when a waiting run can go on by itself. ``checkpoint`` and ``checkpoint_step``: LSN
-    and step of the checkpoint that a recovery begins with, 0 if none; ``replayed``: the records
-    behind it. ``damage``: what is lost of these, or of the end of the log. ``last_lsn``: where it
-    ends, with ``torn`` bytes of a torn tail behind. ``uid`` tells it from other runs of its name.
-    ``parent`` is the run that started it as its child, ``forked_from`` the one it was forked from.
+    ``why`` explains the state in a line, if there is more to say. ``kind``: what resumes the run:
+    "agent" (its agent), "conversation" (the program that records it opens it again, also when it
+    has finished), "checkpoints" (the program that saved them).
+
+    ``progress``: steps, calls, tokens, cost (see Progress). ``owner``: the process that has it, or
+    had it last. ``started`` and ``last``: its first and last record, in seconds since 1970, 0.0 if
+    unknown; ``last_event``: the last one, in a line. ``wake_at``: when a waiting run can continue
+    by itself.
+
+    ``checkpoint`` and ``checkpoint_step``: LSN and step of the checkpoint that a recovery begins
+    with, 0 if none; ``replayed``: the records after it. ``damage``: what is lost of these, or of
+    the end of the log. ``last_lsn``: where it ends, with ``torn`` bytes of a torn tail after it.
+    ``uid`` distinguishes it from other runs of its name. ``parent`` is the run that started it as
+    its child, ``forked_from`` the one it was forked from.
+
     ``failed_call``: the call (LSN) that a failed run ended by, which can be resolved; 0 if none.
-    ``failed_call_key``: its idempotency key; "" if there is none, or the log does not say it.
-    ``unread``: what others have sent and the run has not read, in the order sent: a signal that no
-    wait is for (perhaps its name is misspelt) stays there. ``inbox_damage``: why that cannot be
-    read, or that messages which the run has read are lost.
-    ``error``: the last error that the agent's own code raised (see RunError); None if there is none
-    behind the newest checkpoint, nor was one before it.
-    ``signed``: what counts for it with a signature alone (see Approvers.also).
+    ``failed_call_key``: its idempotency key; "" if there is none, or the log lacks it. ``unread``:
+    pending messages, in the order sent; a signal that no wait is for (perhaps its name is
+    misspelt) stays there. ``inbox_damage``: why the inbox cannot be read, or that messages which
+    the run has read are lost. ``error``: the last error that the agent's own code raised (see
+    RunError); None if there was none. ``signed``: what counts in the run only with a signature (see
+    Approvers.also).
     """
 
     run_id: str
@@ -175,8 +179,8 @@ class RunStatus:
 
     @property
     def due(self) -> bool:
-        """Whether it gets on when it is run again now: it was interrupted, the time that it waits
-        for has come, or what it waits for was sent."""
+        """Whether it would continue if it were resumed now: it was interrupted, the time that it
+        waits for has come, or the message that it waits for was sent."""
         if self.state == "waiting" and self.wake_at is not None and self.wake_at <= time.time():
             return True
         sent = any(message.wanted for message in self.unread)
@@ -184,12 +188,12 @@ class RunStatus:
 
     @property
     def in_doubt(self) -> tuple[OpenCall, ...]:
-        """The calls that were begun and of which nothing says how they ended."""
+        """The calls that were begun and have no outcome."""
         return tuple(call for call in self.calls if call.state == "in doubt")
 
     @property
     def task(self) -> Any:
-        """What the agent was given; UnreadableValueError when its type is not registered here."""
+        """The task of the run; UnreadableValueError when its type is not registered here."""
         return None if self.packed_task is None else unpack(self.packed_task)
 
 
@@ -200,12 +204,12 @@ def status(store: Store, run_id: str) -> RunStatus:
 
 
 def runs(store: Store) -> Iterator[RunStatus]:
-    """How it stands with each run of a store. See CheckpointStore.runs."""
+    """The status of each run of a store. See CheckpointStore.runs."""
     backend = backend_of(store)
     for run_id in backend.run_ids():
         try:
             reader = backend.read(run_id)
-            if reader is not None:  # else just being made, or no run at all
+            if reader is not None:  # else in creation, or no run at all
                 with reader:
                     yield status_of(reader, run_id, backend.inbox, approvers_of(store))
         except (LogError, OSError, RecoveryError) as exc:
@@ -218,7 +222,7 @@ def status_of(
     inbox: OpenInbox | None = None,
     approvers: Approvers | None = None,
 ) -> RunStatus:
-    """The same of an open log; ``inbox`` opens that of a run, for what others have sent."""
+    """The status by an open log; ``inbox`` opens the inbox of a run."""
     tail, owner = reader.tail(), reader.owner()
     known: dict[str, Any] = {
         "owner": owner,
@@ -269,7 +273,7 @@ def status_of(
 
 @dataclass(slots=True)
 class _Read:
-    """What the newest checkpoint and the records behind it say, values unread."""
+    """The newest checkpoint and the records after it, without values."""
 
     run: ShallowHistory
     tally: ProgressTally
@@ -281,7 +285,7 @@ class _Read:
     ended: Ended | None
     parked: RunParked | None
     damage: list[Damage]
-    lost: list[Damage]  # of it: what a recovery cannot do without
+    lost: list[Damage]  # losses that a recovery cannot do without
     checkpoint: int
     step: int
     recoveries: int
@@ -292,7 +296,7 @@ class _Read:
 
     def open_calls(self, run_id: str, alive: bool) -> Iterator[OpenCall]:
         """The calls without an outcome, in the order of the log; of a run that has finished or
-        failed, the side effects that are in doubt all the same."""
+        failed, also the side effects in doubt."""
         over = self.ended is not None and not isinstance(self.ended, RunCancelled | RunUndone)
         doubt = {call.lsn for call in self.replay.in_doubt()}
         asking = {call.lsn for call in self.replay.undecided()}
@@ -315,9 +319,9 @@ class _Read:
         then = {
             "in doubt": _THEN.get(intent.after_crash, intent.after_crash),
             "under way": "nothing, while its process is alive",
-            "asks": f"denies it: nobody decided until {shown_time(call.asks_until)}"
+            "asks": f"denies it: no decision came until {shown_time(call.asks_until)}"
             if expired
-            else "waits until somebody approves or denies it",
+            else "waits until it is approved or denied",
             "waits": "goes on waiting",
             "to be made again": "makes it again",
         }[state]
@@ -367,7 +371,7 @@ def _read(reader: LogReader, run_id: str, approvers: Approvers | None) -> _Read:
     tally = ProgressTally()
     errors = ErrorTally()
     for one in (tally, errors):
-        with suppress(KeyError, ValueError):  # of a version that carries something else
+        with suppress(KeyError, ValueError):  # of a version with other contents
             one.from_checkpoint(start.carried[one.name])
         for entry in tail:
             one.observe(*entry)
@@ -439,7 +443,7 @@ def _ended(ended: Ended) -> tuple[State, str]:
 
 
 def _parked(parked: RunParked, calls: tuple[OpenCall, ...], again: set[int]) -> tuple[State, str]:
-    """Why a run stands still: for its calls, while these are open, or for what it says.
+    """Why a run is parked: for its calls, while these are open, or for the recorded reason.
 
     ``again``: calls that have failed, and that resuming the run makes again.
     """
@@ -456,7 +460,7 @@ def _parked(parked: RunParked, calls: tuple[OpenCall, ...], again: set[int]) -> 
     if left and (parked.why or parked.wake_at is not None):
         return "waiting", parked.why
     if parked.calls and not left:
-        return "interrupted", "what it was parked for is settled: it goes on when it is run"
+        return "interrupted", "what it was parked for is resolved: it can be resumed"
     children = [f"child run {call.child}" for call in left if call.child]
     return "parked", parked.why or ", ".join(children or (call.name for call in left))
 

@@ -1,1 +1,1 @@
-"""What an operator does with whole runs: fork, remove, gc."""
+"""Operates on whole runs: fork, remove, gc."""

@@ -1,4 +1,4 @@
-"""Forking: a new run that begins as another one was at the end of a step."""
+"""Forks a run: begins a new run as another one was at the end of a step."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ from recovery.values.backrefs import CompositeMessage, RecordedValues, is_refere
 from recovery.values.pack import pack, pack_list
 from recovery.values.types import Ref
 
-# The conversation goes into the new log in records of about this size.
+# The conversation is copied in records of about this size.
 PIECE_SIZE = 4 << 20
 
-# What tells how it stands with the other run, and not what it did.
+# Events about the state of the other run, not about its work.
 _LEFT_OUT = AgentRaised | RunStarted | RunParked | Ended | DivergenceAccepted
 
 
@@ -64,7 +64,7 @@ def _is_left_out(event: Event) -> bool:
 
 
 class Changes(TypedDict, total=False):
-    """What a fork is to have otherwise than the run it comes from, and who says so, and why."""
+    """What a fork changes in the run it comes from, and by whom, and why."""
 
     task: Any
     state: dict[str, Any]
@@ -75,11 +75,11 @@ class Changes(TypedDict, total=False):
 
 @dataclass(slots=True)
 class _ForkSource:
-    """What of a run goes into its fork: all of it up to the end of ``step``.
+    """The part of a run that is copied into its fork: everything up to the end of ``step``.
 
-    ``base`` is the checkpoint to begin with, ``prologue`` the events of the code before the first
-    step from before it, ``tail`` the events behind it; ``dropped``: records among them that the
-    code may do without. ``later`` were recorded after the step.
+    ``base`` is the checkpoint to begin with. ``prologue``: the events of the code before the first
+    step, from before the checkpoint. ``tail``: the events after it. ``dropped``: records among them
+    that the code may do without. ``later``: events that were recorded after the step.
     """
 
     step: int
@@ -125,7 +125,7 @@ def fork(
 
 
 def _begun(backend: RunStore, run_id: str, new_run_id: str) -> RunStarted | None:
-    """The first record of a fork that a crash cut short; RecoveryError when the run exists."""
+    """The first record of an unfinished fork; RecoveryError when the run exists."""
     reader = backend.read(new_run_id)
     if reader is None:
         return None
@@ -160,7 +160,7 @@ def _write(log: EventLog, draft: RecordList, run_id: str) -> None:
 
 
 class _Fork:
-    """A fork of a run, put together from what its log says."""
+    """A fork of a run, made from the log of that run."""
 
     def __init__(self, log: RunRecords, run_id: str, changes: Changes) -> None:
         self.log, self.run_id, self.changes = log, run_id, changes
@@ -170,7 +170,7 @@ class _Fork:
     def draft(
         self, new_run_id: str, at_step: int | None, begun: RunStarted | None
     ) -> tuple[ForkedFrom, RecordList]:
-        """The records of the new run; ``begun`` is the first of them if it is written already."""
+        """The records of the new run; ``begun``: the first of them, if it is written already."""
         before = ForkedFrom.of(begun)
         part = self._part(at_step, before.seen if before else 1 << 63)
         new_task = "task" in self.changes
@@ -180,7 +180,7 @@ class _Fork:
         if source is None and not new_task:
             raise RecoveryError(f"no agent has run {self.run_id!r}: give the fork a task=")
         draft = RecordList()
-        draft.append("", Packed())  # in place of the first record, which says how many there are
+        draft.append("", Packed())  # replaced by the first record, which has their number
         copier = RecordCopier(source.uid if source else "", draft, self._packed_of)
         self._copy(part.prologue, copier, new_task)
         base = self._checkpoint(part.base, new_run_id, draft, copier) if part.base else 0
@@ -249,11 +249,11 @@ class _Fork:
         return self._cut(part, at_step, lost)
 
     def _cut(self, part: _ForkSource, at_step: int | None, lost: list[Damage]) -> _ForkSource:
-        """The part up to the end of the step, and what was under way then."""
+        """The part up to the end of the step, with the calls in flight then."""
         base, items = part.base, part.tail
         part.seen = items[-1][0].lsn if items else base.lsn if base else 0
         if base is not None and base.step == at_step and lost:
-            items = []  # the checkpoint is all that is needed
+            items = []  # the checkpoint suffices
             part.seen = base.lsn
             lost = []
         end = self._end(part, items, at_step, bool(lost))
@@ -261,7 +261,7 @@ class _Fork:
         taken: set[int] = set()
         for record, event in items:
             about = getattr(event, "call", 0), outer_call(getattr(event, "scope", ""))
-            # How a call under way ended, and what was called inside it, goes with the call.
+            # The outcome of a call in flight, and its nested calls, are copied with the call.
             if record.lsn >= end and taken.isdisjoint(about):
                 part.later.append((record, event))
                 continue
@@ -279,13 +279,13 @@ class _Fork:
         return part
 
     def _check_others(self, part: _ForkSource) -> None:
-        """Refuse what belongs to the other run alone: a child at work, an undo."""
+        """Refuse what can belong only to the other run: a child at work, an undo."""
         open_calls = {lsn: event for lsn, _, event in part.entries if lsn in part.calls_in_flight()}
         for lsn, call in open_calls.items():
             if call.child or call.tool == UNDO_CALL:
                 what = f"child run {call.child!r}" if call.child else "an undo"
                 raise self._refused(
-                    f"run {self.run_id!r} has {what} under way (LSN {lsn}). Let it "
+                    f"run {self.run_id!r} has {what} in flight (LSN {lsn}). Let it "
                     "end first, or fork at a step before it"
                 )
         if any(isinstance(event, RunUndone) for _, event in part.tail):
@@ -316,14 +316,14 @@ class _Fork:
         )
         if not is_over:
             raise self._refused(
-                f"run {self.run_id!r} has not come to the end of step {at_step}: "
-                f"it is in step {reached} (None takes all there is)"
+                f"run {self.run_id!r} has not reached the end of step {at_step}: "
+                f"it is in step {reached} (None takes everything)"
             )
         return end
 
     def _copy(self, items: list[Item], copier: RecordCopier, new_task: bool) -> None:
         for record, event in items:
-            # What code with another task said before the first step, it says otherwise now.
+            # With another task, the code before the first step may change other messages.
             if _is_left_out(event) or (new_task and isinstance(event, MessagesChanged)):
                 continue
             copier.copy(record, event)
@@ -333,7 +333,7 @@ class _Fork:
     def _checkpoint(
         self, base: Restored, run_id: str, draft: RecordList, copier: RecordCopier
     ) -> int:
-        """Write the checkpoint into the draft, the conversation in front of it; its LSN."""
+        """Write the checkpoint into the draft, after the conversation; returns its LSN."""
         refs: list[Ref | None] = []
         for start, stop in _pieces(base.messages):
             new = pack_list([Packed(one) for one in base.messages[start:stop]])
@@ -357,7 +357,7 @@ class _Fork:
         return SnapshotWriter(draft).write(what, base.state, messages)
 
     def _changed(self, part: _ForkSource) -> _ForkSource:
-        """The part with what is to be otherwise, at the boundary where that is."""
+        """The part with the changes, at the boundary that they apply to."""
         base = part.base
         if base is not None and base.step == part.step:
             part.base = self._with_changes(base)
@@ -365,14 +365,14 @@ class _Fork:
         if "state" in self.changes:
             return self._bounded(part)
         if base is None and part.step == 0 and "messages" not in self.changes:
-            return part  # nothing but the code before the first step, which runs again
+            return part  # only the code before the first step, which runs again
         raise self._refused(
             f"run {self.run_id!r} has no checkpoint at the end of step {part.step}, so its state "
             "there is not known: give state= too"
         )
 
     def _bounded(self, part: _ForkSource) -> _ForkSource:
-        """The part with a checkpoint at its end, for which the state was given."""
+        """The part with a checkpoint at its end, which has the changed state."""
         calls_in_flight = part.calls_in_flight()
         outlived = any(record.lsn > part.lsn for record, _ in part.tail)
         later = lowest_step(event for _, event in part.later)
@@ -383,7 +383,7 @@ class _Fork:
                 else "a task that it had started"
             )
             where = f"the end of step {part.step} of run {self.run_id!r}"
-            raise self._refused(f"at {where}, {what} was under way: there is no changing its state")
+            raise self._refused(f"at {where}, {what} was in flight: its state cannot be changed")
         base = part.base
         tail = [(r.lsn, r.time_ns, event) for r, event in part.tail]
         needed = prologue_of(tail, base)
@@ -419,7 +419,8 @@ class _Fork:
     def _conversation(self, part: _ForkSource) -> list[bytes]:
         """The messages at the end of the part."""
         messages = list(part.base.messages) if part.base else []
-        entered = part.base is None  # what the code before the first step says does not count then
+        # After a checkpoint, messages of the code before the first step do not count.
+        entered = part.base is None
         for _, event in part.tail:
             entered = entered or isinstance(event, StepStarted)
             if isinstance(event, MessagesChanged) and entered:
@@ -430,7 +431,7 @@ class _Fork:
         return messages
 
     def _packed_of(self, item: Ref | CompositeMessage) -> bytes:
-        """The message that is recorded as a reference."""
+        """The message that a reference stands for."""
         return packed_of_ref(RecordedValues(self.log.fetch), self.run_id, item)
 
     # -- what to say

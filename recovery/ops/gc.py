@@ -1,4 +1,4 @@
-"""Which runs that have ended are kept, by age and number."""
+"""Decides which runs that have ended are kept, by age and number; removes the others."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def gc(
     for one in _in_order(_due(known, wanted, keep or 0, before)):
         above = one.needed_by(known)
         if above is not None and above.run_id not in gone:
-            continue  # it does not go, or was to go first and has not
+            continue  # it must not be removed, or its child could not be
         try:
             size = backend.size(one.run_id)
             if dry_run or _remove(backend, one):
                 gone[one.run_id] = RemovedRun(one.run_id, one.state, one.ended, one.records, size)
-        except OSError as exc:  # of one run, which is not to keep the others
+        except OSError as exc:  # of one run; the others are still removed
             failed.append((one.run_id, exc))
     if failed:
         run_id, why = failed[0]
@@ -65,7 +65,7 @@ def gc(
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What retention looks at, of a run. ``source``: the run whose unfinished fork this is."""
+    """A run, as retention sees it. ``source``: the run whose unfinished fork this is."""
 
     run_id: str
     uid: str
@@ -93,9 +93,9 @@ class _Known:
         )
 
     def needed_by(self, known: Mapping[str, _Known]) -> _Known | None:
-        """The run that started this one, if that is there and may still go on."""
+        """The run that started this one, if it exists and may still be resumed."""
         above = known.get(self.parent)
-        if above is None or above.uid not in ("", self.parent_uid):  # gone, or another of its name
+        if above is None or above.uid not in ("", self.parent_uid):  # removed, or of another uid
             return None
         return None if above.state in OVER and not above.damaged else above
 
@@ -103,8 +103,8 @@ class _Known:
 def _due(
     known: Mapping[str, _Known], states: frozenset[State], keep: int, before: float
 ) -> dict[str, _Known]:
-    """The runs that may go as far as each alone is asked. Of those that ended at the same moment
-    the first by id are kept."""
+    """The runs that may be removed by age and number. Of runs that ended at the same moment the
+    first by id are kept."""
     ended = [one for one in known.values() if one.state in states and not one.damaged]
     ended.sort(key=lambda one: (-one.ended, one.run_id))
     sources = {one.source for one in known.values()}
@@ -114,7 +114,7 @@ def _due(
 
 
 def _in_order(due: Mapping[str, _Known]) -> Iterator[_Known]:
-    """The oldest first, but each behind the run that started it."""
+    """The oldest first, but each after the run that started it."""
     put: set[str] = set()
 
     def with_those_above(one: _Known) -> Iterable[_Known]:
@@ -132,7 +132,7 @@ def _in_order(due: Mapping[str, _Known]) -> Iterator[_Known]:
 def _remove(backend: RunStore, one: _Known) -> bool:
     try:
         backend.remove(one.run_id, one.records)
-    except (FileNotFoundError, LogLockedError) as exc:  # removed, or taken up, meanwhile
+    except (FileNotFoundError, LogLockedError) as exc:  # removed, or resumed, meanwhile
         _logger.info("gc: run %s stays: %s", one.run_id, exc)
     except LogError as exc:
         _logger.warning("gc: run %s stays: %s", one.run_id, exc)

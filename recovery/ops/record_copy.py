@@ -1,7 +1,7 @@
-"""Records of one run's log as records of another's. Pure.
+"""Copies records of one run's log into another's, and changes the LSNs in them. Pure.
 
-Events refer to each other by LSN: an outcome to its call, a call to the one inside which it was
-made, a message to the outcome that it is. In another log each of them has another LSN.
+Events refer to each other by LSN: an outcome to its call, a nested call to its outer one, a message
+to the outcome that it equals. In another log each of them has another LSN.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from recovery.values.types import Ref
 
 
 def packed_again(undecoded: Any) -> Packed:
-    """The bytes of which a value was unpacked, its extension types undecoded."""
+    """The bytes from which a value was unpacked with its extension types undecoded."""
     return Packed(msgpack.packb(undecoded, strict_types=True))
 
 
@@ -36,18 +36,18 @@ class Drafted:
 
 
 class RecordList:
-    """The records of a log that is yet to be written, from LSN 1."""
+    """The records of a log that is not written yet, from LSN 1."""
 
     def __init__(self) -> None:
         self.records: list[Drafted] = []
 
     def append(self, kind: str, packed: Packed, time_ns: int | None = None) -> int:
-        """Add a record; its LSN."""
+        """Add a record; returns its LSN."""
         self.records.append(Drafted(kind, packed, time_ns))
         return len(self.records)
 
     def append_snapshot(self, state: Any) -> int:
-        """Add a snapshot; its LSN."""
+        """Add a snapshot; returns its LSN."""
         self.records.append(Drafted("snapshot", state, None, is_snapshot=True))
         return len(self.records)
 
@@ -55,8 +55,8 @@ class RecordList:
 class RecordCopier:
     """Copies events of run ``uid`` into a draft.
 
-    ``at``: where what was copied is now, by LSN. ``packed_of``: the message for which a reference
-    stands, where it needs a record that was not copied.
+    ``at``: the new LSN of each copied record, by its old one. ``packed_of``: the message for a
+    reference to a record that was not copied.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class RecordCopier:
         self.at: dict[int, int] = {}
 
     def copy(self, record: Record, event: Event) -> None:
-        """Add the event, its references changed; none if it is about a call that is not there."""
-        body = unpack(record.packed)  # values of ours stay as they are
+        """Add the event with changed references; skip it if its call was not copied."""
+        body = unpack(record.packed)  # extension values stay as they are
         if isinstance(event, CallIntended):
             body["key"] = event.idempotency_key(self._uid)
-            if event.tool.startswith(UNDO_PREFIX):  # its id is the LSN of the call that it undoes
+            if event.tool.startswith(UNDO_PREFIX):  # its id is the LSN of the undone call
                 undone = int(event.call_id) if event.call_id.isdecimal() else 0
                 body["call_id"] = str(self.at.get(undone, 0))
         if isinstance(event, CallDecided):
-            body["inbox"] = 0  # that is in the inbox of another run
+            body["inbox"] = 0  # the message is in the inbox of the other run
         for name in body:
             moved = self._moved(name, body[name])
             if moved is None and body[name] is not None:
@@ -83,7 +83,7 @@ class RecordCopier:
         self.at[record.lsn] = self._draft.append(record.kind, packed_again(body), record.time_ns)
 
     def _moved(self, name: str, value: Any) -> Any:
-        """A field of an event as it is in the new log; None for a call that is not there."""
+        """A field of an event in the new log; None for a call that was not copied."""
         match name, value:
             case "call", int():
                 return self.at.get(value) if value else 0

@@ -1,4 +1,4 @@
-"""Removing a run for good."""
+"""Removes runs for good."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from recovery.journal.encoding import decode_shallow
 from recovery.journal.links import ChildRun
 from recovery.replay.children import children_of
 
-# Nothing makes these go on, but for a conversation that its program opens again. A failed run does
-# when somebody resolves the call that failed.
+# Runs in these states are never resumed, except a conversation that its program opens again. A
+# failed run is resumed when its failed call is resolved.
 OVER: tuple[State, ...] = ("finished", "cancelled", "undone")
 ENDED: tuple[State, ...] = (*OVER, "failed")
 GOING_ON: tuple[State, ...] = ("interrupted", "in doubt", "waiting", "parked", "empty", "saved")
@@ -28,9 +28,9 @@ COLLECTED: tuple[State, ...] = (*ENDED, "saved")
 class RemovedRun:
     """A run that was removed.
 
-    ``state``: as in RunStatus. ``ended``: its last record, in seconds since 1970, 0.0 if not known.
-    ``records`` and ``size``: how many it had, and the bytes that it took. ``children``: child runs
-    of it that remain (of ``remove``; ``gc`` does not look for them).
+    ``state``: as in RunStatus. ``ended``: its last record, in seconds since 1970, 0.0 if unknown.
+    ``records`` and ``size``: their number, and the bytes that the run took. ``children``: child
+    runs of it that remain (for ``remove``; ``gc`` does not search for them).
     """
 
     run_id: str
@@ -78,7 +78,7 @@ def remove(
 
 
 def _check(found: RunStatus, force: bool) -> None:
-    """Raise unless the run may be removed as far as it alone is asked."""
+    """Raise unless the run may be removed, whatever its parent is."""
     owner = found.owner
     if owner is not None and owner.alive:
         raise LogLockedError(f"run {found.run_id!r}", owner.pid, owner.host, owner.since)
@@ -100,44 +100,44 @@ def _check(found: RunStatus, force: bool) -> None:
 
 
 def _check_parent(store: Store, found: RunStatus) -> None:
-    """Raise when the run that started this one may come back for its outcome."""
+    """Raise when the run that started this one may still need its outcome."""
     assert found.parent is not None
     parent = found.parent.run_id
     try:
         above = status(store, parent)
     except RecoveryError:
-        return  # it is gone
+        return  # it was removed
     if above.uid not in ("", found.parent.uid) or (above.state in OVER and not above.damage):
         return
     known = {child.run_id: child.state for child in _begun(store, parent)}
     if known.get(found.run_id) in ("finished", "cancelled") and not above.damage:
-        return  # the parent has what it needs of it in its own log
+        return  # the parent's log has its outcome
     raise RecoveryError(
-        f"run {found.run_id!r} is a child of run {parent!r}, which is {above.state} and would need "
-        f"it to go on (LSN {found.parent.lsn} there). Nothing was removed. Remove {parent!r} "
+        f"run {found.run_id!r} is a child of run {parent!r}, which is {above.state} and needs it "
+        f"to resume (LSN {found.parent.lsn} there). Nothing was removed. Remove {parent!r} "
         "first, or together with it: children=True."
     )
 
 
 def _below(store: Store, above: RunStatus, seen: set[str]) -> Iterator[RunStatus]:
-    """The runs that are there of those that this one has started, and of those that they have."""
+    """The existing runs that this one has started, and those that they have started."""
     for child in _begun(store, above.run_id):
         if child.run_id in seen:
             continue
         try:
             found = status(store, child.run_id)
-        except RecoveryError:  # never begun, or gone
+        except RecoveryError:  # never begun, or removed
             continue
         seen.add(child.run_id)
         link = found.parent
-        # What the log of a fork says of children may be about those of another run.
+        # The log of a fork may name children of another run.
         if link is not None and (link.run_id, link.uid) == (above.run_id, above.uid):
             yield found
             yield from _below(store, found, seen)
 
 
 def _begun(store: Store, run_id: str) -> list[ChildRun]:
-    """The child runs that a run's log tells of, as far as it can be read."""
+    """The child runs in a run's log, as far as it can be read."""
     try:
         with reader_of(store, run_id) as reader:
             read = reader.records(1, on_damage=lambda damage: None)

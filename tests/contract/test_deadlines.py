@@ -85,7 +85,7 @@ def test_a_decision_after_its_deadline_is_refused_where_it_is_given(
     clock.ahead += 3 * DAY
     assert pending(store, RUN) == []
     (asking,) = status(store, RUN).calls
-    assert asking.then.startswith("denies it: nobody decided until ")
+    assert asking.then.startswith("denies it: no decision came until ")
     with pytest.raises(RecoveryError, match=r"too late: .* could be decided until .* UTC"):
         decide(store, RUN, call, who="ann")
     assert status(store, RUN).unread == ()

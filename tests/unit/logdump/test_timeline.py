@@ -227,7 +227,7 @@ def test_a_call_in_doubt_is_told_with_its_key_and_what_recovery_does(run):
     call = calls(ended(run))["charge"]
     assert (call["lsn"], call["state"], call["args"]) == (lsn, "doubt", "cents: 1490")
     assert re.fullmatch("[0-9a-f]{32}", call["key"])
-    assert call["then"] == "parks the run until somebody resolves it"
+    assert call["then"] == "parks the run until it is resolved"
     assert call["phases"] == [["cut", lsn, lsn + 2]]
 
 

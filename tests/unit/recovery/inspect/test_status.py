@@ -72,7 +72,7 @@ def test_an_interrupted_run_and_its_call_in_doubt() -> None:
     (call,) = found.calls
     assert found.in_doubt == (call,)
     assert (call.tool, call.call_id, call.step, call.state) == ("charge", "c1", 3, "in doubt")
-    assert call.name == f"charge#{call.lsn}" and "until somebody resolves it" in call.then
+    assert call.name == f"charge#{call.lsn}" and "until it is resolved" in call.then
     assert call.arguments == [[5, "ann"], {}]
     assert found.task == "task" and 0 < found.started <= found.last
     with pytest.raises(InDoubtError) as caught:

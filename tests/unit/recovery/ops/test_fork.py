@@ -455,7 +455,7 @@ def test_a_failed_run_goes_on_in_a_fork_with_code_that_handles_it(store):
     fork(store, "parent", "child")
     assert run(store, "child", fn=careful) == "bad address"
     assert not made
-    with pytest.raises(RecoveryError, match="has not come to the end of step 1: it is in step 1"):
+    with pytest.raises(RecoveryError, match="has not reached the end of step 1: it is in step 1"):
         fork(store, "parent", "other", at_step=1)
 
 
@@ -594,7 +594,7 @@ def test_a_new_task_does_not_forget_a_call_in_doubt(store):
 
     with pytest.raises(Died):
         run(store, "parent", fn=asking)
-    with pytest.raises(RecoveryError, match="has not come to the end of step 0"):
+    with pytest.raises(RecoveryError, match="has not reached the end of step 0"):
         fork(store, "parent", "child", at_step=0, task="beavers")
 
 

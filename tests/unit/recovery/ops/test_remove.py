@@ -290,7 +290,7 @@ def test_a_child_whose_failure_may_be_settled_stays() -> None:
     with pytest.raises(RunFailedError):
         run(parent_of_a_failed_one, store)
     (below,) = children(store, RUN)
-    with pytest.raises(RecoveryError, match="which is failed and would need it to go on"):
+    with pytest.raises(RecoveryError, match="which is failed and needs it to resume"):
         remove(store, below.run_id)
     remove(store, RUN)
     remove(store, below.run_id)
