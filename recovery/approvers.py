@@ -1,4 +1,4 @@
-"""Who may decide about runs: signatures under what others send to them.
+"""Verifies who may decide about runs, by signatures of messages to them.
 
     store = CheckpointStore("runs", approvers={"ann": "ssh-ed25519 AAAA..."})
     store.run("run_001").approve(call, who="ann", sign=signing_key("ann.pem"))
@@ -21,7 +21,7 @@ __all__ = ["Approvers", "Sign", "Statement", "signing_key"]
 
 _logger = logging.getLogger("recovery")
 
-Sign = Callable[[bytes], bytes]  # the signature of what is given
+Sign = Callable[[bytes], bytes]  # signs the bytes
 
 
 Verify = Callable[[Statement, bytes], bool]
@@ -29,12 +29,12 @@ Verify = Callable[[Statement, bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Approvers:
-    """Whose signature counts in a store.
+    """The signers whose messages count in a store.
 
     ``keys``: the public Ed25519 key of each ``who``: a line of OpenSSH ("ssh-ed25519 AAAA..."), PEM
     text, or its 32 bytes. Or a function that says whether a signature under a Statement is valid;
-    where it raises, it is not. ``also``: what needs a signature besides decisions: "signal",
-    "cancel", "resolve" (``resolve`` and ``retry``).
+    if it raises, the signature is not valid. ``also``: messages that need a signature besides
+    decisions: "signal", "cancel", "resolve" (``resolve`` and ``retry``).
     """
 
     keys: Mapping[str, str | bytes] | Verify
@@ -57,7 +57,7 @@ class Approvers:
 
     @classmethod
     def of(cls, given: Any) -> Approvers | None:
-        """As ``approvers=`` takes them."""
+        """An Approvers from the value of ``approvers=``."""
         return given if given is None or isinstance(given, cls) else cls(given)
 
     def needed_for(self, kind: str) -> bool:
@@ -65,7 +65,7 @@ class Approvers:
         return kind == "decision" or kind in self.also
 
     def accepts(self, statement: Statement, signature: bytes) -> bool:
-        """Whether the signature is one of ``statement.who`` under exactly this."""
+        """Whether the signature is by ``statement.who``, for exactly this statement."""
         if callable(self.keys):
             try:
                 return self.keys(statement, signature) is True
@@ -87,12 +87,12 @@ class Approvers:
 def signing_key(
     path: str | os.PathLike[str], password: bytes | Callable[[], bytes] | None = None
 ) -> Sign:
-    """What signs with the private Ed25519 key in a file: PEM, as of ``openssl genpkey -algorithm
+    """A signer with the private Ed25519 key in a file: PEM, as of ``openssl genpkey -algorithm
     ed25519``, or OpenSSH, as of ``ssh-keygen -t ed25519``.
 
-    ``password``: a function is asked where the key has one. Raises OSError; ValueError when there
-    is no such key, when it needs a password, or when every user may read the file; ImportError
-    without the extra, or `bcrypt`, which OpenSSH keys with a password need besides.
+    ``password``: a function that is called if the key has a password. Raises OSError; ValueError
+    when the file has no such key, when it needs a password, or when every user may read the file;
+    ImportError without the extra, or `bcrypt`, which OpenSSH keys with a password also need.
     """
     forms, private = _primitives()[:2]
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - needs the extra
@@ -106,7 +106,7 @@ def signing_key(
     try:
         try:
             key = load(text, None)
-        except TypeError:  # it has one
+        except TypeError:  # it has a password
             if password is None:
                 raise ValueError from None
             key = load(text, password() if callable(password) else password)
@@ -114,7 +114,7 @@ def signing_key(
         raise ValueError(
             f"{path}: no private key in PEM or OpenSSH form, or another password"
         ) from None
-    except UnsupportedAlgorithm:  # or an algorithm that nobody has
+    except UnsupportedAlgorithm:  # or an unknown algorithm
         raise ImportError(
             f"{path}: an OpenSSH key with a password needs the package `bcrypt`: pip install bcrypt"
         ) from None

@@ -1,4 +1,4 @@
-"""What stops a run, by what its user can do about it."""
+"""Defines the errors that stop a run, by what its user can do about them."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ class RecoveryError(Exception):
 
 
 class LeftBehindError(RecoveryError):
-    """A task is at work for what nobody waits for any more."""
+    """A task does work whose result no code awaits any more."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(
             f"run {run_id!r} is over, or was recovered, or makes the call around this one again, "
-            "since this task began: nothing that it does counts any more"
+            "since this task began: its work does not count any more"
         )
 
 
 class TaskMismatchError(RecoveryError):
     """The run exists, with another task. Nothing was executed or written.
 
-    Use another ``run_id`` for the new task, or pass ``recorded`` to go on with the old one.
+    Use another ``run_id`` for the new task, or pass ``recorded`` to resume the old one.
     """
 
     def __init__(self, run_id: str, recorded: Any, given: Any) -> None:
@@ -81,9 +81,9 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Ambiguity:
-    """Why a call could be taken for another one: where the functions stand that make the two, and
-    the names of what they have captured and differ in; or the class of an object that nobody who
-    is asked for approval would know from others."""
+    """Why a call could be taken for another one: the positions of the functions that make the two,
+    and the names of the captured values that differ; or the class of an object that a person asked
+    for approval could not identify."""
 
     tool: str
     first: str
@@ -104,19 +104,19 @@ class AmbiguousCallError(RecoveryError):
         self.first, self.second, self._unkeyed = what.first, what.second, what.unkeyed
         super().__init__(
             f"run {run_id!r}: a call in step {step} was not made, for after a crash it could be "
-            f"taken for another one ({site}).\n{self._why()}\nNothing of it was recorded. "
+            f"taken for another one ({site}).\n{self._why()}\nIt was not recorded. "
             f"{self._ways_out()}"
         )
 
     def _why(self) -> str:
         if self._unkeyed:
             return (
-                f"  {self.tool} ({self.second}) needs approval, and nothing that is recorded or "
-                f"shown tells this object of class {self._unkeyed} from others."
+                f"  {self.tool} ({self.second}) needs approval, and no recorded or shown value "
+                f"distinguishes this object of class {self._unkeyed} from others."
             )
         if not self.first:
             where = f" ({self.second})" if self.second else ""
-            return f"  It is the call of a lambda{where}, and an edit of that could not be seen."
+            return f"  It is the call of a lambda{where}, and a change of a lambda is not noticed."
         both = f"  first: {self.tool} ({self.first})\n  now:   {self.tool} ({self.second})"
         if not self.names:
             why = "Both have this name and equal arguments, and are different functions:"
@@ -147,11 +147,11 @@ class AmbiguousCallError(RecoveryError):
 
 @dataclass(frozen=True, slots=True)
 class AtStake:
-    """What is to be known before a divergence is accepted.
+    """What a user must know before accepting a divergence.
 
     ``effects``: recorded side effects that the code has not made again, and so many ``more``.
-    ``renamed``: the recorded tool that ``tool`` seems to be now. ``same_code``: whether the agent's
-    code is the one that made the record.
+    ``renamed``: the recorded tool whose new name ``tool`` seems to be. ``same_code``: whether the
+    agent's code is the one that made the record.
     """
 
     effects: tuple[str, ...] = ()
@@ -165,12 +165,13 @@ class DivergenceError(RecoveryError):
     """The code does not do what the record says it did. Stopped before any new side effect.
 
     Nothing was executed or written since the difference. ``run_id``, ``step``, ``lsn`` (of the
-    recorded side, 0 if none), ``recorded`` and ``found`` describe it, ``differences`` says where
-    they differ, a line each; ``in_doubt`` is the LSN of the call that keeps an accepted divergence
-    from going on, 0 if none, and ``in_doubt_key`` its idempotency key. ``RunHandle.accept`` lets
-    the code go on all the same; ``side_effects`` are the recorded ones that the new code may then
-    execute again, ``renamed`` is the recorded tool that seems to have another name now, and
-    ``same_code`` says whether the agent's code is still the one that made the record.
+    recorded side, 0 if none), ``recorded`` and ``found`` describe it; ``differences`` has a line
+    for each difference. ``in_doubt`` is the LSN of the call that keeps an accepted divergence from
+    continuing, 0 if none, and ``in_doubt_key`` its idempotency key.
+
+    ``RunHandle.accept`` lets the code continue all the same. ``side_effects`` are the recorded ones
+    that the new code may then execute again. ``renamed`` is the recorded tool that seems to have
+    another name now. ``same_code``: whether the agent's code is still the one that made the record.
     """
 
     def __init__(
@@ -199,15 +200,15 @@ class DivergenceError(RecoveryError):
     def _choices(self) -> str:
         if self.in_doubt:
             return (
-                f"That it may diverge was accepted, but the call at LSN {self.in_doubt} is in "
+                f"The divergence was accepted, but the call at LSN {self.in_doubt} is in "
                 "doubt, and would be forgotten. Resolve it first: "
                 f"store.run({self.run_id!r}).resolve({self.in_doubt_key!r}, ...)."
             )
         return (
             "The record is untouched, and the code that made it can resume the run. Or choose:\n"
             f"  accept  store.run({self.run_id!r}).accept(why=...) and run it again: from\n"
-            "          here on the history of the new code counts, and what is recorded and not\n"
-            "          done again is waited for no more\n"
+            "          here on the history of the new code counts, and recorded calls that it\n"
+            "          does not make again are not awaited any more\n"
             f"  fork    store.run({self.run_id!r}).fork('NEW_RUN_ID', at_step="
             f"{max(self.step - 1, 0)}) and run that with the new code\n"
             f"  abort   store.run({self.run_id!r}).cancel()"
@@ -220,7 +221,7 @@ def _effects_at_stake(at_stake: AtStake) -> str:
     more = f"    and {at_stake.more} more\n" if at_stake.more else ""
     lines = "".join(f"    {effect}\n" for effect in at_stake.effects)
     return (
-        "The code has not made these recorded side effects again. If you accept, the run goes on "
+        "The code has not made these recorded side effects again. If you accept, the run continues "
         "without them,\nand the new code may execute them again in another form:\n"
         f"{lines}{more}"
     )
@@ -230,12 +231,12 @@ def _likely(at_stake: AtStake) -> str:
     if at_stake.renamed:
         return (
             f"Was the tool renamed? @tool(name={at_stake.renamed!r}) on {at_stake.tool} keeps "
-            "the recorded name, and the run goes on without repeating the call.\n"
+            "the recorded name, and the run continues without repeating the call.\n"
         )
     if at_stake.same_code:
         return (
-            "The agent's code has not changed since. Something that is not recorded has led it "
-            "elsewhere: a local variable that a checkpoint does not hold (keep it in run.state), "
+            "The agent's code has not changed since. Something that is not recorded has made it "
+            "diverge: a local variable that a checkpoint does not hold (keep it in run.state), "
             "the order of a set (of one from asyncio.wait: run.wait; of one that a tool returns: "
             "sorted; of coroutines in asyncio.as_completed: create_task), the agent's own "
             "asyncio.sleep or time-outs (run.sleep), or a clock, a random number, a file (run.now, "
@@ -247,32 +248,32 @@ def _likely(at_stake: AtStake) -> str:
 class NotAwaitedError(RecoveryError):
     """The agent returned, and calls that it wrote without ``await`` were not made.
 
-    ``places``: pairs of what was called, and the file and line. Nothing is lost: with ``await``
-    there, run it again, and it goes on where it stopped.
+    ``places``: pairs of the called function, and the file and line. Nothing is lost: add ``await``
+    there and resume the run.
     """
 
     def __init__(self, run_id: str, places: Sequence[tuple[str, str]]) -> None:
         self.run_id, self.places = run_id, tuple(places)
         lines = "".join(f"\n  {where}: await {what}" for what, where in self.places)
         super().__init__(
-            f"the agent of run {run_id!r} returned, and calls were not made, for nobody awaited "
-            f"them:{lines}\nWithout `await` a call does nothing. What was made is recorded: put "
-            "the `await` there (or await the task), and run it again."
+            f"the agent of run {run_id!r} returned, and calls were not made, because they were not "
+            f"awaited:{lines}\nWithout `await` a call does nothing. All calls made are recorded: "
+            "put the `await` there (or await the task), and run it again."
         )
 
 
 class ParkedError(RecoveryError):
-    """The run stands still and has lost nothing: run again, it goes on where it stopped.
+    """The run is parked and has lost nothing: run again, it resumes where it stopped.
 
-    ``wake_at``: when it can go on by itself (seconds since 1970), None if something has to happen
-    first. The subclasses say what it waits for.
+    ``wake_at``: when it can continue by itself (seconds since 1970), None if something has to
+    happen first. The subclasses say what it waits for.
     """
 
     wake_at: float | None = None
 
 
 class WaitingError(ParkedError):
-    """The run waits for a time, a signal or an approval, and no process needs to wait with it.
+    """The run waits for a time, a signal or an approval; its process can exit.
 
     ``waits_for`` says for what, a line each.
     """
@@ -282,28 +283,28 @@ class WaitingError(ParkedError):
         lines = "\n".join(f"  {what}" for what in self.waits_for)
         super().__init__(
             f"run {run_id!r} is parked until something happens outside:\n{lines}\nNothing is lost. "
-            "Run it again then, or at any time; it goes on where it stopped."
+            "Run it again then, or at any time; it resumes where it stopped."
         )
 
 
 class StoppedError(ParkedError):
     """The run was asked to stop (a signal to the process, ``agent.stop()``) and did, between calls.
 
-    Nothing is in doubt by it. Run it again, and it goes on.
+    No call is in doubt because of it. Run it again to resume it.
     """
 
     def __init__(self, run_id: str, why: str) -> None:
         self.run_id, self.why = run_id, why
         super().__init__(
-            f"run {run_id!r} was stopped: {why}. Nothing is lost; run it again to go on."
+            f"run {run_id!r} was stopped: {why}. Nothing is lost; run it again to resume it."
         )
 
 
 class BudgetError(ParkedError):
-    """The run has used up its budget, and stands still before the next step or call.
+    """The run has used up its budget, and is parked before the next step or call.
 
     Nothing was started beyond the limit and nothing is lost. ``used``: what it has used, a Usage.
-    ``reached``: the limits, a line each. With a higher budget it goes on where it stopped.
+    ``reached``: the limits, a line each. With a higher budget it resumes where it stopped.
     """
 
     def __init__(self, run_id: str, used: Any, reached: Sequence[str]) -> None:
@@ -311,16 +312,16 @@ class BudgetError(ParkedError):
         lines = "\n".join(f"  {line}" for line in self.reached)
         super().__init__(
             f"run {run_id!r} is parked, its budget is used up:\n{lines}\nUsed so far: {used}. "
-            "Raise the limit, RecoverableAgent(..., budget=Budget(...)), and run it again: it goes "
-            "on where it stopped."
+            "Raise the limit, RecoverableAgent(..., budget=Budget(...)), and run it again: it "
+            "resumes where it stopped."
         )
 
 
 class InDoubtError(ParkedError):
-    """Calls were started before a crash and nobody knows whether they took effect.
+    """Calls were started before a crash, and it is unknown whether they took effect.
 
     The run is parked: nothing is executed until each call in ``calls`` is resolved with
-    ``RunHandle.resolve``; then run it again, and it goes on where it stopped.
+    ``RunHandle.resolve``; then run it again, and it resumes where it stopped.
     """
 
     def __init__(self, run_id: str, calls: Sequence[Any]) -> None:
@@ -335,13 +336,13 @@ class InDoubtError(ParkedError):
 
 
 class UnrecordedResultError(RecoveryError):
-    """A call has returned what cannot be recorded: it has no outcome, and the run has stopped.
+    """A call has returned a value that cannot be recorded, so it has no outcome: the run stopped.
 
-    The agent has not seen the value, and what was recorded before is untouched. A side effect is in
-    doubt now, so its ``after_crash`` policy applies when the run is resumed; a repeatable call is
-    made again. ``tool`` and ``lsn`` name the call (LSN 0: it is what the agent function returned),
-    ``path`` the part of the value, ``reason`` why it is refused; ``shown`` is the value as text, up
-    to 2,000 characters.
+    The agent has not seen the value, and earlier records are untouched. A side effect is in doubt
+    now, so its ``after_crash`` policy applies when the run is resumed; a repeatable call is made
+    again. ``tool`` and ``lsn`` name the call (LSN 0: the agent function returned the value).
+    ``path`` is the part of the value, ``reason`` why it is refused; ``shown`` is the value as text,
+    up to 2,000 characters.
     """
 
     def __init__(
@@ -351,19 +352,19 @@ class UnrecordedResultError(RecoveryError):
         self.path, self.reason = refused
         where = f"call {self.lsn}, {self.tool}," if self.lsn else "the agent function"
         super().__init__(
-            f"run {run_id!r} has stopped: {where} returned what cannot be recorded.\n"
+            f"run {run_id!r} has stopped: {where} returned a value that cannot be recorded.\n"
             f"  {self.path}: {self.reason}\n  returned: {shown}\n"
-            "Nothing that was recorded is lost, and the agent has not seen this value. "
+            "Every earlier record is kept, and the agent has not seen this value. "
             f"{then}"
         )
 
 
 class ChildParkedError(ParkedError):
-    """Child runs stand still, and the run that awaits them with them.
+    """Child runs are parked, and so is the run that awaits them.
 
-    ``children`` holds each child's run id and what it stopped with (InDoubtError, StoppedError, an
-    error of the child's agent, ...). All other calls of the run have got to their end. Settle what
-    the children wait for, and run the parent again: it goes on where it stopped, and so do they.
+    ``children`` holds each child's run id and the error that stopped it (InDoubtError,
+    StoppedError, an error of the child's agent, ...). All other calls of the run have ended. Do
+    what the children wait for, and run the parent again: all of them resume where they stopped.
     """
 
     def __init__(
@@ -375,8 +376,9 @@ class ChildParkedError(ParkedError):
             for child, error in self.children
         )
         super().__init__(
-            f"run {run_id!r} is parked: {len(self.children)} of its child runs cannot go on."
-            f"{lines}\nSettle that, then run {run_id!r} again: it goes on where it stopped."
+            f"run {run_id!r} is parked: {len(self.children)} of its child runs cannot continue."
+            f"{lines}\nDo what they wait for, then run {run_id!r} again: "
+            "it resumes where it stopped."
         )
 
 
@@ -395,7 +397,7 @@ class RunFailedError(RecoveryError):
         if call:
             hint = (
                 f"\nCall {call} failed, and the agent did not catch that. Nothing is lost: "
-                "mend the tool, and go on with this call:\n"
+                "mend the tool, and resume with this call:\n"
                 f"  recovery retry {run_id} --agent MODULE:NAME\n"
                 f"or, in Python, agent.retry({run_id!r}). Every call that returned is served from "
                 "the log."
@@ -404,25 +406,25 @@ class RunFailedError(RecoveryError):
 
 
 class RunUndoneError(RecoveryError):
-    """The run was given up and undone from outside (``RunHandle.undo``), by ``who`` and ``why``.
+    """The run was aborted and undone by a user (``RunHandle.undo``), by ``who`` and ``why``.
 
-    Nothing was executed. Use another ``run_id`` to begin anew.
+    Nothing was executed. Use another ``run_id`` for a new run.
     """
 
     def __init__(self, run_id: str, who: str, why: str) -> None:
         self.run_id, self.who, self.why = run_id, who, why
         said = "".join(f", {part}" for part in (f"by {who}" * bool(who), why) if part)
         super().__init__(
-            f"run {run_id!r} was given up and undone{quoted(said)}. Nothing was executed; begin "
-            "anew under another run_id."
+            f"run {run_id!r} was aborted and undone{quoted(said)}. Nothing was executed; begin "
+            "again under another run_id."
         )
 
 
 class UndoError(RecoveryError):
-    """A compensation failed, and the undo stopped there. Undoing again goes on with that one.
+    """A compensation failed, and the undo stopped there. Undoing again continues with that one.
 
-    ``done``, ``failed`` and ``left`` are LSNs of the calls that were to be undone: those that are,
-    the one whose compensation failed (``why`` says how), those not yet begun.
+    ``done``, ``failed`` and ``left`` are LSNs of calls: the calls that are undone, the call whose
+    compensation failed (``why`` says how), and the calls whose undo has not begun.
     """
 
     def __init__(
@@ -430,19 +432,19 @@ class UndoError(RecoveryError):
     ) -> None:
         self.run_id, self.done, self.failed = run_id, tuple(done), failed
         self.why, self.left = why, tuple(left)
-        # As they were given: so it is rebuilt from the record.
+        # The arguments as given, so that the exception can be rebuilt from the record.
         super().__init__(run_id, list(done), failed, why, list(left))
 
     def __str__(self) -> str:
         return (
             f"run {self.run_id!r} is not wholly undone: the compensation of call {self.failed} "
             f"failed ({quoted(self.why)}).\n  undone: {_lsns(self.done)}\n  not yet begun: "
-            f"{_lsns(self.left)}\nUndo it again, and it goes on with call {self.failed}."
+            f"{_lsns(self.left)}\nUndo it again, and it continues with call {self.failed}."
         )
 
 
 def _by(who: str, why: str) -> str:
-    """By whom, and why, as far as somebody has said so."""
+    """By whom, and why, if that is known."""
     return quoted(f" by {who}" * bool(who) + f": {why}" * bool(why))
 
 
@@ -452,10 +454,10 @@ def _lsns(lsns: Sequence[int]) -> str:
 
 
 class RunCancelledError(RecoveryError):
-    """Somebody cancelled the run, now or earlier: it has ended, and cannot be resumed.
+    """The run was cancelled by a user, now or earlier: it has ended, and cannot be resumed.
 
-    ``who`` and ``why`` as they were given; ``in_doubt`` are the calls (LSNs) of which nobody knows
-    whether they took effect.
+    ``who`` and ``why`` as they were given; ``in_doubt`` are the calls (LSNs) that may or may not
+    have taken effect.
     """
 
     def __init__(self, run_id: str, who: str, why: str, in_doubt: Sequence[int]) -> None:
@@ -470,9 +472,9 @@ class RunCancelledError(RecoveryError):
 
 
 class DamagedRunError(RecoveryError):
-    """Records that recovery needs are damaged, and no checkpoint stands in for them.
+    """Records that recovery needs are damaged, and no checkpoint replaces them.
 
-    Nothing was executed: a lost record may be a call that was made. ``damage`` lists what is lost.
+    Nothing was executed: a lost record may be a call that was made. ``damage`` lists the losses.
     """
 
     def __init__(self, run_id: str, damage: Sequence[Damage]) -> None:
@@ -480,9 +482,9 @@ class DamagedRunError(RecoveryError):
         lines = "\n".join(f"  {item}" for item in self.damage)
         super().__init__(
             f"run {run_id!r} cannot be resumed safely: records are damaged.\n{lines}\nNothing was "
-            "executed or changed. Put the segment back from a copy. Or repair the log with "
-            "`logdump repair`: the run goes on then, and calls that may have been among what is "
-            "lost are in doubt. Or fork it (RunHandle.fork) at a checkpoint before the damage."
+            "executed or changed. Restore the segment from a copy. Or repair the log with "
+            "`logdump repair`: the run can be resumed then, and calls that may have been lost "
+            "are in doubt. Or fork it (RunHandle.fork) at a checkpoint before the damage."
         )
 
 
@@ -507,9 +509,9 @@ class NoSoundCheckpointError(RecoveryError):
 class UnreadableValueError(RecoveryError):
     """A recorded value needs what this process does not have: a type that is not registered.
 
-    Nothing is damaged, and nothing was executed. ``name`` is what the type was registered as (""
-    for a type of this library that needs a package, a time zone or another system), ``lsn`` the
-    record (0: not known), ``path`` where in it. Register the type, and run again.
+    Nothing is damaged, and nothing was executed. ``name``: the registered name of the type (""
+    for a type of this library that needs a package, a time zone or another system). ``lsn``: the
+    record (0: unknown); ``path``: where in it. Register the type, and run again.
     """
 
     def __init__(self, what: str, todo: str, name: str = "", path: str = "", lsn: int = 0) -> None:
@@ -522,7 +524,7 @@ class UnreadableValueError(RecoveryError):
         )
 
     def at(self, lsn: int) -> UnreadableValueError:
-        """The same, of a value in this record."""
+        """The same error, of a value in this record."""
         return UnreadableValueError(self.what, self.todo, self.name, self.path, lsn)
 
 
@@ -554,7 +556,7 @@ class ChildFailedError(ToolError):
     ) -> None:
         super().__init__(type_name, message, traceback)
         self.run_id, self.call = run_id, call
-        # What makes it anew from a record.
+        # The arguments with which it is rebuilt from a record.
         self.args = (run_id, type_name, message, traceback, call)
 
     def __str__(self) -> str:
@@ -562,10 +564,10 @@ class ChildFailedError(ToolError):
 
 
 class ApprovalDeniedError(Exception):
-    """Somebody said no to a call, or nobody decided in time: it was not begun.
+    """A call was denied, or no decision came in time: it was not begun.
 
-    What the agent gets from a tool with ``needs_approval``, the same on replay. ``tool``, ``who``
-    and ``why`` say it.
+    The agent gets it from a tool with ``needs_approval``, the same on replay. ``tool``, ``who`` and
+    ``why`` say it.
     """
 
     def __init__(self, tool: str, who: str, why: str) -> None:

@@ -1,6 +1,6 @@
 """Checks the options that callers give, and names the nearest right one. Pure.
 
-What is raised says which option of which function it is, what was given and what it takes.
+An error says which option of which function is wrong, what was given, and what it takes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 C = TypeVar("C")
 
-# What other libraries call them, or an earlier guess did.
+# Wrong names for options: those of other libraries, and frequent guesses.
 _MEANT = {
     "attempts": "retry",
     "backoff": "delay_s",
@@ -40,9 +40,9 @@ _MEANT = {
 
 
 def names_its_options(where: str, by_position: str = "") -> Callable[[type[C]], type[C]]:
-    """A class decorator: whoever gives a wrong option is told the right one.
+    """A class decorator: an error about a wrong option names the right one.
 
-    ``by_position``: what to say to whoever gives options without their names; "" if that is fine.
+    ``by_position``: the error for options without names; "" if they are allowed.
     """
 
     def decorated(cls: type[C]) -> type[C]:
@@ -63,7 +63,7 @@ def names_its_options(where: str, by_position: str = "") -> Callable[[type[C]], 
 
 
 def check_names(where: str, given: Iterable[str], known: Collection[str]) -> None:
-    """TypeError for an option that ``where`` does not have, with the nearest one that it has."""
+    """Raise TypeError for an option that ``where`` does not have, with the nearest one."""
     for name in given:
         if name not in known:
             meant = _MEANT.get(name)
@@ -74,14 +74,14 @@ def check_names(where: str, given: Iterable[str], known: Collection[str]) -> Non
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The one that was most likely meant, if any is near."""
+    """The name that was most likely meant, if any is near."""
     from difflib import get_close_matches  # noqa: PLC0415 - only where something is wrong
 
     return get_close_matches(name, known, 1, 0.5)
 
 
 def check_one_of(option: str, value: object, known: Collection[str]) -> None:
-    """ValueError for a value that is none of these texts, with the nearest one that is."""
+    """Raise ValueError for a value that is none of these texts, with the nearest one."""
     if not isinstance(value, str) or value not in known:
         *first, last = [f'"{one}"' for one in known]
         near = nearest(value, known) if isinstance(value, str) else []
@@ -90,7 +90,7 @@ def check_one_of(option: str, value: object, known: Collection[str]) -> None:
 
 
 def check_count(option: str, value: object, least: int = 1, *, none: bool = False) -> None:
-    """TypeError for what is no int, ValueError for one below ``least``."""
+    """Raise TypeError for a value that is no int, ValueError for one below ``least``."""
     if value is None and none:
         return
     wanted = f"{option} is a whole number, {least} or more" + (", or None" if none else "")
@@ -103,7 +103,7 @@ def check_count(option: str, value: object, least: int = 1, *, none: bool = Fals
 def check_seconds(
     option: str, value: object, *, none: bool = True, above: bool = True, unit: str = "seconds"
 ) -> None:
-    """TypeError for what is no number, ValueError for one that is not above 0 (or is below it)."""
+    """Raise TypeError for no number, ValueError for one that is not above 0 (or is below it)."""
     if value is None and none:
         return
     least = "more than 0" if above else "0 or more"
@@ -116,7 +116,7 @@ def check_seconds(
 
 
 def check_callable(option: str, value: object, what: str) -> None:
-    """TypeError for what is no function."""
+    """Raise TypeError for a value that is no function."""
     if not callable(value):
         raise TypeError(f"{option} is {what}, not {_shown(value)}")
 
@@ -124,11 +124,11 @@ def check_callable(option: str, value: object, what: str) -> None:
 def check_takes(
     option: str, function: Callable[..., Any], names: Sequence[str], of: Sequence[str] = ()
 ) -> None:
-    """TypeError for a function that cannot be called with these parameters: the first by position,
+    """Raise TypeError for a function that does not take these parameters: the first by position,
     those in ``of`` by name."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of builtin functions nothing is known
+    except (TypeError, ValueError):  # a builtin function without a signature
         return
     try:
         signature.bind(*names, **dict.fromkeys(of))
@@ -151,7 +151,7 @@ def check_errors(option: str, value: object) -> tuple[type[Exception], ...]:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is one of another kind, as of numpy or Decimal; a bool and text are none."""
+    """Whether it is a number of another type, as of numpy or Decimal; not a bool or text."""
     from numbers import Number  # noqa: PLC0415 - only where something is odd
 
     return isinstance(value, Number) and not isinstance(value, bool | complex)

@@ -1,4 +1,4 @@
-"""What is told of runs: the types of what handles, stores and listeners give."""
+"""Collects the types that handles, stores and listeners return."""
 
 from recovery.engine.recovery_report import RecoveryReport
 from recovery.history.inventory import StoredCheckpoint, Validity

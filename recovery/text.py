@@ -1,4 +1,4 @@
-"""Text for people's eyes: nothing that a terminal might act upon, numbers at a glance. Pure."""
+"""Formats text for people: escapes what a terminal might act upon; abbreviates numbers. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from unicodedata import east_asian_width
 from eventlog.format.record import kind_name
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
-QUOTED = "  | "  # before lines that are not ours
+QUOTED = "  | "  # before lines of quoted text
 
 
 def printable(text: str) -> str:
-    """``text`` with everything escaped that a terminal might act upon.
+    """``text`` with every character escaped that a terminal might act upon.
 
     Control characters (C0, C1, escape sequences), line ends, marks that reverse the direction of
     text, surrogates: all that Unicode calls not printable.
@@ -24,14 +24,14 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same of a text whose line ends are to stay."""
+    """``text`` escaped in the same way, except line ends."""
     return "\n".join(printable(line) for line in text.splitlines())
 
 
 def quoted(text: str) -> str:
-    """Text from elsewhere, inside a text of ours: nothing raw, and each further line is marked.
+    """Quotes a foreign text inside a text of this library: escaped, each further line marked.
 
-    An error message may have lines that read like ours, such as the command to go on with.
+    An error message may have lines that look like the library's own, such as the next command.
     """
     return f"\n{QUOTED}".join(map(printable, text.splitlines()))
 
@@ -95,7 +95,7 @@ def duration(seconds: float) -> str:
 
 def age(seconds: float) -> str:
     """How long ago, by the largest unit: ``5 s``, ``3 min``, ``2 h``, ``4 d``; never below 0."""
-    seconds = max(0.0, seconds)  # clocks of two machines
+    seconds = max(0.0, seconds)  # the clocks of two machines differ
     for limit, unit, word in ((MINUTE, 1, "s"), (HOUR, MINUTE, "min"), (2 * DAY, HOUR, "h")):
         if seconds < limit:
             return f"{int(seconds // unit)} {word}"
@@ -111,7 +111,7 @@ def shown_time(seconds: float) -> str:
 
 
 def shorten(value: Any, size: int = 400) -> str:
-    """``repr(value)``, its middle left out when it is long; whatever a user's __repr__ does."""
+    """``repr(value)``, its middle left out when it is long; also if its __repr__ raises."""
     try:
         text = repr(value)
     except Exception as exc:

@@ -1,1 +1,1 @@
-"""What an agent's own code says: lost variables, races, values changed in place."""
+"""Examines an agent's own code: lost variables, races, values changed in place."""

@@ -1,4 +1,4 @@
-"""What an agent function's source says: whether a resumed run would lose local variables."""
+"""Warns of local variables that a resumed run would lose, from an agent function's source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _logger = logging.getLogger("recovery")
 
 DEPTH_MAX = 4  # of functions that pass the run on
 _examined: set[CodeType] = set()  # the functions of this process that were looked at
-_named: set[tuple[str, int, str]] = set()  # what was said: file, line of the loop, variable
+_named: set[tuple[str, int, str]] = set()  # warnings: file, line of the loop, variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LostLocals:
         return (
             f"agent {self.name} ({file}:{self.line}): a resumed run loses "
             f"{', '.join(map(self._shown, self.found))}. A checkpoint holds run.state and "
-            "run.messages; local variables are made anew by the code before the loop of steps. "
+            "run.messages; local variables are made again by the code before the loop of steps. "
             "Keep such a value in run.state, or take no checkpoints: checkpoint_every_n=None "
             "replays the function from its first line."
         )
@@ -54,7 +54,7 @@ class LostLocals:
     def _shown(self, lost: LostLocal) -> str:
         if lost.how == "beside":
             return (
-                f"the place in {lost.name} (line {lost.loop}), which begins anew (the step does "
+                f"the place in {lost.name} (line {lost.loop}), which begins again (the step does "
                 "not: run.task[step - 1])"
             )
         if lost.how == "in place":
@@ -69,7 +69,7 @@ class LostLocals:
         )
 
     def warn(self) -> None:
-        """Say it in the log, and remember that it was said."""
+        """Log the warning, and remember it."""
         _named.update((self.file, one.loop, one.name) for one in self.found)
         _logger.warning("%s (check_locals=False turns this warning off.)", self)
 
@@ -86,8 +86,8 @@ def warn_of_lost_locals(agent_fn: Callable[..., Any]) -> None:
 
 
 def warn_of_changed(code: CodeType, run: str, line: int, names: Iterable[str]) -> bool:
-    """Say which of these were changed in place in the loop of this line, and would be lost: those
-    of which nothing was said, and which the loop looks at. Whether there are any."""
+    """Warn of those of these values that were changed in place in the loop at this line, would be
+    lost, and are read by the loop; each once. Returns whether there are any."""
     node = _parsed(code)
     if node is None:
         return False
@@ -127,7 +127,7 @@ def locals_lost_by(agent_fn: Callable[..., Any]) -> LostLocals | None:
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A function, and the class of the object to which it belongs as a method."""
+    """A function, and the class of the object whose method it is."""
 
     function: FunctionType
     owner: type | None
@@ -138,14 +138,14 @@ class _Function:
 
 
 def _functions(agent_fn: Any) -> Iterator[_Function]:
-    """The functions that an agent comes down to, and those that a decorator has around it."""
+    """The functions that an agent consists of, and those that a decorator puts around it."""
     owner = _owner_of(agent_fn)
     for function in functions_of(agent_fn):
         yield _Function(function, owner)
         for cell in function.__closure__ or ():
             try:
                 inner = cell.cell_contents
-            except ValueError:  # not made yet
+            except ValueError:  # not assigned yet
                 continue
             found = getattr(inner, "__func__", inner)
             if isinstance(found, FunctionType):
@@ -153,7 +153,7 @@ def _functions(agent_fn: Any) -> Iterator[_Function]:
 
 
 def _owner_of(agent_fn: Any) -> type | None:
-    """The class of the object of which it is a method, or which it is."""
+    """The class of the object that it is, or is a method of."""
     while isinstance(agent_fn, functools.partial):
         agent_fn = agent_fn.func
     if inspect.ismethod(agent_fn):
@@ -167,9 +167,9 @@ def _parsed(code: CodeType) -> FunctionNode | None:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError, SyntaxError, ValueError, SystemError, TokenError):
-        # There is no source, or no function in it: a lambda, code that was made, a file that was
-        # edited since (TokenError, too). SystemError is what Python 3.11 now and then raises of
-        # sound source (recursion depth mismatch).
+        # There is no source, or no function in it: a lambda, generated code, a file that was
+        # edited since (also TokenError). Python 3.11 sometimes raises SystemError for valid source
+        # (recursion depth mismatch).
         return None
     ast.increment_lineno(tree, first - 1)
     node = tree.body[0] if tree.body else None
@@ -177,14 +177,14 @@ def _parsed(code: CodeType) -> FunctionNode | None:
 
 
 def _parameter(node: FunctionNode, at: int) -> str | None:
-    """What a function calls its argument number ``at``, without the object of a method."""
+    """The name of parameter number ``at``, without the object of a method."""
     names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
     names = names[names[:1] in (["self"], ["cls"]) :]
     return names[at] if at < len(names) else None
 
 
 def _passed_on(found: _Function, node: FunctionNode, run: str) -> Iterator[tuple[_Function, int]]:
-    """The functions to which it gives the run, and as which of their arguments."""
+    """The functions that it passes the run to, and the numbers of the parameters."""
     known = dict(named_in(found.function))
     for call in ast.walk(node):
         given = [name_of(one) for one in call.args] if isinstance(call, ast.Call) else []

@@ -1,4 +1,4 @@
-"""Where the agent's code is, and who is at work in it."""
+"""Finds the line of the agent's code that makes a call, and its task or thread."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def call_site() -> str:
 
 
 def present() -> object:
-    """Who is at work here: a task, or a thread."""
+    """The present task, or thread."""
     if asyncio._get_running_loop() is not None:
         return asyncio.current_task()
     return threading.current_thread()
 
 
 def is_over(owner: object) -> bool:
-    """Whether such a one has ended."""
+    """Whether the task or thread has ended."""
     if isinstance(owner, asyncio.Task):
         return owner.done()
     return isinstance(owner, threading.Thread) and not owner.is_alive()

@@ -1,8 +1,8 @@
-"""What a function has besides its arguments: the variables it captures, the object it belongs to.
+"""Compares what a function has besides its arguments: captured variables, and its object.
 
-None of it is recorded. So two calls with one name and equal arguments are the same call only if
-they are made by the same code, with the same captured variables, on the same object. Within one
-life of a scope that can be told. It is remembered without keeping any object alive.
+None of this is recorded. So two calls with one name and equal arguments are the same call only if
+the same code makes them, with the same captured variables, on the same object. This can be checked
+within one session of a scope. It is remembered without keeping any object alive.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ _CONTAINERS = (list, tuple, dict, set, frozenset)
 
 
 class Unheld(NamedTuple):
-    """A value that is not held: known by where it is and, where that is known, what is in it."""
+    """A value that is not kept alive: its identity and, where that is known, its content."""
 
     place: int
     parts: Any
 
 
 class Origin(NamedTuple):
-    """What makes a call: the code, and by name what it has besides its arguments.
+    """The origin of a call: the code, and by name what it has besides its arguments.
 
-    A value that is compared as it is stands there with its type, any other as what ``_token`` says.
+    A value that is compared directly is stored with its type, any other as the result of
+    ``_token``.
     """
 
     code: CodeType | None
     values: dict[str, Any]
 
 
-# By the function, which is not held: what it had when it was first called.
+# By function, weakly: its origin when it was first called.
 _known: WeakKeyDictionary[Any, Origin] = WeakKeyDictionary()
 
 
 def origin_of(function: Any, beside: dict[str, Any] | None = None) -> CodeType | Origin:
-    """What makes the calls of a function. ``beside``: other objects that it is given, by name.
+    """The origin of the calls of a function. ``beside``: other objects that it is given, by name.
 
-    The code alone where there is nothing but that, as with most functions.
+    Only the code for most functions, which have nothing else.
     """
     if type(function) is FunctionType and not beside:
         if not _captures(function):
@@ -64,7 +65,7 @@ def origin_of(function: Any, beside: dict[str, Any] | None = None) -> CodeType |
 
 
 def differing(one: CodeType | Origin, other: CodeType | Origin) -> list[str] | None:
-    """The names of what differs between two origins; None where nothing does, and nothing for
+    """The names of the differences between two origins; None where they are equal, and empty for
     different code."""
     if one is other:
         return None
@@ -106,7 +107,7 @@ def _origin(function: Any, depth: int) -> Origin:
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
             try:
                 values[name] = _token(cell.cell_contents, depth + 1)
-            except ValueError:  # it has no value yet
+            except ValueError:  # no value yet
                 values[name] = None
         for name, value in _defaults(function).items():
             values.setdefault(name, _token(value, depth + 1))
@@ -137,7 +138,7 @@ def _token(value: Any, depth: int = 0) -> Any:
     if kind in (FunctionType, MethodType):
         return _origin(value, depth) if depth < DEPTH_MAX else getattr(value, "__code__", kind)
     if isinstance(value, type):
-        return value.__module__, value.__qualname__  # a class that is defined anew is the same
+        return value.__module__, value.__qualname__  # a class that is defined again is the same
     if kind is partial:
         return tuple(
             _token(part, depth + 1)
@@ -152,7 +153,7 @@ def _token(value: Any, depth: int = 0) -> Any:
 
 
 def _parts_of(value: Any, depth: int) -> Any:
-    """The digest of a value; of a container that cannot be carried, what is in it."""
+    """The digest of a value; of a container that cannot be recorded, its content."""
     is_container = type(value) in _CONTAINERS
     if is_container and len(value) > SIZE_MAX:
         return None
@@ -175,6 +176,6 @@ def _same(one: Any, other: Any) -> bool:
         return differing(one, other) is None
     if type(one) is tuple and type(other) is tuple:
         return all(_same(*pair) for pair in zip_longest(one, other))
-    if isinstance(one, ref) or isinstance(other, ref):  # one object has one
+    if isinstance(one, ref) or isinstance(other, ref):  # an object has only one
         return one is other
     return bool(one == other)

@@ -1,8 +1,8 @@
-"""Whether an agent's code is the one that it was: a digest of what the agent function does.
+"""Digests what an agent function does, to see whether its code has changed.
 
-It covers the function and those of the user's own that it comes to by name: helpers, tools, nodes,
-and constants in capital letters. It does not cover comments, line numbers, packages that are
-installed, and what is found out only when the code runs.
+The digest covers the function and the user's own functions that it refers to by name: helpers,
+tools, nodes, and constants in capital letters. It does not cover comments, line numbers, installed
+packages, and references that exist only when the code runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import xxhash
 from recovery.text import written
 from recovery.values.declared_types import closure_of
 
-FUNCTIONS_MAX = 2000  # that are looked at
+FUNCTIONS_MAX = 2000  # that are examined
 _STDLIB = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120 - pathlib is slow to import
 _INSTALLED = ("site-packages", "dist-packages")
 _HERE = os.path.abspath(f"{__file__}/../../..")  # noqa: PTH100
@@ -32,7 +32,7 @@ _known: WeakKeyDictionary[FunctionType, str] = WeakKeyDictionary()
 
 
 def digest_of(agent_fn: Any) -> str:
-    """16 hex digits for the code of an agent function; "" where it has none to look at."""
+    """16 hex digits for the code of an agent function; "" where there is no code."""
     made_of = getattr(getattr(agent_fn, "__self__", None), "made_of", None)
     if made_of is not None:  # a graph: its functions are nodes
         text, functions = made_of()
@@ -53,7 +53,7 @@ def _digest(functions: list[Any], text: str = "") -> str:
 
 
 def reached(*first: Any) -> Iterator[FunctionType]:
-    """The user's functions that these functions come to, themselves first."""
+    """The user's functions that these functions refer to, themselves first."""
     seen: set[CodeType] = set()
     to_see = deque(one for function in first for one in functions_of(function))
     while to_see and len(seen) < FUNCTIONS_MAX:
@@ -68,15 +68,15 @@ def reached(*first: Any) -> Iterator[FunctionType]:
 
 @functools.lru_cache(maxsize=4096)
 def is_the_users(name: str) -> bool:
-    """Whether a file of code is neither of Python, nor of an installed package, nor ours."""
+    """Whether a file of code is not Python's, an installed package's, or this library's."""
     if name.startswith(("<frozen", _STDLIB, *_OURS)):
         return False
     return not any(folder in name for folder in _INSTALLED)
 
 
 def functions_of(value: Any) -> Iterator[FunctionType]:
-    """The functions that a value comes down to: of a partial, a tool, a method, a class. Of one
-    that is decorated, the inner one first."""
+    """The functions in a value: a partial, a tool, a method, a class. Of a decorated function, the
+    inner one first."""
     if isinstance(value, functools.partial):
         yield from functions_of(value.func)
     elif isinstance(value, MethodType | staticmethod | classmethod):
@@ -98,7 +98,7 @@ def functions_of(value: Any) -> Iterator[FunctionType]:
 
 
 def named_in(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function comes to by name: of its module, and of the functions around it."""
+    """The objects that a function refers to by name: in its module, and in functions around it."""
     for code in codes_in(function.__code__):
         for name in code.co_names:
             if name in function.__globals__:
@@ -115,7 +115,7 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def _parts(function: FunctionType) -> Iterator[str]:
-    """What a function does, as text."""
+    """The actions of a function, as text."""
     for code in codes_in(function.__code__):
         constants = [_plain(one) for one in code.co_consts if not isinstance(one, CodeType)]
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
@@ -128,6 +128,6 @@ def _parts(function: FunctionType) -> Iterator[str]:
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, frozenset):  # its order is another one in each process
+    if isinstance(value, frozenset):  # its order differs between processes
         return repr(sorted(map(written, value)))
     return written(value) if isinstance(value, _CONSTANTS) else type(value).__qualname__

@@ -1,4 +1,4 @@
-"""What one turn of a loop does to variables that were there before it. Pure."""
+"""Finds what one turn of a loop does to variables that were made before it. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
-# Of lists, dicts, sets, deques: what changes them in place.
+# Methods of lists, dicts, sets and deques that change them in place.
 MUTATORS = {
     "append",
     "extend",
@@ -50,7 +50,7 @@ def name_of(node: ast.AST) -> str | None:
 
 
 def loads_in(node: ast.AST) -> Iterator[str]:
-    """The names that an expression looks at, but for those that it makes itself."""
+    """The names that an expression reads, except those that it binds itself."""
     made = {
         name
         for part in ast.walk(node)
@@ -76,7 +76,7 @@ def functions_in(function: FunctionNode) -> dict[str, FunctionNode]:
 
 @dataclass(slots=True)
 class Change:
-    """Of a variable: the first line, whether it got another value, and which."""
+    """Of a variable: the first line, whether it got another value, and the changed attribute."""
 
     line: int
     rebound: bool = False
@@ -84,7 +84,7 @@ class Change:
     in_call: bool = False
 
 
-# The variables that have a value of this turn, at some place; None where nobody comes.
+# The variables that have a value of this turn, at a point; None where the point is unreachable.
 Fresh = set[str] | None
 
 
@@ -95,10 +95,10 @@ def _both(one: Fresh, other: Fresh) -> Fresh:
 
 
 class Turn:
-    """One turn: ``changes`` of variables, and which of these are ``read`` with a value that an
-    earlier turn gave them. ``helpers``: functions of the agent that are used in it.
+    """One turn: ``changes`` of variables, and which of these are ``read`` with a value of an
+    earlier turn. ``helpers``: functions of the agent that are used in it.
 
-    ``after``: what is looked at behind the loop, which is come to by ``break``.
+    ``after``: what is read after the loop, which is reached by ``break``.
     """
 
     def __init__(self, loop: Loop, functions: dict[str, FunctionNode], after: set[str]) -> None:
@@ -108,7 +108,7 @@ class Turn:
         self._functions, self._after = functions, after
         self._breaks: list[list[Fresh]] = []  # of the loops inside
         fresh: set[str] = set()
-        if isinstance(loop, ast.While):  # which may end by itself, and so be left
+        if isinstance(loop, ast.While):  # which may end by its condition
             self._look(loop.test, fresh)
             self.read |= set() if isinstance(loop.test, ast.Constant) else after
         else:
@@ -228,7 +228,7 @@ class Turn:
     # -- expressions
 
     def _look(self, node: ast.AST, fresh: set[str], alone: bool = False) -> None:
-        """Names that are looked at, and what methods change. ``alone``: for that alone."""
+        """Names that are read, and changes by methods. ``alone``: the expression is a statement."""
         called = node.value if isinstance(node, ast.Await) else node
         receivers: set[int] = set()
         for part in ast.walk(node):
@@ -272,7 +272,7 @@ class Turn:
                 fresh.add(name)
 
     def _augment(self, target: ast.expr, value: ast.expr, fresh: set[str]) -> None:
-        """``x += 1``: another value, made of the one before. A list or set is changed in place."""
+        """``x += 1``: a new value, made of the old one. A list or set is changed in place."""
         if isinstance(target, ast.Subscript):
             self._assign(target, None, fresh)
         elif name := name_of(target):
@@ -289,14 +289,14 @@ class Turn:
     # -- functions of the agent
 
     def _use(self, name: str, node: ast.AST, fresh: set[str]) -> None:
-        """A function that the agent has defined is called here, or given to somebody."""
+        """The agent's own function is called here, or passed on."""
         function = self._functions[name]
         if function in self.helpers:
             return
         self.helpers.append(function)
         own = _own_names(function)
         known = {*self.changes}
-        # In a tool, or what is given to run.call, nothing is done again on replay.
+        # Code in a tool, or in an argument of run.call, does not run again on replay.
         is_called = any(
             isinstance(part, ast.Call) and name_of(part.func) == name for part in ast.walk(node)
         )

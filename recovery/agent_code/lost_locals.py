@@ -1,9 +1,9 @@
-"""Local variables that a resumed run would lose, found in the source of an agent function. Pure.
+"""Finds local variables that a resumed run would lose, in an agent function's source. Pure.
 
 A variable is lost when it is made before the loop of steps and changed in it: a run that is resumed
-from a checkpoint makes it anew. It is not lost where it is made from ``run.state`` or
-``run.messages``, where each turn of the loop gives it a value before looking at it, and where
-nobody looks at it. What is not certain is not told: a warning that is wrong is worse than none.
+from a checkpoint makes it again. It is not lost if it is made from ``run.state`` or
+``run.messages``, if each turn of the loop assigns it before reading it, or if no code reads it.
+Uncertain cases are not reported: a wrong warning is worse than none.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _TOGETHER = ("zip", "zip_longest", "enumerate", "islice")
 
 @dataclass(frozen=True, slots=True)
 class LostLocal:
-    """A local variable, the line where it is made, and that where it is changed.
+    """A local variable, the line where it is made, and the line where it is changed.
 
-    ``in_call``: that is inside a tool, which is not executed again on replay. ``loop``: the line of
-    the loop. ``how``: what happens to it, where that is not seen in a line of its own.
+    ``in_call``: the change is inside a tool, which is not executed again on replay. ``loop``: the
+    line of the loop. ``how``: the kind of change, where it has no line of its own.
     """
 
     name: str
@@ -64,14 +64,14 @@ def has_loop(function: FunctionNode, run: str) -> bool:
 
 @functools.lru_cache(maxsize=256)  # each run of an agent asks, at its first checkpoint
 def lost_locals(function: FunctionNode, run: str) -> tuple[LostLocal, ...]:
-    """The variables that a resumption would lose; ``run``: what the function calls its run."""
+    """The variables that a resumption would lose; ``run``: the name of the run in the function."""
     finder = _finder(function, run)
     return () if finder is None else tuple(finder.lost())
 
 
 def may_be_lost(function: FunctionNode, run: str) -> Callable[[str], bool]:
-    """Which names would be lost if what they stand for is changed in place where the source does
-    not show it: those that the loop looks at, and of which ``lost_locals`` does not know more."""
+    """The names that would be lost if their values are changed in place where the source does not
+    show it: those that the loop reads, except those that ``lost_locals`` reports."""
     finder = _finder(function, run)
     return (lambda _: False) if finder is None else finder.may_be_lost
 
@@ -108,7 +108,7 @@ def _asks_for_steps(value: ast.expr, names: set[str]) -> bool:
 
 
 def _is_loop(loop: Loop, steps: set[str]) -> bool:
-    """Whether it goes through the steps, or takes one by one with ``next``."""
+    """Whether it iterates over the steps, or takes one by one with ``next``."""
     if not isinstance(loop, ast.While):
         return _asks_for_steps(loop.iter, steps)
     return any(
@@ -149,7 +149,7 @@ class _Finder:
             yield from self._beside(self._loop.iter)
 
     def _beside(self, iterated: ast.expr) -> Iterator[LostLocal]:
-        """How far something is that is gone through together with the steps."""
+        """How certain it is that a value is iterated together with the steps."""
         name = (
             (name_of(iterated.func) or "").rpartition(".")[2]
             if isinstance(iterated, ast.Call)
@@ -166,7 +166,7 @@ class _Finder:
             yield LostLocal(ast.unparse(iterated), line, line, loop=line, how="beside")
 
     def may_be_lost(self, name: str) -> bool:
-        """Whether it would be, were it changed in place: ``x``, or ``x.y``."""
+        """Whether it would be lost if it were changed in place: ``x``, or ``x.y``."""
         change, read = self._turn.changes.get(name), self._turn.read
         root = name.partition(".")[0]
         if change is not None and (name not in read or (change.rebound and name == root)):
@@ -176,15 +176,15 @@ class _Finder:
         return not self._comes_from_run(root, set()) and not self._is_argument_saved(root)
 
     def _is_argument_saved(self, name: str) -> bool:
-        """Whether it is given to the function, which puts it into the state: of what it is made
-        from, nothing is known here."""
+        """Whether it is passed to the function, which puts it into the state: the origin of such a
+        value is unknown here."""
         return name not in self._made and self._is_put_into_state({f"{self._run}.state"}, name)
 
     # -- before the loop
 
     def _look_before(self, function: FunctionNode, inner: FunctionNode | None) -> None:
-        """What a function around the loop makes; in the innermost one, what is in front of it."""
-        if inner is None:  # what it binds itself is another variable than those around it
+        """Assignments of a function around the loop; of the innermost one, before the loop."""
+        if inner is None:  # a name that it binds hides one of the functions around it
             for name in _bound_in(function):
                 self._made.pop(name, None)
         defaults = [*function.args.defaults, *filter(None, function.args.kw_defaults)]
@@ -225,7 +225,7 @@ class _Finder:
         made.values.append(value)
 
     def _read_after(self) -> set[str]:
-        """What is looked at behind the loop, or in the functions around the one that it is in."""
+        """The names read after the loop, or in the functions around the loop's function."""
         inner = self._around[-1]
         last = self._loop.end_lineno or 0
         found = {
@@ -241,7 +241,7 @@ class _Finder:
     # -- what a variable is
 
     def _comes_from_run(self, name: str, seen: set[str]) -> bool:
-        """Whether it is made from state or messages, by whatever way."""
+        """Whether it is made from state or messages, directly or indirectly."""
         if name in seen or name not in self._made:
             return False
         seen.add(name)
@@ -257,7 +257,7 @@ class _Finder:
         for node in ast.walk(value):
             if name_of(node) in kept:
                 return True
-            # A helper that is given the run may look there.
+            # A helper that is given the run may read them.
             if isinstance(node, ast.Call) and self._is_given(node, self._run):
                 return True
         return False
@@ -289,8 +289,8 @@ class _Finder:
     # -- what becomes of it in the loop
 
     def _is_saved(self, name: str) -> bool:
-        """Whether it is put into the state in the loop, or need not be: of what comes from the
-        messages, or from the state by way of another variable, nobody can tell."""
+        """Whether it is put into the state in the loop, or need not be: a value from the messages,
+        or indirectly from the state, may be either."""
         values = [value for value in self._made[name].values if value is not None]
         if not any(
             name_of(node) == f"{self._run}.state" for value in values for node in ast.walk(value)
@@ -327,7 +327,7 @@ class _Finder:
         )
 
     def _is_made_anew(self, name: str, values: list[ast.expr | None]) -> bool:
-        """Whether it is something like a connection, which is made again where it is needed."""
+        """Whether it looks like a connection, which is made again where it is needed."""
         before = self._made[name].values
         if not values or any(self._is_recorded(value) for value in values):
             return False
@@ -349,14 +349,14 @@ def _awaited(value: ast.expr | None) -> ast.expr | None:
 
 
 def _root(target: ast.AST) -> str | None:
-    """The name of which a part is meant: ``run.state`` of ``run.state["a"]["b"]``."""
+    """The root name of an expression: ``run.state`` of ``run.state["a"]["b"]``."""
     while isinstance(target, ast.Subscript):
         target = target.value
     return name_of(target)
 
 
 def _parts(target: ast.expr) -> list[ast.expr]:
-    """What gets a value: of ``a, b = ...``, both."""
+    """The targets of an assignment: of ``a, b = ...``, both."""
     return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
 
 

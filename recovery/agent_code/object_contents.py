@@ -1,8 +1,9 @@
-"""What is in an object, so that a later look tells whether it was changed in place.
+"""Summarizes the content of an object, so that a change in place is noticed later.
 
-Only what is cheap and runs no code of the user: lists, dicts, sets and the like, iterators and
-generators by how far they are, queues, random generators, and the attributes of objects whose class
-the user has written. Of anything else, such as a client of a package, nothing is said.
+It covers only objects that are cheap to read without running the user's code: lists, dicts, sets
+and the like, iterators and generators by their position, queues, random generators, and the
+attributes of objects of the user's classes. Other objects, such as a client of a package, are not
+covered.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from weakref import WeakKeyDictionary
 from recovery.agent_code.code_digest import is_the_users
 
 ELEMENTS_MAX, PARTS_MAX, DEPTH_MAX, INSIDE_MAX = 100, 50, 4, 100_000
-OPAQUE = object()  # stands for an element of which nothing is known
-_PART = object()  # for one that is a part of its own
+OPAQUE = object()  # stands for an element whose content is unknown
+_PART = object()  # for an element that is a part of its own
 _GONE = object()
 _SCALARS = frozenset({int, float, complex, bool, str, bytes, type(None)})
 _LISTS = (list, tuple, deque)
 _CONTAINERS = (*_LISTS, dict, set, bytearray)
-# What they are called, for none of these modules is to be imported for this.
+# By name, so that none of these modules is imported for this.
 _RANDOM, _CSV = ("random", "Random"), (("_csv", "reader"), ("csv", "DictReader"))
 _STATES = (_RANDOM, *_CSV, ("_io", "StringIO"), ("_io", "BytesIO"))
 _QUEUES = ("queue", "_queue", "asyncio.queues")
@@ -57,32 +58,32 @@ _ITERATORS = frozenset(
     | {one for one in vars(itertools).values() if isinstance(one, type)}
     | {enumerate, zip, map, filter, reversed}
 )
-_NUMBERED = (itertools.count, itertools.repeat)  # whose repr says how far they are
+_NUMBERED = (itertools.count, itertools.repeat)  # whose repr has their position
 _known: WeakKeyDictionary[type, bool] = WeakKeyDictionary()  # whether objects of a class are plain
 
 Path = tuple[Any, ...]
 
 
 class Part(NamedTuple):
-    """An object that can change, and what is directly in it."""
+    """A mutable object, and its direct content."""
 
     value: Any
     content: Any
 
 
 def contents_of(value: Any) -> dict[Path, Part]:
-    """The parts of a value that can change, by their path in it: ``()`` is the value itself."""
+    """The mutable parts of a value, by their path in it: ``()`` is the value itself."""
     parts: dict[Path, Part] = {}
     try:
         _walk(value, (), parts)
-    except Exception:  # a thread changes it now, or it is a strange thing: nothing is said of it
+    except Exception:  # another thread changes it now, or it is an unusual object: not covered
         return {}
     return parts
 
 
 def changed(before: dict[Path, Part], now: dict[Path, Part]) -> Iterator[tuple[Path, Any]]:
-    """Where there is another content now, and which object that is in. The path of an object of the
-    user's goes on to the attribute."""
+    """The path of the first change, and the changed object. For an object of the user's class the
+    path ends with the attribute."""
     for path, (_, content) in before.items():
         part = now.get(path)
         if part is None or type(content) is not type(part.content):
@@ -95,7 +96,7 @@ def changed(before: dict[Path, Part], now: dict[Path, Part]) -> Iterator[tuple[P
 
 
 def ids_inside(values: list[Any]) -> Container[int]:
-    """The ids of these objects, and of all that is in them; of too many, of everything."""
+    """The ids of these objects, and of all objects in them; of too many, None for all."""
     found: set[int] = set()
     to_see = list(values)
     while to_see:
@@ -135,13 +136,13 @@ def _attributes_changed(before: dict[str, Any], part: Part) -> list[str]:
 
 
 def _is_computed(kind: type, name: str) -> bool:
-    """Whether an attribute is kept only so as not to be computed again."""
+    """Whether an attribute is only a cache."""
     found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
     return isinstance(found, cached_property)
 
 
 def _is_other(one: Any, other: Any) -> bool:
-    """Whether an element is another one. A connection that was made again is none."""
+    """Whether an element has changed. A new connection is no change."""
     return one is not OPAQUE and other is not OPAQUE and one is not other and bool(one != other)
 
 
@@ -158,7 +159,7 @@ def _walk(value: Any, path: Path, parts: dict[Path, Part]) -> None:
 
 
 def _look(value: Any) -> tuple[Any, Iterable[tuple[Any, Any]]]:
-    """What is directly in a value, None if nothing is known; and its elements."""
+    """The direct content of a value, None if unknown; and its elements."""
     kind = type(value)
     if isinstance(value, _CONTAINERS):
         return _look_into(value)
@@ -179,7 +180,8 @@ def _look(value: Any) -> tuple[Any, Iterable[tuple[Any, Any]]]:
 
 
 def _look_into(value: Any) -> tuple[Any, Iterable[tuple[Any, Any]]]:
-    """The same of a container, by the methods of the builtin one: the user's may have others."""
+    """The content of a container, by the methods of the builtin class; subclasses may override
+    them."""
     if isinstance(value, bytearray):
         return (len(value), bytes(value[:ELEMENTS_MAX])), ()
     if isinstance(value, set):
@@ -196,8 +198,8 @@ def _look_into(value: Any) -> tuple[Any, Iterable[tuple[Any, Any]]]:
 
 
 def _mark(value: Any) -> Any:
-    """What stands for an element: its value, if that cannot change; else what kind of thing it is,
-    for what is in it is a part of its own."""
+    """The summary of an element: its value, if that is immutable; else its type, because its
+    content is a part of its own."""
     kind = type(value)
     if kind in _SCALARS:
         return value
@@ -210,16 +212,16 @@ def _key(value: Any) -> Any:
 
 
 def _position(value: Any) -> tuple[Any, ...]:
-    """How far an iterator is."""
+    """The position of an iterator."""
     if isinstance(value, _NUMBERED):
         return (repr(value),)
-    if type(value) is itertools.cycle:  # what it has seen in its first round
+    if type(value) is itertools.cycle:  # the elements of its first round
         return tuple(len(one) for one in gc.get_referents(value) if type(one) is list)
     return (operator.length_hint(value),) if hasattr(value, "__length_hint__") else ()
 
 
 def _sources(value: Any) -> Iterator[Any]:
-    """The iterators from which an iterator or a generator takes what it gives."""
+    """The iterators that an iterator or a generator reads from."""
     for one in gc.get_referents(value):
         for source in one if type(one) is tuple else (one,):
             if type(source) in _ITERATORS or type(source) is GeneratorType:
@@ -236,7 +238,7 @@ def _state(value: Any) -> tuple[Any, ...]:
 
 
 def is_instance(value: Any) -> bool:
-    """Whether it is an object of a class of the user's, with nothing foreign in it."""
+    """Whether it is an object of the user's class, without foreign state."""
     kind = type(value)
     found = _known.get(kind)
     if found is None:
@@ -254,13 +256,13 @@ def _is_plain(kind: type) -> bool:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """The attributes that an object has itself, without running any code of its class."""
+    """The attributes of an object itself, read without running code of its class."""
     found: dict[str, Any] = {}
     for kind in type(value).__mro__:
         for name, one in vars(kind).items():
             if type(one) is MemberDescriptorType and not name.startswith("__"):
-                with suppress(AttributeError):  # not set yet
+                with suppress(AttributeError):  # not assigned yet
                     found[name] = one.__get__(value)
-    with suppress(AttributeError):  # it has slots alone
+    with suppress(AttributeError):  # it has only slots
         found.update(object.__getattribute__(value, "__dict__"))
     return dict(islice(found.items(), ELEMENTS_MAX))

@@ -1,8 +1,8 @@
-"""What in an agent's source makes its order a matter of luck: said when it first runs.
+"""Warns of code in an agent's source whose order may differ on replay, when it first runs.
 
-Nobody records how long an ``asyncio.sleep`` of the agent took, when one of its time-outs ran out,
-or in which order a set gives finished tasks. Code that goes by one of these may do something else
-on replay, and then its run stops, though nothing has changed.
+The log does not record how long an ``asyncio.sleep`` of the agent took, when one of its time-outs
+expired, or in which order a set gives finished tasks. Code that depends on one of these may do
+something else on replay. Then its run stops, although its code has not changed.
 """
 
 from __future__ import annotations
@@ -98,17 +98,17 @@ _GATE = (
 )
 
 _STARTED = (
-    "asyncio.as_completed starts coroutines in the order of a set, another one in each "
-    "process, and so they come to the lock, semaphore or queue; make them tasks first: "
+    "asyncio.as_completed starts coroutines in the order of a set, which differs between "
+    "processes, so they reach the lock, semaphore or queue in that order; make them tasks first: "
     "`[asyncio.create_task(one) for one in ...]`"
 )
 
-_examined: set[CodeType] = set()  # agent functions of this process that were looked at
+_examined: set[CodeType] = set()  # agent functions of this process that were examined
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """A place in the agent's code, and what is not recorded there."""
+    """A line of the agent's code, and what is not recorded there."""
 
     file: str
     line: int
@@ -119,7 +119,7 @@ class Race:
 
 
 def warn_of_races(agent_fn: Callable[..., Any]) -> None:
-    """Say in the log what may come in another order on replay, once for each agent function."""
+    """Log a warning of what may come in another order on replay, once for each agent function."""
     function = next(functions_of(agent_fn), None)
     if function is None or (code := function.__code__) in _examined:
         return
@@ -137,10 +137,10 @@ def warn_of_races(agent_fn: Callable[..., Any]) -> None:
 
 
 def races_of(agent_fn: Callable[..., Any]) -> list[Race]:
-    """What is not recorded of an agent function, and of the functions that it comes to."""
+    """The races of an agent function, and of the functions that it refers to."""
     functions = list(islice(reached(agent_fn), FUNCTIONS_MAX))
     if not any(_TELLING & {*code.co_names} for one in functions for code in codes_in(one.__code__)):
-        return []  # to read the source takes its time
+        return []  # reading the source would take time
     sources = map(_Source.of, functions)
     known = [one for one in sources if one is not None]
     used = {_last_name(node) for one in known for node in _calls(one.tree)}
@@ -154,7 +154,7 @@ def races_of(agent_fn: Callable[..., Any]) -> list[Race]:
 
 @dataclass(eq=False, slots=True)
 class _Source:
-    """The source of a function, and the names that it knows."""
+    """The source of a function, and its global names."""
 
     function: FunctionType
     tree: ast.AST
@@ -166,12 +166,12 @@ class _Source:
             lines, first = inspect.getsourcelines(function.__code__)
             tree = ast.parse(textwrap.dedent("".join(lines)))
         except (OSError, TypeError, SyntaxError, ValueError, SystemError, TokenError):  # see there
-            return None  # it was made, or its file is gone
+            return None  # generated code, or its file is gone
         ast.increment_lineno(tree, first - 1)
         return cls(function, tree, dict(named_in(function)))
 
     def races(self, beside: bool) -> Iterator[Race]:
-        """``beside``: whether the agent has tasks that run side by side."""
+        """``beside``: whether the agent has concurrent tasks."""
         dropped = {
             id(one.value.value)
             for one in ast.walk(self.tree)
@@ -195,7 +195,7 @@ class _Source:
         ]
         for loop in (node for node in _own(function) if isinstance(node, _LOOPS)):
             inside = {id(node) for node in ast.walk(loop)}
-            # The loop of steps ends with the step that it ended with.
+            # The end of the loop of steps is recorded.
             if not (isinstance(loop, ast.AsyncFor) and _last_name(loop.iter) == "steps"):
                 yield from (self._race(one, _TICK) for one in sleeps if id(one) in inside)
         gates = [
@@ -209,7 +209,7 @@ class _Source:
                 yield self._race(sleep, _GATE)
 
     def tasks(self) -> Iterator[str]:
-        """The names of functions whose coroutines are not awaited where they are made."""
+        """The names of functions whose coroutines are not awaited where they are created."""
         awaited = {
             id(one.value.func)
             for one in ast.walk(self.tree)
@@ -220,13 +220,13 @@ class _Source:
                 yield node.id if isinstance(node, ast.Name) else node.attr
 
     def late_sleeps(self, tasks: set[str], ends_count: bool) -> Iterator[Race]:
-        """Sleeps in tasks, behind which they do what others see before anything is recorded;
+        """Sleeps in tasks, after which they change what others see before a call is recorded.
         ``ends_count``: others see which task ends first."""
         for function in ast.walk(self.tree):
             if not isinstance(function, ast.AsyncFunctionDef) or function.name not in tasks:
                 continue
             nodes = [node for node in _own(function) if isinstance(node, ast.expr | ast.AugAssign)]
-            # In the order in which they are done: what is inside another is done before it.
+            # In order of evaluation: inner nodes come first.
             nodes.sort(key=lambda one: (one.end_lineno, one.end_col_offset, -one.col_offset))
             slept: ast.Call | None = None
             for node in nodes:
@@ -240,7 +240,7 @@ class _Source:
                 yield self._race(slept, _ORDER)
 
     def _shown_to_others(self, node: ast.AST, function: ast.AST) -> str:
-        """What it does to something that is not this task's own, as text."""
+        """Its change of an object that other tasks share, as text."""
         own = {
             one.id
             for one in _own(function)
@@ -264,7 +264,7 @@ class _Source:
         return ""
 
     def has_gate(self) -> bool:
-        """Whether tasks wait for one another here: who comes first goes first."""
+        """Whether tasks wait for one another here, in order of arrival."""
         return any(
             _last_name(node) in _GATES
             if isinstance(node, ast.Call)
@@ -274,7 +274,7 @@ class _Source:
         )
 
     def started_in_any_order(self) -> Iterator[Race]:
-        """``asyncio.as_completed`` of coroutines, which are no tasks yet."""
+        """``asyncio.as_completed`` of coroutines, which are not tasks yet."""
         for call in _calls(self.tree):
             is_it = _last_name(call) == "as_completed" and self._is_of_a_library(call.func)
             if is_it and call.args and self._are_coroutines(call.args[0]):
@@ -302,7 +302,7 @@ class _Source:
         return isinstance(value, ast.Call) and _last_name(value) not in _TASKS
 
     def _values(self, name: str) -> Iterator[ast.expr]:
-        """What a variable is made of, as lists."""
+        """The list displays that a variable is built from."""
         for node in ast.walk(self.tree):
             match node:
                 case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
@@ -313,7 +313,7 @@ class _Source:
                     yield ast.List([one])
 
     def _makes_calls(self, function: ast.AsyncFunctionDef) -> bool:
-        """Whether it is about a run: one that only computes does not matter."""
+        """Whether it uses a run: code that only computes does not matter."""
         return any(
             isinstance(node, ast.Name) and (node.id == "run" or self._is_tool(node.id))
             for node in ast.walk(function)

@@ -1,4 +1,4 @@
-"""What is said of a tool once in a process: where its use makes replay impossible, or luck."""
+"""Warns once in a process of uses of a tool that replay cannot repeat reliably."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from recovery.agent_code.code_digest import is_the_users
 
 _logger = logging.getLogger("recovery")
 
-_IN_ORDER = frozenset({int, float, bool})  # the order of a set of these is the same everywhere
-_said: set[tuple[str, str]] = set()  # what was said, and of which tool
+_IN_ORDER = frozenset({int, float, bool})  # a set of these has the same order in each process
+_said: set[tuple[str, str]] = set()  # warnings, and their tools
 
 
 def warn_of_set(tool: str, value: set[Any] | frozenset[Any]) -> None:
-    """A tool has returned a set: in which order code goes through it is not recorded."""
+    """A tool has returned a set: the order in which code iterates over it is not recorded."""
     if len(value) < 2 or _IN_ORDER.issuperset(map(type, value)) or is_said("set", tool):
         return
     _logger.warning(
@@ -32,7 +32,7 @@ def warn_of_set(tool: str, value: set[Any] | frozenset[Any]) -> None:
 
 
 def warn_of_thread(tool: str, function: Callable[..., Any]) -> None:
-    """A tool is called where there is no run, while one is at work in this process."""
+    """A tool is called outside of any run, while a run is executed in this process."""
     thread = threading.current_thread()
     if thread is threading.main_thread() or asyncio._get_running_loop() is not None:
         return
@@ -60,7 +60,7 @@ def warn_of_tasks_left(run_id: str, places: Iterable[str]) -> None:
     if new:
         _logger.warning(
             "run %s: the agent has returned while a task of its own is in a call, at %s. The call "
-            "gets to its end. After a crash the agent may return before the task has come to it, "
+            "is completed. After a crash the agent may return before the task has reached it, "
             "and then it is not made. Await the task before the agent returns, or cancel it and "
             "await that. (asyncio.gather leaves the others at work when one of them raises; an "
             "asyncio.TaskGroup does not.)",
@@ -70,7 +70,7 @@ def warn_of_tasks_left(run_id: str, places: Iterable[str]) -> None:
 
 
 def warn_of_undo(run_id: str, tool: str, function: Callable[..., Any]) -> None:
-    """A run undoes calls of a tool that it knows only because it has called it in this process."""
+    """A run undoes calls of a tool that it knows only because this process has called it."""
     if not is_said("undo", tool):
         _logger.warning(
             "run %s: run.undo() knows tool %s (%s) only because this process has called it. The "
@@ -84,7 +84,7 @@ def warn_of_undo(run_id: str, tool: str, function: Callable[..., Any]) -> None:
 
 
 def is_said(what: str, tool: str) -> bool:
-    """Whether this was said of a tool before; from now on it was."""
+    """Whether this warning was given for a tool before; remembers it."""
     if (what, tool) in _said:
         return True
     _said.add((what, tool))
@@ -92,7 +92,7 @@ def is_said(what: str, tool: str) -> bool:
 
 
 def _place(frame: FrameType | None, function: Callable[..., Any]) -> str:
-    """The line of the user's that makes the call; of a pool's own thread, that of the tool."""
+    """The user's line that makes the call; in a pool's own thread, the line of the tool."""
     while frame is not None and not is_the_users(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is not None:

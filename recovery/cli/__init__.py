@@ -1,6 +1,6 @@
-"""``recovery``: the command for runs of agents, and for testing them.
+"""Implements ``recovery``: the command for runs of agents, and for testing them.
 
-What it needs besides the library is in the extra ``[cli]``.
+The packages that it needs besides the library are in the extra ``[cli]``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EXTRA = {"typer", "rich", "click", "h11"}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; its exit code."""
+    """Run the command; returns its exit code."""
     open_closed()
     try:
         from recovery.cli.app import run  # noqa: PLC0415 - needs the extra
@@ -30,5 +30,5 @@ def main(argv: list[str] | None = None) -> int:
             "pip install 'agent-eventlog[cli]'\n"
         )
         return USAGE
-    except KeyboardInterrupt:  # before a command has begun, which ends by itself
+    except KeyboardInterrupt:  # while it is loaded; commands handle it themselves
         return INTERRUPTED

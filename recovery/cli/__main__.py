@@ -1,4 +1,4 @@
-"""``python -m recovery.cli``: the same as the command ``recovery``."""
+"""Runs the command ``recovery`` as ``python -m recovery.cli``."""
 
 import sys
 

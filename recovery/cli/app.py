@@ -1,4 +1,4 @@
-"""The command line: one module for each command, put together here."""
+"""Assembles the command line from one module for each command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from recovery.cli.terminal import because, complain
 app = typer.Typer(
     name="recovery",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,  # a traceback of ours is a bug, and is to look like one
+    pretty_exceptions_enable=False,  # a traceback of this library is a bug, and looks like one
     rich_markup_mode=None,  # help keeps its line breaks, in a pipe too
 )
 
@@ -59,12 +59,12 @@ app.command("crashtest", epilog=crashtest.MORE)(crashtest.command)
 
 
 def run(argv: list[str] | None) -> int:
-    """Run a command; its exit code. Wrong usage is told in one line, and is 2."""
-    for name in ("eventlog", "recovery"):  # what they warn of is shown, or raised
+    """Run a command; returns its exit code. Wrong usage is reported in one line, with code 2."""
+    for name in ("eventlog", "recovery"):  # their warnings are shown by the commands, or raised
         logging.getLogger(name).addHandler(logging.NullHandler())
     try:
         app(sys.argv[1:] if argv is None else argv, prog_name="recovery")
-    except OSError as exc:  # while it shows help: commands end by themselves
+    except OSError as exc:  # of the help; commands handle their own
         complain(because(exc), FOUND)
         return FOUND
     except SystemExit as ended:

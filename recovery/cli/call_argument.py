@@ -1,4 +1,4 @@
-"""Which call of a run is meant."""
+"""Finds the call of a run that an argument names."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ KEY_PART_MIN = 4  # characters of an idempotency key that may stand for it
 def meant(
     store: CheckpointStore, one: RunStatus, name: str, calls: Sequence[OpenCall]
 ) -> int | str:
-    """The call that ``name`` names, by its idempotency key; RecoveryError lists what it may be.
+    """The call that ``name`` names, by its idempotency key; RecoveryError lists the candidates.
 
-    The key means the same call, whatever run has this name when it is decided about. A number is
-    the LSN of any call, for a call need not be an open one to be settled. All else is looked for
-    among ``calls``, and the call by whose failure the run ended.
+    The key means the same call, also if another run gets this name before the decision. A number is
+    the LSN of any call, because a call that is resolved need not be open. Other names are searched
+    among ``calls``, and the call whose failure ended the run.
     """
     tool, sign, number = name.rpartition("#")
     if number.isdecimal() and number.isascii() and len(number) < 20:
@@ -36,7 +36,7 @@ def meant(
     found = found or [key for key in known if len(name) >= KEY_PART_MIN and key.startswith(name)]
     if len(found) == 1:
         return found[0]
-    if not found and is_idempotency_key(name):  # of a call that an undo is about, perhaps
+    if not found and is_idempotency_key(name):  # perhaps of a call that an undo is about
         return name
     what = f"{len(found)} calls are meant by {name!r}" if found else f"no open call is {name!r}"
     others = [call for call in calls if call.idempotency_key in found]
@@ -44,7 +44,7 @@ def meant(
 
 
 def tool_of(store: CheckpointStore, run: str, lsn: int) -> str:
-    """The tool that the call of this LSN is of; "" when it is no call."""
+    """The tool of the call at this LSN; "" when it is no call."""
     with reader_of(store, run) as reader:
         record = reader.fetch({lsn}).get(lsn) if lsn else None
     try:

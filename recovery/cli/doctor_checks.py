@@ -1,6 +1,6 @@
-"""What can be said of a machine and of a store before something goes wrong. For the command.
+"""Checks a machine and a store for problems, before a run meets them.
 
-Tries what can be tried, in a log of its own in the store, which is removed again.
+It tries locks, names and flushes in a log of its own in the store, which it removes again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from recovery.text import count
 DESCRIPTORS = 6  # of an open run: directory, LOCK, MARK, segment, and two of its inbox
 SPACE_MIN, SPACE_LOW = 32 << 20, 1 << 30
 INODES_MIN, INODES_LOW = 100, 10_000
-CLOCK_MIN = 1_704_067_200  # 2024: this library is younger
-CLOCK_SLACK_S = 60.0  # clocks of machines that are kept in time differ by less
+CLOCK_MIN = 1_704_067_200  # 2024: before this library existed
+CLOCK_SLACK_S = 60.0  # synchronized clocks differ by less
 
 
 def versions() -> Iterator[Check]:
-    """Python, the system, and the packages that everything rests on."""
+    """The versions of Python, the system, and the packages used."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     yield Check("system", "ok", f"{python} on {platform.platform()}")
     try:
@@ -62,7 +62,7 @@ def versions() -> Iterator[Check]:
 
 
 def place_of(store: FileStore) -> Path:
-    """The store's directory, or while that is not made the one that it would be made in."""
+    """The store's directory, or, if it does not exist, the directory it would be made in."""
     place = Path(store.root)
     while not place.is_dir():
         place = place.parent
@@ -70,7 +70,7 @@ def place_of(store: FileStore) -> Path:
 
 
 def directory(store: FileStore) -> Iterator[Check]:
-    """Where the store is, and who may read and write there."""
+    """The store's directory, and who can read and write there."""
     place, root = place_of(store), Path(store.root)
     if place != root and (root.is_symlink() or root.exists()):
         yield Check(
@@ -89,7 +89,7 @@ def directory(store: FileStore) -> Iterator[Check]:
         )
         return
     if place != root:
-        yield Check("store", "ok", f"{store.root}: not made yet; what follows is about {place}")
+        yield Check("store", "ok", f"{store.root}: not made yet; the checks are about {place}")
         return
     opened = OSFiles().open_directory(str(place))
     who = opened.writable_by()
@@ -107,10 +107,10 @@ def directory(store: FileStore) -> Iterator[Check]:
 
 
 def space(store: FileStore, told: Callable[[int], str]) -> Iterator[Check]:
-    """Free bytes and inodes; ``told`` says a number of bytes."""
+    """Free bytes and inodes; ``told`` formats a number of bytes."""
     found = os.statvfs(place_of(store))
     free, inodes = found.f_bavail * found.f_frsize, found.f_favail
-    limited = found.f_files > 0  # btrfs and others have as many as there is space
+    limited = found.f_files > 0  # btrfs and others make inodes as needed
     text = f"{told(free)} free" + (f", {inodes:,} inodes" if limited else "")
     if free < SPACE_MIN or (limited and inodes < INODES_MIN):
         yield Check(
@@ -151,18 +151,18 @@ def limits(unended: int) -> Iterator[Check]:
 
 
 def clock(newest: float) -> Iterator[Check]:
-    """Whether the clock can be right; ``newest`` is when the last record of any run was made."""
+    """Whether the clock can be right; ``newest``: the time of the newest record of any run."""
     now = time.time()
     said = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < CLOCK_MIN:
-        yield Check("clock", "problem", f"{said} is long ago", "Set it: waits and ages go by it.")
+        yield Check("clock", "problem", f"{said} is long ago", "Set it: waits and ages use it.")
     elif newest > now + CLOCK_SLACK_S:
         ahead = newest - now
         yield Check(
             "clock",
             "warning",
             f"{said}, and a run has records of {ahead:,.0f} s later",
-            "It was, or is, wrong here or where the run was: waits and ages go by it.",
+            "It was, or is, wrong here or where the run was: waits and ages use it.",
         )
     else:
         yield Check("clock", "ok", said)
@@ -170,7 +170,7 @@ def clock(newest: float) -> Iterator[Check]:
 
 @dataclass(slots=True)
 class Seen:
-    """What the runs of a store are like."""
+    """A summary of the runs of a store."""
 
     states: Counter[State]
     newest: float = 0.0
@@ -178,13 +178,13 @@ class Seen:
 
     @property
     def unended(self) -> int:
-        """How many may be run again."""
+        """The number of runs that can be resumed."""
         ended: tuple[State, ...] = ("finished", "failed", "cancelled", "undone")
         return sum(n for state, n in self.states.items() if state not in ended)
 
 
 def look(store: FileStore) -> Seen:
-    """Look at all runs, each from its newest checkpoint on."""
+    """Read all runs, each from its newest checkpoint on."""
     seen, files = Seen(Counter()), OSFiles(store.root)
     for one in runs(store):
         seen.states[one.state] += 1
@@ -199,12 +199,12 @@ _TROUBLE: dict[State, tuple[Level, str]] = {
     "damaged": ("problem", "recovery runs --state damaged; then logdump verify PATH"),
     "unreadable": ("warning", "recovery runs --state unreadable; then recovery show RUN: why"),
     "in doubt": ("warning", 'recovery runs --state "in doubt"; then recovery show RUN'),
-    "interrupted": ("warning", "recovery runs --state interrupted: they go on when they are run"),
+    "interrupted": ("warning", "recovery runs --state interrupted: resume them"),
 }
 
 
 def of_runs(store: FileStore, seen: Seen) -> Iterator[Check]:
-    """The runs that somebody should look at, and what removals and repairs have left."""
+    """The runs that need attention, and remains of removals and repairs."""
     total = seen.states.total()
     counts = ", ".join(f"{n:,} {state}" for state, n in sorted(seen.states.items()))
     yield Check("runs", "ok", f"{total:,}: {counts}" if total else "none")
@@ -235,12 +235,12 @@ def of_runs(store: FileStore, seen: Seen) -> Iterator[Check]:
             "backups",
             "ok",
             f"{len(backups):,} of repaired runs: {backups[0]} ...",
-            "Delete those that nobody needs any more: they stay when a run is removed.",
+            "Delete those that are not needed any more: they stay when a run is removed.",
         )
 
 
 def examine(store: FileStore, told: Callable[[int], str]) -> Iterator[Check]:
-    """All checks, one after the other; ``told`` says a number of bytes."""
+    """All checks, one after the other; ``told`` formats a number of bytes."""
     yield from versions()
     usable = True
     for found in directory(store):

@@ -1,4 +1,4 @@
-"""What the file system of a store is and really does: by name, by trying, and how fast."""
+"""Checks the file system of a store: its kind, its behaviour in trials, and its speed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Level = Literal["ok", "warning", "problem"]
 ROUNDS = 64
 PAYLOAD = "x" * 200
 SLOW_S = 0.05
-# Less than any way to a device and back: system calls that do nothing take about 1 us.
+# Less than any device needs; a system call that does nothing takes about 1 us.
 NOTHING_S = 5e-6
 _LEVELS: dict[str, Level] = {"ok": "ok", "warning": "warning", "refused": "problem"}
 DURABILITIES: tuple[Durability, ...] = ("power", "process", "none")
@@ -29,7 +29,7 @@ DURABILITIES: tuple[Durability, ...] = ("power", "process", "none")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something that was looked at. ``todo``: what to do about it, where that is anything."""
+    """A check and its result. ``todo``: the remedy, if there is one."""
 
     name: str
     level: Level
@@ -40,7 +40,8 @@ class Check:
 def disk(place: str) -> Iterator[Check]:
     """The checks of the file system of directory ``place``, in which a log is made for them.
 
-    That is named like what is left of a removal: if this process is killed, it goes with the next.
+    The log has the name of an unfinished removal: if this process is killed, the next removal
+    deletes it.
     """
     files = OSFiles()
     opened = files.open_directory(place)
@@ -64,9 +65,9 @@ def disk(place: str) -> Iterator[Check]:
 
 
 def by_name(mount: Mount) -> Iterator[Check]:
-    """What is known of this kind of file system, its options and its device."""
+    """The kind of the file system, its options and its device."""
     options = f", {','.join(mount.options)}" if mount.options else ""
-    text = f"{mount}{options}" if mount.kind else "its kind cannot be found out on this system"
+    text = f"{mount}{options}" if mount.kind else "its kind is unknown on this system"
     yield Check("file system", "ok", text)
     for durability in DURABILITIES:
         found = judge(mount, durability)
@@ -75,12 +76,12 @@ def by_name(mount: Mount) -> Iterator[Check]:
     if cache:
         means = "none that loses anything, as far as the device says"
         if cache == "write back":
-            means = "loses what is in it with the power, so it is flushed at each commit"
+            means = "loses its content with the power, so it is flushed at each commit"
         yield Check("write cache", "ok", f"{cache}: {means}")
 
 
 def write_cache(device: str) -> str:
-    """What the kernel knows of the device's cache: "write back", "write through", or ""."""
+    """The device's cache, as the kernel knows it: "write back", "write through", or ""."""
     if not device.startswith("/dev/"):
         return ""
     try:
@@ -94,7 +95,7 @@ def write_cache(device: str) -> str:
 
 
 def flushes(log: EventLog, directory: Directory, mount: Mount) -> Check:
-    """What a durable append takes, and a plain write with a flush beside it."""
+    """The time of a durable append, and of a plain write with a flush."""
     ours, plain = [], []
     file = directory.open("plain", write=True, create=True)
     try:
@@ -138,7 +139,7 @@ def _speed_text(seconds: list[float]) -> str:
 
 
 def locks(directory: Directory) -> Check:
-    """Whether what one has locked is refused to another, and free again afterwards."""
+    """Whether a lock refuses another process, and is free again afterwards."""
     first = directory.open("locked", write=True, create=True)
     second = directory.open("locked", write=True)
     try:
@@ -189,7 +190,7 @@ def names(files: OSFiles, directory: Directory) -> Check:
 
 
 def times(directory: Directory) -> Check:
-    """Whether the file system's clock is that of this machine: a server's may be another."""
+    """Whether the file system's clock agrees with that of this machine: a server has its own."""
     file = directory.open("plain", write=True)
     file.pwrite(b"now", 0)
     file.sync()

@@ -1,4 +1,4 @@
-"""What happened in a run, a line an event: without the types of its values, secrets hidden."""
+"""Formats events of a run, one line each, without types of values and without secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 60  # columns of a value
 
 
 def line(event: RunEvent, redaction: Redaction) -> str:
-    """The event, without when and where. ``redaction``: values that belong to a tool or a name."""
+    """The event, without time and position. ``redaction``: values to hide, by tool or name."""
     held = event._recorded
     tool = event.tool or f"call {event.call}"
     after = "" if event.duration_s is None else f" after {duration(event.duration_s)}"
@@ -59,7 +59,7 @@ def _called(args: Any, size: int, tool: str, redaction: Redaction) -> str:
 
 
 def call_text(packed: Packed, tool: str, redaction: Redaction, width: int | None) -> str:
-    """What a call was made with, in a line."""
+    """The arguments of a call, in a line."""
     match redaction.shown(readable(packed), tool):
         case [list(args), dict(kwargs)]:
             parts = [short(arg, width) for arg in args]

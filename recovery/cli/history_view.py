@@ -1,4 +1,4 @@
-"""How a run came to where it is: what it did last, who resumed it, its children."""
+"""Shows the history of a run: its last events, its last resumption, its children."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from recovery.values.pack import pack
 from recovery.values.render import Redaction, readable, short
 
 RECENT = 6  # events shown
-LOOKED_AT = 200  # records in which the last words of the agent are looked for
+LOOKED_AT = 200  # records that are searched for the agent's last words
 SAID_SIZE_MAX = 1 << 20  # bytes of messages that are decoded for that
 SHOWN_MAX = 10  # children
 LINE_MAX = 120
 
-# The records that tell of children, and of resumptions.
+# The kinds of records of children, and of resumptions.
 _FAMILY = {"call", "child", "outcome", "failure", "resolved", "retry", "abandoned"}
 
 
@@ -56,20 +56,20 @@ def read_story(store: CheckpointStore, one: RunStatus) -> Story:
         if event.kind not in ("messages", "value"):
             recent.append(event)
         if event.kind == "messages" and event.size <= SAID_SIZE_MAX:
-            with suppress(RecoveryError, ValueError):  # lost, or of types that are not here
+            with suppress(RecoveryError, ValueError):  # lost, or of types that are missing here
                 story.said = _last_words(event.value) or story.said
     story.recent = list(recent)
     return story
 
 
 def children_known(store: CheckpointStore, run: str) -> list[ChildRun]:
-    """``RunHandle.children``, of a damaged log too and without the types in it."""
+    """``RunHandle.children``, also of a damaged log and without the types in it."""
     with reader_of(store, run) as reader:
         return children_of(_family(reader, Story()))
 
 
 def _family(reader: LogReader, story: Story) -> Iterator[tuple[int, Event | None]]:
-    """What there is to know of children; notes the last resumption on the way."""
+    """The children; notes the last resumption on the way."""
     calls: set[int] = set()
     for record in reader.records(1, on_damage=lambda damage: None):
         if record.kind == RunResumed.kind:
@@ -94,7 +94,7 @@ def _last_words(new: Any) -> Any:
 
 
 def rows(one: RunStatus, story: Story, now: float, redaction: Redaction) -> Iterator[Row]:
-    """What there is to say beyond how it stands."""
+    """The rows after those of the status."""
     if story.said:
         yield "said", short(redaction.shown(story.said, "content"), LINE_MAX * 2), ""
     if story.resumed is not None:
@@ -121,7 +121,7 @@ def rows(one: RunStatus, story: Story, now: float, redaction: Redaction) -> Iter
 
 
 def as_json_object(story: Story, redaction: Redaction) -> dict[str, Any]:
-    """The same as JSON."""
+    """The history as JSON."""
     resumed = None
     if story.resumed is not None:
         lsn, at, event = story.resumed

@@ -1,4 +1,4 @@
-"""The keys of encrypted logs, from a file or the environment."""
+"""Reads the keys of encrypted logs from a file or the environment."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 from eventlog.encryption import Encryption, parse_keys, read_key_file
 
-_taken: dict[str, str] = {}  # out of the environment
+_taken: dict[str, str] = {}  # removed from the environment
 
 
 def take_from_environment() -> None:
-    """At the start of a command: take the key out of the environment, which every process that a
+    """At the start of a command: remove the key from the environment, which every process that a
     tool starts inherits."""
     _taken.clear()
     if (text := os.environ.pop("EVENTLOG_KEY", None)) is not None:
@@ -18,14 +18,15 @@ def take_from_environment() -> None:
 
 
 class KeyFileError(Exception):
-    """There are no keys where they were said to be."""
+    """The keys are not where the user said."""
 
 
 def encryption_from(key_file: str | None, *, reading: bool) -> Encryption | None:
     """The keys in ``key_file``, $EVENTLOG_KEY or the file $EVENTLOG_KEY_FILE; None without any.
 
-    What is written is encrypted under the last key with an id. ``reading``: logs in clear are
-    taken as well; a writer that has a key refuses these, for nobody else would have it.
+    New records are encrypted under the last key with an id. ``reading``: unencrypted logs are
+    accepted as well. A writer with a key refuses them, because the other programs that read the log
+    would not have the key.
     """
     where, text = "$EVENTLOG_KEY", _taken.get("EVENTLOG_KEY")
     path = key_file or (os.environ.get("EVENTLOG_KEY_FILE") if text is None else None)
@@ -38,7 +39,7 @@ def encryption_from(key_file: str | None, *, reading: bool) -> Encryption | None
         keys = parse_keys(text)
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else exc
-        if isinstance(exc, UnicodeDecodeError):  # which would show a part of it
+        if isinstance(exc, UnicodeDecodeError):  # its text would show a part of the key
             reason = "not text"
         raise KeyFileError(f"no key in {where}: {reason}") from None
     lines = [line.split() for line in text.splitlines()]

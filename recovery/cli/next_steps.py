@@ -1,4 +1,4 @@
-"""What can be done about a run, as the very commands."""
+"""Suggests the next commands for a run."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from shlex import quote
 
 from recovery.reports import OpenCall, PendingMessage, RunStatus
 
-CALLS_MAX = 5  # of which the commands are shown
-# Digits of an idempotency key in a command: 64 bits, which no two calls of a store share.
+CALLS_MAX = 5  # whose commands are shown
+# Digits of an idempotency key in a command: 64 bits, so no two calls of a store share them.
 KEY_SHOWN = 16
-_KIND = {"retry": "resolve"}  # what of it is signed; of others, what they are called
+_KIND = {"retry": "resolve"}  # commands whose messages have another kind
 
 
 class Commands:
-    """The commands about one run, to be typed as they are but for the words in capitals.
+    """The commands about one run, ready to type except for words in capitals.
 
-    ``store`` is the option that the user gave, if any; ``path`` where the run's log is.
+    ``store`` is the option that the user gave, if any; ``path``: of the run's log.
     """
 
     def __init__(self, run: str, store: str | None, path: str = "") -> None:
         self.run, self._path = run, path
         self.agent = "MODULE:NAME"
-        self.signed: Sequence[str] = ()  # as RunStatus has it
+        self.signed: Sequence[str] = ()  # as in RunStatus
         self._where = f" --store {quote(store)}" if store is not None else ""
 
     def of(self, verb: str, rest: str = "", run: str = "") -> str:
@@ -31,14 +31,14 @@ class Commands:
         return f"recovery {verb} {quote(run or self.run)}{rest and ' '}{rest}{sign}{self._where}"
 
     def resolve(self, call: int | str) -> list[str]:
-        """What can be said of a call in doubt."""
+        """The commands that resolve a call in doubt."""
         return [
             self.of("resolve", f"{call} {how}")
             for how in ("--outcome JSON", "--retry", "--fail TEXT")
         ]
 
     def resume(self, run: str = "") -> str:
-        """The command that gets it on."""
+        """The command that resumes it."""
         return self.of("resume", f"--agent {self.agent}", run)
 
     def logdump(self, verb: str) -> str:
@@ -46,7 +46,7 @@ class Commands:
         return f"logdump {verb} {quote(self._path or self.run)}"
 
     def next(self, one: RunStatus) -> list[str]:
-        """What there is to do now, the first thing first."""
+        """The next commands, the most important one first."""
         todo: list[str] = []
         self.signed = one.signed
         sent = [message for message in one.unread if message.wanted]
@@ -94,7 +94,7 @@ class Commands:
             yield from self._answers(call, sent)
 
     def _answers(self, call: OpenCall, sent: Sequence[PendingMessage]) -> Iterator[str]:
-        """What a call waits for, and nobody has sent yet: a process that has the run takes it."""
+        """The signals that a call waits for and that were not sent yet."""
         if call.state == "asks" and not any(
             one.about == str(call.lsn) and not one.refused for one in sent
         ):

@@ -1,4 +1,4 @@
-"""How it stands with a run, for people and as JSON."""
+"""Shows the status of a run, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recovery.reports import OpenCall, PendingMessage, RunStatus
 from recovery.text import age, count, duration, printable
 from recovery.values.render import HIDDEN, Redaction, readable, short
 
-# Of states and calls, by the name of a style of Rich.
+# Styles of Rich for states and calls.
 STYLES = {
     "running": "green",
     "finished": "green",
@@ -45,12 +45,12 @@ def when(seconds: float) -> str:
     """A time, UTC, as text."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (ValueError, OverflowError, OSError):  # one that no clock of ours has given
+    except (ValueError, OverflowError, OSError):  # a time that no clock gives
         return f"{seconds:g} s"
 
 
 def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
-    """What there is to say of a run: the most important first."""
+    """The rows for a run, the most important one first."""
     why = redaction.text(one.why, "why") if one.why else ""
     yield "run", one.run_id, "bold"
     yield "state", f"{one.state}{why and ': '}{why}", STYLES.get(one.state, "")
@@ -87,11 +87,11 @@ def _unread(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
                 value = redaction.shown(readable(sent.value or b"\xc0"), sent.about)
                 what = f"signal {sent.about!r}: {short(value, LINE_MAX)}"
             case "cancel":
-                what = "it is to end"
+                what = "request to end the run"
             case decided:
                 what = f"call {sent.about} {decided}"
         by = f" by {sent.who}" * bool(sent.who) + f" ({sent.why})" * bool(sent.why)
-        then = "the run takes it when it is run" if sent.wanted else _unwanted(one, sent)
+        then = "the run takes it when it is resumed" if sent.wanted else _unwanted(one, sent)
         style = "bold red" if sent.refused else "cyan"
         yield label, f"{what}{by}, {age(now - sent.timestamp)} ago: {then}", style
     if len(one.unread) > SHOWN_MAX:
@@ -99,14 +99,14 @@ def _unread(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
 
 
 def _unwanted(one: RunStatus, sent: PendingMessage) -> str:
-    """What a message lies there for, when it is not for what the run waits for now."""
+    """Why a message is pending that the run does not wait for now."""
     if sent.refused:
         return f"does not count: {sent.refused}"
     names = dict.fromkeys(name for call in one.calls for name in call.signals)
     if sent.kind != "signal":
         return "too late"
     if sent.about in names:
-        return "too late for the wait of now, for the next one"
+        return "too late for the present wait, kept for the next one"
     if not names:
         return "not asked for yet"
     close = get_close_matches(sent.about, names, 1)
@@ -115,7 +115,7 @@ def _unwanted(one: RunStatus, sent: PendingMessage) -> str:
 
 
 def labels(name: str) -> Iterator[str]:
-    """A label for the first of several rows."""
+    """A label for only the first of several rows."""
     yield name
     while True:
         yield ""
@@ -123,10 +123,10 @@ def labels(name: str) -> Iterator[str]:
 
 def _owner(one: RunStatus) -> str:
     if one.owner is None:
-        return "nobody has had it"
+        return "no process has had it"
     if one.owner.alive:
         return f"{one.owner}, has it"
-    return f"nobody has it; last {one.owner}"
+    return f"no process has it; last {one.owner}"
 
 
 def _error(error: RunError, now: float, redaction: Redaction) -> Iterator[Row]:
@@ -174,7 +174,7 @@ def _tail(one: RunStatus) -> Iterator[Row]:
         for damage in one.damage:
             yield "DAMAGE", str(damage), "bold red"
     if one.torn:
-        text = f"torn: {one.torn} bytes behind LSN {one.last_lsn} that were never acknowledged"
+        text = f"torn: {one.torn} bytes after LSN {one.last_lsn} that were never acknowledged"
         yield "tail", f"{text}; the next opening cuts them off", "yellow"
     elif not one.damage:
         yield "tail", f"sound, up to LSN {one.last_lsn}", ""
@@ -192,10 +192,10 @@ def _call(call: OpenCall, now: float, redaction: Redaction) -> Iterator[Row]:
 
 
 def arguments(call: OpenCall, redaction: Redaction) -> str:
-    """What a call was made with, in a line."""
+    """The arguments of a call, in a line."""
     if call.packed is None:
         return f"arguments of {call.size} bytes, recorded by digest"
-    # Whole where somebody is to say yes to it: what is cut away could be all that matters.
+    # Whole where a user is to approve it: the part that is cut away could be all that matters.
     width = None if call.state == "asks" else VALUE_MAX
     return call_text(call.packed, call.tool, redaction, width)
 
@@ -211,7 +211,7 @@ def grid(found: Iterable[Row]) -> Table:
 
 
 def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
-    """All of it as one JSON object."""
+    """The whole status as one JSON object."""
     used = one.progress.usage
     owner = one.owner
     return {

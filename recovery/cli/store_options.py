@@ -1,4 +1,4 @@
-"""Options that the commands share: where the runs are, with which keys, what is not shown."""
+"""Defines options that the commands share: the store, keys, hidden values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KeyFile = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Keys of encrypted runs: lines of 64 hex digits, a key id in front (or "
+        help="Keys of encrypted runs: lines of 64 hex digits, each after its key id (or "
         "$EVENTLOG_KEY_FILE, or such lines in $EVENTLOG_KEY).",
         show_default=False,
     ),
@@ -84,7 +84,7 @@ SignWith = Annotated[
 
 
 def signer(path: str | None) -> Callable[[bytes], bytes] | None:
-    """What signs with the key in a file, whose password is asked for."""
+    """A signer with the key in a file; asks for its password."""
     if path is None:
         return None
     from recovery.approvers import signing_key  # noqa: PLC0415 - only where something is signed
@@ -95,13 +95,13 @@ def signer(path: str | None) -> Callable[[bytes], bytes] | None:
         raise ValueError(str(exc)) from None
 
 
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")  # a tool's name that no shell reads otherwise
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")  # a tool's name that needs no quotes in a shell
 
 
 def _complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     try:
         found = open_store(ctx.params.get("store"), None, reading=True).backend.run_ids()
-    except Exception:  # a completion has nobody to tell
+    except Exception:  # a completion cannot report errors
         return []
     return [run_id for run_id in found if run_id.startswith(incomplete)]
 
@@ -112,7 +112,7 @@ def _complete_calls(ctx: typer.Context, incomplete: str) -> list[str]:
         calls = status(runs, ctx.params["run"]).calls
     except Exception:  # as above
         return []
-    # The name of a tool is data, and a shell takes what it is offered for its own language.
+    # The name of a tool is data, and a shell would interpret it.
     offered = [call.name if _PLAIN.fullmatch(call.tool) else f"{call.lsn}" for call in calls]
     return [one for one in offered if one.startswith(incomplete)]
 
@@ -150,7 +150,7 @@ def open_store(
 
 
 def file_store(where: str | None, key_file: str | None, *, reading: bool = False) -> FileStore:
-    """The same, whether there is anything or not."""
+    """The store, also if it does not exist yet."""
     path = _path(where) if where is not None else default_directory()
     return FileStore(path, encryption=encryption_from(key_file, reading=reading))
 
@@ -158,14 +158,14 @@ def file_store(where: str | None, key_file: str | None, *, reading: bool = False
 def store_of(
     run: str, where: str | None, key_file: str | None, *, reading: bool = False
 ) -> CheckpointStore:
-    """The same, when run ``run`` is in it; RecoveryError that names similar ones when it is not."""
+    """The store, if run ``run`` is in it; else RecoveryError with similar ids."""
     store = open_store(where, key_file, reading=reading)
     check_there(store, run)
     return store
 
 
 def check_there(store: CheckpointStore, run: str) -> None:
-    """RecoveryError, with the ids that are like it, when there is no such run."""
+    """RecoveryError with similar ids when the run does not exist."""
     ids = store.backend.run_ids()
     if check_run_id(run) in ids:
         return
@@ -177,8 +177,8 @@ def check_there(store: CheckpointStore, run: str) -> None:
 
 
 def known(store: CheckpointStore, run: str) -> RunStatus:
-    """How it stands with the run that is to be decided about; RecoveryError when its log says
-    nothing, so that nothing is written into it."""
+    """The status of the run to be decided; RecoveryError when its log says nothing, so that nothing
+    is written into it."""
     found = status(store, run)
     if found.state == "unreadable":
         raise RecoveryError(f"run {run!r} cannot be read: {found.why}")
@@ -197,19 +197,19 @@ def _path(where: str) -> str:
 
 
 def imported(modules: list[str] | None) -> None:
-    """Import the modules that the user names, from the present directory too."""
+    """Import the modules that the user names, also from the present directory."""
     for name in modules or ():
         named(name)
 
 
 def named(name: str) -> Any:
-    """A module, or what is in one: ``package.module:name``, from the present directory too.
+    """A module, or an object in one: ``package.module:name``, also from the present directory.
 
-    RecoveryError when it is not there; what the module itself raises is shown with its traceback.
+    RecoveryError when it does not exist; an exception of the module is shown with its traceback.
     """
     here = str(Path.cwd())
     if here not in sys.path:
-        # Behind the standard library: a file `json.py` of the directory is not to stand in for it.
+        # After the standard library: a file `json.py` in the directory must not replace it.
         packages = {*site.getsitepackages(), site.getusersitepackages()}
         places = [i for i, path in enumerate(sys.path) if path in packages]
         sys.path.insert(min(places, default=len(sys.path)), here)

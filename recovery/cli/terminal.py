@@ -1,4 +1,4 @@
-"""What all commands share: where they write, how they ask, and how they end early."""
+"""Writes output, asks questions, and ends early, for all commands."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PIPE_WIDTH = 160
 
 @contextmanager
 def ends_politely() -> Iterator[None]:
-    """No traceback for a closed pipe, for Ctrl-C (SIGTERM and SIGHUP end the same way), and for
-    what a user can do something about."""
+    """Ends without a traceback for a closed pipe, for Ctrl-C (also SIGTERM and SIGHUP), and for
+    errors that a user can handle."""
     with ExitStack() as stack:
         for signum in (signal.SIGTERM, signal.SIGHUP):
             with suppress(ValueError):  # only the main thread may
@@ -42,19 +42,19 @@ def ends_politely() -> Iterator[None]:
         except (KeyFileError, ValueError) as exc:
             raise complain(str(exc), USAGE) from None
         except LogLockedError as exc:
-            stuck = "one that is known to be stuck is overruled by recovery resume --takeover."
+            stuck = "one that is known to be stuck: take the run with recovery resume --takeover."
             raise complain(f"{holder(exc)}; {stuck}", FOUND) from None
         except (RecoveryError, LogError) as exc:
             raise complain(str(exc), FOUND) from None
         except OSError as exc:
             raise complain(because(exc), FOUND) from None
-        except (KeyboardInterrupt, typer.Abort):  # the latter while it asks
+        except (KeyboardInterrupt, typer.Abort):  # the latter during a question
             progress().print("interrupted", style="bold")
             raise typer.Exit(INTERRUPTED) from None
 
 
 def because(exc: OSError) -> str:
-    """What the system refused, and where."""
+    """The operation that the system refused, and its file."""
     where = where_of(exc)
     return f"{where}{where and ': '}{exc.strerror or exc}"
 
@@ -64,19 +64,19 @@ def _interrupt(*_: object) -> None:
 
 
 def complain(text: str, code: int) -> typer.Exit:
-    """Say on standard error what is wrong; the exception that ends the command with ``code``."""
+    """Report an error on standard error; returns the exception that exits with ``code``."""
     typer.echo(folded(f"recovery: {printable_lines(text)}", sys.stderr), err=True)
     return typer.Exit(code)
 
 
 def their_own(exc: BaseException, what: str) -> typer.Exit:
-    """Show an error of the user's code with its traceback, and ``what`` it came from; as above."""
+    """Show an error of the user's code with its traceback, and ``what`` raised it; as above."""
     typer.echo(quoted("".join(traceback.format_exception(exc))), err=True)
     return complain(f"{what}: {type(exc).__name__}", FOUND)
 
 
 def hint(commands: Sequence[str]) -> None:
-    """Show on standard error, not folded, what can be typed next."""
+    """Show commands to type next on standard error, not folded."""
     for i, line in enumerate(commands):
         typer.echo(f"{'' if i else 'next:':<5} {printable(line)}", err=True)
 
@@ -92,11 +92,11 @@ def show_json(value: Any) -> None:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Go on if the user agrees; without a terminal to ask at, only with ``--yes``."""
+    """Continue if the user agrees; without a terminal, only with ``--yes``."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise complain(f"{question} There is nobody to ask: say --yes to go on.", USAGE)
+        raise complain(f"{question} There is no terminal to ask at: say --yes to continue.", USAGE)
     if not typer.confirm(printable_lines(question), err=True):
         raise complain("nothing was changed", FOUND)
 
@@ -108,5 +108,5 @@ def output() -> Terminal:
 
 
 def progress() -> Terminal:
-    """For what is not the result of a command. Heeds NO_COLOR, and knows what is no terminal."""
+    """For output besides the result. Heeds NO_COLOR, and knows what is no terminal."""
     return Terminal(stderr=True, highlight=False, soft_wrap=True)

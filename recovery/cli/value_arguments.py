@@ -1,4 +1,4 @@
-"""Values that are given on the command line."""
+"""Parses values that are given on the command line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def value_given(text: str, name: str, *, as_text: bool = False) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object. Which of two values of a key was meant is not for us to choose."""
+    """An object. With a duplicate key it is unclear which value was meant."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:

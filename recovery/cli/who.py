@@ -1,4 +1,4 @@
-"""Who decides something, for the record; and who has a log that somebody else wants."""
+"""Names who decides something, for the record; and the process that has a locked log."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from eventlog import LogLockedError
 
 
 def who_or_login(who: str | None) -> str:
-    """``who``, as it was given; else the login name, or the number of a user who has none."""
+    """``who``, if it was given; else the login name, or the number of a user without one."""
     if who is not None:
         return who
     try:
         return getuser()
-    except (KeyError, OSError):  # a container without names for its users
+    except (KeyError, OSError):  # a container without user names
         return f"user {os.getuid()}"
-    except ImportError:  # no POSIX, and no variable says it
+    except ImportError:  # no POSIX, and no such variable
         return ""
 
 
 def holder(exc: LogLockedError) -> str:
-    """Who has the log, and what can be done about it, in words of the commands."""
+    """The process that has the log, and the commands that help."""
     owner = f"process {exc.pid} on {exc.host}, since {exc.since}" if exc.pid else "another process"
     return (
         f"{exc.path} is held by {owner}. Nothing was changed. Stop that process first (SIGTERM, if "

@@ -1,1 +1,1 @@
-"""What users declare: tools, retries, budgets, options; and the scope of the present code."""
+"""Declares tools, retries, budgets and options; and knows the scope of the present code."""

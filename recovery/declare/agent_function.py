@@ -1,4 +1,4 @@
-"""Checks that an agent function is one: a function of a run, which is what it is called with."""
+"""Checks that an agent function can be called with a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recovery.declare.spec import ToolSpec, function_name, is_generator
 
 
 def check_agent(agent_fn: Any) -> None:
-    """TypeError for what cannot be called with a run alone."""
+    """Raise TypeError for an object that cannot be called with a run alone."""
     if inspect.iscoroutine(agent_fn):
         agent_fn.close()
         name = agent_fn.__name__
@@ -26,11 +26,11 @@ def check_agent(agent_fn: Any) -> None:
     if is_generator(agent_fn):
         raise TypeError(
             f"the agent function {name} has a `yield`, so calling it runs none of its code: write "
-            f"`return` in its place. What it did so far is told by on_event= and RunHandle.events"
+            f"`return` in its place. Events of its progress: on_event= and RunHandle.events"
         )
     try:
         signature = inspect.signature(agent_fn)
-    except (TypeError, ValueError):  # of builtin functions nothing is known
+    except (TypeError, ValueError):  # a builtin function without a signature
         return
     try:
         signature.bind(None)

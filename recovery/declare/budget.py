@@ -1,4 +1,4 @@
-"""What a run may use up, and what its calls have used."""
+"""Defines the limits of a run, and compares its usage with them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _logger = logging.getLogger("recovery")
 @names_its_options("Budget", "Budget takes each limit by its name, as in Budget(steps=100)")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits of a run, over all its lives; None for none.
+    """Limits of a run, over all its sessions; None for none.
 
     ``steps`` and ``calls`` (each attempt at a call counts) are exact, also for concurrent calls.
-    ``tokens``, ``cost`` and ``seconds`` are looked at before each new step and each new call: what
-    a call will use is known when it has ended, so that calls under way may go beyond them.
+    ``tokens``, ``cost`` and ``seconds`` are checked before each new step and each new call. The
+    usage of a call is known when it has ended, so calls in flight may exceed the limits.
     ``seconds`` is the time for which a process had the run.
 
-    ``on_exceeded``: "park" (BudgetError; raise the budget and run again) or "fail". What is
-    replayed is never stopped, and counts once.
+    ``on_exceeded``: "park" (BudgetError; raise the budget and resume) or "fail". Replay is never
+    stopped, and counts once.
     """
 
     steps: int | None = None
@@ -41,7 +41,7 @@ class Budget:
         check_one_of("Budget(on_exceeded=)", self.on_exceeded, ("park", "fail"))
 
     def reached(self, used: Usage, what: Literal["step", "call"]) -> list[str]:
-        """The limits that a new step or call would exceed, or that are exceeded, a line each."""
+        """The limits that a new step or call would exceed, or that are exceeded already."""
         names = ["steps" if what == "step" else "calls", "seconds", "tokens", "cost"]
         limits = [(name, getattr(used, name), getattr(self, name)) for name in names]
         return [

@@ -1,4 +1,4 @@
-"""What is known of a function's parameters: which arguments are the same ones."""
+"""Decides which arguments of a function are the same, by its parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Form:
-    """What is known of a function's parameters. Holds their defaults, and nothing else of it."""
+    """The parameters of a function. Keeps their defaults, and no other object of the function."""
 
     __slots__ = (
         "alone",
@@ -41,10 +41,10 @@ class Form:
         given = [p for p in parameters if p.kind <= kinds.POSITIONAL_OR_KEYWORD]
         needed = [p for p in parameters if p.default is p.empty]
         alone = signature is not None and all(p in given for p in needed)
-        # So many arguments by position alone are as bind() would give them, which takes its time.
+        # So many positional arguments are the same as bind() would return, which is slow.
         self.alone = range(len(needed), len(given) + 1) if alone else range(0)
         self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        self.exact = len(needed) if alone else -1  # so many, and all that there have to be
+        self.exact = len(needed) if alone else -1  # this number, when all parameters are required
         self.required = sum(p in needed for p in given)
         self.positional = [p.name for p in given]
         self.by_name = [p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY]
@@ -60,7 +60,7 @@ class Form:
         self.is_simple = signature is not None and len(named) == len(parameters)
 
     def arguments(self, given: Arguments) -> dict[str, Any] | None:
-        """The arguments by parameter; None where that is not known, as of a call that is about to
+        """The arguments by parameter; None where they do not fit, as in a call that is about to
         fail."""
         args, kwargs = given
         if self.is_simple and len(args) <= len(self.positional):
@@ -72,11 +72,11 @@ class Form:
         try:
             assert self.signature is not None
             return self.signature.bind(*args, **kwargs).arguments
-        except (AssertionError, TypeError):  # no signature to be had
+        except (AssertionError, TypeError):  # no signature
             return None
 
     def bound(self, given: Arguments) -> Arguments:
-        """The same arguments by position or by name are the same arguments."""
+        """Arguments in a normal form, so that giving them by position or by name is the same."""
         args, kwargs = given
         if not kwargs and len(args) in self.alone:
             return given
@@ -95,11 +95,11 @@ class Form:
         return tuple(found), arguments
 
     def distinct(self, given: Arguments) -> Arguments:
-        """What of ``bound`` arguments tells calls apart: not those that equal a default.
+        """The part of ``bound`` arguments that identifies a call: without those equal to a default.
 
-        Those of parameters without a default are by position, keyword-only ones too, and those of
-        the others by name: to make a parameter keyword-only, or to add one with a default, changes
-        nothing.
+        Arguments of parameters without a default are by position, also keyword-only ones. Arguments
+        of the others are by name. So the identity stays when a parameter becomes keyword-only, or
+        when one with a default is added.
         """
         args, kwargs = given
         if not kwargs and (not self.defaults or len(args) <= self.required):
@@ -120,15 +120,15 @@ class Form:
         return (*found, *rest), {**named, **others}
 
     def refitted(self, given: Arguments) -> Arguments:
-        """Recorded arguments, where parameters have become keyword-only since."""
+        """Recorded arguments, after parameters have become keyword-only."""
         (args, kwargs), count = given, len(self.positional)
         if self.rest or len(args) <= count:
             return given
         return args[:count], {**dict(zip(self.by_name, args[count:], strict=False)), **kwargs}
 
     def with_call_id(self, given: Arguments, call_id: str) -> tuple[Arguments, str]:
-        """Of a function with a parameter of this name: what it is given is the call's id as well,
-        and the other way round."""
+        """For a function with a parameter of this name: its argument is the call's id as well, and
+        the other way round."""
         args, kwargs = given
         at = self.positional.index("call_id") if "call_id" in self.positional else len(args)
         told = args[at] if at < len(args) else kwargs.get("call_id")
@@ -137,14 +137,13 @@ class Form:
         return given, call_id or (told if isinstance(told, str) else "")
 
 
-# By the function, which is not held; of methods, which are made anew whenever somebody asks for
-# one, by theirs.
+# By function, weakly; a bound method, which is made again at each access, by the method's function.
 _forms: WeakKeyDictionary[Any, Form] = WeakKeyDictionary()
 _of_methods: WeakKeyDictionary[Any, Form] = WeakKeyDictionary()
 
 
 def form_of(function: Callable[..., Any]) -> Form:
-    """What is known of a function's parameters, found out once for each function that lives."""
+    """The parameters of a function, inspected once while the function exists."""
     forms, key = _forms, function
     if type(function) is MethodType:
         forms, key = _of_methods, function.__func__
@@ -152,7 +151,7 @@ def form_of(function: Callable[..., Any]) -> Form:
         form = forms.get(key)
         if form is None:
             form = forms[key] = _read(function)
-    except TypeError:  # nothing that can be a key
+    except TypeError:  # an object that cannot be a key
         return _read(function)
     return form
 
@@ -160,15 +159,15 @@ def form_of(function: Callable[..., Any]) -> Form:
 def _read(function: Callable[..., Any]) -> Form:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # there is none to be had
+    except (TypeError, ValueError):  # no signature
         return Form(None)
-    # Annotations could hold on to the function.
+    # Annotations could keep the function alive.
     bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
     return Form(inspect.Signature(bare))
 
 
 def equals(value: Any, default: Any) -> bool:
-    """Whether two values are recorded as the same bytes: NaN is NaN, and nobody's == is asked."""
+    """Whether two values are recorded as the same bytes: NaN is NaN, and no __eq__ is called."""
     if value is default:
         return True
     kind = type(default)

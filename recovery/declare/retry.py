@@ -1,4 +1,4 @@
-"""When a call that raised is made again. Pure."""
+"""Decides whether a call that raised is repeated, and after which delay. Pure."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from recovery.option_checks import (
 
 Errors = type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool]
 
-# Making the call again changes nothing about these.
+# Repeating the call does not change these.
 _HOPELESS = (PermanentError, RefusedValueError)
 
 
 @names_its_options("Retry")
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often, and how soon, a call that raised is made again.
+    """How often, and how soon, a call that raised is repeated.
 
     ``attempts``: how many in all. ``delay_s``: before the second; each further one is ``factor``
     times as long, at most ``max_delay_s``; or a function of the exception and the number of the
-    failed attempt (for a Retry-After header). ``jitter``: up to this part of a delay is taken off
-    at random, so that runs that failed together do not come back together. ``on``: the exceptions
-    that count, or a function that tells. PermanentError is never tried again.
+    failed attempt (for a Retry-After header). ``jitter``: up to this part of a delay is subtracted
+    at random, so that runs that failed together do not retry together. ``on``: the exceptions that
+    are retried, or a function that decides. PermanentError is never retried.
     """
 
     attempts: int = 3
@@ -60,7 +60,7 @@ class Retry:
 
     @classmethod
     def of(cls, given: object) -> Retry | None:
-        """What ``@tool(retry=)`` was given: a Retry, or how many attempts."""
+        """A Retry from the value of ``@tool(retry=)``: a Retry, or the number of attempts."""
         if given is None or isinstance(given, Retry):
             return given
         if type(given) is not int:
@@ -71,7 +71,7 @@ class Retry:
         return cls(given)
 
     def again(self, error: Exception, failed: int) -> bool:
-        """Whether to try again after the ``failed``-th attempt that raised, with this error."""
+        """Whether to retry after the ``failed``-th attempt that raised, with this error."""
         if failed >= self.attempts or isinstance(error, _HOPELESS):
             return False
         kinds: Any = self.on

@@ -1,4 +1,4 @@
-"""Where in a run the present code is."""
+"""Tracks where in a run the present code is."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class ActiveRun(Protocol):
         """Make a call from plain code."""
 
     def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
-        """A call of which the chunks are asked for one by one."""
+        """Make a call whose chunks are requested one by one."""
 
 
 class Scope:
-    """Where in a run the present code is: part of the identity of the calls it makes.
+    """The position of code in a run: part of the identity of the calls it makes.
 
-    Counts equal calls itself, so that the counts go when the last task of the scope has gone.
-    ``calls``: the LSNs of the calls in which it is, the innermost last. ``outer``: the attempt in
-    which the call was made, if it was made inside another one.
+    Counts equal calls itself, so that the counts are freed with the last task of the scope.
+    ``calls``: the LSNs of the calls around the code, the innermost last. ``outer``: the attempt in
+    which the call was made, if it is nested.
     """
 
     __slots__ = (
@@ -59,22 +59,22 @@ class Scope:
         around = outer.calls if outer is not None else ()
         self.outer = outer if around else None
         self.calls: tuple[int, ...] = (*around, call.lsn) if call is not None else around
-        self.over = False  # whether the attempt is, and another follows
+        self.over = False  # whether the attempt has ended, and another follows
         self.stopped = False  # whether the run was stopped at a call made here
-        self.metered = False  # whether a call made here said what it used
+        self.metered = False  # whether a call made here reported its usage
         self.timer: Timeout | None = None  # of the attempt, where it has one
         self.raised = 0  # attempts at the call that have raised before this one
         self._counts: dict[object, int] = {}
-        self.origins: dict[object, Any] = {}  # by call: what makes it, see agent_code.closures
+        self.origins: dict[object, Any] = {}  # by call: its code, see agent_code.closures
 
     @property
     def used(self) -> bool:
-        """Whether anything was recorded here that has an occurrence."""
+        """Whether a record of this scope has an occurrence."""
         return bool(self._counts)
 
     @property
     def left_behind(self) -> bool:
-        """Whether what is at work here belongs to an attempt that is over."""
+        """Whether the code here belongs to an attempt that has ended."""
         return self.over or (self.outer is not None and self.outer.left_behind)
 
     @property
@@ -85,27 +85,27 @@ class Scope:
         return self.calls[-1] if self.timer is not None and self.timer.expired() else 0
 
     def check(self) -> None:
-        """Stop again if a call made here did, whatever became of that; or if nobody waits for what
-        comes of this."""
+        """Stop again if a call made here did, also if the code caught that; or if no code waits for
+        the result."""
         if self.stopped or self.left_behind:
             self.run.check()
 
     def next_occurrence(self, what: object) -> int:
-        """1 for the first of its kind here, then 2, 3, ..."""
+        """The occurrence: 1 for the first of its kind here, then 2, 3, ..."""
         self._counts[what] = count = self._counts.get(what, 0) + 1
         return count
 
 
 current_scope: ContextVar[Scope | None] = ContextVar("recovery_scope", default=None)
 runs_at_work: set[Any] = set()  # those of this process whose agent function is being executed
-NOWHERE = Scope(cast(Any, None), "")  # of the library's own code that is at work for many runs
+NOWHERE = Scope(cast(Any, None), "")  # of library code that works for several runs
 
 
 def current_call() -> Call | None:
-    """The recorded call inside which this code runs: its idempotency key, its attempt.
+    """The recorded call around the present code: its idempotency key, its attempt.
 
-    None outside of one. Works in the tool itself and in all that it calls, also in threads started
-    by ``asyncio.to_thread``.
+    None outside of one. Works in the tool itself and in all functions it calls, also in threads
+    started by ``asyncio.to_thread``.
     """
     scope = current_scope.get()
     return scope.call if scope is not None else None

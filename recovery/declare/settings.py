@@ -1,4 +1,4 @@
-"""How an agent's runs are executed."""
+"""Holds the options with which an agent's runs are executed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Options(TypedDict, total=False):
 
 
 class ChildOptions(Options, total=False):
-    """What run.child can be given besides: as for a RecoverableAgent."""
+    """Further options of run.child: as for a RecoverableAgent."""
 
     checkpoint_every_n: int | None
 
@@ -88,7 +88,7 @@ class Settings:
             )
 
     def is_due(self, steps: int, size: int) -> bool:
-        """Whether to take a checkpoint behind so many steps, of so many recorded bytes."""
+        """Whether a checkpoint is due after so many steps, and so many recorded bytes."""
         if self.checkpoint_every_n is None:
             return False
         limit = self.checkpoint_every_bytes

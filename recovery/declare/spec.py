@@ -1,4 +1,4 @@
-"""How calls of a function are recorded."""
+"""Describes how calls of a function are recorded."""
 
 from __future__ import annotations
 
@@ -41,40 +41,40 @@ class ToolSpec:
     split: Split | None = None
     needs_approval: bool | Callable[[Call], bool] = False
     approval_timeout_s: float | None = None
-    # A built-in call that waits for something outside: its function makes, of the run and the
-    # call, a generator of naps. It may be begun again at any time, so its policy is "retry".
+    # A built-in call that waits for something outside. From the run and the call its function makes
+    # a generator of pauses. It may be begun again at any time, so its policy is "retry".
     waits: bool = False
     # The id of the run that a call starts, from its idempotency key.
     child_id: Callable[[str], str] | None = None
-    # Of a built-in call that does nothing but wait, and so is never in doubt: how many of its
-    # arguments, from the first, tell such calls apart.
+    # Of a built-in call that only waits, and so is never in doubt: the number of arguments, from
+    # the first, that identify such calls.
     identified_by: int | None = None
     identity: tuple[str, ...] | Callable[..., Any] | None = None
-    # Whose code says what a call does, where that is not ``function``.
+    # The function whose code decides what a call does, where that is not ``function``.
     acts: Callable[..., Any] | None = None
-    # The class in whose body the function stands: called with an object of it first, it is that
+    # The class in whose body the function is defined: called with an object of it first, it is that
     # object's method.
     owner: str = ""
     bound: tuple[Any, ...] = ()  # arguments that partials have bound
 
     @property
     def only_waits(self) -> bool:
-        """Whether a call does nothing but wait."""
+        """Whether a call only waits."""
         return self.identified_by is not None
 
     @property
     def repeatable(self) -> bool:
-        """Whether a call needs no durable intent, because making it twice does no harm."""
+        """Whether a call needs no durable intent, because repeating it does no harm."""
         return self.after_crash == "retry"
 
     @property
     def when_cut(self) -> WhenCut:
-        """What a call is that was timed out or cancelled."""
+        """The state of a call that was timed out or cancelled."""
         return self.on_timeout or ("fail" if self.repeatable else "in_doubt")
 
 
 def spec_of(function: Callable[..., Any]) -> ToolSpec:
-    """The spec of a tool; for any other function that of a side effect that parks."""
+    """The spec of a tool; for any other function, of a side effect that parks."""
     spec = getattr(function, "tool_spec", None)
     if isinstance(spec, ToolSpec):
         if type(function) is MethodType:
@@ -88,7 +88,7 @@ def spec_of(function: Callable[..., Any]) -> ToolSpec:
 def _no_function(given: Any) -> TypeError:
     if inspect.iscoroutine(given):
         name = given.__name__
-        given.close()  # it will never be awaited, and that is said here
+        given.close()  # avoids a warning that it was never awaited
         what = f"{name}(...) was called already. Write run.call({name}, ...)"
     elif inspect.isgenerator(given) or inspect.isasyncgen(given):
         what = f"{given.__name__}(...) was called already. Write run.stream({given.__name__}, ...)"
@@ -111,22 +111,22 @@ def inside_partials(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def class_around(function: Callable[..., Any]) -> str:
-    """The class in whose body a function stands, "" if in none."""
+    """The class in whose body a function is defined, "" if in none."""
     owner = getattr(function, "__qualname__", "").rpartition(".")[0]
     is_function = isinstance(function, FunctionType)
     return owner if is_function and not owner.endswith("<locals>") else ""
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether calling the function runs none of its code yet, for it generates."""
+    """Whether calling the function runs none of its code yet, because it is a generator."""
     function = inside_partials(function)
-    if type(function) is FunctionType and not function.__dict__:  # nor does that say anything
+    if type(function) is FunctionType and not function.__dict__:  # no marks, so the code decides
         return bool(function.__code__.co_flags & _GENERATES)
     return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling the function gives something to await."""
+    """Whether calling the function returns an awaitable."""
     function = inside_partials(function)
     if type(function) is FunctionType and function.__code__.co_flags & inspect.CO_COROUTINE:
         return True

@@ -1,4 +1,4 @@
-"""Tools: functions whose calls are recorded, and what to do about one that a crash cut short."""
+"""Declares tools: functions whose calls are recorded, and how a call in doubt is resolved."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ToolOptions(TypedDict, total=False):
 
 
 def _adapted(function: Callable[..., Any], options: ToolOptions) -> ToolSpec:
-    """The spec of a function, or of a tool that is to differ in these options."""
+    """The spec of a function, or of a tool with changes of these options."""
     check_names("@tool", options, ToolOptions.__annotations__)
     spec = spec_of(function)
     if isinstance(function, functools.partial):  # of a tool, maybe
@@ -92,48 +92,47 @@ def tool(
 
 
 def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
-    """Make a function a tool: called inside a run it is recorded and never executed twice.
+    """Make a function a tool: inside a run, calls of it are recorded and never executed twice.
 
-    Called outside of a run it is the plain function. Given a tool, makes another of it that differs
-    in these options: for one call, or one agent. ``options``, each by name:
+    Outside of a run it is the plain function. Given a tool, makes another tool that differs in
+    these options: for one call, or one agent. ``options``, each by name:
 
     ``after_crash`` says what to do when a crash leaves it unknown whether a call took effect:
-    "park" (the run stops until it is resolved), "retry" (the call is safe to repeat),
-    "report" (the agent receives an OutcomeUnknown). ``reconcile`` asks the outside world instead: a
-    function (sync or async) from the Call to a Resolution; if it raises or answers unknown, the run
-    parks. ``raises`` names exceptions that the agent is to see as themselves (builtin ones need not
-    be named; others become ToolError). ``name`` is the tool's name in the log, the function's by
-    default.
+    "park" (the run stops until it is resolved), "retry" (the call is safe to repeat), "report" (the
+    agent receives an OutcomeUnknown). ``reconcile`` asks the outside world instead: a function
+    (sync or async) from the Call to a Resolution; if it raises or answers unknown, the run parks.
+    ``raises`` names exceptions that the agent sees as themselves (builtin ones need not be named;
+    others become ToolError). ``name`` is the tool's name in the log, by default the function's.
 
-    ``retry``: for calls that raise, a Retry, or how many attempts are made in all. ``timeout_s``:
-    how long an attempt may take; then an async function is cancelled (a plain one is left alone in
-    its thread). ``on_timeout``: what a
-    call is that was timed out, or cancelled by the agent: "in_doubt" (the default of side effects)
-    or "fail" (of those that are safe to repeat).
+    ``retry``: for calls that raise, a Retry, or the number of attempts. ``timeout_s``: how long an
+    attempt may take; then an async function is cancelled (a plain one goes unwatched in its
+    thread). ``on_timeout``: the state of a call that was timed out, or cancelled by the agent:
+    "in_doubt" (the default of side effects) or "fail" (of calls that are safe to repeat).
 
     ``undo``: the function (sync or async, a tool or not) that undoes a call; it gets the Call and
     its outcome, see ``Run.undo``. The arguments of such calls are recorded whole.
 
-    ``redact``: names of parameters whose values are kept out of the log. A Redacted stands for
-    each, in what is recorded, shown, and handed to ``reconcile`` and ``undo``; equal values have
-    equal ones, so the call is known again. Texts of 4 characters or more in them are removed from
-    recorded exceptions, too. What the tool returns is recorded as ever.
+    ``redact``: names of parameters whose values are kept out of the log. A Redacted replaces each,
+    in what is recorded, shown, and handed to ``reconcile`` and ``undo``. Equal values have equal
+    replacements, so the call is recognized. Texts of 4 characters or more in them are removed from
+    recorded exceptions, too. The tool's result is recorded unchanged.
 
-    ``identity``: what tells calls of the tool apart, in place of all its arguments: names of
-    parameters, or of what is in them (``["url", "request.body"]``, ``["self.account"]`` of a
-    method), or a function of the arguments (of a method, of the object first), which gives a value
-    that can be carried. The other arguments are recorded and not compared. A call that needs
-    approval is known by all its arguments besides.
+    ``identity``: what identifies calls of the tool, instead of all arguments: names of parameters,
+    or of their parts (``["url", "request.body"]``, ``["self.account"]`` of a method), or a function
+    of the arguments (of a method, of the object first) that returns a value that can be recorded.
+    The other arguments are recorded and not compared. A call that needs approval is identified by
+    all its arguments besides.
 
-    ``usage``: a function from what the tool returned to the Usage of the call, for budgets and
-    progress. Replies of the shapes of OpenAI and Anthropic are known without it.
+    ``usage``: a function from the tool's result to the Usage of the call, for budgets and progress.
+    Replies of the shapes of OpenAI and Anthropic are known without it.
 
-    ``combine`` and ``split``, of a tool that streams: what its chunks make up (from the list of
-    them), which is what is recorded; and chunks that make up such a value again, for replay.
-    ``needs_approval``: whether a call begins only when somebody has said yes to it
-    (``RunHandle.approve``), with exactly its arguments; or a function that tells, from the Call
-    (its ``lsn`` is 0, for nothing is recorded yet). The agent gets an ApprovalDeniedError for a no,
-    and when nobody has decided ``approval_timeout_s`` after it was asked for.
+    ``combine`` and ``split``, of a tool that streams: ``combine`` makes the recorded value from the
+    list of chunks; ``split`` makes chunks from such a value, for replay.
+
+    ``needs_approval``: whether a call begins only after it was approved (``RunHandle.approve``),
+    with exactly its arguments; or a function that decides, from the Call (its ``lsn`` is 0, because
+    nothing is recorded yet). The agent gets an ApprovalDeniedError when the call is denied, and
+    when no decision came within ``approval_timeout_s`` after the request.
     """
 
     def decorate(function: Any) -> Any:
@@ -189,15 +188,15 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
     return decorate if function is None else decorate(function)
 
 
-# By name, those of modules: what a run that has been resumed may not have called itself.
+# Tools of modules, by name: a resumed run may need them although it has not called them itself.
 # None where two have the same name.
 undoable_tools: dict[str, ToolSpec | None] = {}
 
 
 def register(spec: ToolSpec) -> None:
-    """Have ``run.undo()`` know of a tool, if there is no other one of its name.
+    """Make a tool known to ``run.undo()``, if no other tool has its name.
 
-    One that is made inside a function may belong to one run alone, so it is left out.
+    A tool that is made inside a function may belong to one run alone, so it is left out.
     """
     where = getattr(spec.function, "__qualname__", "<locals>")
     if spec.undo is None or "<locals>" in where:
@@ -207,7 +206,7 @@ def register(spec: ToolSpec) -> None:
 
 
 def is_same_tool(one: ToolSpec, other: ToolSpec) -> bool:
-    """Whether both are made at one place of the code; its module may have been loaded again."""
+    """Whether both are made at one position of the code; its module may have been reloaded."""
     return _place(one) == _place(other)
 
 

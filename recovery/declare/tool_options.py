@@ -16,7 +16,7 @@ from recovery.option_checks import (
     check_takes,
 )
 
-# What functions that are options are called with.
+# The parameters of options that are functions.
 _PARAMETERS = {
     "reconcile": ("call",),
     "undo": ("call", "outcome"),
@@ -28,7 +28,7 @@ _PARAMETERS = {
 
 
 def _check_functions(name: str, given: dict[str, Any]) -> None:
-    """The options of tool ``name`` that are functions, and what they are called with."""
+    """The options of tool ``name`` that are functions, and their parameters."""
     for option, parameters in _PARAMETERS.items():
         function, what = given.get(option), "a function"
         if option == "needs_approval":
@@ -42,10 +42,10 @@ def _check_functions(name: str, given: dict[str, Any]) -> None:
 
 
 def check_identity(name: str, identity: Callable[..., Any], function: Callable[..., Any]) -> None:
-    """TypeError for an ``identity=`` that does not take what the function of a tool takes."""
+    """Raise TypeError for an ``identity=`` whose parameters do not fit those of the tool."""
     try:
         held = inspect.signature(getattr(function, "__func__", function)).parameters.values()
-    except (TypeError, ValueError):  # of builtin functions nothing is known
+    except (TypeError, ValueError):  # a builtin function without a signature
         return
     first = [one.name for one in held if one.kind <= one.POSITIONAL_OR_KEYWORD]
     others = [one.name for one in held if one.kind is one.KEYWORD_ONLY]
@@ -53,12 +53,12 @@ def check_identity(name: str, identity: Callable[..., Any], function: Callable[.
 
 
 def check_policy(policy: object) -> None:
-    """ValueError for what is no policy about calls in doubt."""
+    """Raise ValueError for an unknown policy about calls in doubt."""
     check_one_of("after_crash", policy, ("park", "retry", "report"))
 
 
 def checked(given: dict[str, Any]) -> dict[str, Any]:
-    """The options as a ToolSpec has them; TypeError or ValueError, with the name of the option."""
+    """The options for a ToolSpec; TypeError or ValueError, with the name of the option."""
     name = given["name"]
     if not isinstance(name, str) or not name:
         raise TypeError(f"name is text, such as name='send_email'; not {name!r:.80}")

@@ -1,1 +1,1 @@
-"""The commands, a file each."""
+"""Implements the commands, one file each."""

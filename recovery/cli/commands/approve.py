@@ -1,4 +1,4 @@
-"""``recovery approve`` and ``recovery deny``: calls that ask somebody before they begin."""
+"""``recovery approve`` and ``recovery deny``: decide about calls that await approval."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from recovery.values.render import Redaction
 
 MORE = """\b
 The decision is about exactly this call with these arguments, which are shown
-whole. A yes is asked for at a terminal, and elsewhere takes --yes. Of several
-decisions the last one counts that is there when the call is about to begin. A
-run that no process has goes on when it is run again; a live one by itself.
+whole. An approval is confirmed at a terminal; elsewhere it needs --yes. Of
+several decisions the last one before the call begins counts. A run that no
+process has continues when it is resumed; a live one by itself.
 
 \b
 exit codes:
   0    recorded, durably
-  1    refused: the call does not wait for approval (any more); or you said no
-  2    wrong usage, or nobody to ask and no --yes
+  1    refused: the call does not await approval (any more); or you said no
+  2    wrong usage, or no terminal to ask at and no --yes
 
 \b
 examples:
@@ -55,7 +55,7 @@ def yes(
     key_file: KeyFile = None,
     redact: Redact = None,
 ) -> None:
-    """Say yes to a call that waits for approval. Shows it, and asks."""
+    """Approve a call that awaits approval. Shows it, and asks."""
     _decide(yes, run, call, (who, why, sign), (store, key_file), redact)
 
 
@@ -69,7 +69,7 @@ def no(
     key_file: KeyFile = None,
     redact: Redact = None,
 ) -> None:
-    """Say no to a call that waits for approval: its agent gets an ApprovalDeniedError."""
+    """Deny a call that awaits approval: its agent gets an ApprovalDeniedError."""
     _decide(None, run, call, (who, why, sign), (store, key_file), redact)
 
 
@@ -81,12 +81,12 @@ def _decide(
     where: tuple[str | None, str | None],
     redact: list[str] | None,
 ) -> None:
-    """``is_asked``: a yes, which was said (--yes) or is to be asked for; None: a no."""
+    """``is_asked``: an approval, confirmed (--yes) or to be confirmed; None: a denial."""
     with ends_politely():
         runs = store_of(run, *where)
         one = known(runs, run)
         asking = [call for call in one.calls if call.state == "asks"]
-        # By its key from here on: whatever run has this name by then, it is what is shown.
+        # By its key from here on: it is the shown call, also if another run gets this name.
         call = meant(runs, one, name, asking)
         found = next((other for other in asking if other.idempotency_key == call), None)
         who, why, key_file = said

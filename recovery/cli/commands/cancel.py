@@ -1,4 +1,4 @@
-"""``recovery cancel`` and ``recovery accept``: a run is to end, or to go on with other code."""
+"""``recovery cancel`` and ``recovery accept``: end a run, or accept that its code diverges."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ short. Nothing is undone: for that, recovery undo.
 
 \b
 exit codes:
-  0    ended, or (a live one) told to end
+  0    ended, or (a live one) asked to end
   1    refused: no such run, or it has ended; or you said no
-  2    wrong usage, or nobody to ask and no --yes
+  2    wrong usage, or no terminal to ask at and no --yes
 
 \b
 examples:
@@ -49,7 +49,7 @@ it. Holds for one divergence. A call in doubt has to be resolved first.
 exit codes:
   0    recorded, durably
   1    refused: no such run, or it has ended; or you said no
-  2    wrong usage, or nobody to ask and no --yes
+  2    wrong usage, or no terminal to ask at and no --yes
 
 \b
 examples:
@@ -82,7 +82,7 @@ def command(
         if after.state == "cancelled":
             say(f"run {run}: {one.state} -> cancelled")
         else:
-            say(f"run {run}: told to end; {after.owner} has it, and ends it")
+            say(f"run {run}: asked to end; {after.owner} has it, and ends it")
 
 
 def accepted(
@@ -93,7 +93,7 @@ def accepted(
     store: StoreOption = None,
     key_file: KeyFile = None,
 ) -> None:
-    """Let a run go on though its code does not do what is recorded."""
+    """Let a run continue though its code does not do what is recorded."""
     with ends_politely():
         runs = store_of(run, store, key_file)
         known(runs, run)

@@ -1,4 +1,4 @@
-"""``recovery crashtest``: kill an agent again and again, and say what that did to its effects."""
+"""``recovery crashtest``: kill an agent repeatedly, and report what that did to its effects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MORE = """\b
 exit codes:
   0    nothing ran twice, nothing was lost, the outcome was the same
   1    something was found
-  2    wrong usage, or nothing to hold a killed run against
+  2    wrong usage, or no run without a kill to compare with
   130  interrupted
 
 \b
@@ -121,8 +121,8 @@ def command(
 
     The agent need not use this library. It runs in a process of its own, in a copy of the
     directory, and is killed with SIGKILL before each effect, after it, at records and writes,
-    and at random. Then the same command is started again, until it ends. What took place is
-    held against a run that was never killed.
+    and at random. Then the same command is started again, until it ends. Its effects are
+    compared with those of a run that was never killed.
     """
     with ends_politely():
         subject = _subject(agent, task, resume, fresh or Path.cwd(), result)

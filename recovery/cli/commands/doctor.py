@@ -1,4 +1,4 @@
-"""``recovery doctor``: whether this machine and this store keep what the library promises."""
+"""``recovery doctor``: check that this machine and this store keep the library's promises."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LEVEL_WIDTH, NAME_WIDTH = 7, 11
 
 
 def command(store: StoreOption = None, key_file: KeyFile = None, as_json: AsJson = False) -> None:
-    """Look at versions, the store, its file system, what a flush costs, and runs in trouble."""
+    """Check versions, the store, its file system, the cost of a flush, and runs in trouble."""
     with ends_politely():
         levels: Counter[Level] = Counter()
         checks = []

@@ -1,4 +1,4 @@
-"""``recovery fork`` and ``recovery checkpoints``: a new run out of one that is there."""
+"""``recovery fork`` and ``recovery checkpoints``: make a new run from an existing one."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from recovery.text import printable, size
 
 FORK_MORE = """\b
 NEW_ID is as RUN was at the end of step N (0: before the first; without --at
-all that is recorded so far). It shares nothing with RUN, which is only read.
+everything recorded so far). It shares nothing with RUN, which is only read.
 Run it like any run: what is recorded is served, nothing is executed again.
-With --task, --state or --messages it begins otherwise from there.
+With --task, --state or --messages it continues with these from there.
 
 \b
 exit codes:
   0    made, durably
-  1    refused: no such run or step, or NEW_ID is there
+  1    refused: no such run or step, or NEW_ID exists
   2    wrong usage
 
 \b
@@ -101,9 +101,9 @@ def command(
         try:
             link = fork(runs, run, new_id, at_step=at, who=who_or_login(who), why=why, **changes)
         except RecoveryError as exc:
-            said = str(exc).replace("None takes all", "without --at it is all")
+            said = str(exc).replace("None takes", "without --at it takes")
             raise complain(said, FOUND) from None
-        except OSError as exc:  # nothing is taken back: what is there of it may not be ours
+        except OSError as exc:  # nothing is removed: the files may not be of this fork
             raise complain(
                 f"{because(exc)}. Run {new_id} is not whole, if it is there at all. "
                 "Remove the cause, and the same command makes it whole.",
@@ -132,7 +132,7 @@ def checkpoints(
         elif found:
             output().print(_table(found))
         else:
-            say("no checkpoints: a recovery begins at the beginning")
+            say("no checkpoints: a recovery replays from the first record")
 
 
 def _json(one: StoredCheckpoint) -> dict[str, Any]:

@@ -30,15 +30,15 @@ what interrupted deletions have left is deleted.
 
 \b
 Never deleted are runs that a process has, that have not ended or are
-damaged, children of a run that may go on, and what a fork comes from that was
-not finished. Failed runs only with --state failed: they go on when somebody
-resolves the call that failed. Nothing remembers a deleted run: one that
-begins under its id executes everything anew.
+damaged, children of a run that may be resumed, and the origin of an unfinished
+fork. Failed runs only with --state failed: they can be resumed after the call
+that failed is resolved. No record of a deleted run remains: a run that begins
+under its id executes everything again.
 
 \b
 exit codes:
   0    done (also when there was nothing to delete)
-  2    wrong usage, or nobody to ask and no --yes
+  2    wrong usage, or no terminal to ask at and no --yes
 
 \b
 examples:

@@ -1,4 +1,4 @@
-"""``recovery resolve``: what became of a call in doubt."""
+"""``recovery resolve``: say what became of a call in doubt."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from recovery.text import cut
 
 MORE = """\b
 Exactly one of --outcome, --retry and --fail. A call is always named, also if
-there is only one: what is said here is taken for the truth, and never asked
-again. A call that was resolved can be resolved anew until it has been made.
-Also for the failed call by which a run ended (recovery show names it).
-The types of the run's values need not be there; an outcome of a type that
-JSON has not is given in Python, by RunHandle.resolve.
+there is only one: your answer is taken for the truth, and never asked again.
+A call can be resolved again until it has been made. Also for the failed call
+that ended a run (recovery show names it). The types of the run's values need
+not be there; an outcome of a type that JSON lacks is given in Python, by
+RunHandle.resolve.
 
 \b
 exit codes:
@@ -61,9 +61,7 @@ Outcome = Annotated[
         metavar="JSON", help=f"It took effect, and returned this: {VALUE}", show_default=False
     ),
 ]
-Retry = Annotated[
-    bool, typer.Option("--retry", help="It did not take effect: it is to be made again.")
-]
+Retry = Annotated[bool, typer.Option("--retry", help="It did not take effect: make it again.")]
 Fail = Annotated[
     str | None,
     typer.Option(
@@ -85,7 +83,7 @@ def command(
     store: StoreOption = None,
     key_file: KeyFile = None,
 ) -> None:
-    """Say what became of a call in doubt. The run goes on when it is run again."""
+    """Say what became of a call in doubt. The run continues when it is resumed."""
     with ends_politely():
         how, said = _resolution(outcome, text, retry, fail)
         runs = store_of(run, store, key_file)
@@ -101,7 +99,7 @@ def command(
 def _resolution(
     outcome: str | None, text: bool, retry: bool, fail: str | None
 ) -> tuple[Resolution, str]:
-    """What was said, and how that reads."""
+    """The resolution, and its text."""
     if (outcome is not None) + retry + (fail is not None) != 1:
         raise ValueError("say exactly one of --outcome JSON, --retry and --fail TEXT")
     if text and outcome is None:
@@ -116,7 +114,7 @@ def _resolution(
 
 
 def _about(store: CheckpointStore, one: RunStatus, which: int | str) -> tuple[str, str]:
-    """The call's name, and how it stands with it."""
+    """The call's name, and its state."""
     found = next((call for call in one.calls if call.idempotency_key == which), None)
     if found is not None:
         return found.name, found.state

@@ -1,4 +1,4 @@
-"""``recovery resume``: run an agent on a run that is there, until it ends or stands still."""
+"""``recovery resume``: run an agent on an existing run, until it ends or parks."""
 
 from __future__ import annotations
 
@@ -52,11 +52,10 @@ from recovery.values.pack import pack
 from recovery.values.render import Redaction, readable, short
 
 MORE = """\b
-The agent is looked for in the present directory, then among what is
-installed: a RecoverableAgent, an agent function (of a run), or a function
-without parameters that makes one of these. Its task is the one that is
-recorded. A RecoverableAgent keeps to its own store, unless --store says
-another.
+The agent is searched in the present directory, then among installed packages:
+a RecoverableAgent, an agent function (of a run), or a function without
+parameters that makes one of these. Its task is the recorded one. A
+RecoverableAgent keeps its own store, unless --store names another.
 
 Ctrl-C, or SIGTERM, stops it at its next safe point, where nothing gets in
 doubt; a second one ends it at once, as a crash would.
@@ -64,7 +63,7 @@ doubt; a second one ends it at once, as a crash would.
 \b
 exit codes:
   0    finished: its result is printed, its report on standard error
-  1    it failed, or stands still: what for, and what to do, on standard error
+  1    it failed, or is parked: why, and what to do, on standard error
   2    wrong usage
   130  stopped by Ctrl-C; it can be resumed
 
@@ -98,7 +97,7 @@ def command(
     redact: Redact = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an agent on a run that is there, from where it stopped."""
+    """Run an agent on an existing run, from where it stopped."""
     with ends_politely(), _logged(logging.INFO if verbose else logging.WARNING):
         found = agent_of(agent, store, key_file)
         check_there(found.store, run)
@@ -135,7 +134,7 @@ def _report(report: RecoveryReport) -> dict[str, Any]:
 def agent_of(name: str, store: str | None, key_file: str | None) -> RecoverableAgent:
     """The agent that the user names, with the store that they name."""
     found = named(name)
-    if isinstance(getattr(found, "tool_spec", None), ToolSpec):  # whose effect nobody has asked for
+    if isinstance(getattr(found, "tool_spec", None), ToolSpec):  # running it would have effects
         raise RecoveryError(f"{name} is a tool, not an agent. Nothing was executed.")
     if inspect.isroutine(found) and not inspect.signature(found).parameters:
         try:
@@ -145,7 +144,7 @@ def agent_of(name: str, store: str | None, key_file: str | None) -> RecoverableA
     if isinstance(found, RecoverableAgent):
         if store is not None:
             other = open_store(store, key_file)
-            # Of the agent's own: who may decide is not for the command line to say.
+            # The agent's own approvers: the command line must not decide who may decide.
             other.approvers, other.retention = found.store.approvers, found.store.retention
             found.store = other
         return found
@@ -157,9 +156,9 @@ def agent_of(name: str, store: str | None, key_file: str | None) -> RecoverableA
 def _takes_a_run(found: Any) -> bool:
     try:
         inspect.signature(found).bind(None)
-    except TypeError:  # it takes something else, or is nothing that is called
+    except TypeError:  # its parameters are different, or it is not callable
         return False
-    except ValueError:  # nothing says what it takes
+    except ValueError:  # no signature
         return True
     return True
 
@@ -178,7 +177,7 @@ def _ask(one: RunStatus, yes: bool) -> None:
 
 
 def _resumed(agent: RecoverableAgent, run: str, takeover: bool, commands: Commands) -> RunResult:
-    """What the agent came to; else says why it did not, and what to do."""
+    """The result of the agent; else an error that says why, and what to do."""
     with _stoppable(agent.stop) as asked:
         try:
             return agent.resume_sync(run, takeover=takeover)
@@ -196,7 +195,7 @@ def _resumed(agent: RecoverableAgent, run: str, takeover: bool, commands: Comman
             todo = commands.next(status(agent.store, run))
         except Exception as exc:
             ended = _store_failed(exc, agent.store) or their_own(
-                exc, f"run {run}: its agent raised this. What is recorded stays, and it can go on"
+                exc, f"run {run}: its agent raised this. The record stays, and it can be resumed"
             )
             todo = [commands.resume()]
     hint(todo)
@@ -206,25 +205,25 @@ def _resumed(agent: RecoverableAgent, run: str, takeover: bool, commands: Comman
 def _in_doubt(exc: InDoubtError) -> str:
     lines = "\n".join(f"  {call}" for call in exc.calls)
     return (
-        f"run {exc.run_id!r} is parked: nobody knows whether this took effect.\n{lines}\n"
-        "Nothing was executed. Find out, and say so; then resume it."
+        f"run {exc.run_id!r} is parked: it is unknown whether this took effect.\n{lines}\n"
+        "Nothing was executed. Find out, and resolve it; then resume the run."
     )
 
 
 def _store_failed(exc: Exception, store: CheckpointStore) -> typer.Exit | None:
-    """Say so if it was not the agent that failed but the disk under the store."""
+    """Report a failure of the store's disk, which is not the agent's."""
     root = getattr(store.backend, "root", None)
     if root is None or not isinstance(exc, OSError) or not where_of(exc).startswith(f"{root}/"):
         return None
     return complain(
-        f"{because(exc)}. That was the store, not the agent: what is recorded stays. Remove the "
+        f"{because(exc)}. That was the store, not the agent: every record stays. Remove the "
         "cause (free space, check the disk, let it be written to); then resume it.",
         FOUND,
     )
 
 
 def _choices(exc: DivergenceError, commands: Commands) -> list[str]:
-    """What to do about a divergence."""
+    """The commands for a divergence."""
     return [
         f"{commands.resume()}   # with the code that made the record",
         f"{commands.of('accept', '--why TEXT')}   # the new code's history counts from here on",
@@ -237,14 +236,14 @@ def _choices(exc: DivergenceError, commands: Commands) -> list[str]:
 def _stoppable(stop: Callable[[str], None]) -> Iterator[list[int]]:
     """While the block runs, the first Ctrl-C or SIGTERM stops the agent, a second ends the process.
 
-    Gives the signals that came.
+    Yields the list of signals that came.
     """
     came: list[int] = []
 
     def handle(number: int, frame: object) -> None:
         came.append(number)
         if len(came) > 1:
-            # Not by an exception, which the agent may catch: the record can take a sudden death.
+            # Not by an exception, which the agent may catch: the record survives a sudden death.
             os.write(2, b"recovery: ended at once\n")
             os._exit(INTERRUPTED)
         os.write(2, b"recovery: stopping at the next safe point; once more ends it at once\n")
@@ -265,7 +264,7 @@ class _Printable(logging.Formatter):
 
 @contextmanager
 def _logged(level: int) -> Iterator[None]:
-    """What the library logs goes to standard error."""
+    """Shows the library's log messages on standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Printable("%(levelname)s %(name)s: %(message)s"))
     loggers = [(found := logging.getLogger(name), found.level) for name in ("eventlog", "recovery")]

@@ -1,4 +1,4 @@
-"""``recovery retry``: make the call again by whose failure a run ended."""
+"""``recovery retry``: repeat the call whose failure ended a run."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from recovery.inspect.status import status
 from recovery.text import printable_lines
 
 MORE = """\b
-For a run that failed because a tool raised. Mend the tool first. What came
-back before is served from the log; the failed call is made again, under the
-same idempotency key. If it took effect all the same, say what it returned
+For a run that failed because a tool raised. Mend the tool first. Outcomes
+from before are served from the log; the failed call is made again, under the
+same idempotency key. If it took effect nevertheless, say what it returned
 instead: recovery resolve RUN CALL --outcome JSON.
 
 \b
 exit codes:
   0    recorded; with --agent: finished, its result is printed
-  1    refused, or the run stands still again
+  1    refused, or the run is parked again
   2    wrong usage
 
 \b
@@ -63,14 +63,14 @@ def command(
     store: StoreOption = None,
     key_file: KeyFile = None,
 ) -> None:
-    """Make the failed call of a run again, and go on from there."""
+    """Make the failed call of a run again, and resume from there."""
     with ends_politely():
         runs = resume.agent_of(agent, store, key_file).store if agent else None
         runs = runs or store_of(run, store, key_file)
         call = retry(runs, run, who=who_or_login(who), why=why, sign=signer(sign))
         name = tool_of(runs, run, call) or "LSN "
         said = f"{name}#{call} of run {run}: to be made again"
-        if agent is not None:  # whose result is what is printed
+        if agent is not None:  # then its result is printed
             typer.echo(printable_lines(said), err=True)
         else:
             say(said)

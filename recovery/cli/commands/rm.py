@@ -19,15 +19,15 @@ from recovery.text import age, count, printable, size
 
 MORE = """\b
 A run that a process has is never deleted, nor a child run while its parent
-may need it. One that has not ended, or is damaged, only with --force.
-Nothing remembers a deleted run: one that begins under its id executes
-everything anew.
+may need it. A run that has not ended, or is damaged, only with --force.
+No record of a deleted run remains: a run that begins under its id executes
+everything again.
 
 \b
 exit codes:
   0    deleted, or would be (--dry-run)
   1    refused: nothing was deleted
-  2    wrong usage, or nobody to ask and no --yes
+  2    wrong usage, or no terminal to ask at and no --yes
 
 \b
 examples:

@@ -1,4 +1,4 @@
-"""``recovery runs``: the runs of a store, and how it stands with each."""
+"""``recovery runs``: list the runs of a store, with the state of each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ States = Annotated[
     typer.Option("--state", metavar="STATE", help=f"Only runs that are: {', '.join(STATES)}."),
 ]
 InDoubt = Annotated[bool, typer.Option("--in-doubt", help="Only runs with calls in doubt.")]
-Due = Annotated[bool, typer.Option("--due", help="Only runs that go on when they are run again.")]
+Due = Annotated[bool, typer.Option("--due", help="Only runs that would continue if resumed now.")]
 Match = Annotated[str, typer.Option(metavar="TEXT", help="Only runs with this in their id.")]
 
 
@@ -94,7 +94,7 @@ def command(
                 show_json(as_json_object(one, Redaction(redact or ())))
             return
         shown = list(found)
-        # Columns that are empty for all of them are left out.
+        # Columns that are empty for all runs are left out.
         unread, raised = any(one.unread for one in shown), any(_error(one) for one in shown)
         table = _table(unread, raised)
         depths: dict[str, int] = {}
@@ -141,7 +141,7 @@ def _cells(one: RunStatus, now: float, depth: int) -> tuple[Text, ...]:
 
 
 def _error(one: RunStatus) -> str:
-    """What its agent raised last, if the run has not got further since."""
+    """The last error of its agent, if the run has not got past it."""
     error = one.error
     if error is None or error.is_past:
         return ""

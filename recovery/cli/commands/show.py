@@ -1,4 +1,4 @@
-"""``recovery show``: what a run was doing, why it is not running, and what to do about it."""
+"""``recovery show``: show what a run was doing, why it is not running, and what to do about it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from recovery.stores.file import FileStore
 from recovery.values.render import Redaction
 
 MORE = """\b
-"next" are the commands to go on with; words in capitals are yours to fill in.
-recovery checkpoints lists what a fork can begin with.
+"next" are the commands to continue with; words in capitals are yours to fill
+in. recovery checkpoints lists what a fork can begin with.
 
 \b
 examples:
@@ -53,7 +53,7 @@ def command(
 def commands_for(store: CheckpointStore, run: str, where: str | None) -> Commands:
     """The commands about a run in a store, which was given as ``where``."""
     root = getattr(store.backend, "root", "")
-    if where is None and root and root != FileStore().root:  # an agent's own
+    if where is None and root and root != FileStore().root:  # the agent's own store
         where = root
     return Commands(run, where, f"{root}/{run}" if root else "")
 

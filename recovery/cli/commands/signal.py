@@ -1,4 +1,4 @@
-"""``recovery signal``: something that a run waits for has happened."""
+"""``recovery signal``: send a signal that a run waits for."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="What run.wait_for wai
 Value = Annotated[
     str, typer.Argument(metavar="[VALUE]", help=f"{VALUE} By default null.", show_default=False)
 ]
-Key = Annotated[str, typer.Option(metavar="TEXT", help="What is sent twice under it is one.")]
+Key = Annotated[str, typer.Option(metavar="TEXT", help="Two signals with one key are one.")]
 
 
 def command(

@@ -1,4 +1,4 @@
-"""``recovery undo``: give a run up, and undo what it did."""
+"""``recovery undo``: abort a run, and undo what it did."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from recovery.values.render import Redaction, readable
 MORE = """\b
 Each call whose tool names an undo= and that took effect is undone, the
 newest first. The run cannot be resumed afterwards. After a crash, a failure,
-or a call in doubt that was resolved, the same command goes on.
+or a call in doubt that was resolved, run the same command again to continue.
 
 \b
 exit codes:
   0    undone (or would be: --dry-run)
   1    refused, or not wholly undone: standard error says what is left
-  2    wrong usage, or nobody to ask and no --yes
+  2    wrong usage, or no terminal to ask at and no --yes
 
 \b
 examples:
@@ -76,7 +76,7 @@ def command(
     redact: Redact = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a run up and undo its calls. Says which, and asks."""
+    """Abort a run and undo its calls. Says which, and asks."""
     with ends_politely():
         if not (tools or dry_run):
             raise ValueError("say with --tools MODULE where the tools are, or only --dry-run")
@@ -90,14 +90,14 @@ def command(
             if as_json:
                 show_json([_json(one) for one in todo])
             return
-        confirm(f"Give run {run} up, and undo that?", yes)
+        confirm(f"Abort run {run}, and undo that?", yes)
         try:
             done = undo(runs, run, tools=list(dict.fromkeys(known)), who=who_or_login(who), why=why)
         except InDoubtError as exc:
             lines = "\n".join(f"  {call}" for call in exc.calls)
             ended = complain(
-                f"nobody knows whether this took effect:\n{lines}\nFind out, say so, "
-                "and undo it again.",
+                f"it is unknown whether this took effect:\n{lines}\nFind out, resolve it, "
+                "and undo the run again.",
                 FOUND,
             )
             commands = commands_for(runs, run, store)
@@ -108,7 +108,7 @@ def command(
             return show_json([one | {"result": _readable(one, redaction)} for one in done])
         for one in done:
             say(f"undone: {one['tool']}#{one['call']}")
-        say(f"run {run}: given up" + ("" if done else "; there was nothing to undo"))
+        say(f"run {run}: aborted" + ("" if done else "; there was nothing to undo"))
 
 
 def _tell(todo: list[RecordedCall], in_doubt: list[RecordedCall], redaction: Redaction) -> None:
