@@ -123,10 +123,10 @@ def labels(name: str) -> Iterator[str]:
 
 def _owner(one: RunStatus) -> str:
     if one.owner is None:
-        return "no process has had it"
+        return "none so far"
     if one.owner.alive:
         return f"{one.owner}, has it"
-    return f"no process has it; last {one.owner}"
+    return f"none; last {one.owner}"
 
 
 def _error(error: RunError, now: float, redaction: Redaction) -> Iterator[Row]:

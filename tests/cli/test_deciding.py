@@ -214,9 +214,9 @@ def test_on_a_terminal_it_asks(
 def test_a_live_run_is_told_to_end(store: Path) -> None:
     with CheckpointStore(store).claim("waiting"):
         done = recovery(store, "cancel", "waiting", "--yes")
-        assert done.code == 0 and "told to end" in done.out
+        assert done.code == 0 and "asked to end" in done.out
     assert [one.kind for one in posted(CheckpointStore(store), "waiting")] == ["cancel"]
-    assert "it is to end" in recovery(store, "show", "waiting").out
+    assert "request to end the run" in recovery(store, "show", "waiting").out
 
 
 def test_what_a_live_run_waits_for_is_among_what_to_do_next(store: Path) -> None:
@@ -496,7 +496,7 @@ def test_an_encrypted_run_is_decided_about_with_its_key(store: Path) -> None:
     assert "send_mail#58" in shown and "in doubt" in shown
     assert recovery(store, "resolve", "encrypted", "58", "--retry").code == 1
     in_clear = recovery(store, "resolve", "parked", "58", "--retry", *keys)
-    assert in_clear.code == 1 and "a command is given no key for it" in in_clear.err
+    assert in_clear.code == 1 and "give a command no key for it" in in_clear.err
     assert recovery(store, "resolve", "parked", "58", "--retry").code == 0
     done = recovery(store, "resolve", "encrypted", "call_6", "--retry", *keys)
     assert (done.code, done.err) == (0, "")

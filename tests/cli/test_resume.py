@@ -225,7 +225,7 @@ def test_a_call_in_doubt_is_named_with_what_to_do(place: Place) -> None:
         Agent(lambda run: run.call(_dies, "x"), place.store).run_with_recovery_sync("x", "run")
     done = place.resume("sends", "--store", "runs")
     assert done.code == 1 and done.out == ""
-    assert "nobody knows whether this took effect" in done.err and "send('x')" in done.err
+    assert "it is unknown whether this took effect" in done.err and "send('x')" in done.err
     lines = done.err[done.err.index("next:") :].splitlines()
     agent = f"{place.module}:sends"
     key = status(place.store, "run").calls[0].idempotency_key[:16]
@@ -374,7 +374,7 @@ def test_a_run_that_a_process_has_is_left_alone(place: Place) -> None:
         assert done.code == 1 and f"is held by process {os.getpid()}" in done.err
         assert "takeover=True" not in done.err and "--takeover" in done.err
         asked = place.resume("agent", "--takeover")
-        assert asked.code == 2 and "nobody to ask" in asked.err
+        assert asked.code == 2 and "no terminal to ask at" in asked.err
         assert place.looked() == ""
         assert place.resume("agent", "--takeover", "--yes").code == 0
     assert place.looked() == "otters\n"

@@ -72,7 +72,7 @@ def test_no_file_that_is_opened_becomes_a_standard_stream() -> None:
 def test_who_asks_without_standard_input_is_told_so() -> None:
     done = run("recovery cancel parked", "<&-")
     assert done.returncode == 2, done
-    assert "There is nobody to ask" in done.stderr and "Traceback" not in done.stderr
+    assert "There is no terminal to ask at" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")

@@ -137,7 +137,7 @@ def test_what_cannot_be_recorded_is_no_outcome(
     error = stopped.value
     assert (error.tool, seen, made["pay"]) == ("pay", [], 1)
     assert error.path.startswith("result of pay")
-    assert "Nothing that was recorded is lost" in str(error)
+    assert "Every earlier record is kept" in str(error)
     (call,) = status(store, RUN).calls
     assert (call.lsn, call.state) == (error.lsn, "in doubt")  # what its policy does comes then
     if bad == "a type":
@@ -272,7 +272,7 @@ def test_of_a_child_run_and_of_the_agent_itself(store: CheckpointStore) -> None:
         found = run.child(child, "part")
         return found if not bad or found != "child" else Strange()
 
-    with pytest.raises(Exception, match="the agent function returned what cannot be recorded"):
+    with pytest.raises(Exception, match="the agent function returned a value that cannot be recorded"):
         run(parent, store)
     bad = False
     assert run(parent, store) == "child"

@@ -61,7 +61,7 @@ def test_a_log_that_is_held_is_not_removed(files: Files) -> None:
 
 def test_a_log_that_went_on_since_it_was_looked_at_is_not_removed(files: Files) -> None:
     written(files)
-    with pytest.raises(LogError, match="ends at LSN 3 and not at 2"):
+    with pytest.raises(LogError, match="ends at LSN 3, not at 2"):
         remove(files, PATH, at=2)
     assert kinds(files) == [0, 1, 2]
     remove(files, PATH, at=3)

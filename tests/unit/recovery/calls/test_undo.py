@@ -426,7 +426,7 @@ def test_a_failed_compensation_stops_the_undo_which_then_goes_on_there(kind):
     (error,) = errors
     assert (len(error.done), error.failed, error.left) == (1, b, (a,))
     assert "book: ConnectionError: no line" in str(error)
-    assert "goes on with call" in str(error)
+    assert "continues with call" in str(error)
 
 
 def test_the_error_is_the_same_on_replay_and_the_key_on_the_next_try(kind):

@@ -727,7 +727,7 @@ def test_what_cannot_be_forked_is_refused_and_leaves_nothing(store):
     run(store, "parent")
     refused: Any = (
         ({"run_id": "nobody"}, RecoveryError, "there is no run 'nobody'"),
-        ({"at_step": 9}, RecoveryError, "not come to the end of step 9: it is in step 5.*2, 4"),
+        ({"at_step": 9}, RecoveryError, "not reached the end of step 9: it is in step 5.*2, 4"),
         ({"at_step": -1}, ValueError, "at_step"),
         ({"new_run_id": "parent"}, ValueError, "a run_id of its own"),
         ({"new_run_id": "../x"}, ValueError, "run_id"),
