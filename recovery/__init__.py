@@ -1,9 +1,9 @@
-"""Agents that go on where they stopped.
+"""Runs agents that resume where they stopped.
 
 Decorate what an agent calls with ``@tool``, wrap the agent in a ``RecoverableAgent``, and run it:
 after a crash the same call resumes it, and nothing that the log holds is executed again.
 
-All errors are in ``recovery.errors``, the types of what is told of runs in ``recovery.reports``,
+All errors are in ``recovery.errors``, the types of reports on runs in ``recovery.reports``,
 kinds of stores in ``recovery.stores``, agents that are graphs in ``recovery.graph``.
 """
 

@@ -91,7 +91,7 @@ class Segment:
         while self.superseded_at is None or lsn < self.superseded_at:
             if self.successor_unreadable and lsn > self._durable_by_frames(offset):
                 # A writer that had lost the log may have written what is here.
-                what = "what is from here on cannot be told from records that do not count"
+                what = "from here on, records that count look like records that do not"
                 last = max(lsn - 1, self._durable_up_to(offset))
                 yield self._damage(offset, self.end, lsn, last, what)
                 offset, lsn = self.end, last + 1

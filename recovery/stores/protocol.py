@@ -220,7 +220,7 @@ class LogStore:
 
     def backups(self) -> list[str]:
         """The names of the directories in which repairs have left backups."""
-        from eventlog.repair.backup import backup_of  # noqa: PLC0415 - only where somebody asks
+        from eventlog.repair.backup import backup_of  # noqa: PLC0415 - rare
 
         return list(filter(backup_of, self._files.list_directories(self.root)))
 

@@ -114,7 +114,9 @@ def test_every_line_of_a_log_is_passed_once_in_order(
 @pytest.mark.parametrize("run", ["finished", "crashed_in_doubt", "damaged_frame", "failed", "torn"])
 def test_n_and_p_go_to_what_dump_calls_errors(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = dumped(run, "--errors")
-    notes = {text for lsn, text in wanted if not lsn and "armless: the next commit writes it" in text}
+    notes = {
+        text for lsn, text in wanted if not lsn and "armless: the next commit writes it" in text
+    }
     wanted = [one for one in wanted if one[1] not in notes]
     monkeypatch.setattr(browse_log_module, "STRETCH", 7)
 

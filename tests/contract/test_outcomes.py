@@ -272,7 +272,9 @@ def test_of_a_child_run_and_of_the_agent_itself(store: CheckpointStore) -> None:
         found = run.child(child, "part")
         return found if not bad or found != "child" else Strange()
 
-    with pytest.raises(Exception, match="the agent function returned a value that cannot be recorded"):
+    with pytest.raises(
+        Exception, match="the agent function returned a value that cannot be recorded"
+    ):
         run(parent, store)
     bad = False
     assert run(parent, store) == "child"

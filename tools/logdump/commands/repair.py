@@ -18,10 +18,10 @@ from recovery.text import count, printable, size
 TEXT = """\
 Say what a repair of a damaged log would do, and with --apply do it.
 
-What is sound stays as it is. In the place of each record that is lost comes
-one that says so; then the log can be read without a gap, and a run on it goes
-on: calls that may have been among what is lost are in doubt, never taken for
-not made. First all of the directory is copied to PATH.~1~ beside it."""
+Sound records stay as they are. Each lost record is replaced by a placeholder
+that says so. Then the log can be read without a gap, and its run can be
+resumed: calls that may have been lost are in doubt, never taken for not made.
+First the whole directory is copied to PATH.~1~ beside it."""
 
 MORE = """\
 Without --apply nothing is changed. Use it on logs of dead agents only: the end
