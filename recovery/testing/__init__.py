@@ -1,4 +1,4 @@
-"""Tests that kill an agent at every point, for users of this library and for anybody else."""
+"""Kills an agent at every point in tests; works for agents without this library, too."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,8 @@ __all__ = ["CrashOptions", "CrashReport", "Finding", "crash_everywhere"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when used: the pytest plugin is loaded in each test session of its users, and the
-    # killed processes of `recovery crashtest` need none of it.
+    # Imported when used: each test session of a user loads the pytest plugin, and the killed
+    # processes of `recovery crashtest` do not need it.
     if name in ("CrashOptions", "crash_everywhere"):
         from recovery.testing.simulated import crash  # noqa: PLC0415
 

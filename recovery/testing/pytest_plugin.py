@@ -1,7 +1,7 @@
-"""The pytest plugin: a fixture that kills an agent at every point, and figures in the summary.
+"""Provides the pytest plugin: a fixture that kills an agent at every point, and a summary.
 
-Loaded by pytest wherever this library is installed. ``--crash-points`` and ``--crash-seed`` hold
-for all tests that use the fixture, over what they say themselves.
+pytest loads it wherever this library is installed. ``--crash-points`` and ``--crash-seed`` override
+the arguments of all tests that use the fixture.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from recovery.testing import CrashReport
 
-PROPERTY = "crash_everywhere"  # of a test's report, by which the figures come from other processes
+PROPERTY = "crash_everywhere"  # of a test's report, which brings figures from other processes
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,12 +64,12 @@ def _from_command_line(config: pytest.Config, options: dict[str, Any]) -> dict[s
     points, seed = config.getoption("--crash-points"), config.getoption("--crash-seed")
     given = {} if seed is None else {"seed": seed}
     if points is not None and isinstance(options.get("points", 0), int | str):
-        given["points"] = points  # not instead of certain points, which a test has listed
+        given["points"] = points  # unless the test lists certain points
     return given
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How much was tried."""
+    """A summary of what was tried."""
     reports = [
         report
         for found in terminalreporter.stats.values()

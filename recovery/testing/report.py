@@ -1,4 +1,4 @@
-"""What a crash test found: one report type, and the only code that writes it down for people."""
+"""Defines the report of a crash test, and formats it for people."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Literal
 
 Kind = Literal["ran twice", "forgotten", "in doubt", "differs", "lost", "stuck", "raised"]
 
-NEVER = "without any crash"  # the point of what is wrong with the agent itself
-TEXT_SIZE_MAX = 2000  # of one finding; the rest helps nobody
+NEVER = "without any crash"  # the point of a finding about the agent itself
+TEXT_SIZE_MAX = 2000  # of one finding
 
 _VARYING = re.compile(r"\b(?:\d+ times|twice|once|[0-9a-f]*\d[0-9a-f-]*)\b")
 
-# The worst first, and what to do about each: the last line of a report is that of its worst.
+# The worst first, each with its remedy: the last line of a report is the remedy of its worst one.
 WHAT_TO_DO: Mapping[Kind, str] = {
     "ran twice": "See above why each could run again. A function that is not recorded: decorate it "
     "with @tool, or call it with run.call(...). A reconcile function: have it look for the effect "
@@ -23,13 +23,13 @@ WHAT_TO_DO: Mapping[Kind, str] = {
     "the agent and the crash point.",
     "lost": "Make the effect inside a recorded call, and let a reconcile function say that it "
     "happened only when it has seen it: a resumed run believes both.",
-    "differs": "Keep what must outlive a step in run.state and run.messages, and take what changes "
-    "from run to run (time, random numbers, ids, files, answers of services) from run.now(), "
-    "run.random(), run.uuid() or a tool.",
+    "differs": "Keep values that a later step needs in run.state and run.messages, and take what "
+    "changes from run to run (time, random numbers, ids, files, answers of services) from "
+    "run.now(), run.random(), run.uuid() or a tool.",
     "raised": "Read the error: a DivergenceError means that the agent did something else when it "
     "was run again, so what it does depends on more than its task and the record.",
     "stuck": "Find what the agent waits for: a resumed run gets recorded results at once, so "
-    "whoever was to wake it up may have done so before it waits.",
+    "the code that should wake it up may have run before it waits.",
     "in doubt": "A person has to settle such a call, unless its tool can: @tool(reconcile=...) "
     "asks whether it happened, @tool(after_crash='retry') says that repeating it does no harm.",
 }
@@ -37,11 +37,11 @@ WHAT_TO_DO: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a crash led to.
+    """A consequence of a crash.
 
-    ``point``: where the process died, in words. ``tool``: which tool it is about, "" for the agent
-    itself. ``what``: one sentence, what is wrong as a user sees it; the same sentence at every
-    point, so that a report can fold them. ``allowed``: its author has declared it to be harmless.
+    ``point``: where the process died, in words. ``tool``: the tool it is about, "" for the agent
+    itself. ``what``: one sentence that says what is wrong for a user. The sentence is the same at
+    every point, so that a report can group them. ``allowed``: the author declared it harmless.
     """
 
     kind: Kind
@@ -53,12 +53,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CrashReport:
-    """What became of an agent that was killed at many points. ``str()`` is for people.
+    """The result of killing an agent at many points. ``str()`` is for people.
 
-    ``points``: how many crash points were tried, of ``possible`` ones (0: not known).
-    ``resumptions``: how often a run was taken up again. ``reference``: what the run that never
-    crashed returned, shortened. ``effects``: how often each tool was executed in that run.
-    ``strict``: a call in doubt is a failure too. ``notes``: what the test could not see, and why.
+    ``points``: how many crash points were tried, of ``possible`` ones (0: unknown).
+    ``resumptions``: how often a run was resumed. ``reference``: the result of the run without a
+    crash, shortened. ``effects``: how often each tool was executed in that run. ``strict``: a call
+    in doubt is a failure too. ``notes``: what the test could not see, and why.
     """
 
     agent: str
@@ -74,7 +74,7 @@ class CrashReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found but what is allowed."""
+        """Whether all findings are allowed."""
         return not self.failures
 
     @property
@@ -134,9 +134,9 @@ class CrashReport:
 
 
 def _folded(findings: tuple[Finding, ...]) -> list[list[Finding]]:
-    """The same findings at several points together, by tool, the worst first.
+    """Groups equal findings at several points, by tool, the worst first.
 
-    Numbers and ids do not tell findings apart: they are others at each point.
+    Numbers and ids are ignored: they differ from point to point.
     """
     groups: dict[tuple[str, Kind, str, bool], list[Finding]] = {}
     for found in findings:

@@ -313,7 +313,7 @@ def test_a_signal_that_an_agent_took_and_did_not_look_at_is_found(agent: Any, lo
     report = crash_everywhere(agent, answer=all_at_once, points=30)
     assert report.ok is not lost, report
     if lost:
-        assert "LOST: signal b ('b!') was taken by a task whose result nobody read" in str(report)
+        assert "LOST: signal b ('b!') was taken by a task whose result was not read" in str(report)
 
 
 async def _alone(run: Any) -> None:

@@ -578,7 +578,7 @@ def test_a_closed_pipe_is_no_error(work: Path) -> None:
         (["naive:agent", "--proxy", "0=ftp://a"], "'ftp://a' is not HOST:PORT"),
         (["--task", "1", "--", "true"], "--task is for module:name"),
         (["naive:agent", "--resume", "x"], "--resume is for commands"),
-        (["changing:agent", "--tool", "changing:send"], "two runs that nobody killed differ"),
+        (["changing:agent", "--tool", "changing:send"], "two runs without a kill differ"),
     ],
 )
 def test_what_cannot_be_tested_is_said_in_words(

@@ -26,7 +26,6 @@ NOT_YET = (
     "recovery/history",
     "recovery/integrations",
     "recovery/replay",
-    "recovery/testing",
 )
 
 WORDS = re.compile(

@@ -1,1 +1,1 @@
-"""Real processes that are really killed."""
+"""Kills real processes."""

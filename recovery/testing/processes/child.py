@@ -3,9 +3,9 @@
     python _child.py module:name TASK RESULT_FILE DIRECTORY
 
 The agent is a RecoverableAgent, which is run on the task, or a function, plain or async, which gets
-the task if it takes an argument. Its result goes into the file in ``$CRASHTEST_DIR`` as JSON. Its
-module is looked for in the working directory, then in the one where the test was started. Like the
-probe a file by itself, so that an agent without this library does not wait for it.
+the task if it takes an argument. Its result is written as JSON into the file in ``$CRASHTEST_DIR``.
+Its module is searched in the working directory, then in the directory where the test was started.
+This file imports no other module of the library, so that an agent without it starts fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARKED = 75  # exit code of a run that waits for a person (sysexits.h: try again
 
 
 def run(name: str, task: Any) -> Any:
-    """What the agent of that name returns."""
+    """The result of the agent of that name."""
     agent = pkgutil.resolve_name(name)  # a name from the command line, not from any data
     recovery = sys.modules.get("recovery")
     if recovery is not None and isinstance(agent, recovery.RecoverableAgent):
@@ -44,7 +44,7 @@ def _awaited(awaitable: Awaitable[Any]) -> Any:
 
 
 def _recoverable(agent: Any, task: Any, in_doubt: type[Exception]) -> Any:
-    # Every run of a crash test has an id of its own: the agent's store may be one for all of them.
+    # Every run of a crash test has an id of its own, because the runs may share a store.
     try:
         return agent.run_with_recovery_sync(task, os.environ["CRASHTEST_RUN"])["result"]
     except in_doubt as exc:

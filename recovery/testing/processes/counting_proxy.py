@@ -1,8 +1,8 @@
-"""A counting proxy: each request that an agent makes through it is an effect, and a place to die.
+"""Proxies and counts requests: each request of an agent is an effect, and a point to die at.
 
-It stands in the crash test's own process, so it outlives the agent. A request is forwarded when all
-of it has come in, and whole; its answer is handed on as it comes. What may be repeated freely (GET,
-HEAD, OPTIONS) is forwarded and not counted.
+The proxy runs in the crash test's own process, so it survives the agent. It forwards a request when
+it has all of it, in one piece, and passes the answer on as it comes. Requests that may be repeated
+freely (GET, HEAD, OPTIONS) are forwarded and not counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HARMLESS = (b"GET", b"HEAD", b"OPTIONS")
 BODY_SIZE_MAX = 64 * 1024 * 1024  # of a request; it is held in memory
 RECEIVE_SIZE = 64 * 1024
 ANSWER_S = 120.0  # how long a service may be silent
-# Of one connection, not of the message (RFC 9110, 7.6.1), or set anew here.
+# Headers of one connection, not of the message (RFC 9110, 7.6.1), or set again here.
 _HOP = frozenset(
     b"connection keep-alive proxy-connection te trailer transfer-encoding upgrade expect".split()
 )
@@ -34,7 +34,7 @@ _HOP = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where requests go."""
+    """The destination of requests."""
 
     host: str
     port: int
@@ -51,7 +51,7 @@ class Service:
 
     @property
     def authority(self) -> str:
-        """What a request says that it is for."""
+        """The Host header of its requests."""
         return self.host if self.port == (443 if self.tls else 80) else f"{self.host}:{self.port}"
 
     @contextmanager
@@ -82,11 +82,11 @@ class Proxy:
 
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)  # closing alone does not wake the thread
+            self._server.shutdown(socket.SHUT_RDWR)  # close() alone does not wake the thread
         self._server.close()
 
     def settle(self, limit_s: float) -> bool:
-        """Wait until the service has answered whatever was forwarded to it."""
+        """Wait until the service has answered all forwarded requests."""
         with self._settled:
             return self._settled.wait_for(lambda: not self._under_way, limit_s)
 
@@ -115,7 +115,7 @@ class Proxy:
                 self._settled.notify_all()
 
     def retarget(self, request: h11.Request, body: bytes) -> h11.Request:
-        """The request as it goes on: to the service, on a connection of its own, in one piece."""
+        """Forwards a request to the service, on a connection of its own, in one piece."""
         headers = [
             (name, value)
             for name, value in request.headers
@@ -135,13 +135,13 @@ class _Exchange:
         self._http = h11.Connection(h11.SERVER)
 
     def run(self) -> None:
-        """Answer requests until either side has enough, or the agent is to die."""
+        """Answer requests until either side closes, or the agent dies."""
         with self._client, suppress(OSError, h11.ProtocolError):
             while self._one():
                 self._http.start_next_cycle()
 
     def _one(self) -> bool:
-        """One request and its answer; whether another may follow."""
+        """Handle one request; returns whether another may follow."""
         received = self._request()
         if received is None:
             return False
@@ -164,7 +164,7 @@ class _Exchange:
             return self._refuse(502, f"the service does not answer: {exc}")
 
     def _request(self) -> tuple[h11.Request, bytes] | None:
-        """The next request, when all of it is there."""
+        """The next complete request."""
         request, body = None, bytearray()
         while True:
             event = _next(self._http, self._client)
@@ -208,10 +208,10 @@ class _Exchange:
                 raise h11.RemoteProtocolError("it closed the connection")
 
     def _answered(self, status: int, name: str, number: str) -> bool:
-        """The service has acted, and the agent does not know it yet: whether it may."""
+        """The service has acted, and the agent does not know it yet; returns whether it may."""
         if status < 400:
             self._watch.done(self._life, number)
-        elif status < 500:  # it says that it did nothing; after 5xx nobody knows
+        elif status < 500:  # the service says that it did nothing; after 5xx that is unknown
             self._watch.refused(self._life, number)
         return self._watch.may("answer", name, self._life)
 
@@ -231,7 +231,7 @@ class _Exchange:
 
 
 def _next(http: h11.Connection, connection: socket.socket) -> object:
-    """The next thing that came over a connection."""
+    """The next event of a connection."""
     while (event := http.next_event()) is h11.NEED_DATA:
         http.receive_data(connection.recv(RECEIVE_SIZE))
     return event

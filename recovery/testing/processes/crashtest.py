@@ -1,8 +1,8 @@
-"""Crash tests of any agent, in processes that are really killed.
+"""Crash-tests any agent, in processes that are really killed.
 
-The agent is run twice and left alone: what it does then, and what of that is the same each time, is
-the reference. Then it is run once for each moment: killed there, started again as its user would,
-until it ends; and held against the reference. Each run has a working directory of its own.
+The agent first runs twice without a kill; what is the same in both is the reference. Then it runs
+once for each moment: it is killed there, and started again as its user would, until it ends. Its
+effects are compared with the reference. Each run has a working directory of its own.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from recovery.testing.report import CrashReport, Finding
 
 COPY_SIZE_MAX, COPY_FILES_MAX = 64 * 1024 * 1024, 5000  # of a working directory, for each run
 NOT_COPIED = (".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".*_cache")
-SETTLE_S = 30.0  # how long a service may take to answer what was forwarded before a kill
+SETTLE_S = 30.0  # how long a service may take to answer a request forwarded before a kill
 _RESULT_FILE = ".crashtest-result"
 
-# What is tried first when not all can be tried.
+# Kinds of moments that are tried first when not all can be tried.
 _FIRST = ("call", "return", "request", "answer")
 
 
 class CannotTestError(Exception):
-    """Why there is nothing to hold a killed run against: the message says what to change."""
+    """There is no run to compare killed runs with: the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An agent as it is started.
+    """The commands of an agent.
 
-    ``resume``: how it is started again. ``directory``: what each run's working directory is a copy
-    of. ``result``: the file in it that holds the result; None: it is the last line printed.
+    ``resume``: how it is started again. ``directory``: copied to be the working directory of each
+    run. ``result``: the file in it that holds the result; None: the last printed line.
     """
 
     name: str
@@ -56,9 +56,9 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """How effects are seen: functions by name, and services behind a proxy, by port.
+    """The sources of effects: functions by name, and services behind a proxy, by port.
 
-    ``repeatable``: those of them that do no harm when they are repeated.
+    ``repeatable``: those of them that are safe to repeat.
     """
 
     tools: Sequence[str] = ()
@@ -68,9 +68,9 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much is tried. ``points``: exact moments; ``kills``: random ones, by ``seed``; of these
-    runs each is killed up to twice. ``restarts``: how often a run may fail by itself. ``life_s``:
-    how long a life may take."""
+    """How much is tried. ``points``: exact moments; ``kills``: random ones, by ``seed``; a run with
+    random kills is killed up to twice. ``restarts``: how often a run may fail by itself.
+    ``life_s``: the time limit of a session."""
 
     points: int = 100
     kills: int = 10
@@ -81,7 +81,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Where to kill a run: at a moment, or its first lives after so many seconds."""
+    """Where to kill a run: at a moment, or its first sessions after so many seconds."""
 
     at: Moment | None = None
     after_s: tuple[float, ...] = ()
@@ -97,10 +97,10 @@ Progress = Callable[[int, int, Kill], None]
 def crashtest(
     subject: Subject, world: World, limits: Limits, progress: Progress, *, strict: bool = False
 ) -> CrashReport:
-    """Kill the agent at each moment that can be seen, and at random ones; report what that did.
+    """Kill the agent at each moment that can be seen, and at random ones; report the effects.
 
     ``progress`` is called before each run: how many are done, of how many, and the kill. Raises
-    CannotTestError; OSError when processes or sockets cannot be had.
+    CannotTestError; OSError when processes or sockets are not available.
     """
     with ExitStack() as stack:
         disk = bool(limits.points)
@@ -148,7 +148,7 @@ class Runner:
             parked = watch.parked if ended.code else ""
             if ended.code in (0, None) or parked or failures == self._limits.restarts:
                 break
-            failures += 1  # a supervisor would try again
+            failures += 1  # a supervisor would restart it
         return Outcome(
             point=str(kill) if kills else "",
             effects=tuple(watch.effects),
@@ -171,7 +171,7 @@ class Runner:
         number: int,
         after_s: float | None,
     ) -> Ended:
-        """One process, from its start until nothing of it is left."""
+        """Run one process, until all of its processes have ended."""
         token = new_token()
         watch.begin(token)
         command = self._subject.resume if number else self._subject.start
@@ -183,7 +183,7 @@ class Runner:
         except (FileNotFoundError, PermissionError) as exc:
             raise CannotTestError(f"cannot start {command[0]!r}: {exc.strerror}") from exc
         except BaseException:
-            end_all(token)  # an interrupt may have come before the process had a name here
+            end_all(token)  # an interrupt may have come before the process was stored here
             raise
         finally:
             watch.end()
@@ -199,7 +199,7 @@ class Runner:
         for number, proxy in enumerate(self.proxies, 1):
             name = "CRASHTEST_PROXY" if number == 1 else f"CRASHTEST_PROXY_{number}"
             base[name] = f"http://127.0.0.1:{proxy.port}"
-        # Relative to the present directory, which is not where the agent will run.
+        # Relative to the present directory, which is not the working directory of the agent.
         path = filter(None, base.get("PYTHONPATH", "").split(":"))
         absolute = ":".join(str(Path(folder).absolute()) for folder in path)
         return self._listener.environment(base | {"PYTHONPATH": absolute})
@@ -237,7 +237,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _check(reference: Outcome, again: Outcome, world: World) -> None:
-    """Whether two runs that nobody killed are such that a third can be held against them."""
+    """Check that two runs without a kill are equal enough to compare a third with them."""
     for outcome in (reference, again):
         if outcome.parked or outcome.failed:
             which = "" if outcome is reference else " when it is run a second time, from nothing"
@@ -257,10 +257,10 @@ def _check(reference: Outcome, again: Outcome, world: World) -> None:
     if one != other:
         (_, call), *_ = (one - other) + (other - one)
         raise CannotTestError(
-            f"two runs that nobody killed differ: {call} took place {one[_find(one, call)]} times, "
+            f"two runs without a kill differ: {call} took place {one[_find(one, call)]} times, "
             f"then {other[_find(other, call)]} times. Use a model that answers the same each time; "
-            "and keep all state in the working directory ($CRASHTEST_DIR), where each run begins "
-            "anew."
+            "and keep all state in the working directory ($CRASHTEST_DIR), a new copy of which "
+            "each run gets."
         )
 
 
@@ -269,7 +269,7 @@ def _find(counts: Counter[tuple[str, str]], call: str) -> tuple[str, str]:
 
 
 def planned_kills(reference: Outcome, limits: Limits) -> list[Kill]:
-    """The kills: all moments, or those of tools and requests and a choice of the others."""
+    """The kills: all moments, or those of tools and requests and a sample of the others."""
     rng = random.Random(limits.seed)
     ranked = list(dict.fromkeys(reference.moments))
     chosen: set[Moment] = set()

@@ -1,9 +1,9 @@
-"""Tells a crash test what an agent's process is about to do, and waits until it may.
+"""Reports to a crash test what an agent's process is about to do, and waits for permission.
 
-Runs inside the agent's process, as its ``sitecustomize``: a file by itself, which needs nothing but
-Python, for the agent may live in an environment of its own. It watches through ``sys.setprofile``
-which functions are entered and left, so that a function is seen whatever it is decorated with and
-however it was imported, also one of the agent's script and one of a library.
+It runs inside the agent's process, as its ``sitecustomize``. It is a single file that needs only
+Python, because the agent may run in an environment of its own. ``sys.setprofile`` reports which
+functions are entered and left. So a function is seen however it is decorated or imported, also a
+function of the agent's script or of a library.
 
 Each moment is one line of JSON to the socket ``$CRASHTEST_SOCKET``, and one byte in answer. A
 process that is to be killed gets no answer, so that it dies exactly there.
@@ -22,11 +22,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-TEXT_SIZE_MAX = 200  # of an argument; the rest is told by its hash
-NO_SUPERVISOR = 70  # exit code of a process whose crash test has gone: it must not act any more
+TEXT_SIZE_MAX = 200  # of an argument; the rest is replaced by a hash
+NO_SUPERVISOR = 70  # exit code of a process whose crash test is gone: it must do nothing more
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-# What reaches the disk, or the buffer before it: methods of files, functions of os, sqlite3.
+# Functions that write to the disk, or its buffer: methods of files, functions of os, sqlite3.
 _DISK_CALLS = frozenset(
     "open write writelines flush close truncate __exit__ pwrite writev fsync fdatasync rename "
     "replace unlink remove ftruncate mkdir rmdir link symlink execute executemany executescript "
@@ -41,7 +41,7 @@ _PARKED = "recovery.errors:InDoubtError.__init__"
 
 
 class Probe:
-    """What to look for, and the line to the crash test."""
+    """The functions to watch, and the connection to the crash test."""
 
     def __init__(self, address: str, tools: list[str], disk: bool) -> None:
         self._address, self._tools, self._disk = address, frozenset(tools), disk
@@ -92,7 +92,7 @@ class Probe:
         code, module = frame.f_code, str(frame.f_globals.get("__name__", ""))
         qualname = getattr(code, "co_qualname", code.co_name)
         names = [f"{module}:{qualname}"]
-        if module == "__main__":  # the script, under the name that others would import it by
+        if module == "__main__":  # the script, by the name under which others would import it
             spec = frame.f_globals.get("__spec__")
             names += [f"{spec.name}:{qualname}"] if spec else []
             names += [f"{Path(code.co_filename).stem}:{qualname}"]
@@ -115,7 +115,7 @@ class Probe:
         return f"{os.getpid()}.{id(frame)}"
 
     def _tell(self, what: dict[str, Any]) -> None:
-        """Say what is happening; returns when, and only if, it may."""
+        """Report an event; returns when it is permitted, and only then."""
         try:
             if getattr(self._line, "pid", 0) != os.getpid():  # another thread, or a forked process
                 self._line.socket = socket.socket(socket.AF_UNIX)
@@ -134,7 +134,7 @@ def _is_disk(function: Any, owner: Any) -> bool:
     kind = type(owner)
     if kind.__module__ in ("_io", "io"):
         try:
-            # A closed file can still tell its mode; one in memory has none.
+            # A closed file still knows its mode; one in memory has none.
             mode = str(getattr(owner, "mode", ""))
             return any(c in mode for c in "wax+") and (owner.closed or owner.fileno() > 2)
         except (OSError, ValueError):
@@ -183,7 +183,7 @@ def _repr(value: Any) -> str:
 
 
 def _run_other_sitecustomize() -> None:
-    """Run the one that this file stands in front of: some systems and tools have one."""
+    """Run the sitecustomize that this file hides: some systems and tools have one."""
     here = Path(__file__).resolve().parent
     for folder in sys.path:
         path = Path(folder, "sitecustomize.py")

@@ -1,7 +1,7 @@
-"""One life of an agent: a process, all that it starts, and their certain end.
+"""Runs one session of an agent: a process, all that it starts, and their certain end.
 
-Every process of a life carries the life's token in its environment. So the ones that left the
-process group are found, and a process that was given the number of a dead one is never hit.
+Every process of a session has the session's token in its environment. So processes that left the
+process group are found, and a new process with the number of a dead one is never killed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from types import TracebackType
 
 TOKEN = "CRASHTEST_LIFE"
 TAIL_SIZE = 4000  # of what a process printed, when it has failed
-END_S = 10.0  # how long killed processes may take to be gone
+END_S = 10.0  # how long killed processes may take to end
 POLL_S = 0.002
 
 Kill = Callable[[], None]
@@ -29,7 +29,7 @@ Kill = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a life ended: ``code`` as a shell gives it (None: the time was up)."""
+    """The end of a session: ``code`` as a shell gives it (None: the time limit was reached)."""
 
     code: int | None
     killed: bool
@@ -42,21 +42,21 @@ class Ended:
         return "\n".join(f"{name}:\n{text}" for name, text in parts if text) or "(it said nothing)"
 
     def last_line(self) -> str:
-        """The last thing that it complained about, or said."""
+        """The last error that it printed, or its last output."""
         lines = (_tail(self.stderr) or _tail(self.stdout)).splitlines()
         return lines[-1].strip() if lines else "it said nothing"
 
 
 def new_token() -> str:
-    """What goes into the environment of a life, as ``$CRASHTEST_LIFE``."""
+    """The token in the environment of a session, as ``$CRASHTEST_LIFE``."""
     return secrets.token_hex(16)
 
 
 class Life:
     """A process from its start to the end of the last process that it has started.
 
-    A context manager: whatever happens, nothing of it is alive behind the block. ``kill`` may be
-    called from any thread, and returns when the process has been told to die.
+    A context manager: after the block none of its processes is alive. ``kill`` may be called from
+    any thread, and returns when the signal was sent.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Life:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                start_new_session=True,  # a group of its own; and Ctrl-C is for the crash test
+                start_new_session=True,  # a group of its own; Ctrl-C is for the crash test
             )
 
     def kill(self) -> None:
@@ -104,12 +104,12 @@ class Life:
         return Ended(code, self._killed and code < 0, self._stdout, self._stderr)
 
     def _ended(self) -> bool:
-        """Whether the process has ended; it stays a zombie, which keeps its number from others."""
+        """Whether the process has ended; it stays a zombie, so its number is not reused."""
         how = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self._process.pid, how) is not None
 
     def _end(self) -> int:
-        """Kill whatever of it is left, wait until that is gone, and reap the process."""
+        """Kill its remaining processes, wait until they are gone, and reap the process."""
         if self._process.returncode is not None:
             return self._process.returncode
         deadline = time.monotonic() + END_S
@@ -134,21 +134,21 @@ class Life:
 
 
 def end_all(token: str) -> None:
-    """Kill all processes of a life, and wait until they are gone."""
+    """Kill all processes of a session, and wait until they are gone."""
     deadline = time.monotonic() + END_S
     while kill_all(token) and time.monotonic() < deadline:
         time.sleep(POLL_S)
 
 
 def kill_all(token: str) -> int:
-    """Kill all processes of a life; how many there still were."""
+    """Kill all processes of a session; returns how many there were."""
     return sum(_kill_carrier(pid, token) for pid in list(_carriers(token)))
 
 
 def _carriers(token: str) -> Iterator[int]:
-    """The processes that were started with this token; a zombie has no environment any more."""
+    """The processes that were started with this token; a zombie has no environment."""
     if sys.platform != "linux":
-        return  # the process group is all that can be found
+        return  # only the process group can be found
     wanted = f"{TOKEN}={token}".encode()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # ended meanwhile, or another user's
@@ -157,7 +157,7 @@ def _carriers(token: str) -> Iterator[int]:
 
 
 def _kill_carrier(pid: int, token: str) -> bool:
-    """Kill a process by a handle that was taken before its token was seen: no other is hit."""
+    """Kill a process by a handle taken before its token was read, so it is the right one."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:

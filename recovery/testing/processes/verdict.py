@@ -1,4 +1,4 @@
-"""Holds a run that was killed against one that was not."""
+"""Compares a run that was killed with one that was not."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from recovery.testing.processes.watch import Effect, Moment, short
 from recovery.testing.report import Finding
 
-RESULT_SIZE_MAX = 200  # as it is shown
+RESULT_SIZE_MAX = 200  # shown characters
 
 Volatile = frozenset[tuple[str, str]]  # tool and argument
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one run, over all of its lives.
+    """The result of one run, over all of its sessions.
 
-    ``result``: as text, None if there is none. ``failed``: why the run did not come to its end, ""
-    if it did; ``stuck``: because it took too long. ``parked``: the calls for which it waits for a
-    person. ``point``: where it was killed, "" if it was not. ``said``: the end of what its last
-    life printed.
+    ``result``: as text, None if there is none. ``failed``: why the run did not end, "" if it did;
+    ``stuck``: because it took too long. ``parked``: the calls for which it waits for a person.
+    ``point``: where it was killed, "" if it was not. ``said``: the end of the output of its last
+    session.
     """
 
     point: str
@@ -38,7 +38,7 @@ class Outcome:
 
 
 def volatile(one: Outcome, other: Outcome) -> Volatile:
-    """The arguments that differ between two runs that nobody killed: ids, times, keys."""
+    """The arguments that differ between two runs without a kill: ids, times, keys."""
     return frozenset(
         place
         for place in _values(one) | _values(other)
@@ -57,7 +57,7 @@ def _values(outcome: Outcome) -> dict[tuple[str, str], Counter[str]]:
 def counted(effects: Iterable[Effect], ignored: Volatile) -> Counter[tuple[str, str]]:
     """How often each thing was done: by tool, and by call as text.
 
-    Requests under one idempotency key are one: this is what such keys are for.
+    Requests under one idempotency key count once: that is the purpose of such keys.
     """
     keys: set[tuple[str, str]] = set()
     counts: Counter[tuple[str, str]] = Counter()
@@ -82,7 +82,7 @@ def _call(effect: Effect, ignored: Volatile) -> str:
 def judge(
     reference: Outcome, outcome: Outcome, ignored: Volatile, repeatable: frozenset[str]
 ) -> Iterator[Finding]:
-    """What is wrong with a run that was killed."""
+    """The findings about a run that was killed."""
     yield from _effects(reference, outcome, ignored, repeatable)
     point = outcome.point
     if outcome.parked:
@@ -98,10 +98,10 @@ def judge(
 def _effects(
     reference: Outcome, outcome: Outcome, ignored: Volatile, repeatable: frozenset[str]
 ) -> Iterator[Finding]:
-    """Each thing that was done too often, or not often enough.
+    """Each effect that took place too often, or not often enough.
 
-    Of what was cut short nobody knows whether it took place; it counts for and against the agent
-    as is better for it, and what was begun again after that is told as in doubt.
+    An effect that was cut short may have taken place. It is counted in favour of the agent. If it
+    was begun again after that, it is reported as in doubt.
     """
     point = outcome.point
     wanted = counted(reference.effects, ignored)

@@ -1,4 +1,4 @@
-"""What is seen of one run of an agent: its moments, its effects; and the kill at one of them."""
+"""Records the moments and effects of one run of an agent, and kills it at one of them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _IN_WORDS: Mapping[Where, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A place in a run where it can be killed: the ``nth`` of its kind, whatever else happens.
+    """A moment in a run where it can be killed: the ``nth`` of its kind, whatever else happens.
 
-    Not a place in the order of all of them, for concurrent calls change that from run to run.
+    Not its index in the order of all moments, which concurrent calls change from run to run.
     """
 
     where: Where
@@ -46,7 +46,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A tool's call, or a request. ``done``: it is known to have taken place; else it was begun.
+    """A tool's call, or a request. ``done``: it has certainly taken place; else it was begun.
 
     ``key``: the Idempotency-Key under which it was requested.
     """
@@ -58,16 +58,16 @@ class Effect:
 
 
 def short(name: str) -> str:
-    """The name of a tool without its module; a request as it is."""
+    """The name of a tool without its module; a request unchanged."""
     return name if "/" in name else name.rpartition(":")[2]
 
 
 class Watch:
-    """One run, over all the lives that it takes. Used by the threads that hear of it.
+    """One run, over all its sessions. Used by several threads.
 
     ``target``: the moment at which to kill it, once (``hit``: it came). ``parked``: the calls for
-    which the run, when last heard of, waited for a person. A life is known by its token, so that
-    nothing that is heard late of one is taken for the next one's.
+    which the run, by its last report, waited for a person. A session is known by its token, so a
+    late report of one session is never counted for the next.
     """
 
     def __init__(self, target: Moment | None = None) -> None:
@@ -75,38 +75,38 @@ class Watch:
         self.moments: list[Moment] = []
         self.life = ""
         self._effects: list[Effect | None] = []  # None: refused
-        self._open: dict[tuple[str, str], int] = {}  # effects by life and call
+        self._open: dict[tuple[str, str], int] = {}  # effects by session and call
         self._counts: Counter[tuple[Where, str]] = Counter()
         self._kill: Kill | None = None
         self._dying = False
         self._lock = threading.Lock()
 
     def begin(self, life: str) -> None:
-        """A new life is about to begin."""
+        """A new session is about to begin."""
         with self._lock:
             self.life, self.parked = life, ""
             self._kill, self._dying = None, False
 
     def attach(self, kill: Kill) -> None:
-        """How to kill the life that has begun."""
+        """How to kill the session that has begun."""
         with self._lock:
             self._kill = kill
-            if self._dying:  # it came to the target before this
+            if self._dying:  # it reached the target before this
                 kill()
 
     def end(self) -> None:
-        """The life is over: what is still heard of it comes too late to be allowed."""
+        """The session is over: no later report of it is permitted."""
         with self._lock:
             self._dying = True
 
     @property
     def effects(self) -> list[Effect]:
-        """What happened, in the order in which it began."""
+        """The effects, in the order in which they began."""
         with self._lock:
             return [effect for effect in self._effects if effect is not None]
 
     def may(self, where: Where, name: str, life: str) -> bool:
-        """A moment has come; whether the process may go on."""
+        """A moment has come; returns whether the process may continue."""
         with self._lock:
             if self._dying or life != self.life:
                 return False
@@ -121,13 +121,13 @@ class Watch:
             return False
 
     def began(self, life: str, call: str, effect: Effect) -> None:
-        """Something was begun, and whether it took place is not known yet."""
+        """An effect was begun; it is not known yet whether it took place."""
         with self._lock:
             self._open[life, call] = len(self._effects)
             self._effects.append(effect)
 
     def done(self, life: str, call: str) -> None:
-        """It has taken place, whether or not its process is alive to hear of it."""
+        """It has taken place, also if its process does not learn it."""
         with self._lock:
             index = self._open.pop((life, call), None)
             effect = None if index is None else self._effects[index]
@@ -142,7 +142,7 @@ class Watch:
                 self._effects[index] = None
 
     def park(self, life: str, calls: str) -> None:
-        """The life is about to end because it waits for a person."""
+        """The session is about to end because it waits for a person."""
         with self._lock:
             if life == self.life:
                 self.parked = calls
@@ -167,17 +167,17 @@ class Listener:
 
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # closing alone does not wake the thread
+            self._socket.shutdown(socket.SHUT_RDWR)  # close() alone does not wake the thread
         self._socket.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """What an agent's process needs in its environment to be seen, if it is one of Python."""
+        """The environment that makes an agent's process report, if it is a Python process."""
         path = [str(self._folder), *filter(None, [base.get("PYTHONPATH")])]
         return {
             **base,
             "PYTHONPATH": ":".join(path),
-            "PYTHONDONTWRITEBYTECODE": "1",  # a kill inside of that says nothing about the agent
+            "PYTHONDONTWRITEBYTECODE": "1",  # a kill while that is written says nothing
             "CRASHTEST_SOCKET": str(self._folder / "line"),
             "CRASHTEST_PROBE": json.dumps({"tools": self._tools, "disk": self._disk}),
         }
@@ -191,17 +191,17 @@ class Listener:
             threading.Thread(target=self._hear, args=(line,), daemon=True).start()
 
     def _hear(self, line: socket.socket) -> None:
-        """One thread of an agent: answer as long as it may go on; keep silent if it is to die."""
+        """One thread of an agent: answer as long as it may continue; no answer if it must die."""
         with line, suppress(OSError), line.makefile("rb") as said:
             for text in said:
                 if not text.endswith(b"\n") or not _may(self.watch, json.loads(text)):
-                    said.read()  # until it is dead
+                    said.read()  # until the process is dead
                     return
                 line.sendall(b"\n")
 
 
 def _may(watch: Watch, said: dict[str, Any]) -> bool:
-    """Whether the process that says this may go on."""
+    """Whether the process that reports this may continue."""
     life, name, call = str(said["life"]), str(said["name"]), str(said.get("id", ""))
     match said["at"]:
         case "call":

@@ -1,1 +1,1 @@
-"""Deaths that are simulated in this process, on a simulated disk."""
+"""Simulates deaths in this process, on a simulated disk."""

@@ -1,4 +1,4 @@
-"""Holds a run that died against the one that never did."""
+"""Compares a run that died with the one that never did."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SHOWN_SIZE = 160
 
 
 def judge(reference: Trial, trial: Trial, point: str, steady: bool) -> Iterator[Finding]:
-    """What is wrong with a run that died. ``steady``: two runs without a crash were the same."""
+    """The findings about a run that died. ``steady``: two runs without a crash were equal."""
     yield from _doubts(trial, point)
     wrong = list(_executions(reference, trial, point, steady))
     yield from wrong
-    if steady and all(found.allowed for found in wrong):  # else it would be told twice
+    if steady and all(found.allowed for found in wrong):  # else it would be reported twice
         yield from _effects(reference, trial, point)
     if trial.end.how == "stuck":
         yield Finding("stuck", point, "", str(trial.end.value))
@@ -30,14 +30,14 @@ def judge(reference: Trial, trial: Trial, point: str, steady: bool) -> Iterator[
 
 
 def lost_signals(trial: Trial, point: str) -> Iterator[Finding]:
-    """Signals that the agent took and never looked at. (One of a life that died is replayed.)"""
+    """Signals that the agent took and never read. (Those of a session that died are replayed.)"""
     if trial.end.how == "finished":
         for what in dict.fromkeys(trial.lives[-1].waits.signals.unread()):
             yield Finding("lost", point, "", what)
 
 
 def ended_alike(one: Trial, other: Trial) -> list[str]:
-    """What differs between two runs that never died, in words; nothing if they are the same."""
+    """The difference of two runs that never died, in words; "" if they are equal."""
     if one.end.how != other.end.how or one.end.value != other.end.value:
         return [f"{told(one.end)} and {told(other.end)}"]
     found = _difference(one, other)
@@ -69,7 +69,7 @@ def told(end: End) -> str:
 
 
 def _counted(executions: list[Execution]) -> Counter[object]:
-    """Side effects that took place, as often as they did."""
+    """Side effects that took place, with their number."""
     return Counter(one.identity for one in executions if one.done and one.policy != "retry")
 
 
@@ -128,13 +128,13 @@ def _why(one: Execution) -> str:
     return {
         "plain": "it is called outside of recorded calls, so a resumed run calls it again",
         "reconcile": "its reconcile function said that it had not happened",
-        "report": "the agent made it again when it was told that the outcome is unknown",
+        "report": "the agent made it again after the result that the outcome is unknown",
         "inside": "the recorded call around it was made again",
     }.get(one.policy, "nothing declares that to be harmless")
 
 
 def _harmless(one: Execution, trial: Trial) -> bool:
-    """Whether it is part of a call that its author has declared to be safe to repeat."""
+    """Whether it is part of a call that its author has declared safe to repeat."""
     if one.policy != "inside":
         return False
     around = {
@@ -151,7 +151,7 @@ def _doubts(trial: Trial, point: str) -> Iterator[Finding]:
             "in doubt",
             point,
             tool,
-            "nobody knows whether it took effect, so the run waits until a person says so",
+            "it may or may not have taken effect, so the run waits until a person resolves it",
         )
     yield from forgotten(trial, point)
     for tool in sorted(_told_unknown(trial)):
@@ -159,21 +159,23 @@ def _doubts(trial: Trial, point: str) -> Iterator[Finding]:
             "in doubt",
             point,
             tool,
-            "the agent is told that the outcome is unknown "
-            "(OutcomeUnknown), and goes on as it sees fit",
+            "the agent gets an OutcomeUnknown as its result and continues with it",
         )
 
 
 def forgotten(trial: Trial, point: str) -> Iterator[Finding]:
-    """The tools of which a call was in doubt and not in the status of its run."""
+    """The tools of calls that were in doubt and not in the status of their run."""
     for tool in sorted(set(trial.forgotten)):
         yield Finding(
-            "forgotten", point, tool, "it may have taken effect, and nobody is asked whether it did"
+            "forgotten",
+            point,
+            tool,
+            "it may have taken effect, and no person is asked about it",
         )
 
 
 def _effects(reference: Trial, trial: Trial, point: str) -> Iterator[Finding]:
-    """What ``effects`` has seen outside."""
+    """The effects that ``effects`` has returned."""
     wanted, found = reference.effects, trial.effects
     if not isinstance(wanted, Counter) or not isinstance(found, Counter):
         if wanted != found and trial.end.how == "finished":
@@ -213,7 +215,7 @@ def _apart(one: Any, other: Any) -> str:
 
 
 def _told_unknown(trial: Trial) -> set[str]:
-    """The tools of whose calls the agent was told that the outcome is unknown."""
+    """The tools whose calls gave the agent an OutcomeUnknown."""
     return {tool for life in trial.lives for tool in life.reported}
 
 
@@ -225,7 +227,7 @@ def _end(reference: Trial, trial: Trial, point: str, steady: bool) -> Iterator[F
     if end.how == "raised" or (end.how == "failed" and reference.end.how != "failed"):
         yield Finding("raised", point, "", _raised(end.error))
     elif not steady or _told_unknown(trial):
-        return  # the agent knows less than the one that never crashed, and may do something else
+        return  # the agent knows less than the one that never crashed, and may act differently
     elif end.how != reference.end.how or end.value != reference.end.value:
         where, wanted, found = difference("the result", reference.end.value, end.value)
         yield _differs(point, where, wanted, found)
@@ -258,7 +260,7 @@ def _raised(error: BaseException | None) -> str:
 
 
 def _difference(one: Trial, other: Trial) -> tuple[str, Any, Any] | None:
-    """The first thing in which state or messages differ, if any."""
+    """The first difference of state or messages, if any."""
     if one.final is None or other.final is None or one.final == other.final:
         return None
     names = ("the result", "run.state", "run.messages")
@@ -270,7 +272,7 @@ def _difference(one: Trial, other: Trial) -> tuple[str, Any, Any] | None:
 
 
 def difference(path: str, one: Any, other: Any) -> tuple[str, Any, Any]:
-    """Where two values differ, as deep as both have it: the path, and what is there in each."""
+    """The deepest common path at which two values differ, and the value of each."""
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         for key in one:
             if one[key] != other[key]:

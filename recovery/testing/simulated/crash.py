@@ -1,4 +1,4 @@
-"""Kills an agent at every point, and reports what became of it."""
+"""Kills an agent at every point in simulation, and reports the findings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CrashOptions(TypedDict, total=False):
 def crash_everywhere(
     agent: RecoverableAgent | Callable[..., Any], task: Any = None, **options: Unpack[CrashOptions]
 ) -> CrashReport:
-    """Run an agent, kill it at every point and resume it; what that led to.
+    """Run an agent, kill it at every point and resume it; returns a report.
 
     ``agent``: a function that makes a RecoverableAgent (called for each process; given what
     ``setup`` returned, if it takes an argument), or an agent function: async, or with ``run`` as
@@ -62,20 +62,21 @@ def crash_everywhere(
 
     The run is made twice without a crash, then once for each crash point: each changing call of
     the disk, each write torn in the middle, a crash of the recovery itself, and before and after
-    what each execution of a tool does. It is resumed until it ends and compared: what tools did,
-    result, state, messages. Tools are really executed: give fakes. Sleeping takes no time.
+    the effect of each execution of a tool. It is resumed until it ends, and compared: effects of
+    tools, result, state, messages. Tools are really executed: give fakes. Sleeping takes no time.
 
-    ``setup``: called before each run; makes, or resets, the outside world. ``effects``: gives what
-    took place there, as an iterable to be compared (given what ``setup`` returned, if it takes an
-    argument). ``watch``: plain functions to count and to die in, too. ``resolve``: what a person
-    would say about a call in doubt; by default the truth. ``answer``: what others do about a run
-    that waits (``RunHandle.signal`` with a key, ``approve``), given its store and its id, called
-    again and again while it does. ``points``: at most so many, chosen by
-    ``seed`` ("all": every one; texts of a report: these). ``power_loss``: also lose what was not
-    flushed. ``strict``: a call in doubt is a failure. ``timeout_s``: how long, in real time,
-    nothing may happen before the run counts as stuck.
+    ``setup``: called before each run; makes, or resets, the outside world. ``effects``: returns
+    the effects there, as an iterable to be compared (given what ``setup`` returned, if it takes an
+    argument). ``watch``: plain functions to count and to die in, too. ``resolve``: the answer of a
+    person about a call in doubt; by default the truth. ``answer``: what others do about a run that
+    waits (``RunHandle.signal`` with a key, ``approve``), given its store and its id, called
+    repeatedly while it waits.
 
-    Raises what the agent raises without a crash, TypeError for what is no agent.
+    ``points``: at most so many, chosen by ``seed`` ("all": every one; texts of a report: these).
+    ``power_loss``: also lose unflushed writes. ``strict``: a call in doubt is a failure.
+    ``timeout_s``: how long, in real time, the run may make no progress before it counts as stuck.
+
+    Raises what the agent raises without a crash, TypeError for an object that is no agent.
     """
     watched = [function_of(function) for function in options.get("watch", ())]
     world = World(
@@ -96,7 +97,7 @@ def crash_everywhere(
 
 @dataclass(frozen=True)
 class Point:
-    """A place to die at, and how it reads."""
+    """A point to die at, and its text."""
 
     plan: Plan
     text: str
@@ -104,7 +105,7 @@ class Point:
 
 @dataclass
 class Sweep:
-    """The runs of one agent, and what they led to."""
+    """The runs of one agent, and their findings."""
 
     world: World
     options: CrashOptions
@@ -141,13 +142,13 @@ class Sweep:
         assert self.reference is not None
         deaths = sum(life.dead for life in trial.lives)
         if not deaths and trial.end.how != "stuck":
-            return  # an agent that is not the same each time did not come to this point
+            return  # an agent that is not deterministic did not reach this point
         self.points += 1
         self.resumptions += max(0, len(trial.lives) - 1)
         self.findings += judge(self.reference, trial, point.text, steady)
         if any(life.swallowed for life in trial.lives):
             self._say(
-                "the agent catches BaseException and goes on. No process survives its death, "
+                "the agent catches BaseException and continues. No process survives its death, "
                 "but cancellation, Ctrl-C and sys.exit() come that way too: let them "
                 "through."
             )
@@ -166,7 +167,7 @@ class Sweep:
             try:
                 if not self._wait(thread, trial):
                     trial = self._given_up(trial, where_thread_is(thread.ident))
-            finally:  # also when somebody presses Ctrl-C: what is left does nothing any more
+            finally:  # also after Ctrl-C: remaining threads of the run do nothing any more
                 if thread.is_alive():
                     clock.abandoned = True
                     for life in trial.lives:
@@ -176,7 +177,7 @@ class Sweep:
         return trial
 
     def _wait(self, thread: threading.Thread, trial: Trial) -> bool:
-        """Whether the trial came to its end; False when nothing happens any more."""
+        """Whether the trial ended; False when it makes no progress any more."""
         limit, touched, since = self.options.get("timeout_s", TIMEOUT_S), -1, _monotonic()
         while True:
             thread.join(0.02)
@@ -190,7 +191,7 @@ class Sweep:
                 return False
 
     def _given_up(self, trial: Trial, where: str) -> Trial:
-        """The trial as it is, for its thread will never end."""
+        """The trial without its thread, which will never end."""
         what = waiting(where)
         if trial.lives and trial.lives[-1].frozen:
             what = f"{where or 'the agent'} catches BaseException and tries again for ever"
@@ -221,7 +222,7 @@ class Sweep:
             self.notes.append(note)
 
     def report(self) -> CrashReport:
-        """What was found."""
+        """The findings."""
         assert self.reference is not None
         effects = Counter(one.tool for one in self.reference.executions)
         return CrashReport(
@@ -239,7 +240,7 @@ class Sweep:
 
 
 def _without_a_crash(end: End) -> BaseException:
-    """The error to raise for an agent that does not come to an end by itself."""
+    """The error to raise for an agent that does not end by itself."""
     note = "crash_everywhere: this is the run without any crash; make that work first"
     if end.how == "stuck":
         error: BaseException = TimeoutError(end.value)
@@ -261,7 +262,7 @@ def _name(agent: Any) -> str:
 
 
 def possible_points(reference: Trial, power_loss: bool, seed: int) -> list[Point]:
-    """Every place to die at, in the order in which a run comes to them; then to die twice."""
+    """Every point to die at, in the order in which a run reaches them; then pairs of points."""
     choose = random.Random(f"{seed} points")
     found: list[Point] = []
     twice: list[Point] = []
@@ -273,7 +274,7 @@ def possible_points(reference: Trial, power_loss: bool, seed: int) -> list[Point
 
 
 def _later(point: Point, after: int) -> Point:
-    """The point in a later life, to which the run comes when somebody has settled a call."""
+    """The point in a later session, which the run reaches after a call was resolved."""
     if not after:
         return point
     text = f"{point.text}, in life {after + 1}"
@@ -283,7 +284,7 @@ def _later(point: Point, after: int) -> Point:
 def _points_of(
     life: Life, choose: random.Random, power_loss: bool
 ) -> tuple[list[Point], list[Point]]:
-    """The places to die at in one life, and those to die twice."""
+    """The points to die at in one session, and the pairs."""
     found: list[Point] = []
     twice: list[Point] = []
     for number, call in enumerate(life.calls):
@@ -325,7 +326,7 @@ def _twice(kill: Kill, text: str, calls: int, choose: random.Random) -> Point:
 def chosen(
     points: list[Point], which: int | Literal["all"] | Sequence[str], seed: int
 ) -> list[Point]:
-    """The points to try: executions of tools first, for they tell the most."""
+    """The points to try: executions of tools first, because they show the most."""
     if which == "all":
         return points
     if not isinstance(which, int):
@@ -347,12 +348,12 @@ def chosen(
 
 @contextmanager
 def _alone(seed: int) -> Iterator[None]:
-    """Runs that are the same each time, and say nothing."""
+    """Makes runs that are the same each time, and log nothing."""
 
     def uid(run_id: str, log: object, is_guarded: bool) -> str:
         return random.Random(f"{seed} uid {run_id}").randbytes(16).hex()
 
-    # Idempotency keys are made of these ids, and results may hold keys. So each run has an id of
+    # Idempotency keys depend on these ids, and results may contain keys. So each run has an id of
     # its own, which is the same in each trial.
     with quiet(), mock.patch.object(begin_run, "_new_uid", uid):
         yield

@@ -1,6 +1,6 @@
-"""Whether side effects in doubt are still asked about: the records against what is said of them.
+"""Checks that side effects in doubt are in the status of their run.
 
-Reads the records by itself, for the runtime's own reading of them is what is tested.
+It reads the records by itself, because the runtime's own reading of them is under test.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REPEATABLE = ("retry", "wait")
 
 
 def open_effects(events: Iterable[tuple[int, Event]]) -> dict[int, CallIntended]:
-    """The side effects that were begun, and that nothing recorded since has settled, by LSN."""
+    """The side effects that were begun, and have no outcome or resolution, by LSN."""
     made: dict[int, CallIntended] = {}
     found: dict[int, CallIntended] = {}
     for lsn, event in events:

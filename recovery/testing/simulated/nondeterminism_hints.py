@@ -1,6 +1,6 @@
-"""Where an agent asks for what is another thing the next time, and what it calls unrecorded.
+"""Notes nondeterministic calls of an agent, and its unrecorded calls.
 
-Seen by the interpreter's profiling hook in one run: nobody's code is changed for it.
+The interpreter's profiling hook sees them in one run: no code is changed for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from recovery.agent_code.agent_source import LostLocals, locals_lost_by
 from recovery.declare.scope import current_call
 from recovery.testing.simulated.user_code import at, is_users
 
-_RECORDS = ("perform_async", "perform_sync")  # through which all recorded calls go
+_RECORDS = ("perform_async", "perform_sync")  # all recorded calls go through these
 _INSTANCE = getattr(random, "_inst", None)  # behind the functions of module random
 _BUILTIN = {
     "time": ("time.time()", "run.now()"),
@@ -49,7 +49,7 @@ def _python_functions() -> dict[CodeType, tuple[str, str]]:
             if code is not None:
                 label = "random" if module is random.Random else module.__name__
                 found[code] = (f"{label}.{name}()", instead)
-    for name in ("time", "time_ns"):  # which virtual time has replaced
+    for name in ("time", "time_ns"):  # replaced by virtual time
         code = getattr(getattr(time, name), "__code__", None)
         if code is not None:
             found[code] = _BUILTIN[name]
@@ -68,7 +68,7 @@ class Hints:
 
     @contextmanager
     def looking(self, agent: RecoverableAgent) -> Iterator[None]:
-        """Look at all that the present thread does, and at the agent's source."""
+        """Watch everything that the present thread does, and read the agent's source."""
         if agent.settings.check_locals and agent.settings.checkpoint_every_n is not None:
             self.lost = locals_lost_by(agent.agent_fn)
         self._python = {id(code): found for code, found in _python_functions().items()}
@@ -101,7 +101,7 @@ class Hints:
             self._functions[_named(frame)] = None
 
     def _note_callers(self, frame: FrameType | None) -> None:
-        """What makes recorded calls is a part of the agent, and runs again as it should."""
+        """A function that makes recorded calls is a part of the agent, and is replayed."""
         while frame is not None:
             if is_users(frame):
                 self._parts.add(_named(frame))
@@ -109,7 +109,7 @@ class Hints:
 
     @property
     def unrecorded(self) -> list[str]:
-        """Functions that were called outside of recorded calls, and make none themselves."""
+        """Functions that were called outside of recorded calls, and made none themselves."""
         return [name for name in self._functions if name not in self._parts]
 
 

@@ -1,4 +1,4 @@
-"""Plain functions whose calls a crash test counts, and dies in."""
+"""Counts calls of plain functions for a crash test, and dies in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recovery.testing.simulated.user_code import wrapped
 
 
 class Watch:
-    """Functions whose calls are told to the life of the moment."""
+    """Functions whose calls are reported to the present session."""
 
     def __init__(self, functions: Sequence[FunctionType]) -> None:
         self.functions = functions
@@ -22,7 +22,7 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look at them, whoever calls them."""
+        """Watch them, whichever code calls them."""
         with ExitStack() as stack:
             for function in self.functions:
                 stack.enter_context(wrapped(function, self._seen))

@@ -1,4 +1,4 @@
-"""Deaths that are planned are nothing to report: in threads, and in generators that end by them."""
+"""Silences planned deaths: in threads, and in generators that end by them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLANNED = (Died, StuckError, Stop, LeftBehindError)
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing is logged of the runs, and nothing printed of their deaths."""
+    """Logs nothing of the runs, and prints nothing of their deaths."""
     loggers = [logging.getLogger(name) for name in ("recovery", "eventlog", "asyncio")]
     were = [logger.disabled for logger in loggers]
     for logger in loggers:
@@ -38,5 +38,5 @@ def quiet() -> Iterator[None]:
 
 
 def _but_planned(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The hook, without the exceptions by which a run is made to end."""
+    """The hook, without the exceptions that end a run on purpose."""
     return lambda args: None if issubclass(args.exc_type, _PLANNED) else hook(args)

@@ -1,4 +1,4 @@
-"""One life of an agent's process: on a simulated disk, seen from outside, to its end or death."""
+"""Runs one session of an agent's process on a simulated disk, to its end or death."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from recovery.values.types import OutcomeUnknown
 
 RUN_ID = "crash-test"
 BEGINNING_S = 1_700_000_000.0  # what run.now() starts from
-DEATHS_MAX = 100  # so often a dead process may try to go on before it is stopped for good
+DEATHS_MAX = 100  # how often a dead process may try to continue before it is stopped for good
 _never = threading.Event()
 
 
@@ -48,9 +48,9 @@ class Died(Crash, SystemExit):
 class Execution:
     """The body of a tool, entered once. ``key`` is the idempotency key, "" outside of calls."""
 
-    number: int  # of all executions of this life
+    number: int  # of all executions of this session
     tool: str
-    name: str  # tool#n, the n-th of its tool in this life
+    name: str  # tool#n, the n-th of its tool in this session
     key: str
     policy: str
     shown: str  # the tool with its arguments, for people
@@ -61,7 +61,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class DiskCall:
-    """A changing call of the disk, and what was going on."""
+    """A changing call of the disk, and the activity around it."""
 
     verb: str
     size: int
@@ -70,8 +70,8 @@ class DiskCall:
 
 @dataclass(frozen=True)
 class Kill:
-    """When a life ends: at changing call ``number`` of the disk, a write torn after ``torn``
-    bytes; or before or after what the ``number``-th execution of a tool does outside."""
+    """When a session ends: at changing call ``number`` of the disk, a write torn after ``torn``
+    bytes; or before or after the effect of the ``number``-th execution of a tool."""
 
     what: str  # "disk", "before", "after"
     number: int
@@ -86,10 +86,10 @@ class Life:
         self.dead = False
         self.frozen = False  # its thread is stopped for good
         self.over = False  # it is being cleaned up
-        self.swallowed = False  # the agent went on after its death
+        self.swallowed = False  # the agent continued after its death
         self.calls: list[DiskCall] = []
         self.executions: list[Execution] = []
-        self.reported: set[str] = set()  # tools of whose calls the agent was told: unknown
+        self.reported: set[str] = set()  # tools whose calls gave the agent an OutcomeUnknown
         self.final: tuple[Any, Any, Any] | None = None
         self.active: dict[int, str] = {}
         self.where = "before the first step"
@@ -112,20 +112,20 @@ class Life:
         raise Died
 
     def goes_on(self) -> None:
-        """The agent does something; does it after its thread was told of its death?
+        """Whether the agent does something after its thread has got its death.
 
         Code that does it on the way out (``finally``, ``except BaseException`` that raises again)
-        lets the death through.
+        lets the death through, and is allowed.
         """
         on_the_way_out = isinstance(sys.exception(), Died | GeneratorExit)
         self.swallowed |= self.died_here() and not self.over and not on_the_way_out
 
     def died_here(self) -> bool:
-        """Whether the thread of the agent itself was told of its death."""
+        """Whether the thread of the agent itself has got its death."""
         return self.dead and self._died_in == threading.get_ident() == self._home
 
     def check(self) -> None:
-        """A dead process does nothing, whatever its code makes of its death."""
+        """A dead process does nothing, even if its code catches its death."""
         if self.dead:
             self._deaths += 1
             if self._deaths > DEATHS_MAX:
@@ -138,7 +138,7 @@ class Life:
     def disk_call(self, call: Callable[..., Any], name: str, given: Arguments) -> Any:
         """Make a call of the files interface, unless the process is dead or dies of it."""
         args, kwargs = given
-        if name == "close":  # as the kernel does it for the dead
+        if name == "close":  # the kernel closes files of dead processes
             return call(*args, **kwargs)
         self.check()
         before = len(self.disk.calls)
@@ -160,7 +160,7 @@ class Life:
     # -- calls and executions
 
     def look(self, look: Callable[..., None], *, at_once: bool = False) -> None:
-        """The run looks for messages; while it waits, others send some before it does."""
+        """The run reads its inbox; while it waits, others send messages before."""
         if at_once and self.answer is not None:
             self.answer()
         look(at_once=at_once)
@@ -173,7 +173,7 @@ class Life:
         return number
 
     def enter(self, tool: str, policy: str, call: Call | None, shown: tuple[str, object]) -> Any:
-        """A tool is about to do what it does; its execution."""
+        """A tool is about to have its effect; returns its execution."""
         self.check()
         self.touched += 1
         number = self._entered.total()
@@ -187,7 +187,7 @@ class Life:
         return made
 
     def leave(self, made: Execution, value: Any) -> None:
-        """A tool has done what it does."""
+        """A tool has had its effect."""
         self.check()
         made.done, made.value = True, value
         if self._kill == Kill("after", made.number):
@@ -195,7 +195,7 @@ class Life:
 
 
 class _Proxy:
-    """Files, a directory or an open file, whose calls go through a life."""
+    """Files, a directory or an open file, whose calls go through a session."""
 
     def __init__(self, inner: Any, life: Life) -> None:
         self._inner, self._life = inner, life
@@ -213,14 +213,14 @@ class _Proxy:
 
 
 class _Log(EventLog):
-    """A log that nobody flushes behind the agent's back, for that would be at no certain time."""
+    """A log without background commits, whose time would be random."""
 
     def commit_behind(self) -> None:
-        """Nothing: what is not flushed yet is as lost in a power loss as it may be."""
+        """Does nothing: unflushed writes may be lost in a power loss anyway."""
 
 
 class Store(LogStore):
-    """Runs on the disk of a life."""
+    """Runs on the disk of a session."""
 
     def __init__(self, life: Life) -> None:
         super().__init__("runs", cast(Files, _Proxy(life.disk, life)), "power")
@@ -296,7 +296,7 @@ def _observed(kind: type[Any]) -> type[Any]:
 
 
 def _same_in_each_run(run: Any, name: str, ask: Callable[[], Any]) -> Any:
-    """A value of its place in the run: else no two runs could be compared."""
+    """A value by its position in the run, so that two runs can be compared."""
     scope: Scope = run.current_scope()
     call, count = scope.call, scope._counts[name]
     place = [run.life.seed, run.step, name, count]
@@ -310,14 +310,14 @@ def _same_in_each_run(run: Any, name: str, ask: Callable[[], Any]) -> Any:
             return BEGINNING_S + run.step + count * count * 0.001
         case "random":
             return choose.random()
-        case "usage":  # what was counted, without the time that it took
+        case "usage":  # counts, without times
             return [*ask()[:-1], 0.0]
         case _:
             return str(uuid.UUID(int=choose.getrandbits(128), version=4))
 
 
 def _kept(value: Any) -> Any:
-    """The value as it is now; its text, where a log could not hold it."""
+    """A copy of the value; its text, if a log could not hold it."""
     try:
         return unpack(pack(value, "value"))
     except RefusedValueError:
@@ -328,7 +328,7 @@ _KINDS: dict[Any, Any] = {kind: _observed(kind) for kind in (AsyncExecution, Syn
 
 
 def observe(agent: RecoverableAgent, life: Life) -> None:
-    """Have the agent run in this life, on its disk."""
+    """Make the agent run in this session, on its disk."""
     recover = type(agent)._recover
 
     def observed(task: Any, going: Any, takeover: bool, kind: Any) -> Any:
@@ -351,7 +351,7 @@ def observe(agent: RecoverableAgent, life: Life) -> None:
 def _seen(run: Any, spec: ToolSpec, given: Arguments) -> tuple[ToolSpec, Arguments]:
     if run.rules >= 2:
         spec, given = plainly(spec, given)
-    if spec.waits or spec.name == UNDO_CALL:  # it does nothing outside
+    if spec.waits or spec.name == UNDO_CALL:  # it has no effect outside
         return spec, given
     try:
         return _seen_cached(spec), given
@@ -361,7 +361,7 @@ def _seen(run: Any, spec: ToolSpec, given: Arguments) -> tuple[ToolSpec, Argumen
 
 @functools.lru_cache(maxsize=1024)
 def _seen_cached(spec: ToolSpec) -> ToolSpec:
-    """The tool, telling the life that it is in when its body is entered and left."""
+    """The tool, which reports to its session when its body is entered and left."""
     function = spec.function
 
     async def finished(value: Awaitable[Any], life: Life, made: Execution) -> Any:
@@ -393,7 +393,7 @@ def _seen_cached(spec: ToolSpec) -> ToolSpec:
 
 
 def _seen_generator(spec: ToolSpec) -> Callable[..., Any]:
-    """It is left at its end, or where its consumer leaves it: what came until then is its value."""
+    """Left at its end, or where its consumer leaves it: the chunks until then are its value."""
     function, combine = spec.function, spec.combine or combined
 
     @functools.wraps(function)
@@ -427,7 +427,7 @@ def _enter(spec: ToolSpec) -> tuple[Life, Execution]:
 
 def shown(spec: ToolSpec, call: Call) -> tuple[str, object]:
     """A call for people, and to compare."""
-    if spec.repeatable:  # its arguments may be a whole conversation, and nobody compares them
+    if spec.repeatable:  # its arguments may be a whole conversation, and are not compared
         return spec.name, spec.name
     text = f"{spec.name}({arguments(call.args, call.kwargs)})"
     return text, (spec.name, known_by(spec, (call.args, call.kwargs)))

@@ -1,7 +1,7 @@
-"""Notices signals that an agent took and nobody looked at: in the result of a task.
+"""Notices signals that an agent took and never read: in the result of a task.
 
-A task that returned a signal has it, and it is spent. Code that cancels the losers of a race and
-reads the winner's result alone loses what a loser had got meanwhile, with or without a crash.
+A task that returned a signal has consumed it. Code that cancels the losers of a race, and reads
+only the winner's result, loses what a loser had got meanwhile, with or without a crash.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from recovery.text import shorten
 
 
 class WatchedTask(asyncio.Task[Any]):
-    """A task that knows whether anybody has read its result."""
+    """A task that knows whether its result was read."""
 
     was_read = False
 
@@ -39,13 +39,13 @@ def watched_task(
 
 
 class TakenSignals:
-    """The signals that the tasks of a life have taken."""
+    """The signals that the tasks of a session have taken."""
 
     def __init__(self) -> None:
         self._taken: list[tuple[WatchedTask, object, Any]] = []
 
     def add(self, name: object, value: Any) -> None:
-        """The present task has got this from a wait for signal ``name`` (or for several)."""
+        """The present task got this from a wait for signal ``name`` (or for several)."""
         try:
             task = asyncio.current_task()
         except RuntimeError:  # plain code
@@ -54,13 +54,13 @@ class TakenSignals:
             self._taken.append((task, name, value))
 
     def unread(self) -> list[str]:
-        """Those that were the result of a task which nobody has read, in words."""
+        """The signals in results that were never read, in words."""
         return [
-            f"signal {name} ({shorten(value)}) was taken by a task whose result nobody read. Read "
+            f"signal {name} ({shorten(value)}) was taken by a task whose result was not read. Read "
             "the results of all tasks that are done, or wait for several names in one wait: "
             "run.wait_for((name, ...))"
             for task, name, value in self._taken
-            # A signal without a value says all that it has to say by being there.
+            # A signal without a value has no content that could be lost.
             if value is not None and task.done() and not task.was_read and _returned(task) is value
         ]
 

@@ -1,4 +1,4 @@
-"""Code of the user: where it is, and functions of it seen from outside."""
+"""Finds the user's code, and watches its functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LIBRARIES = tuple(
 
 
 def is_users(frame: FrameType | None) -> bool:
-    """Whether this is code of neither the standard library nor any package that is installed (in
+    """Whether this is code of neither the standard library nor an installed package (in
     site-packages, or in the dist-packages of some systems)."""
     if frame is None:
         return False
@@ -35,7 +35,7 @@ def at(frame: FrameType) -> str:
 
 
 def where_thread_is(ident: int | None) -> str:
-    """Where a thread is, by the innermost line of the user's; "" if nowhere."""
+    """The user's innermost line in a thread; "" if there is none."""
     frame = sys._current_frames().get(ident or 0)
     while frame is not None and not is_users(frame):
         frame = frame.f_back
@@ -43,7 +43,7 @@ def where_thread_is(ident: int | None) -> str:
 
 
 def where_tasks_wait(loop: asyncio.AbstractEventLoop) -> str:
-    """Where the tasks of a loop wait, by the innermost line of the user's of each."""
+    """The user's innermost line in each waiting task of a loop."""
     found = set()
     for task in asyncio.all_tasks(loop):
         waits: Any = task.get_coro()
@@ -82,9 +82,9 @@ def function_of(given: Callable[..., Any]) -> FunctionType:
 def wrapped(
     function: FunctionType, wrap: Callable[[FunctionType], Callable[..., Any]]
 ) -> Iterator[None]:
-    """Have every call of the function, by whatever name it is known, go to ``wrap(function)``.
+    """Make every call of the function, by any name, go to ``wrap(function)``.
 
-    What is exchanged is its code, because an agent may hold the function anywhere: in a module, a
+    Replaces the function's code, because an agent may hold the function anywhere: in a module, a
     closure, a table of tools.
     """
     code, signature = function.__code__, inspect.signature(function)

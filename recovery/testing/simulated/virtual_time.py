@@ -1,8 +1,8 @@
-"""Time that passes only where something waits for it, so that an agent that sleeps takes no time.
+"""Simulates time, which passes only when all code waits, so that an agent's sleeps take no time.
 
 The event loop's clock moves from timer to timer. ``time.sleep`` in the thread of the agent moves
-the clocks of module ``time`` instead of waiting. Where something is waited for that is not in this
-loop (a socket, a thread of the agent's own), both wait as usual, for then nobody knows how long.
+the clocks of module ``time`` instead of waiting. If code waits for something outside of this loop
+(a socket, a thread of the agent's own), both wait in real time, as the duration is unknown.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, Protocol
 from unittest import mock
 
 _sleep, _monotonic = time.sleep, time.monotonic
-SLICE_S = 0.05  # of a real wait, so that an abandoned run comes to an end
-# Threads that wait for work and never do any unasked.
+SLICE_S = 0.05  # of a real wait, so that an abandoned run ends
+# Threads that wait for work.
 _IDLE = ("eventlog", "recovery-commit")
-_POOL = concurrent.futures.thread._worker.__code__  # what a thread of a pool does between works
+_POOL = concurrent.futures.thread._worker.__code__  # where a thread of a pool waits for work
 
 
 def _has_no_work(frame: FrameType | None) -> bool:
-    """Whether a thread that is here is one of a pool, and there is nothing for it to do."""
+    """Whether an existing thread is one of a pool, and has no work."""
     if frame is None or frame.f_code is not _POOL:
         return False
     known = frame.f_locals
@@ -35,24 +35,24 @@ def _has_no_work(frame: FrameType | None) -> bool:
 
 
 class StuckError(BaseException):
-    """Nothing can ever happen again, and the run has not ended. No agent is to catch it."""
+    """Nothing can ever happen again, and the run has not ended. No agent should catch it."""
 
 
 class Looks(Protocol):
-    """What knows whether looking again, in the loops of a clock, can show anything new."""
+    """Knows whether polling, in the loops of a clock, can find anything new."""
 
     def seen(self) -> object:
-        """A value that is another one whenever anything has happened."""
+        """A value that changes whenever anything has happened."""
         ...
 
     def skip(self, nap_s: float, due_s: float) -> float:
-        """How far time may go on where nothing happens for ``due_s``, and the next look is in
+        """How far time may move if nothing happens for ``due_s``, and the next poll is in
         ``nap_s``."""
         ...
 
 
 class Clock:
-    """How far the time of one thread is ahead of the real one."""
+    """How far the time of one thread is ahead of real time."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -65,7 +65,7 @@ class Clock:
         self._thread = threading.get_ident()
 
     def quiet(self) -> bool:
-        """Whether nothing goes on but in the thread of this clock."""
+        """Whether only the thread of this clock is active."""
         others = [
             thread.ident
             for thread in threading.enumerate()
@@ -88,7 +88,7 @@ class Clock:
             self.ahead += seconds
 
     def is_alone(self) -> bool:
-        """Whether this is the thread of this clock, and nothing goes on in another one."""
+        """Whether this is the thread of this clock, and no other one is active."""
         return not self.abandoned and self.is_here() and self.quiet()
 
 
@@ -96,14 +96,14 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
-        self.outside = 0  # executors' futures under way
-        self.skip: Callable[[float], float] = lambda timeout: timeout  # how far time may go on
+        self.outside = 0  # executors' futures in flight
+        self.skip: Callable[[float], float] = lambda timeout: timeout  # how far time may move
 
     def select(self, timeout: float | None = None) -> Any:
         events = super().select(0)
         if events or (timeout is not None and timeout <= 0):
             return events
-        # One file is the loop's own, by which other threads wake it up.
+        # One file is the loop's own, through which other threads wake it up.
         if len(self.get_map()) > 1 or self.outside or not self._clock.quiet():
             return self._select_really(timeout)
         if timeout is None:
@@ -130,8 +130,8 @@ def _wake_up(over: asyncio.Future[None]) -> None:
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop of virtual time. Threads of ``asyncio.to_thread`` are calls that come a
-    little later, one after the other, so that each run does the same in the same order."""
+    """An event loop of virtual time. Threads of ``asyncio.to_thread`` become calls a little later,
+    one after the other, so that each run does the same in the same order."""
 
     def __init__(self, clock: Clock, looks: Looks | None = None) -> None:
         self._waits = _Selector(clock)
@@ -139,7 +139,7 @@ class Loop(asyncio.SelectorEventLoop):
         self._waits.skip = self._skip
         self._virtual = clock
         self._looks = looks
-        # What only looks again later: when there is something to see at the latest, and what had
+        # Polls: the time of the next deadline, and what had happened before.
         # happened before.
         self._naps: dict[asyncio.TimerHandle, tuple[float, object]] = {}
         self.set_exception_handler(lambda loop, context: None)
@@ -148,8 +148,8 @@ class Loop(asyncio.SelectorEventLoop):
         return self._virtual.ahead
 
     async def nap(self, seconds: float, due_s: float) -> None:
-        """Sleep, before something looks again whether anything has happened. If nothing has, it
-        sees nothing new for ``due_s``."""
+        """Sleep until the next poll. If nothing has happened, the polls find nothing for
+        ``due_s``."""
         over = self.create_future()
         timer = self.call_later(seconds, _wake_up, over)
         seen = None if self._looks is None else self._looks.seen()
@@ -161,7 +161,7 @@ class Loop(asyncio.SelectorEventLoop):
             del self._naps[timer]
 
     def _skip(self, timeout: float) -> float:
-        """How far time may go on: not only to the next look, where all looks are in vain."""
+        """How far time may move: past the next poll, if all polls would find nothing."""
         if self._looks is None or not self._naps:
             return timeout
         now = self._looks.seen()
@@ -175,7 +175,7 @@ class Loop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        if executor is not None:  # the agent's own: perhaps of processes
+        if executor is not None:  # the agent's own: perhaps with processes
             self._waits.outside += 1
             outside = super().run_in_executor(executor, func, *args)
             outside.add_done_callback(self._landed)
@@ -204,7 +204,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 @contextmanager
 def virtual_time(clock: Clock) -> Iterator[None]:
-    """Have all code see ``clock``; only its own thread's sleeps and event loops are virtual."""
+    """Make all code see ``clock``; only its own thread's sleeps and event loops are virtual."""
     wall, monotonic, wall_ns, monotonic_ns = (
         time.time,
         time.monotonic,
@@ -231,7 +231,7 @@ def virtual_time(clock: Clock) -> Iterator[None]:
 
 
 def bury(loop: asyncio.AbstractEventLoop) -> None:
-    """Leave no task of a dead process; what they do on their way out does not count any more."""
+    """Cancel all tasks of a dead process; what they do on their way out does not count."""
     for _ in range(100):  # each task may die once more on its way
         tasks = asyncio.all_tasks(loop)
         if not tasks:

@@ -1,7 +1,7 @@
-"""Watches the waits of one life: how far its time may go on, and what became of its signals.
+"""Watches the waits of one session: how far its time may move, and which signals it took.
 
-A wait looks again and again for what it waits for. Where nothing else happens, looking is in vain
-until the next deadline or timer: time goes on to that at once. A run without any waits for ever.
+A wait polls for its event. If nothing else happens, polls find nothing until the next deadline or
+timer, so time moves there at once. A run without a deadline or timer would wait for ever.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from recovery.testing.simulated.virtual_time import Clock, Loop, StuckError
 if TYPE_CHECKING:
     from recovery.engine.execution import Execution
 
-# For how long (in virtual seconds) somebody is asked again and again whether to send anything, and
-# how much later, of the time for which nothing has happened: whom one asks may go by the clock.
+# For how long (in virtual seconds) ``answer`` is called repeatedly, and how much later, in shares
+# of the time without events: it may depend on the clock.
 ANSWERED_S, LATER = 7 * 86_400.0, 1.0
 
 
 class Waits:
-    """The runs of one life, as far as they wait for what is outside of them."""
+    """The runs of one session that wait for something outside."""
 
     def __init__(self) -> None:
         self.signals = TakenSignals()
@@ -40,22 +40,22 @@ class Waits:
         self._since = 0.0
 
     def watch(self, clock: Clock, answered: bool, progress: Callable[[], object]) -> None:
-        """``answered``: whether somebody is asked to send something. ``progress``: a value that
-        changes when anything happens in the life."""
+        """``answered``: whether ``answer`` is called. ``progress``: a value that changes when
+        anything happens in the session."""
         self._clock, self._progress = clock, progress
         self._answered = answered
 
     def add(self, run: Execution) -> None:
-        """One more run of the life."""
+        """One more run of the session."""
         self._runs.append(run)
 
     def ended(self, spec: ToolSpec, given: Arguments, result: Any) -> None:
-        """A call has given the present task this result."""
+        """A call returned this result to the present task."""
         if spec is WAIT_FOR:
             self.signals.add(given[0][0], result)
 
     async def nap(self, nap: Sleep) -> None:
-        """Sleep before the next look."""
+        """Sleep until the next poll."""
         loop = asyncio.get_running_loop()
         if nap.due_s is None or not isinstance(loop, Loop):
             await asyncio.sleep(nap.seconds)
