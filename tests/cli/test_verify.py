@@ -130,7 +130,7 @@ def test_calls_without_an_outcome_are_named_and_do_not_change_the_exit_code(stor
     assert done.code == 0
     assert done.out.splitlines()[0] == (
         "note: call send_mail#58 (step 6, in doubt) has no outcome: recovery parks the run until "
-        "somebody resolves it"
+        "it is resolved"
     )
     assert "note" not in verify(store, "finished").out
     assert "note" not in verify(store, "cancelled").out  # it asked, and nobody will make it

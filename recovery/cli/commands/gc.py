@@ -30,10 +30,10 @@ what interrupted deletions have left is deleted.
 
 \b
 Never deleted are runs that a process has, that have not ended or are
-damaged, children of a run that may be resumed, and the origin of an unfinished
-fork. Failed runs only with --state failed: they can be resumed after the call
-that failed is resolved. No record of a deleted run remains: a run that begins
-under its id executes everything again.
+damaged, children of a run that may be resumed, and the origin of an
+unfinished fork. Failed runs only with --state failed: they can be resumed
+after the call that failed is resolved. No record of a deleted run remains: a
+run that begins under its id executes everything again.
 
 \b
 exit codes:

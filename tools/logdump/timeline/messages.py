@@ -53,18 +53,18 @@ class Conversation:
         made: dict[str, Json] = {"lsn": event.lsn, "step": event.step}
         tools = [""]
         try:
-            stand_in = parse_reference(packed)
+            reference = parse_reference(packed)
         except ValueError:  # no value at all, and shown as that
-            stand_in = None
-        if stand_in is not None:
-            made_by = [self._outcomes[lsn] for lsn in stand_in.lsns if lsn in self._outcomes]
+            reference = None
+        if reference is not None:
+            made_by = [self._outcomes[lsn] for lsn in reference.lsns if lsn in self._outcomes]
             tools += [tool for _, tool in made_by]
             if made_by:
                 made["call"] = made_by[0][0]
-            if isinstance(stand_in, Ref) and made_by:
+            if isinstance(reference, Ref) and made_by:
                 made["same"] = True  # the result of that call, which is shown once
             try:
-                packed = self._packed_message(stand_in)
+                packed = self._packed_message(reference)
             except (RecoveryError, ValueError) as exc:
                 return made | {"lost": self._texts.text(str(exc))}
         value = readable(packed) if len(packed) <= DECODED_SIZE_MAX else None

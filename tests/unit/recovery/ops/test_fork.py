@@ -401,7 +401,7 @@ def test_how_a_call_under_way_at_the_end_of_the_step_has_ended_goes_along(store)
     fork(store, "parent", "child", at_step=1)
     assert run(store, "child", fn=slow) == "seen"
     assert not made
-    with pytest.raises(RecoveryError, match="a task that it had started was under way"):
+    with pytest.raises(RecoveryError, match="a task that it had started was in flight"):
         fork(store, "parent", "other", at_step=1, state={})
 
 
@@ -689,7 +689,7 @@ def test_a_run_that_is_being_undone_is_forked_before_that(store):
 
     with pytest.raises(Died):
         run(store, "parent", fn=paying)
-    with pytest.raises(RecoveryError, match="has an undo under way"):
+    with pytest.raises(RecoveryError, match="has an undo in flight"):
         fork(store, "parent", "child")
     fork(store, "parent", "child", at_step=1)
 
@@ -710,7 +710,7 @@ def test_a_child_run_is_not_shared_with_a_fork(store):
 
     with pytest.raises(Died):
         run(store, "parent", fn=family)
-    with pytest.raises(RecoveryError, match=r"has child run 'parent.*' under way"):
+    with pytest.raises(RecoveryError, match=r"has child run 'parent.*' in flight"):
         fork(store, "parent", "fork")
     theirs = run(store, "parent", fn=family)[1]
     fork(store, "parent", "fork", at_step=1)
