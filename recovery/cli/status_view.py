@@ -30,8 +30,8 @@ STYLES = {
     "unreadable": "bold red",
 }
 KINDS = {
-    "conversation": "a conversation of Aden Hive: it goes on when its program opens it again",
-    "checkpoints": "checkpoints that a program saves itself: it goes on when it loads one",
+    "conversation": "a conversation of Aden Hive: its program resumes it by opening it",
+    "checkpoints": "checkpoints that a program saves itself: the program resumes by loading one",
 }
 VALUE_MAX = 400  # characters of a value
 LINE_MAX = 120
