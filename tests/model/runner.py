@@ -170,6 +170,8 @@ class Runner:
                 else:
                     value = loop.run_until_complete(self.living(names, store, life, process))
             return End("died") if process.dead else End("finished", value)
+        except KeyboardInterrupt:  # whoever hunts
+            raise
         except BaseException as exc:
             # Who waits for a message, and writes nothing, does not see that the run was taken over.
             waits = process.taken_over and isinstance(exc, StuckError)
