@@ -227,7 +227,6 @@ class _Oracle:
         memo: dict[str, list[Any]] = {}
         for number in range(50):
             inner = _Frame({}, frame.task, frame.state, [], node.name, None, memo)
-            self.entered[f"{node.name} "] += 1
             try:
                 with self.holding(number):
                     self.block(node.body, inner)
@@ -331,6 +330,8 @@ class _Oracle:
         """Whether this execution raises; of several at once nobody knows which is which, and one
         that a crash has ended may have been counted or not."""
         key = f"{frame.name} {v.text(frame.task) if frame.tool else ''}"
+        self.entered[key] += 1
+        self.vague[key] += self.unsure > 0
         asked = None if self.facts.asked is None else self.facts.asked[key]
         nth, mixed = self.entered[key], key in self.facts.mixed or asked is None
         known = asked is not None and frame.name not in self.facts.settled
@@ -742,8 +743,6 @@ class _Oracle:
 
     def perhaps_called(self, tool: l.Tool, arg: Any) -> None:
         frame = self.frame(tool, arg)
-        self.entered[f"{tool.name} {v.text(arg)}"] += 1
-        self.vague[f"{tool.name} {v.text(arg)}"] += 1
         self.perhaps_done(tool.body, frame)
 
     def attempt(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]]) -> Any:
@@ -773,8 +772,6 @@ class _Oracle:
 
     def body_of(self, tool: l.Tool, arg: Any, memo: dict[str, list[Any]] | None = None) -> _Frame:
         inner = self.frame(tool, arg, memo)
-        self.entered[f"{tool.name} {v.text(arg)}"] += 1
-        self.vague[f"{tool.name} {v.text(arg)}"] += self.unsure > 0
         self.block(tool.body, inner)
         return inner
 
