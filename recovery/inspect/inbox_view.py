@@ -55,7 +55,7 @@ class PendingMessage:
     refused: str = ""
 
 
-def posted(store: Store, run_id: str) -> list[PendingMessage]:
+def pending_messages(store: Store, run_id: str) -> list[PendingMessage]:
     """The messages that a run has not read, in the order sent; none for one that has ended.
 
     Takes no lock and needs no types. RecoveryError when there is no such run.

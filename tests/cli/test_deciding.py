@@ -23,7 +23,7 @@ from recovery import CheckpointStore, RecoverableAgent, RecoveryError, SyncRun, 
 from recovery.cli.call_argument import meant
 from recovery.cli.next_steps import Commands
 from recovery.cli.who import who_or_login
-from recovery.inspect.inbox_view import posted
+from recovery.inspect.inbox_view import pending_messages
 from recovery.inspect.status import runs, status
 from recovery.journal.encoding import decode
 from recovery.journal.events import CallResolved, Event
@@ -165,8 +165,8 @@ def test_a_decision_is_shown_and_makes_the_run_due(store: Path) -> None:
 
 def test_only_what_was_not_taken_lies_in_the_inbox(store: Path) -> None:
     there = CheckpointStore(store)
-    assert posted(there, "finished") == posted(there, "parked") == []
-    (one,) = posted(there, "sleeping")
+    assert pending_messages(there, "finished") == pending_messages(there, "parked") == []
+    (one,) = pending_messages(there, "sleeping")
     assert (one.kind, one.about, one.wanted, one.who) == ("signal", "answer", False, "ann")
 
 
@@ -215,7 +215,7 @@ def test_a_live_run_is_told_to_end(store: Path) -> None:
     with CheckpointStore(store).claim("waiting"):
         done = recovery(store, "cancel", "waiting", "--yes")
         assert done.code == 0 and "asked to end" in done.out
-    assert [one.kind for one in posted(CheckpointStore(store), "waiting")] == ["cancel"]
+    assert [one.kind for one in pending_messages(CheckpointStore(store), "waiting")] == ["cancel"]
     assert "request to end the run" in recovery(store, "show", "waiting").out
 
 
@@ -266,7 +266,7 @@ def test_a_signal_is_sent_once_under_its_key(
         monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
         done = recovery(store, "signal", "waiting", "answer", *words, "--key", "order-4711")
         assert done.code == 0, done.err
-    sent = posted(CheckpointStore(store), "waiting")
+    sent = pending_messages(CheckpointStore(store), "waiting")
     assert [(one.kind, one.about, unpack(one.value or b"")) for one in sent] == [
         ("signal", "answer", value)
     ]
