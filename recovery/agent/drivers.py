@@ -18,7 +18,7 @@ from recovery.calls.invoking import invoke, invoke_sync
 from recovery.declare.settings import Settings
 from recovery.declare.spec import ToolSpec, is_generator
 from recovery.engine.drive import drive, drive_async
-from recovery.engine.effects import Commit, Effect, Invoke, Perform, Sleep, WaitForTurn
+from recovery.engine.driver_effects import Commit, Effect, Invoke, Perform, Sleep, WaitForTurn
 from recovery.engine.execution import Execution
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History

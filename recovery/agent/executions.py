@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from eventlog import EventLog
 from recovery.agent.drivers import Drivers, live_runs
 from recovery.agent.replay_order import Watch
-from recovery.agent.unawaited import Unawaited
+from recovery.agent.unawaited_calls import Unawaited
 from recovery.agent_code.warn_once import warn_of_tasks_left
 from recovery.calls.cancelled_calls import until_done_again
 from recovery.calls.invoking import invoke

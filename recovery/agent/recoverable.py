@@ -307,7 +307,7 @@ class RecoverableAgent(Generic[Result]):
     def _check_locals(self) -> None:
         if self.settings.check_locals:
             from recovery.agent_code.agent_source import warn_of_lost_locals  # noqa: PLC0415 - imports ast
-            from recovery.agent_code.races import warn_of_races  # noqa: PLC0415 - the same
+            from recovery.agent_code.order_warnings import warn_of_races  # noqa: PLC0415 - the same
 
             warn_of_races(self.agent_fn)
             if self.settings.checkpoint_every_n is not None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from recovery.declare.scope import Scope, current_scope
-from recovery.engine.effects import WaitForTurn
+from recovery.engine.driver_effects import WaitForTurn
 from recovery.engine.task_state import (
     Blocking,
     is_asleep,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from recovery.agent.drivers import Drivers
 from recovery.agent.executions import AsyncExecution, SyncExecution
 from recovery.agent.steps import Steps, SyncSteps
-from recovery.agent.unawaited import noted
+from recovery.agent.unawaited_calls import noted
 from recovery.calls.child_runs import Runner
 from recovery.calls.waiting import SLEEP, WAIT_FOR, sleep_arguments, wait_for_arguments
 from recovery.declare.settings import ChildOptions

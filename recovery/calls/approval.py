@@ -18,13 +18,13 @@ from eventlog import Packed
 from recovery.calls.waiting import wait
 from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import CallInProgress
-from recovery.engine.effects import Commit, Effect, Perform, Sleep, Waiting
+from recovery.engine.driver_effects import Commit, Effect, Perform, Sleep, Waiting
 from recovery.engine.execution import Execution
 from recovery.errors import ApprovalDeniedError, RecoveryError
 from recovery.journal.call import Arguments, Call
-from recovery.journal.envelope import Message
 from recovery.journal.events import CallDecided, CallIntended
 from recovery.journal.failure import failure
+from recovery.journal.inbox_messages import Message
 from recovery.replay.call_view import CallOutcome, call_of
 from recovery.replay.recorded_call import RecordedCall
 

@@ -22,7 +22,7 @@ from recovery.calls.cancelled_calls import let_go
 from recovery.calls.in_doubt import recorded_inside, settle_all
 from recovery.declare.scope import Scope
 from recovery.engine.call_in_progress import CallInProgress
-from recovery.engine.effects import Effect, Perform, Sleep
+from recovery.engine.driver_effects import Effect, Perform, Sleep
 from recovery.engine.execution import Execution
 from recovery.errors import DamagedRunError
 from recovery.history.load import Entry, items_from

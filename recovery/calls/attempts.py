@@ -21,7 +21,7 @@ from recovery.calls.intent import make_intent_durable
 from recovery.declare.scope import Scope
 from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import CallInProgress
-from recovery.engine.effects import Effect, Invoke, Perform, Sleep, TimedOutError
+from recovery.engine.driver_effects import Effect, Invoke, Perform, Sleep, TimedOutError
 from recovery.engine.execution import Execution
 from recovery.engine.metering import admit, measured
 from recovery.engine.randomness import a_number
@@ -37,8 +37,8 @@ from recovery.journal.events import (
 )
 from recovery.journal.failure import failure
 from recovery.journal.keys import call_scope
-from recovery.replay.answer import Again, CancelledAgain, InDoubt
 from recovery.replay.call_view import CallOutcome
+from recovery.replay.decide_call import Again, CancelledAgain, InDoubt
 from recovery.replay.recorded_call import RecordedCall, Tries
 from recovery.text import quoted
 from recovery.values.model_data import pack_result

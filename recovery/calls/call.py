@@ -26,13 +26,14 @@ from recovery.declare.scope import Scope
 from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import CallInProgress, Identified
 from recovery.engine.changed_in_place import tell_of_arguments
-from recovery.engine.effects import Effect, Perform, WaitForTurn
+from recovery.engine.driver_effects import Effect, Perform, WaitForTurn
 from recovery.engine.execution import Execution
 from recovery.engine.metering import admit
 from recovery.errors import AmbiguousCallError, Sides, Stop
 from recovery.journal.call import Arguments, Call
 from recovery.journal.keys import UNDO_PREFIX, CallKey
-from recovery.replay.answer import (
+from recovery.replay.call_view import CallOutcome, call_of, describe
+from recovery.replay.decide_call import (
     Again,
     Asked,
     CancelledAgain,
@@ -46,7 +47,6 @@ from recovery.replay.answer import (
     answer_behind,
     answer_of,
 )
-from recovery.replay.call_view import CallOutcome, call_of, describe
 from recovery.replay.recorded_call import RecordedCall, Tries
 from recovery.text import shorten
 from recovery.values.diff import differences

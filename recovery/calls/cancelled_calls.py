@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING
 
 from recovery.calls.in_doubt import recorded_inside, settle_all
-from recovery.engine.effects import WaitForTurn
+from recovery.engine.driver_effects import WaitForTurn
 from recovery.journal.events import CallAbandoned
 
 if TYPE_CHECKING:

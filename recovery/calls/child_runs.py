@@ -22,7 +22,7 @@ from recovery.calls.child_slots import ChildSlots
 from recovery.control.cancel import cancel
 from recovery.declare.scope import Scope
 from recovery.declare.spec import ToolSpec, function_name, is_async
-from recovery.engine.effects import Commit, Effect, Invoke, Sleep
+from recovery.engine.driver_effects import Commit, Effect, Invoke, Sleep
 from recovery.engine.lifecycle import RunSession
 from recovery.errors import (
     ChildFailedError,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from eventlog import RefusedValueError
 from recovery.declare.spec import AfterCrash, ToolSpec
 from recovery.engine.call_in_progress import CallInProgress
-from recovery.engine.effects import Effect, Invoke
+from recovery.engine.driver_effects import Effect, Invoke
 from recovery.engine.unrecordable_results import refuse_result
 from recovery.journal.call import Call, Resolution
 from recovery.journal.events import CallResolved

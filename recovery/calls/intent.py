@@ -13,7 +13,7 @@ from recovery.agent_code.closures import where_of
 from recovery.calls.approval import ApprovalRequest, approval_request
 from recovery.declare.spec import ToolSpec, function_name
 from recovery.engine.call_in_progress import CallInProgress, Identified
-from recovery.engine.effects import Commit, Effect
+from recovery.engine.driver_effects import Commit, Effect
 from recovery.engine.execution import Execution
 from recovery.engine.metering import admit
 from recovery.errors import Ambiguity, AmbiguousCallError

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from recovery.declare.scope import current_scope
 from recovery.declare.spec import function_name, is_async
-from recovery.engine.effects import Invoke, TimedOutError
+from recovery.engine.driver_effects import Invoke, TimedOutError
 
 R = TypeVar("R")
 

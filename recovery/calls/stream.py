@@ -20,7 +20,7 @@ from recovery.calls.call import call_steps
 from recovery.calls.identity import plainly
 from recovery.declare.spec import ToolSpec, is_generator
 from recovery.engine.drive import drive, drive_async
-from recovery.engine.effects import Effect, Invoke
+from recovery.engine.driver_effects import Effect, Invoke
 from recovery.engine.execution import Execution
 from recovery.engine.task_state import tasks_of
 from recovery.engine.unrecordable_results import refuse_result

@@ -12,7 +12,7 @@ from collections.abc import Generator
 from dataclasses import replace
 
 from recovery.declare.spec import ToolSpec
-from recovery.engine.effects import Sleep, WaitForTurn, Waiting
+from recovery.engine.driver_effects import Sleep, WaitForTurn, Waiting
 from recovery.engine.execution import Execution
 from recovery.errors import WaitingError
 from recovery.journal.call import Call

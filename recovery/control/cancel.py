@@ -10,10 +10,10 @@ from recovery.control.relatives import is_child
 from recovery.control.send import post, uid_of
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, claim
-from recovery.history.shallow import load_shallow, skimmed
+from recovery.history.load_shallow import load_shallow, skimmed
 from recovery.journal.encoding import encode
-from recovery.journal.envelope import CANCEL, UID
 from recovery.journal.events import RunCancelled
+from recovery.journal.inbox_messages import CANCEL, UID
 from recovery.replay.children import children_of
 
 if TYPE_CHECKING:

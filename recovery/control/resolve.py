@@ -8,8 +8,8 @@ from eventlog import EventLog
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, claim_existing
 from recovery.history.load import Entry
+from recovery.history.load_shallow import ShallowHistory, load_shallow
 from recovery.history.run_records import keys_of
-from recovery.history.shallow import ShallowHistory, load_shallow
 from recovery.history.signed_resolutions import Saying, append_resolution
 from recovery.inspect.inbox_view import is_inbox_lost
 from recovery.journal.call import Call, Resolution, check_call

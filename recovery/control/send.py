@@ -10,12 +10,12 @@ from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
 from recovery.history.first_record import started_of
 from recovery.history.load import ended_by, load
-from recovery.history.shallow import load_shallow, skimmed
+from recovery.history.load_shallow import load_shallow, skimmed
 from recovery.history.signed_resolutions import check_signed, signature_of
 from recovery.journal.call import Call, check_call
 from recovery.journal.encoding import decode_shallow
-from recovery.journal.envelope import CONTENT, DECISION, SIGNAL, SIGNATURE, UID, Kind, Message
 from recovery.journal.events import CallDecided, RunStarted
+from recovery.journal.inbox_messages import CONTENT, DECISION, SIGNAL, SIGNATURE, UID, Kind, Message
 from recovery.option_checks import check_names
 from recovery.replay.call_view import recorded_call
 from recovery.replay.recorded_call import RecordedCall

@@ -23,7 +23,7 @@ from recovery.values.types import digest
 
 if TYPE_CHECKING:
     from recovery.engine.call_in_progress import Identified
-    from recovery.engine.core import RunCore
+    from recovery.engine.execution_base import ExecutionBase
 
 _logger = logging.getLogger("recovery")
 
@@ -36,7 +36,7 @@ OFTEN, SELDOM = 2, 16  # what is larger is looked at so many times, and then eac
 _looks: Counter[str] = Counter()  # at the arguments of a tool that are not small
 
 
-def tell_of_arguments(run: RunCore, made: Identified) -> None:
+def tell_of_arguments(run: ExecutionBase, made: Identified) -> None:
     """Say that a call has changed what it was given, once for each tool of a process."""
     args, kwargs = made.shown
     if UNCHANGING.issuperset(map(type, (*args, *kwargs.values()))) or made.spec.waits:
@@ -89,7 +89,7 @@ def _mark(value: Any) -> bytes:
 class InPlace:
     """What of a run is looked at when checkpoints are taken."""
 
-    def __init__(self, run: RunCore) -> None:
+    def __init__(self, run: ExecutionBase) -> None:
         self._run = run
         task = None if type(run.task) in UNCHANGING else _packed((run.task,), {})
         self._task = digest(task) if task is not None else b""

@@ -24,7 +24,7 @@ from recovery.agent_code.object_contents import (
 )
 
 if TYPE_CHECKING:
-    from recovery.engine.core import RunCore
+    from recovery.engine.execution_base import ExecutionBase
 
 CALLERS_MAX = 50
 _told: set[CodeType] = set()  # functions of this process of which something was said
@@ -57,7 +57,7 @@ class LocalsBefore:
         name = next((name for name, one in _locals_of(frame).items() if one is handle), None)
         return cls(name, frame) if name is not None else None
 
-    def look_again(self, run: RunCore, frame: FrameType | None) -> None:
+    def look_again(self, run: ExecutionBase, frame: FrameType | None) -> None:
         """Say in the log what was changed in place; ``frame``: of who takes the checkpoint."""
         for _ in range(CALLERS_MAX):
             if frame is None or frame.f_code is self._code:
@@ -72,7 +72,7 @@ class LocalsBefore:
             if warn_of_changed(self._code, self._run, self._line, found):
                 _told.add(self._code)
 
-    def _changed(self, now: dict[str, Any], run: RunCore) -> Iterator[str]:
+    def _changed(self, now: dict[str, Any], run: ExecutionBase) -> Iterator[str]:
         inside: Container[int] | None = None
         for name, (value, before) in self._seen.items():
             if now.get(name) is not value:

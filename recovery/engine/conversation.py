@@ -18,14 +18,14 @@ from recovery.values.pack import unpack
 from recovery.values.types import Ref
 
 if TYPE_CHECKING:
-    from recovery.engine.core import RunCore
+    from recovery.engine.execution_base import ExecutionBase
     from recovery.history.load import History
 
 
 class Conversation:
     """Records each change of a run's messages; guarded by the run's mutex."""
 
-    def __init__(self, run: RunCore, history: History, drift: Drift) -> None:
+    def __init__(self, run: ExecutionBase, history: History, drift: Drift) -> None:
         self._run, self._history, self._drift = run, history, drift
         self.check: Callable[[], None] = lambda: None  # called before each change
         restored = history.restored

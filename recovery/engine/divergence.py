@@ -35,7 +35,7 @@ from recovery.values.diff import differing
 from recovery.values.pack import unpack
 
 if TYPE_CHECKING:
-    from recovery.engine.core import RunCore
+    from recovery.engine.execution_base import ExecutionBase
     from recovery.history.load import History
 
 _logger = logging.getLogger("recovery")
@@ -50,7 +50,7 @@ STAKES_MAX = 20  # side effects that an error names
 class Drift:
     """What the code of one run does otherwise than is recorded."""
 
-    def __init__(self, run: RunCore, history: History) -> None:
+    def __init__(self, run: ExecutionBase, history: History) -> None:
         self._run, self._replay, self._history = run, history.replay, history
         self.said: list[str] = []  # a line each
         # Whether the run was found to diverge while whoever awaits it was cancelling it.

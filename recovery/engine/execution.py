@@ -17,9 +17,9 @@ from recovery.declare.scope import Scope, current_scope
 from recovery.declare.settings import Settings
 from recovery.engine.changed_in_place import InPlace
 from recovery.engine.conversation import Conversation
-from recovery.engine.core import RunCore
 from recovery.engine.divergence import Drift, change_text
-from recovery.engine.effects import Waiting
+from recovery.engine.driver_effects import Waiting
+from recovery.engine.execution_base import ExecutionBase
 from recovery.engine.inbox import Inbox
 from recovery.engine.metering import admit
 from recovery.engine.step_loop import Loop
@@ -57,7 +57,7 @@ class ChildRuns(Protocol):
         """Whether a call of this scope has started one that is at work."""
 
 
-class Execution(RunCore):
+class Execution(ExecutionBase):
     """One execution of an agent on a run; made anew for each recovery."""
 
     children: ChildRuns

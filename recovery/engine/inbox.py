@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from eventlog import Damage, LogReader, Packed, Record
 from recovery.errors import DamagedRunError, RunCancelledError
 from recovery.inspect.inbox_check import inbox_damage, lost_inbox, lost_log
-from recovery.journal.envelope import OTHER_ARGUMENTS, Message, is_message, is_repair, last_of
 from recovery.journal.events import RunCancelled
+from recovery.journal.inbox_messages import OTHER_ARGUMENTS, Message, is_message, is_repair, last_of
 from recovery.replay.taken_signals import Signals
 
 if TYPE_CHECKING:
-    from recovery.engine.core import RunCore
+    from recovery.engine.execution_base import ExecutionBase
 
 _logger = logging.getLogger("recovery")
 
@@ -32,7 +32,7 @@ LOOK_S = 0.2  # how often an agent that does one thing after the other looks for
 class Inbox:
     """The messages to a run, each read once; guarded by the run's mutex."""
 
-    def __init__(self, run: RunCore) -> None:
+    def __init__(self, run: ExecutionBase) -> None:
         self._run = run
         # Looks for the run that has started this one, and does nothing else meanwhile.
         self.above: Callable[[], None] | None = None

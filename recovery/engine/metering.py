@@ -13,7 +13,7 @@ from recovery.journal.keys import UNDO_CALL, UNDO_PREFIX
 from recovery.journal.usage import recognised, recorded_usage
 
 if TYPE_CHECKING:
-    from recovery.engine.core import RunCore
+    from recovery.engine.execution_base import ExecutionBase
 
 _logger = logging.getLogger("recovery")
 _NOTHING = [0, 0, 0.0]
@@ -22,7 +22,7 @@ _NOTHING = [0, 0, 0.0]
 UNMEASURED_MAX = 10
 
 
-def admit(run: RunCore, what: Literal["step", "call"], tool: str = "") -> None:
+def admit(run: ExecutionBase, what: Literal["step", "call"], tool: str = "") -> None:
     """Stop the run if a new step or call goes beyond its budget. What undoes it always may be done.
 
     Invariant: nothing can come between this and the record of what is admitted, for both are made
@@ -53,7 +53,7 @@ def _undoes(tool: str) -> bool:
     return tool == UNDO_CALL or tool.startswith(UNDO_PREFIX)
 
 
-def warn_if_unmeasured(run: RunCore) -> None:
+def warn_if_unmeasured(run: ExecutionBase) -> None:
     """Say so when a limit counts for nothing, because no call has said what it used."""
     budget = run.settings.budget
     if budget is None or not run.unmeasured:
@@ -69,7 +69,7 @@ def warn_if_unmeasured(run: RunCore) -> None:
         )
 
 
-def measured(run: RunCore, spec: ToolSpec, scope: Scope, value: Any) -> list[Any] | None:
+def measured(run: ExecutionBase, spec: ToolSpec, scope: Scope, value: Any) -> list[Any] | None:
     """What is recorded of what a call used, by what it returned; None when that does not say so.
 
     A tool that hands on the reply of a model that it has called counts for nothing: the call inside

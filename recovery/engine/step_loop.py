@@ -17,7 +17,7 @@ from recovery.journal.messages import Messages, Recorder
 
 if TYPE_CHECKING:
     from recovery.engine.changed_locals import LocalsBefore
-    from recovery.engine.core import RunCore
+    from recovery.engine.execution_base import ExecutionBase
     from recovery.history.load import History
 
 _logger = logging.getLogger("recovery")
@@ -35,7 +35,7 @@ class Loop:
     before the loop makes were made, and saved, the first time: they are not made again.
     """
 
-    def __init__(self, run: RunCore, history: History, record: Recorder) -> None:
+    def __init__(self, run: ExecutionBase, history: History, record: Recorder) -> None:
         restored = history.restored
         self._run = run
         # Whether the code before the loop is at work again, in a resumed run.

@@ -12,8 +12,8 @@ from recovery.journal.events import RunFinished
 from recovery.text import shorten
 
 if TYPE_CHECKING:
-    from recovery.engine.core import RunCore
     from recovery.engine.execution import Execution
+    from recovery.engine.execution_base import ExecutionBase
 
 SHOWN_SIZE = 2000  # characters of the value in the error: a person may have to give it to resolve
 
@@ -25,7 +25,7 @@ _THEN = {
 
 
 def refuse_result(
-    run: RunCore, spec: ToolSpec, call: Call, refused: RefusedValueError, value: Any
+    run: ExecutionBase, spec: ToolSpec, call: Call, refused: RefusedValueError, value: Any
 ) -> NoReturn:
     """Stop the run; the call stays open.
 
@@ -61,7 +61,7 @@ def _way_out(call: tuple[str, int], refused: RefusedValueError) -> str:
 
 
 def _error(
-    run: RunCore, call: tuple[str, int], refused: RefusedValueError, value: Any, then: str
+    run: ExecutionBase, call: tuple[str, int], refused: RefusedValueError, value: Any, then: str
 ) -> UnrecordedResultError:
     """The error for a value that cannot be recorded, without any secret of the run."""
     scrub = run.secrets.scrub

@@ -14,7 +14,7 @@ from recovery.agent.run import Run, execution_of
 from recovery.calls.attempts import sleep_until
 from recovery.declare.scope import current_scope
 from recovery.declare.spec import ToolSpec, is_async
-from recovery.engine.core import RunCore
+from recovery.engine.execution_base import ExecutionBase
 from recovery.engine.randomness import a_number
 from recovery.engine.unrecordable_results import refuse_result
 from recovery.errors import ParkedError, RecoveryError, Sides, ToolError
@@ -447,7 +447,7 @@ def check_recordable(node: Node, entry: Entry, found: Any) -> None:
     except RefusedValueError as exc:
         if scope is None or scope.call is None:  # of what a person has said that it came to
             raise
-        assert isinstance(scope.run, RunCore)
+        assert isinstance(scope.run, ExecutionBase)
         refuse_result(scope.run, node.spec, scope.call, exc, found)
 
 

@@ -36,9 +36,9 @@ from recovery.journal.events import (
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.keys import BEFORE_STEPS
 from recovery.journal.signed_statement import RESOLVE, has_to_be_signed
-from recovery.replay.accumulators import Accumulators, CodeTally
 from recovery.replay.lost_records import LostRecords
 from recovery.replay.matching import Replay
+from recovery.replay.running_totals import Accumulators, CodeTally
 from recovery.values.backrefs import CompositeMessage, RecordedValues, is_reference, resolve
 from recovery.values.pack import pack, unpack
 from recovery.values.types import Ref

@@ -24,7 +24,7 @@ from recovery.history.run_records import RunRecords
 from recovery.history.state_delta import Base, checksum, folded
 from recovery.journal.events import RecordsLost
 from recovery.journal.messages import digest_of_all
-from recovery.replay.accumulators import Accumulators
+from recovery.replay.running_totals import Accumulators
 from recovery.values.backrefs import (
     Fetch,
     LostValueError,

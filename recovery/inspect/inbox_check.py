@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from eventlog import EventLog, LogReader
 from recovery.errors import RecoveryError
-from recovery.journal.envelope import Message, is_message, is_repair
+from recovery.journal.inbox_messages import Message, is_message, is_repair
 from recovery.replay.taken_signals import Signals
 from recovery.stores.protocol import RunStore
 from recovery.text import shown_time

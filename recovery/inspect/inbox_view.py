@@ -12,9 +12,9 @@ from eventlog import Damage, LogReader, Packed
 from eventlog.errors import EncryptedLogError
 from recovery.errors import UnreadableValueError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
-from recovery.history.shallow import ShallowHistory, load_shallow
+from recovery.history.load_shallow import ShallowHistory, load_shallow
 from recovery.inspect.inbox_check import inbox_damage, lost_inbox
-from recovery.journal.envelope import (
+from recovery.journal.inbox_messages import (
     CANCEL,
     DECISION,
     OTHER_ARGUMENTS,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from eventlog import Damage, Packed, Record, Snapshot
 from recovery.history.first_record import started_of
+from recovery.history.load_shallow import skimmed
 from recovery.history.run_records import RunRecords
-from recovery.history.shallow import skimmed
 from recovery.history.snapshot import Restored, checked_body, prologue_in, restore
 from recovery.history.start import readable
 from recovery.journal.encoding import decode_shallow

@@ -13,7 +13,7 @@ from eventlog.errors import EncryptedLogError
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
 from recovery.history.load import Ended, Entry
-from recovery.history.shallow import ShallowHistory, load_shallow
+from recovery.history.load_shallow import ShallowHistory, load_shallow
 from recovery.inspect.inbox_view import OpenInbox, PendingMessage, awaited, unread
 from recovery.inspect.run_event import EventReader, text_of
 from recovery.journal.events import (

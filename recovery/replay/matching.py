@@ -1,6 +1,6 @@
 """The record against which a run is replayed. Pure: events in, answers out.
 
-What becomes of a call that the agent makes is decided in replay/answer.py.
+What becomes of a call that the agent makes is decided in replay/decide_call.py.
 
 An outcome is served when all that was recorded before it has been done again, so that coroutines
 go on in the order in which they first did. A new call waits until every recorded one has been
@@ -42,8 +42,8 @@ from recovery.journal.events import (
     ValueRecorded,
 )
 from recovery.journal.keys import BEFORE_STEPS, UNDO_CALL, CallKey, outer_call
-from recovery.replay.before_loop import BeforeLoop
 from recovery.replay.by_identity import AlikeCalls
+from recovery.replay.calls_before_loop import BeforeLoop
 from recovery.replay.lost_records import LostRecords, losses_in
 from recovery.replay.past_attempts import PastAttempts
 from recovery.replay.recorded_call import (

@@ -14,7 +14,7 @@ from eventlog.errors import UnsupportedFormatError
 from eventlog.files.api import Files
 from eventlog.write.log import Durability
 from recovery.errors import RecoveryError
-from recovery.journal.envelope import KEY, RUN_LSN, is_same_message
+from recovery.journal.inbox_messages import KEY, RUN_LSN, is_same_message
 from recovery.values.pack import pack, pack_map
 
 # Becomes the name of a directory, on case-insensitive file systems too: no separators, no dots at

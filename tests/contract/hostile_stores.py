@@ -46,7 +46,7 @@ from recovery.approvers import Approvers
 from recovery.control.cancel import cancel
 from recovery.control.send import approve, deny, pending, signal
 from recovery.inspect.status import runs, status
-from recovery.journal.envelope import Message
+from recovery.journal.inbox_messages import Message
 from recovery.journal.signed_statement import content_of
 from recovery.ops.fork import fork
 from recovery.stores.file import FileStore

@@ -21,7 +21,7 @@ from recovery import (
     tool,
 )
 from recovery.agent_code.code_digest import digest_of
-from recovery.agent_code.races import races_of
+from recovery.agent_code.order_warnings import races_of
 from recovery.control.resolve import accept, resolve
 from recovery.errors import DivergenceError
 from recovery.graph import Graph, GraphExecutor

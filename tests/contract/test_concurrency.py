@@ -25,9 +25,9 @@ import pytest
 from recovery import Budget, CheckpointStore, RecoverableAgent, Run, SyncRun, tool
 from recovery.agent.executions import SyncExecution
 from recovery.agent.replay_order import STRICT_WAIT_S
-from recovery.agent_code.races import races_of, warn_of_races
+from recovery.agent_code.order_warnings import races_of, warn_of_races
 from recovery.control.send import signal
-from recovery.engine.effects import WaitForTurn
+from recovery.engine.driver_effects import WaitForTurn
 from recovery.engine.task_state import Blocking
 from recovery.errors import BudgetError, NotAwaitedError
 from recovery.testing.processes.trial import Plan, Trial, World
@@ -675,7 +675,7 @@ def test_a_race_is_named_however_the_agent_is_given(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for agent in (Racer().runs, partial(Racer().runs, count=3), Racer()):
-        monkeypatch.setattr("recovery.agent_code.races._examined", set())
+        monkeypatch.setattr("recovery.agent_code.order_warnings._examined", set())
         caplog.clear()
         warn_of_races(agent)
         assert "asyncio.wait gives sets" in caplog.text, agent

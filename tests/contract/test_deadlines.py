@@ -14,7 +14,7 @@ from recovery.control.send import approve, deny, pending, signal
 from recovery.errors import WaitingError
 from recovery.inspect.status import status
 from recovery.journal.call import Call
-from recovery.journal.envelope import DECISION
+from recovery.journal.inbox_messages import DECISION
 from recovery.testing.simulated.virtual_time import Clock, Loop, virtual_time
 
 RUN = "run"

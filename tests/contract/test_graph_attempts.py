@@ -21,7 +21,7 @@ from recovery import (
     tool,
 )
 from recovery.control.resolve import resolve
-from recovery.engine.core import RunCore
+from recovery.engine.execution_base import ExecutionBase
 from recovery.graph import FlexibleGraphExecutor, Graph, GraphExecutor, NodeContext, PlanStep
 from recovery.inspect.status import status
 from recovery.journal.contract_version import Rules
@@ -160,7 +160,7 @@ def test_a_death_before_it_stands_still_does_not_try_again(tmp_path: Any) -> Non
     class DiedError(BaseException):
         pass
 
-    emit = RunCore.record
+    emit = ExecutionBase.record
 
     def dies(self: Any, event: Any) -> int:
         if isinstance(event, RunParked):
@@ -168,7 +168,7 @@ def test_a_death_before_it_stands_still_does_not_try_again(tmp_path: Any) -> Non
         return int(emit(self, event))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunCore, "record", dies)
+        patch.setattr(ExecutionBase, "record", dies)
         with pytest.raises(DiedError):
             live(manager, of_node)
     assert len(recorded(store, CallFailed)) == 1

@@ -280,10 +280,14 @@ def test_every_room_is_there_and_named() -> None:
         ("recovery.calls.call", "from recovery.agent import run", "upwards: recovery.agent"),
         (
             "recovery.replay.matching",
-            "if TYPE_CHECKING:\n    from recovery.engine.core import RunCore",
+            "if TYPE_CHECKING:\n    from recovery.engine.execution_base import ExecutionBase",
             "upwards: recovery.engine",
         ),
-        ("recovery.engine.core", "from recovery import RecoverableAgent", "upwards: recovery.Reco"),
+        (
+            "recovery.engine.execution_base",
+            "from recovery import RecoverableAgent",
+            "upwards: recovery.Reco",
+        ),
         ("recovery.agent.run", "import openai", "third party: openai"),
         ("recovery.agent.run", "import typer", "third party: typer"),
         ("logdump.browse.browse", "import textual", "third party: textual"),

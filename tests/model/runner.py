@@ -21,9 +21,9 @@ from eventlog.testing import SimulatedDisk
 from recovery import Budget, CheckpointConfig, CheckpointManager, RecoverableAgent
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent_code import agent_source as agent_source_module
-from recovery.agent_code import races as races_module
+from recovery.agent_code import order_warnings as races_module
 from recovery.declare.tool import undoable_tools
-from recovery.engine.effects import TimedOutError
+from recovery.engine.driver_effects import TimedOutError
 from recovery.engine.execution import Execution
 from recovery.graph import FlexibleGraphExecutor, GraphExecutor
 from recovery.reports import RecoveryReport

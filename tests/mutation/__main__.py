@@ -32,7 +32,7 @@ FILES = [
     "recovery/replay/matching.py",
     "recovery/calls/call.py",
     "recovery/calls/attempts.py",
-    "recovery/engine/core.py",
+    "recovery/engine/execution_base.py",
     "recovery/engine/execution.py",
     "recovery/agent/replay_order.py",
     "recovery/calls/child_runs.py",

@@ -25,7 +25,7 @@ from recovery.calls.identity import known_by, plainly
 from recovery.calls.stream import combined
 from recovery.declare.scope import Scope, current_scope
 from recovery.declare.spec import ToolSpec, is_async, is_generator
-from recovery.engine.effects import Effect, Sleep
+from recovery.engine.driver_effects import Effect, Sleep
 from recovery.journal.call import Arguments, Call
 from recovery.journal.events import RunFinished
 from recovery.journal.keys import UNDO_CALL

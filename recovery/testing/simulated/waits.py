@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from recovery.calls.waiting import WAIT_FOR
 from recovery.declare.spec import ToolSpec
-from recovery.engine.effects import Sleep
+from recovery.engine.driver_effects import Sleep
 from recovery.journal.call import Arguments
 from recovery.testing.simulated.unread_signals import TakenSignals
 from recovery.testing.simulated.virtual_time import Clock, Loop, StuckError

@@ -1007,7 +1007,7 @@ def test_a_runtime_that_does_not_commit_intents_is_found(monkeypatch: pytest.Mon
     def lazily(self: Any) -> None:
         """Nothing is flushed."""
 
-    monkeypatch.setattr("recovery.engine.core.RunCore.commit", lazily)
+    monkeypatch.setattr("recovery.engine.execution_base.ExecutionBase.commit", lazily)
     assert sweep(chat).ok  # a process's death does not show it
     report = sweep(chat, power_loss=True, points=100)
     assert ("ran twice", "send") in kinds(report)

@@ -9,7 +9,7 @@ from eventlog import LogError, LogReader, Snapshot
 from eventlog.dump import BAD_SNAPSHOT, MISSING, NOT_A_LOG, TORN, Finding
 from recovery.history.inventory import needs
 from recovery.history.load import Entry
-from recovery.history.shallow import skimmed
+from recovery.history.load_shallow import skimmed
 from recovery.history.start import Start, starts
 from recovery.inspect.status import OpenCall
 from recovery.journal.encoding import is_event

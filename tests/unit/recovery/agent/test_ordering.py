@@ -15,7 +15,7 @@ import pytest
 
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, Run, SyncRun, tool
 from recovery.agent.replay_order import STRICT_WAIT_S, WARN_AFTER_S, ThreadReplayOrder
-from recovery.engine.effects import WaitForTurn
+from recovery.engine.driver_effects import WaitForTurn
 from recovery.engine.task_state import Blocking, task_blocking, threads_blocking
 from recovery.errors import DivergenceError
 from recovery.testing.simulated.virtual_time import Clock, Loop, bury, virtual_time

@@ -23,7 +23,7 @@ from recovery.journal.events import (
     StepStarted,
 )
 from recovery.journal.keys import BEFORE_STEPS, CallKey
-from recovery.replay.answer import (
+from recovery.replay.decide_call import (
     Again,
     Answer,
     Asked,

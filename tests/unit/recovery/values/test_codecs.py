@@ -956,7 +956,13 @@ def test_bytes_that_make_no_sense_are_a_value_error(packed):
 
 
 def test_a_name_from_data_is_looked_up_among_registered_names_alone():
-    for name in ("os.system", "builtins.eval", "recovery.engine.core.RunCore", "Order", ""):
+    for name in (
+        "os.system",
+        "builtins.eval",
+        "recovery.agent.run.Run",
+        "Order",
+        "",
+    ):
         with pytest.raises(UnreadableValueError):
             unpack(ext(20, doc([name, "x"])))
 

@@ -14,15 +14,15 @@ from recovery.declare.settings import Settings
 from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import CallInProgress
 from recovery.engine.journal_writer import record
-from recovery.engine.unretrieved import need_not_be_retrieved
+from recovery.engine.unretrieved_errors import need_not_be_retrieved
 from recovery.errors import InDoubtError, LeftBehindError, Stop
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History, check_known
 from recovery.history.run_records import RunRecords
 from recovery.history.snapshot_writer import SnapshotWriter
 from recovery.journal.call import Arguments, Call
-from recovery.journal.envelope import Recipient
 from recovery.journal.events import Event, HistoryDropped, MessagesChanged, RunParked, ValueRecorded
+from recovery.journal.inbox_messages import Recipient
 from recovery.journal.keys import BEFORE_STEPS
 from recovery.journal.messages import Messages
 from recovery.journal.redaction import Secrets
@@ -34,7 +34,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class RunCore(ABC):
+class ExecutionBase(ABC):
     """The record of a run that is executed, and whether it may go on.
 
     ``mutex`` guards it: calls may come from several threads.
