@@ -1014,10 +1014,10 @@ def test_a_runtime_that_does_not_commit_intents_is_found(monkeypatch: pytest.Mon
 
 
 def test_a_runtime_that_forgets_outcomes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def claim(self: Any, key: Any) -> None:
+    def match(self: Any, key: Any) -> None:
         """Nothing is recorded."""
 
-    monkeypatch.setattr("recovery.replay.matching.Replay.claim", claim)
+    monkeypatch.setattr("recovery.replay.matching.Replay.match", match)
     report = sweep(chat)
     assert not report.ok
 
