@@ -98,8 +98,8 @@ def await_approval(
         denied = yield Perform(_decided(run, spec, call, asking, packed))
         # Invariant: no call that needs a yes begins before the yes is durable in the run's log.
         yield Commit()
-    except BaseException:
-        run.note_cancelled(CallInProgress(spec, call, (*around, call.lsn), begun=False))
+    except BaseException as exc:
+        run.note_cancelled(CallInProgress(spec, call, (*around, call.lsn), begun=False), exc)
         raise
     return denied  # type: ignore[no-any-return]
 

@@ -168,7 +168,7 @@ def _attempt(
                 yield Perform(drain_attempt(run, scope, LANDING_S))
         finally:
             scope.over = True
-            run.note_cancelled(CallInProgress(spec, call, scope.calls))
+            run.note_cancelled(CallInProgress(spec, call, scope.calls), exc)
         raise
     finally:
         run.side_effects_in_flight.pop(call.lsn, None)

@@ -144,10 +144,9 @@ def _let_waits_go_first(run: Execution, spec: ToolSpec, call: Call) -> Generator
     """
     try:
         yield from behind_waits(run)
-    except BaseException:  # what the agent has made of them has cancelled it
-        run.note_cancelled(
-            CallInProgress(spec, call, (*run.current_scope().calls, call.lsn), begun=False)
-        )
+    except BaseException as exc:  # what the agent has made of them has cancelled it
+        around = run.current_scope().calls
+        run.note_cancelled(CallInProgress(spec, call, (*around, call.lsn), begun=False), exc)
         raise
 
 

@@ -18,8 +18,17 @@ if TYPE_CHECKING:
 
 
 def let_go(run: Execution, inside: int = 0) -> list[CallInProgress]:
-    """Record what was cancelled (inside this call); the side effects that are in doubt by it."""
-    taken = [one for one in run.cut_short if not inside or inside in one.calls[:-1]]
+    """Record what the agent cancelled (inside this call); the side effects in doubt by it.
+
+    Not a wait, or another call that may be repeated, which a stop cuts short while a side effect
+    beside it gets to its end and makes calls: the resumed run makes it again.
+    """
+    taken = [
+        one
+        for one in run.cut_short
+        if (not one.by_stop or (one.begun and one.doubtful))
+        and (not inside or inside in one.calls[:-1])
+    ]
     run.cut_short = [one for one in run.cut_short if one not in taken]
     lsns = {one.call.lsn for one in taken}
     found = [one for one in taken if one.begun and one.doubtful]

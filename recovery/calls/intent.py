@@ -88,7 +88,7 @@ def make_intent_durable(run: Execution, spec: ToolSpec, call: Call) -> Generator
     # Invariant: no side effect starts before its intent is durable.
     try:
         yield Commit()
-    except BaseException:
+    except BaseException as exc:
         run.side_effects_in_flight.pop(call.lsn, None)
-        run.note_cancelled(replace(one, begun=False))
+        run.note_cancelled(replace(one, begun=False), exc)
         raise

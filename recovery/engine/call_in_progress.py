@@ -18,13 +18,14 @@ class CallInProgress:
     """A call of which nothing is known to have become yet.
 
     ``calls``: the calls around it (LSNs), itself the last. ``begun``: whether its tool may have
-    been at work.
+    been at work. ``by_stop``: it was cut short because the run stops, and not by the agent.
     """
 
     spec: ToolSpec
     call: Call
     calls: tuple[int, ...]
     begun: bool = True
+    by_stop: bool = False
 
     @property
     def doubtful(self) -> bool:

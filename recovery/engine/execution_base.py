@@ -6,6 +6,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from eventlog import EventLog, RefusedValueError
@@ -193,9 +194,9 @@ class ExecutionBase(ABC):
         if self.cut_short:
             self.let_go()
 
-    def note_cancelled(self, one: CallInProgress) -> None:
-        """A call was cancelled: by the agent if it goes on after that, else with the run."""
-        self.cut_short.append(one)
+    def note_cancelled(self, one: CallInProgress, cause: BaseException) -> None:
+        """A call was cut short: by the agent if it goes on after that, else with the run."""
+        self.cut_short.append(replace(one, by_stop=isinstance(cause, Stop)))
 
     def park(
         self, calls: list[Call], *, around: Iterable[int] = (), undo: bool = False

@@ -27,13 +27,14 @@ from eventlog.testing import SimulatedDisk
 from recovery import CheckpointStore, RecoverableAgent, RecoveryError, Run, tool
 from recovery.control.relatives import children
 from recovery.control.send import signal
+from recovery.errors import StoppedError
 from recovery.journal.encoding import decode
-from recovery.journal.events import SignalTaken
+from recovery.journal.events import CallAbandoned, SignalTaken
 from recovery.testing import crash_everywhere
 from recovery.testing.processes.trial import Plan, Trial, World
 from recovery.testing.simulated.simulated_life import RUN_ID, Kill, Store
 from recovery.testing.simulated.virtual_time import Clock, virtual_time
-from tests.support.lives import RUN, Died, disk_store, run
+from tests.support.lives import RUN, Died, disk_store, recorded, run
 
 NAMES = ("a", "b", "c")
 Op = tuple[Any, ...]
@@ -576,3 +577,43 @@ def test_a_signal_to_a_run_that_has_only_begun_outlives_a_power_loss(
     with pytest.raises(Died):
         run(agent, store)
     assert run(agent, disk_store(found[0]))["result"] == "yes"
+
+
+def test_a_wait_that_a_stop_cut_short_beside_a_side_effect_waits_on_in_the_resumed_run() -> None:
+    """The side effect gets to its end, and makes a call: that is not the agent going on."""
+    store, asked = CheckpointStore(), asyncio.Event()
+
+    @tool
+    async def note(text: str) -> str:
+        return text
+
+    async def agent(run: Run) -> Any:
+        @tool
+        async def publish(text: str) -> str:
+            recoverable.stop()
+            await asyncio.sleep(0.3)  # the stop cuts the wait short meanwhile
+            return await note(text)
+
+        @tool(after_crash="retry")
+        async def both() -> Any:
+            waiting = asyncio.ensure_future(run.wait_for("go"))
+            published = await publish("x")
+            asked.set()
+            return published, await waiting
+
+        async for _ in run.steps():
+            return await both()
+
+    recoverable = RecoverableAgent(agent, store)
+
+    async def lives() -> Any:
+        with pytest.raises(StoppedError):
+            await recoverable.run_with_recovery(None, RUN)
+        assert recorded(store, CallAbandoned) == []
+        asked.clear()
+        resumed = asyncio.ensure_future(RecoverableAgent(agent, store).run_with_recovery(None, RUN))
+        await asked.wait()
+        signal(store, RUN, "go", 7)
+        return (await asyncio.wait_for(resumed, 30))["result"]
+
+    assert asyncio.run(lives()) == ("x", 7)
