@@ -132,9 +132,12 @@ def _decided(
 def _is_behind_a_loss(run: Execution, call: Call) -> bool:
     """Whether the agent may have had the outcome and gone on with it: without it, it would do
     something else than it did. And an agent that tries again whatever it is told nothing of would
-    do so for ever, for nobody knows of which call that is true."""
+    do so for ever, for nobody knows of which call that is true. Of a later attempt it is not:
+    that one was begun after a person had decided about the first."""
     losses = run.replay.losses
-    return losses is not None and (call.lsn in losses.assumed or not run.replay.exhausted)
+    if losses is None:
+        return False
+    return (call.lsn in losses.assumed and call.attempt == 1) or not run.replay.exhausted
 
 
 def _altered(run: Execution, call: Call) -> str:
