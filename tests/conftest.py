@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import recovery.agent.agent_errors
+from recovery.declare.tool import undoable_tools
 from recovery.testing.simulated.virtual_time import Clock, virtual_time
 from tests.support.lives import Limited, executed
 
@@ -120,6 +121,15 @@ def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _eventlog_home(monkeypatch: pytest.MonkeyPatch, _homes: Iterator[Path]) -> None:
     """No test, nor a process that it starts, ever touches the user's own runs."""
     monkeypatch.setenv("EVENTLOG_HOME", str(next(_homes)))
+
+
+@pytest.fixture(autouse=True)
+def _tools_of_other_tests() -> Iterator[None]:
+    """Tools that a test registers by running a page or an example are known to no later test."""
+    before = dict(undoable_tools)
+    yield
+    undoable_tools.clear()
+    undoable_tools.update(before)
 
 
 @pytest.fixture
