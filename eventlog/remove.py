@@ -7,27 +7,41 @@ that ``removed_from`` knows, and ``purge_removed`` deletes them.
 
 from __future__ import annotations
 
+import os
 import re
 
 from eventlog.errors import FencedError, LogError, LogLockedError, UnsupportedFormatError
 from eventlog.files.api import Directory, Files
 from eventlog.files.lock import LOCK_NAME, Owner, claim, claim_if_linked
+from eventlog.files.posix import OSFiles
 from eventlog.format.names import MARK_NAME, is_unfinished, segment_number
 from eventlog.read.reader import LogReader
+
+__all__ = ["purge_removed", "remove", "removed_from"]
 
 _REMOVED = re.compile(r"\.(.+)\.removed-[0-9a-f]{8}")
 
 
 def remove(
-    files: Files, path: str, at: int | None = None, also: frozenset[str] = frozenset()
+    path: str | os.PathLike[str],
+    at: int | None = None,
+    *,
+    also: frozenset[str] = frozenset(),
+    files: Files | None = None,
 ) -> None:
     """Delete the log in directory ``path``; it is durably gone when this returns.
 
-    ``at``: delete only if the newest record has that LSN. ``also``: other names that the directory
-    may contain. Needs no key for an encrypted log. If it raises, nothing was removed:
-    FileNotFoundError; UnsupportedFormatError when the directory holds no log, or other files too;
-    LogLockedError when another process has the log; LogError when it ends at another LSN.
+    After a crash in between, the log is either complete or gone. If it is gone, its last files may
+    remain in a directory of another name, which ``purge_removed`` deletes.
+
+    ``at``: delete only if the newest record has that LSN (None: in any case). ``also``: other names
+    that the directory may contain (none). ``files``: a file system for tests (the real one). Needs
+    no key for an encrypted log. If it raises one of these, nothing was removed: FileNotFoundError;
+    UnsupportedFormatError when the directory holds no log, or other files too; LogLockedError when
+    a process has the log open, this one included; LogError when the log ends at another LSN. An
+    OSError says that the removal has to be repeated, or purged.
     """
+    files, path = files or OSFiles(), os.fspath(path)
     directory = files.open_directory(path)
     try:
         reader = LogReader(files, directory)
@@ -54,9 +68,12 @@ def removed_from(name: str) -> str:
     return found[1] if found else ""
 
 
-def purge_removed(files: Files, root: str) -> int:
-    """Delete the remains of interrupted removals in directory ``root``; the number of logs."""
-    done = 0
+def purge_removed(root: str | os.PathLike[str], *, files: Files | None = None) -> int:
+    """Delete the remains of interrupted removals in directory ``root``; the number of logs.
+
+    Leaves alone what another process is removing now. ``files``: a file system for tests.
+    """
+    files, root, done = files or OSFiles(), os.fspath(root), 0
     for name in files.list_directories(root):
         if removed_from(name):
             done += _finished(files, f"{root}/{name}")

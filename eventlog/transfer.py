@@ -81,7 +81,8 @@ def export(
     inside: Iterable[tuple[str, LogReader]] = (),
     on_finding: OnFinding | None = None,
 ) -> Iterator[str]:
-    """The log as lines of JSON, without line ends; the last line has a digest of the others.
+    """The log of ``reader`` as lines of JSON, without line ends; the last has a digest of the
+    others.
 
     ``inside``: returns the logs in directories inside the log's own, with their names. It is called
     when the log was read, so that these logs have everything that the log refers to.
@@ -198,8 +199,9 @@ def import_(
     The directory must be missing or empty. The log is made beside it, under a name that begins with
     a dot, read back, and compared with the export. It durably has its final name when this returns:
     a crash leaves no incomplete log under that name. ``encryption`` and ``segment_size``: as for
-    ``EventLog.open``. ``lost``: for an export with lost records, either refuse it, or write
-    placeholders as ``eventlog.repair`` does, and a record that says so.
+    ``EventLog.open``. ``files``: a file system for tests (the real one). ``lost``: for an export
+    with lost records, either refuse it, or write placeholders as ``eventlog.repair`` does, and a
+    record that says so.
 
     Raises BadExportError for an input that is not a whole, unchanged export, and for one with lost
     records; LogError when the directory is not empty, LogLockedError when another process imports

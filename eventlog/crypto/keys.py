@@ -44,7 +44,7 @@ class Key:
 class Encryption:
     """How a log is encrypted: the key it is written with, and the keys for reading.
 
-    ``key``: 32 random bytes, which are tried for every key id; or a function from a key id to its
+    ``key``: 32 random bytes, which are tried for every key id. Or a function from a key id to its
     key, or to None for an unknown id. The function is called when a key id is first met, and its
     exceptions pass through. ``key_id``, 1 to 64 printable ASCII characters, names the key for new
     records; the log stores it unencrypted.
@@ -102,7 +102,7 @@ class Encryption:
 
 
 def parse_keys(text: str) -> Callable[[str], bytes | None]:
-    """The keys of a key file, as a function for ``Encryption``.
+    """The keys in ``text``, that of a key file, as a function for ``Encryption``.
 
     Each line has a key of 64 hexadecimal digits, and its id before it: ``2026-11 9f86d0...``. A
     key without an id is used for all ids that have no line of their own. Empty lines, and lines
@@ -126,8 +126,8 @@ def parse_keys(text: str) -> Callable[[str], bytes | None]:
 
 
 def read_key_file(path: str | os.PathLike[str]) -> bytes:
-    """The content of a key file. ValueError when every user of the machine can read or change it:
-    such a key protects nothing. Access of a group is accepted."""
+    """The content of the key file ``path``. ValueError when every user of the machine can read or
+    change it: such a key protects nothing. Access of a group is accepted."""
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib is slow to import
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & (stat.S_IROTH | stat.S_IWOTH):

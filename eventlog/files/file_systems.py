@@ -7,8 +7,9 @@ This module is the only place for this knowledge: ``EventLog.open`` refuses or w
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+from eventlog.light_dataclass import light_dataclass
 
 # Locks and flushes of these do not keep the promise of durability="power".
 NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
@@ -51,7 +52,7 @@ UNSAFE_OPTIONS = {
 Level = Literal["ok", "warning", "refused"]
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Mount:
     """A file system that is mounted: its kind, from where, at which path, with which options."""
 
@@ -65,7 +66,7 @@ class Mount:
         return f"{self.kind}{of}" + f" at {self.path}" * bool(self.path)
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Verdict:
     """What a file system gives of a durability; ``todo``: the remedy when that is too little."""
 

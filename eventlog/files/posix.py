@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import socket
 import stat
 import struct
 import time
+
+try:
+    import fcntl
+except ImportError as error:
+    raise ImportError(
+        "agent-eventlog locks its files with `fcntl`, which this Python does not have: it runs on "
+        "Linux and macOS. On Windows, use it in WSL."
+    ) from error
 
 from eventlog.errors import LogError, UnsupportedFormatError
 from eventlog.files.api import Directory, Files

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from zlib import crc32
 
 from eventlog.format.frame import LSN_MAX
+from eventlog.light_dataclass import light_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class DurableMark:
     """The highest LSN known to be durable, and the newest snapshot's LSN up to there."""
 

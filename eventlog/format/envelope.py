@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 
 from eventlog.errors import UnsupportedFormatError
 from eventlog.format.frame import Frame
+from eventlog.light_dataclass import light_dataclass
 
 XAES_256_GCM = 1
 CHECK_SIZE, NONCE_SIZE, TAG_SIZE = 8, 24, 16
@@ -31,7 +31,7 @@ KEY_ID = re.compile(r"[!-~]{1,64}")
 _PLACE = struct.Struct("<16sI4sIQQQI")
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Envelope:
     """The parts of an encrypted payload. ``sealed`` is the ciphertext with its tag."""
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 
 import msgpack
 import xxhash
 
 from eventlog.format.frame import FOOTER, HEADER_SIZE, decode_trailer, frame_at, payload_of
+from eventlog.light_dataclass import light_dataclass
 
 INDEX_STEP = 64 << 10  # one index entry for so many bytes: 128 entries in 8 MiB
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Footer:
     """The footer of a sealed segment. A scan can rebuild everything in it."""
 

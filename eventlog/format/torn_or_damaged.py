@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from eventlog.errors import Damage, UnsupportedFormatError
 from eventlog.format.durable_mark import DurableMark
@@ -34,9 +33,10 @@ from eventlog.format.frame import (
     payload_of,
     sound_frames,
 )
+from eventlog.light_dataclass import light_dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class End:
     """Where the sound part of a segment ends, and how much comes after it.
 
@@ -174,7 +174,7 @@ class Segment:
             return self._damage(offset, found.offset, lsn, found.lsn - 1, what, snapshot)
         snapshot = lsn == known == self.mark.snapshot
         what = "nothing sound from here on"
-        # A segment may be cut short in the padding of its last sound frame.
+        # A segment may be truncated in the padding of its last sound frame.
         return self._damage(min(offset, self.end), self.end, lsn, known, what, snapshot)
 
     def _next_in_order(self, offset: int, lsn: int) -> Frame | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from eventlog.errors import Damage
 from eventlog.format.footer import INDEX_STEP
 from eventlog.format.frame import HEADER_SIZE, SNAPSHOT, Frame, SegmentHeader, encode_frame
+from eventlog.light_dataclass import light_dataclass
 from eventlog.read.segments import SegmentInfo
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Tail:
     """Where a log ends. ``number``: of its last segment; 0 for a log without segments.
 

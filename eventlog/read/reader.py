@@ -132,7 +132,7 @@ class LogReader:
         return owner_of(self._directory)
 
     def snapshots(self, on_damage: OnDamage | None = None) -> Iterator[Snapshot]:
-        """Verified snapshots, the newest first; a damaged one is passed over and reported."""
+        """Verified snapshots, the newest first; a damaged one is passed to ``on_damage``."""
         before = 1 << 64
         for look in count(1):
             try:
@@ -186,7 +186,7 @@ class LogReader:
         return next(self.snapshots(), None)
 
     def fetch(self, lsns: set[int]) -> dict[int, Record]:
-        """The records of these LSNs that are there and sound; the others are left out."""
+        """The records of ``lsns`` that are there and sound; the others are left out."""
         found: dict[int, Record] = {}
         if not lsns:
             return found

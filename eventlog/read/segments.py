@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from eventlog.errors import Damage, UnsupportedFormatError
@@ -14,6 +14,7 @@ from eventlog.files.lock import LOCK_NAME
 from eventlog.format.durable_mark import DurableMark
 from eventlog.format.frame import HEADER_SIZE, Frame, SegmentHeader
 from eventlog.format.names import segment_number
+from eventlog.light_dataclass import light_dataclass
 from eventlog.read.segment_files import (
     identify,
     read_first_frame,
@@ -33,7 +34,7 @@ RETRIES_MAX = 1000
 NAMES_AT_ONCE = 500
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class SegmentInfo:
     """A segment as the listing and its header give it. ``first_lsn`` is 0 when it is unreadable.
 

@@ -53,7 +53,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Remade:
-    """A segment that is rewritten. ``missing``: it does not exist, or cannot be read at all.
+    """A ``segment`` (its number) that is rewritten. ``missing``: it does not exist, or cannot be
+    read at all.
 
     ``kept``: records that keep their bytes in it; ``lost``: those that get a placeholder.
     """
@@ -126,7 +127,8 @@ class RepairPlan:
 
 
 def plan(reader: LogReader) -> RepairPlan:
-    """The repair that ``repair`` would do. Reads only; a live log may look damaged at its end.
+    """The repair that ``repair`` would do to the log of ``reader``. Reads only; a live log may look
+    damaged at its end.
 
     Raises UnsupportedFormatError for files that are no part of the log, or of another version;
     LogError for a log that cannot be repaired; WrongKeyError with another key than the log's.
@@ -145,6 +147,7 @@ def repair(
 ) -> RepairPlan:
     """Repair the log in directory ``path``; returns what was done. A sound log is not changed.
 
+    ``encryption``: the key of an encrypted log. ``files``: a file system for tests (the real one).
     Holds the log, as its writer does, until it is done. First it copies the directory to
     ``path.~1~`` beside it (or ``.~2~``, ...). Then it rewrites each damaged segment under another
     name, reads it back, and renames it. At last it appends a record of kind "repaired", with

@@ -127,6 +127,11 @@ class _Directory(MemoryDirectory):
         self._changes.append((name, inode))
 
 
+def _renamed(path: str, old: str, new: str) -> str:
+    """The name of a directory when ``old``, which it is or is in, is named ``new``."""
+    return new + path[len(old) :] if f"{path}/".startswith(f"{old}/") else path
+
+
 def _inode(file: MemoryFile) -> _Inode:
     assert isinstance(file, _Inode)
     return file
@@ -284,8 +289,8 @@ class SimulatedDisk(MemoryFiles):
     def move(self, path: str, new: str) -> None:
         self.step("rename")
         super().move(path, new)
-        for one in [p for p in self.durable_names if f"{p}/".startswith(f"{path}/")]:
-            there = new + one[len(path) :]
+        for one in list(self.durable_names):
+            there = _renamed(one, path, new)
             self.durable_names[there] = self.durable_names.pop(one)
             self.changes[there] = self.changes.pop(one)
         self.moves.append((path, new))
@@ -357,19 +362,31 @@ class SimulatedDisk(MemoryFiles):
 
     def _settle(self) -> None:
         """Make names of directories durable, and drop the deleted ones for good."""
-        for path, new in self.moves:
-            if not new and path not in self.directories:
+        for path in self._deleted(len(self.moves)):
+            if path not in self.directories:
                 del self.durable_names[path], self.changes[path]
         self.moves.clear()
+
+    def _deleted(self, count: int) -> set[str]:
+        """The directories deleted by the first so many of ``moves``, by the names that they have in
+        ``durable_names``: one around them may have been renamed since."""
+        found: set[str] = set()
+        for number, (path, new) in enumerate(self.moves):
+            if new:
+                found = {_renamed(one, path, new) for one in found}
+            elif number < count:
+                found.add(path)
+        return found
 
     def _placed(
         self, names: dict[str, dict[str, MemoryFile]], moved: int
     ) -> dict[str, dict[str, MemoryFile]]:
         """The same when only the first so many of ``moves`` have reached the disk."""
-        placed = {path: n for path, n in names.items() if (path, "") not in self.moves[:moved]}
+        deleted = self._deleted(moved)
+        placed = {path: n for path, n in names.items() if path not in deleted}
         for old, new in reversed(self.moves[moved:]):
-            for path in [path for path in placed if new and f"{path}/".startswith(f"{new}/")]:
-                placed[old + path[len(new) :]] = placed.pop(path)
+            if new:
+                placed = {_renamed(path, new, old): n for path, n in placed.items()}
         return placed
 
     def _lost(

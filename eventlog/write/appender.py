@@ -313,6 +313,20 @@ class Appender:
 
     # -- retention
 
+    def roll(self) -> None:
+        """End the present segment and begin another, unless it holds no records."""
+        with self._sync_lock, self._lock:
+            self.check()
+            writer = self._writer
+            if writer is None or writer.end + self._buffer_size == HEADER_SIZE:
+                return
+            try:
+                self._seal(writer, clean=False)
+                self._writer = self._new_segment(b"")
+            except BaseException as exc:
+                self.fail(exc)
+                raise
+
     def truncate(self, oldest_lsn: int, numbers: list[int]) -> None:
         """Remove the segments of these numbers, all of whose records are before ``oldest_lsn``.
 

@@ -96,19 +96,25 @@ class EventLog:
     ) -> EventLog:
         """Create the log in directory ``path``, or recover it, and hold it exclusively.
 
-        ``durability``: what ``commit`` promises. "power": survives power loss and an OS crash (one
-        flush, 0.1 ms and up, as the disk has it). "process": survives the process; no flush.
-        "none": records are written 64 KiB at a time; a crash loses the last of them, and what is
-        left is a sound prefix. ``segment_size`` in bytes. ``report`` says what was found.
-        ``encryption``: encrypt what is appended; an encrypted log cannot be opened without it.
+        ``report`` of the log says what was found.
 
-        ``takeover`` is an operator's decision: take the log from an owner that is stuck. Nothing
-        that the old owner writes afterwards counts, and its next commit raises FencedError.
+        Args:
+            path: The directory; made if it is missing.
+            durability: What ``commit`` promises. "power" (the default): survives power loss and an
+                OS crash (one flush, 0.1 ms and up, as the disk has it). "process": survives the
+                process; no flush. "none": records are written 64 KiB at a time; a crash loses the
+                last of them, and what is left is a sound prefix.
+            takeover: An operator's decision: take the log from an owner that is stuck (False).
+                Nothing that the old owner writes afterwards counts, and its next commit raises
+                FencedError.
+            segment_size: Bytes at which a new file is begun (8 MiB).
+            files: A file system for tests (the real one).
+            encryption: Encrypts what is appended (None). An encrypted log cannot be opened without.
 
-        Raises LogLockedError (held by another), UnsupportedFormatError (not a log, or of a newer
-        version), EncryptedLogError, WrongKeyError and NotEncryptedError (before anything is
-        written), LogError (a file system that cannot give ``durability``; a log that was removed
-        or moved away meanwhile), OSError. Damage is reported, not raised; a read that meets it
+        Raises LogLockedError (held by another); UnsupportedFormatError (not a log, or of a newer
+        version); EncryptedLogError, WrongKeyError and NotEncryptedError (before anything is
+        written); OSError; LogError (a file system that cannot give ``durability``, or a log that
+        was removed or moved away meanwhile). Damage is reported, not raised; a read that meets it
         raises. Records are appended after it.
         """
         if durability not in ("power", "process", "none"):
@@ -175,7 +181,8 @@ class EventLog:
     ) -> LogReader:
         """A reader of the log: takes no lock, writes nothing; the log may be live or damaged.
 
-        ``encryption``: where the keys of an encrypted log are.
+        ``path``: its directory. ``encryption``: where the keys of an encrypted log are. ``files``:
+        a file system for tests.
         Raises FileNotFoundError, or UnsupportedFormatError when the directory holds no log.
         """
         files = files or OSFiles()
@@ -223,6 +230,7 @@ class EventLog:
     def append(self, kind: str, body: Any, *, time_ns: int | None = None) -> int:
         """Append one record; returns its LSN. The operating system has it when this returns.
 
+        ``kind``: a word, up to 255 characters. ``body``: a value that msgpack can hold.
         ``time_ns``: for a copy of a record, which keeps its time; otherwise now.
 
         Raises RefusedValueError, with the path to the value, for a value that msgpack cannot hold,
@@ -238,7 +246,8 @@ class EventLog:
     def append_batch(self, items: Iterable[tuple[str, Any]]) -> list[int]:
         """Append records as one atomic batch: after a crash all of them are there, or none.
 
-        Returns their LSNs. Raises as ``append``; the batch as a whole is limited to 64 MiB.
+        ``items``: pairs of a kind and a body. Returns their LSNs. Raises as ``append``; the batch
+        as a whole is limited to 64 MiB.
         """
         batch = list(items)
         if not batch:
@@ -310,17 +319,28 @@ class EventLog:
         return next(self.snapshots(), None)
 
     def fetch(self, lsns: set[int]) -> dict[int, Record]:
-        """The records of these LSNs that are there and sound; the others are left out."""
+        """The records of ``lsns`` that are there and sound; the others are left out."""
         self._appender.drain()
         return self._reader.fetch(lsns)
+
+    def roll(self) -> None:
+        """End the present segment: later records go into a new one.
+
+        So ``truncate_before`` can free what is before them, in a log of less than a segment too.
+        Everything appended so far is flushed first, whatever ``durability`` is. Each roll costs
+        some five flushes. A crash in the middle loses nothing. Does nothing when the segment holds
+        no records. Raises as ``commit``.
+        """
+        self._appender.roll()
 
     def truncate_before(self, lsn: int) -> int:
         """Remove the segments that hold only records before ``lsn``; the new ``oldest_lsn``.
 
-        Frees disk space by whole segments (see ``segment_size``), so some records before ``lsn``
-        may stay. The kept records are committed first, and flushed whatever ``durability`` is. A
-        crash in the middle leaves a sound log. Readers skip removed records. The caller must know
-        that no reader needs them; most often ``lsn`` is that of a verified snapshot.
+        Frees disk space by whole segments (see ``segment_size`` and ``roll``), so some records
+        before ``lsn`` may stay. The kept records are committed first, and flushed whatever
+        ``durability`` is. A crash in the middle leaves a sound log. Readers skip removed records.
+        The caller must know that no reader needs them; most often ``lsn`` is that of a verified
+        snapshot.
 
         Raises ValueError for an ``lsn`` beyond the end, otherwise as ``commit``.
         """

@@ -373,3 +373,24 @@ def test_a_directory_that_was_renamed_and_deleted_may_be_back_under_its_old_name
         *((("d/a", part),) for part in parts),
         *((("d/b", part),) for part in parts),
     }
+
+
+def test_a_directory_that_was_deleted_may_be_back_under_the_new_name_of_the_one_around_it() -> None:
+    disk = SimulatedDisk()
+    for path in ("d/a", "d/a/in"):
+        disk.make_directory(path).sync()
+    disk.crash_at(1)
+    with pytest.raises(Crash):
+        disk.delete("d/a")
+    after = disk.after_process_death()
+    after.crash_at(1)
+    with pytest.raises(Crash):
+        after.move("d/a", "d/b")
+    assert directories_after(after) == {
+        (("d/a", ()), ("d/a/in", ())),
+        (("d/a", ()),),
+        (("d/b", ()),),
+    }
+    last = after.after_process_death()
+    last.move("d/b", "d/c")
+    assert directories_after(last) == {(("d/c", ()),)}

@@ -41,10 +41,10 @@ def kinds(files: Files, path: str = PATH) -> list[object]:
 def test_a_removed_log_is_gone_and_one_of_its_name_begins_anew(files: Files) -> None:
     written(files)
     written(files, "home/other")
-    remove(files, PATH)
+    remove(PATH, files=files)
     assert files.list_directories(ROOT) == ["other"]
     with pytest.raises(FileNotFoundError):
-        remove(files, PATH)
+        remove(PATH, files=files)
     written(files, records=1)
     assert (kinds(files), kinds(files, "home/other")) == ([0], [0, 1, 2])
 
@@ -53,7 +53,7 @@ def test_a_log_that_is_held_is_not_removed(files: Files) -> None:
     with EventLog.open(PATH, files=files) as log:
         log.append("n", 0)
         with pytest.raises(LogLockedError, match="held by process"):
-            remove(files, PATH)
+            remove(PATH, files=files)
         log.append("n", 1)
         log.commit()
     assert kinds(files) == [0, 1]
@@ -62,24 +62,24 @@ def test_a_log_that_is_held_is_not_removed(files: Files) -> None:
 def test_a_log_that_went_on_since_it_was_looked_at_is_not_removed(files: Files) -> None:
     written(files)
     with pytest.raises(LogError, match="ends at LSN 3, not at 2"):
-        remove(files, PATH, at=2)
+        remove(PATH, files=files, at=2)
     assert kinds(files) == [0, 1, 2]
-    remove(files, PATH, at=3)
+    remove(PATH, files=files, at=3)
     assert files.list_directories(ROOT) == []
 
 
 def test_only_a_log_is_removed_and_only_if_nothing_else_is_with_it(files: Files) -> None:
     files.make_directory("home/photos").open("otter.jpg", write=True, create=True).close()
     with pytest.raises(UnsupportedFormatError, match="not a log"):
-        remove(files, "home/photos")
+        remove("home/photos", files=files)
     written(files)
     files.open_directory(PATH).open("notes.txt", write=True, create=True).close()
     with pytest.raises(UnsupportedFormatError, match=r"'notes.txt'"):
-        remove(files, PATH)
+        remove(PATH, files=files)
     files.make_directory("home/log/inbox")
     assert kinds(files) == [0, 1, 2]
     files.open_directory(PATH).remove("notes.txt")
-    remove(files, PATH, also=frozenset({"inbox"}))
+    remove(PATH, files=files, also=frozenset({"inbox"}))
     assert files.list_directories(ROOT) == ["photos"]
 
 
@@ -87,7 +87,7 @@ def test_an_encrypted_log_is_removed_without_its_key() -> None:
     disk = SimulatedDisk()
     with EventLog.open(PATH, files=disk, encryption=KEY) as log:
         log.append("n", 0)
-    remove(disk, PATH, at=1)
+    remove(PATH, files=disk, at=1)
     assert disk.list_directories(ROOT) == []
 
 
@@ -95,7 +95,7 @@ def test_a_damaged_log_is_removed(files: Files) -> None:
     written(files)
     name = sorted(files.open_directory(PATH).names())[0]
     files.open_directory(PATH).open(name, write=True).pwrite(b"?" * 300, 0)
-    remove(files, PATH)
+    remove(PATH, files=files)
     assert files.list_directories(ROOT) == []
 
 
@@ -108,11 +108,11 @@ def test_links_are_deleted_and_not_followed(tmp_path: Path) -> None:
     (grave / "link").symlink_to(kept)
     (grave / "inbox").symlink_to(kept / "inside")
     (grave / "1.seg").symlink_to(kept / "inside" / "file")
-    assert purge_removed(files, str(tmp_path / "home")) == 1
+    assert purge_removed(str(tmp_path / "home"), files=files) == 1
     assert (kept / "inside" / "file").read_text() == "dear"
     assert list((tmp_path / "home").iterdir()) == []
     (tmp_path / "home" / ".other.removed-00000000").symlink_to(kept)
-    assert purge_removed(files, str(tmp_path / "home")) == 0
+    assert purge_removed(str(tmp_path / "home"), files=files) == 0
     with pytest.raises(LogError, match="symbolic link"):
         files.delete(str(tmp_path / "home" / ".other.removed-00000000"))
     assert (kept / "inside" / "file").read_text() == "dear"
@@ -140,7 +140,7 @@ def calls_of_a_removal() -> int:
     disk = SimulatedDisk()
     written(disk)
     before = len(disk.calls)
-    remove(disk, PATH)
+    remove(PATH, files=disk)
     return len(disk.calls) - before
 
 
@@ -151,11 +151,11 @@ def check_all_or_nothing(disk: SimulatedDisk, is_removed: bool | None) -> None:
     assert is_removed is None or whole is not is_removed
     if whole:
         assert kinds(disk) == [0, 1, 2]
-    purge_removed(disk, ROOT)
+    purge_removed(ROOT, files=disk)
     assert disk.list_directories(ROOT) == ["log"] * whole
     if whole:
         assert kinds(disk) == [0, 1, 2]
-        remove(disk, PATH)
+        remove(PATH, files=disk)
     written(disk, records=1)
     assert kinds(disk) == [0]
 
@@ -166,7 +166,7 @@ def test_a_crash_in_a_removal_leaves_a_log_or_nothing(call: int) -> None:
     written(disk)
     disk.crash_at(call)
     with pytest.raises(Crash):
-        remove(disk, PATH)
+        remove(PATH, files=disk)
     renamed = "log" not in disk.list_directories(ROOT)
     check_all_or_nothing(disk.after_process_death(), renamed)
     durable = renamed and "sync directory" in disk.calls[disk.calls.index("rename") :][:-1]
@@ -177,7 +177,7 @@ def test_a_crash_in_a_removal_leaves_a_log_or_nothing(call: int) -> None:
 def test_a_finished_removal_stays_finished_whatever_happens() -> None:
     disk = SimulatedDisk()
     written(disk)
-    remove(disk, PATH)
+    remove(PATH, files=disk)
     for after in disk.power_losses(torn=False):
         check_all_or_nothing(after, is_removed=True)
 
@@ -188,13 +188,13 @@ def test_what_is_finished_was_made_durable_before() -> None:
     written(disk)
     disk.crash_at([*range(99)][calls_until_rename() + 1])
     with pytest.raises(Crash):
-        remove(disk, PATH)
+        remove(PATH, files=disk)
     after = disk.after_process_death()
     for call in range(99):
         again = after.after_process_death()
         again.crash_at(call)
         try:
-            purge_removed(again, ROOT)
+            purge_removed(ROOT, files=again)
         except Crash:
             for lost in again.power_losses(torn=False):
                 check_all_or_nothing(lost, None)
@@ -207,7 +207,7 @@ def calls_until_rename() -> int:
     disk = SimulatedDisk()
     written(disk)
     before = len(disk.calls)
-    remove(disk, PATH)
+    remove(PATH, files=disk)
     return disk.calls[before:].index("rename")
 
 
@@ -226,7 +226,7 @@ def in_between(files: Files, verb: str, what: Callable[[], None]) -> None:
 
 def test_whoever_opened_the_log_before_it_was_removed_writes_nothing_into_it(files: Files) -> None:
     written(files)
-    in_between(files, "make_directory", lambda: remove(files, PATH))
+    in_between(files, "make_directory", lambda: remove(PATH, files=files))
     with pytest.raises(LogError, match="removed or moved away while it was being opened"):
         EventLog.open(PATH, files=files)
     assert files.list_directories(ROOT) == []
@@ -241,21 +241,21 @@ def test_nor_does_he_while_it_is_being_deleted(files: Files) -> None:
     def interrupted() -> None:
         os_delete = files.delete
         files.delete = lambda path: None  # type: ignore[method-assign]
-        remove(files, PATH)
+        remove(PATH, files=files)
         files.delete = os_delete  # type: ignore[method-assign]
 
     in_between(files, "make_directory", interrupted)
     with pytest.raises(LogError, match="removed or moved away while it was being opened"):
         EventLog.open(PATH, files=files)
-    assert purge_removed(files, ROOT) == 1
+    assert purge_removed(ROOT, files=files) == 1
     assert files.list_directories(ROOT) == []
 
 
 def test_a_log_that_another_removed_meanwhile_is_not_there(files: Files) -> None:
     written(files)
-    in_between(files, "open_directory", lambda: remove(files, PATH))
+    in_between(files, "open_directory", lambda: remove(PATH, files=files))
     with pytest.raises((FileNotFoundError, UnsupportedFormatError)):
-        remove(files, PATH)
+        remove(PATH, files=files)
     assert files.list_directories(ROOT) == []
 
 
@@ -268,10 +268,10 @@ def test_while_a_log_is_being_removed_nobody_gets_it(files: Files) -> None:
             EventLog.open(PATH, files=files)
         refused.append(path)
         move(path, new)
-        assert purge_removed(files, ROOT) == 0, "somebody is at it"
+        assert purge_removed(ROOT, files=files) == 0, "somebody is at it"
 
     files.move = watched  # type: ignore[method-assign]
-    remove(files, PATH)
+    remove(PATH, files=files)
     assert refused == [PATH]
     assert files.list_directories(ROOT) == []
 
@@ -288,7 +288,7 @@ def test_a_log_that_is_taken_over_while_it_is_removed_stays() -> None:
 
     disk.move = take_over  # type: ignore[method-assign]
     with pytest.raises(FencedError):
-        remove(disk, PATH)
+        remove(PATH, files=disk)
     taken[0].append("n", 3)
     taken[0].close()
     assert kinds(disk) == [0, 1, 2, 3]
@@ -308,7 +308,7 @@ def test_a_takeover_of_a_log_that_is_renamed_already_is_refused() -> None:
 
         disk.move = renamed_first  # type: ignore[method-assign]
         with pytest.raises(Crash):
-            remove(disk, PATH)
+            remove(PATH, files=disk)
 
     in_between(disk, "make_directory", opened)
     with pytest.raises(LogError, match="removed or moved away"):
@@ -318,7 +318,7 @@ def test_a_takeover_of_a_log_that_is_renamed_already_is_refused() -> None:
 def test_a_reader_of_a_removed_log_is_told(files: Files) -> None:
     written(files)
     with EventLog.read(PATH, files=files) as reader:
-        remove(files, PATH)
+        remove(PATH, files=files)
         with pytest.raises(UnsupportedFormatError):
             list(reader.records())
 
@@ -328,10 +328,10 @@ def test_a_removal_that_cannot_be_flushed_is_an_error_and_finished_later() -> No
     written(disk)
     disk.fail_at("sync directory", 0, 5)
     with pytest.raises(OSError, match="Input/output"):
-        remove(disk, PATH)
+        remove(PATH, files=disk)
     (left,) = disk.list_directories(ROOT)
     assert removed_from(left) == "log"
     assert LOCK_NAME in disk.directories[f"{ROOT}/{left}"], "nothing is deleted yet"
     for after in disk.power_losses(torn=False):
         check_all_or_nothing(after, None)
-    assert purge_removed(disk, ROOT) == 1
+    assert purge_removed(ROOT, files=disk) == 1

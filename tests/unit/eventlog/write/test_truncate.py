@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from eventlog import EventLog
+from eventlog import EventLog, LogError
 from eventlog.dump import verify
-from eventlog.errors import FencedError
+from eventlog.errors import FencedError, WriterFailedError
 from eventlog.testing import SimulatedDisk
 
 SEGMENT_SIZE = 900  # four of these records
@@ -220,3 +220,88 @@ def test_a_failure_on_the_way_loses_nothing(verb: str) -> None:
         log.truncate_before(14)
     log.close()
     check(disk)
+
+
+# -- a log of less than a segment
+
+
+def short(disk: SimulatedDisk, records: int = 10) -> EventLog:
+    log = EventLog.open("log", files=disk)
+    for lsn in range(1, records + 1):
+        log.append("event", body(lsn))
+    return log
+
+
+def test_a_log_of_less_than_a_segment_gives_back_what_is_before_a_roll() -> None:
+    disk = SimulatedDisk()
+    with short(disk) as log:
+        assert log.truncate_before(11) == 1, "all is in one segment"
+        log.roll()
+        assert log.append("event", body(11)) == 11
+        assert log.truncate_before(11) == 11
+        assert [record.body for record in log.records()] == [body(11)]
+        assert names(disk) == ["00000002.seg", "00000003.seg"], "the later header says what went"
+    assert lsns(disk) == [11]
+    with EventLog.open("log", files=disk) as log:
+        assert log.report.clean and log.report.damaged == ()
+        assert log.append("event", body(12)) == 12
+    with EventLog.read("log", files=disk) as reader:
+        assert list(verify(reader)) == []
+
+
+@pytest.mark.parametrize("durability", ["power", "process", "none"])
+def test_a_rolled_log_closes_cleanly_and_rolling_an_empty_segment_does_nothing(
+    durability: str,
+) -> None:
+    disk = SimulatedDisk()
+    with EventLog.open("log", durability, files=disk) as log:  # type: ignore[arg-type]
+        log.roll()
+        assert names(disk) == [], "a log without records has no segment"
+        log.append("event", body(1))
+        log.roll()
+        calls = len(disk.calls)
+        log.roll()
+        assert len(disk.calls) == calls
+    assert names(disk) == ["00000001.seg", "00000002.seg"]
+    with EventLog.open("log", files=disk) as log:
+        assert log.report.clean
+        assert log.append("event", body(2)) == 2
+    assert lsns(disk) == [1, 2]
+    with pytest.raises(LogError, match="closed"):
+        log.roll()
+
+
+def test_a_crash_at_any_call_of_a_roll_loses_nothing() -> None:
+    calls = 0
+    while True:
+        disk = SimulatedDisk()
+        log = short(disk)
+        log.commit()
+        disk.crash_at(calls)
+        try:
+            log.roll()
+        except BaseException:
+            for after in (*map(disk.after_power_loss, range(40)), disk.after_process_death()):
+                with EventLog.open("log", files=after) as opened:
+                    assert opened.report.damaged == ()
+                    assert opened.append("event", body(11)) == 11
+                assert lsns(after) == list(range(1, 12))
+        else:
+            break
+        finally:
+            log._release()
+        calls += 1
+    assert calls > 5
+
+
+def test_a_roll_that_fails_fails_the_writer_and_what_was_appended_stays() -> None:
+    disk = SimulatedDisk()
+    log = short(disk)
+    log.commit()
+    disk.fail_at("sync", 0, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        log.roll()
+    with pytest.raises(WriterFailedError):
+        log.append("event", body(11))
+    log.close()
+    assert lsns(disk) == list(range(1, 11))
