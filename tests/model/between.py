@@ -53,8 +53,15 @@ def behind(lived: Lived, life: s.Life, disk: SimulatedDisk) -> SimulatedDisk:
                 with suppress(LogError):
                     Store(disk).claim(RUN).close()
                 is_over = lived.end.how in ("finished", "failed")
-                lived.harmed = is_behind and not is_over and harm_behind_the_checkpoint(disk, seed)
-                harmed = lived.harmed or (not is_behind and harm_newest_checkpoint(disk, seed))
+                if is_behind:
+                    harmed = not is_over and harm_behind_the_checkpoint(disk, seed)
+                    lived.harmed = harmed
+                else:
+                    harmed = harm_newest_checkpoint(disk, seed)
+                    lived.counts["damaged checkpoints"] += harmed
+                    # Of two, the first may have ended a segment that has no footer: then nothing
+                    # says that it was no record.
+                    lived.harmed = not is_over and lived.counts["damaged checkpoints"] > 1
                 lived.harmed_behind = len(lived.ends)
                 if harmed:
                     process.hits("damage")

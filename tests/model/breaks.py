@@ -65,7 +65,7 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
         ),
     ),
     "captured variables are not compared": (
-        Edit("recovery/calls/call.py", "    if why is not None:\n", "    if False:\n"),
+        Edit("recovery/calls/call_steps.py", "    if why is not None:\n", "    if False:\n"),
     ),
     "what a partial binds tells no calls apart": (
         Edit(
@@ -91,8 +91,8 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
     ),
     "outcomes are served in any order": (
         Edit(
-            "recovery/calls/call.py",
-            "lambda: run.must_stop(scope) or run.replay.is_next(outcome), turn=outcome",
+            "recovery/calls/call_steps.py",
+            "lambda: run.must_stop(scope) or replay.is_next(outcome), turn=outcome",
             "lambda: True, turn=0",
         ),
     ),
@@ -148,6 +148,7 @@ BREAKS: dict[str, tuple[Edit, ...]] = {
 
 OFTEN = {  # what a break is about, where few programs have it
     "a stop cuts what is inside a side effect": "calls in a side effect",
+    "outcomes are served in any order": "order",
     "a signal is spent before the agent has it": "wait_for",
     "a yes that comes too late counts": "approval",
     "nobody is told of locals that are lost": "locals",

@@ -46,8 +46,10 @@ def forked(disk: SimulatedDisk, world: World, seed: int) -> bool:
         world.broken.append("fork: it has written to the run that it forks")
     _removed(disk)
     known |= {one.lsn for one in world.done if one.lsn < found[0][0]}  # in records that are removed
-    world.foreign |= {one.key for one in world.done if one.lsn not in known}
-    world.done = [one for one in world.done if one.lsn in known]
+    # What was done inside a call that was copied was done in it, be its own record lost or not.
+    ours = [one for one in world.done if not known.isdisjoint(one.calls)]
+    world.foreign |= {one.key for one in world.done} - {one.key for one in ours}
+    world.done = ours
     return True
 
 

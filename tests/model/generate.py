@@ -298,26 +298,38 @@ class Generator:
         where.names.append(var)
         return [made]
 
-    def branch(self, where: Where) -> l.Branch:
+    def branch(self, where: Where, noted: bool = False) -> l.Branch:
+        """``noted``: when it ends, so its end comes behind something that is recorded."""
         inner = where.inside("branch", writes=False)
-        body = self.block(inner, self.rng.choice((1, 1, 2)))
+        if noted:
+            body = self.block(inner, self.rng.choice((0, 0, 1))) + self.called(inner)
+        else:
+            body = self.block(inner, self.rng.choice((1, 1, 2)))
         value = l.Var(inner.names[-1]) if len(inner.names) > len(where.names) else l.Lit("b")
         return l.Branch(self.rng.choice((0, 0, 0, 1, 2)), tuple(body), value)
 
     def par(self, where: Where) -> list[l.Term]:
         kinds = ["gather", "gather", "careful", "group", "recorded"]
         kinds += ["wait", "completed"] if "sets" not in self.without else []
-        branches = tuple(self.branch(where) for _ in range(self.rng.choice((2, 2, 3))))
+        kinds += ["noted", "noted"] if where.kind == "step" else []
+        kind = self.rng.choice(kinds)
+        branches = tuple(
+            self.branch(where, kind == "noted") for _ in range(self.rng.choice((2, 2, 3)))
+        )
         var = self.name()
-        made = l.Par(var, self.rng.choice(kinds), branches)
+        made = l.Par(var, kind, branches)
         raises = any(
             isinstance(one, l.Call) and self.may_raise(one.tool) for one in l.walk(branches)
         )
-        if raises and made.kind != "careful" and self.chance(0.9):
+        if raises and made.kind not in ("careful", "noted") and self.chance(0.9):
             return self.tried(where, [made])
         where.names.append(var)
-        if made.kind in ("completed", "wait", "recorded"):  # something depends on the order
-            return [made, replace(self.call(where), arg=l.Var(var))]
+        if made.kind in l.IN_ORDER:  # something depends on the order
+            effects = [n for n in where.tools if self.tools[n].after_crash != "retry"]
+            seen = where.inside(tools=effects) if effects and self.chance(0.7) else where.inside()
+            after = replace(self.call(seen), arg=l.Var(var))
+            where.names.append(after.var)
+            return [made, after]
         return [made]
 
     def race(self, where: Where) -> list[l.Term]:
@@ -390,6 +402,26 @@ class Generator:
             steps[last] = (start, *steps[last])
             main = replace(main, steps=tuple(steps))
         return replace(program, agents=(main, *others))
+
+    def orders(self, program: l.Program) -> l.Program:
+        """The program with a side effect around a call that takes its time and may be repeated."""
+        rng, count = self.rng, len(program.tools)
+        seconds, after = rng.choice((1, 3, 8)), rng.choice(("park", "reconcile", "report"))
+        look = l.Tool(
+            f"t{count + 1}",
+            (l.Do("r", l.Task()), l.Sleep(seconds, True)),
+            l.Var("r"),
+            after_crash="retry",
+        )
+        body: tuple[l.Term, ...] = (l.Call("a", count + 1, l.Lit("inside")), l.Do("b", l.Task()))
+        order = l.Tool(f"t{count}", body[:: rng.choice((1, -1))], l.Var("a"), after_crash=after)
+        main, *others = program.agents
+        steps = list(main.steps or ((),))
+        number = rng.randrange(len(steps))
+        made = l.Call(self.name(), count, l.Lit("order"))
+        steps[number] = (*steps[number], made)
+        agents = (replace(main, steps=tuple(steps)), *others)
+        return replace(program, tools=(*program.tools, order, look), agents=agents)
 
     def fails_once(self, program: l.Program) -> l.Program:
         """The program with an error of its own in a step."""

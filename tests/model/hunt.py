@@ -17,8 +17,9 @@ from tests.model.rules import Judged, judged
 from tests.model.table import EFFECTS, IN_PROGRAMS, impossible, least
 
 REFUSABLE = {"methods", "nameless", "sets", "unrecordable"}
-# Locals that a resumed run loses; and what the table knows of programs.
-OFTEN_WANTED = (*sorted(REFUSABLE), "locals", *IN_PROGRAMS)
+ALSO_WANTED = {*IN_PROGRAMS, "order"}  # what the table knows of programs; an order that they note
+# Locals that a resumed run loses, too.
+OFTEN_WANTED = (*sorted(REFUSABLE), "locals", *sorted(ALSO_WANTED))
 PLAIN = 0.7  # of all programs have nothing of that
 ERRORS = ("EIO", "ENOSPC", "SHORT")
 OFTEN = {
@@ -55,6 +56,17 @@ def once_harmed(lives: tuple[s.Life, ...]) -> tuple[s.Life, ...]:
     return tuple(made)
 
 
+def under_way(like: Process, faults: list[l.Term]) -> list[frozenset[str]]:
+    """What will be under way when this life ends by its faults, as far as that is known."""
+    for fault in faults:
+        match fault:
+            case s.DieAround(at):
+                return like.around[at : at + 1]
+            case s.Die(at):
+                return like.flights[at : at + 1]
+    return []
+
+
 @dataclass
 class Hunt:
     """Cases from a seed, and the table of what was hit."""
@@ -83,6 +95,8 @@ class Hunt:
                 program = generator.beside(program)
             case 3:
                 program = generator.fails_once(program)
+            case 4:
+                program = generator.orders(program)
         how = lost(program)
         if how == "computed" or (how and rng.random() < 0.4 and "locals" not in self.often):
             program = replace(program, every=NEVER)
@@ -92,8 +106,8 @@ class Hunt:
         """Which programs are drawn: some have what was hit least so far."""
         if "locals" in self.often:
             return lambda program: lost(program) == "changed"
-        if self.often & {*IN_PROGRAMS}:
-            return lambda program: self.often & {*IN_PROGRAMS} <= features(program)
+        if self.often & ALSO_WANTED:
+            return lambda program: self.often & ALSO_WANTED <= features(program)
         if number % 2 == 0 or not self.table:
             return lambda program: True
         hit = {feature: least(self.table, feature) for feature in IN_PROGRAMS}
@@ -187,9 +201,12 @@ class Hunt:
             case why:
                 torn = rng.choice((0, 0, 1, 30, 1 << 20))
                 faults.append(s.Die(self.aimed(rng, like.flights, why), torn))
+        if isinstance(faults[0], s.Stop) and rng.random() < 0.6:
+            return s.Life(tuple(faults))  # what is in doubt then, it has cut short
         if rng.random() < 0.3:
             faults.append(s.Power(rng.getrandbits(16)))
-        if rng.random() < 0.1:
+        never = self.least("damage", under_way(like, faults)) == 0
+        if rng.random() < (0.5 if never else 0.1):
             faults.append(s.Harm(rng.getrandbits(16)))
         if rng.random() < 0.15:
             faults.append(s.Jump(rng.choice((5, 100, 5000))))
@@ -232,9 +249,13 @@ class Hunt:
 
     def moment(self, rng: random.Random, like: Process, fault: str) -> float:
         """A time at which this fault hits what it has hit least."""
-        if not like.flights:
-            return rng.choice((0, 1, 2))
-        return like.times[self.aimed(rng, like.flights, fault)] + rng.choice((0, 0.5, 0.5, 2))
+        # What is under way at a call of the disk is so since the call before, and often over soon.
+        spans = list(zip((0.0, *like.times), like.times, like.flights, strict=False))
+        spans = [(since, until, flight) for since, until, flight in spans if since < until]
+        if not spans:
+            return rng.choice((0, 0.5, 1, 2))
+        since, until, _ = spans[self.aimed(rng, [flight for _, _, flight in spans], fault)]
+        return rng.choice(((since + until) / 2, (since + until) / 2, until, until + 0.5))
 
     def aimed(self, rng: random.Random, flights: list[frozenset[str]], fault: str) -> int:
         """A place where this fault hits what it has hit least."""

@@ -141,11 +141,15 @@ class Branch(Term):
 @dataclass(frozen=True)
 class Par(Term):
     """Several coroutines. ``kind``: "gather", "careful" (return_exceptions), "group", "completed"
-    (as_completed), "wait" (asyncio.wait, one after the other), "recorded" (the same, run.wait)."""
+    (as_completed), "wait" (asyncio.wait, one after the other), "recorded" (the same, run.wait),
+    "noted" (each notes in one list when it ends, and what it raises)."""
 
     var: str
     kind: str
     branches: tuple[Branch, ...]
+
+
+IN_ORDER = ("completed", "wait", "recorded", "noted")  # of what comes: the one in which they end
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from tests.model import values as v
 from tests.model.search import Impossible, Known, Search, frozen
 
 T = TypeVar("T")
+CUT = "cut"  # in a memo, in place of a call: an attempt was cut short, with what it had begun
 OFTEN = 1000  # of effects of tools that may be repeated
 
 
@@ -510,7 +511,8 @@ class _Oracle:
         before, spent, undoable = Counter(self.must), set(self.spent), list(self.undoable)
         known = before, spent, undoable
         wide = [_width(branch) for branch in par.branches]
-        soft = par.kind != "careful" and self.may_raise(par)
+        catches = par.kind in ("careful", "noted")
+        soft = not catches and self.may_raise(par)
         self.soft += soft
         for number, branch in enumerate(par.branches):
             self.now = began
@@ -535,7 +537,7 @@ class _Oracle:
         self.now = max(ended)
         if late is not None:
             raise late
-        if raised and par.kind != "careful":
+        if raised and not catches:
             # How far the others came is not known.
             self.may += self.must - before
             self.must = before
@@ -544,7 +546,7 @@ class _Oracle:
                 self.left += [(one.body, frame.branch()) for one in par.branches if self.reads(one)]
             raise RaisedError("ExceptionGroup") if par.kind == "group" else self.pick(raised)
         self.check_all_done()
-        if par.kind in ("completed", "wait", "recorded"):
+        if par.kind in l.IN_ORDER:
             return list(self.pick(list(permutations(found))))
         return found
 
@@ -686,10 +688,19 @@ class _Oracle:
         frame.used[key] += 1
         count = frame.used[key]
         memo: dict[str, list[Any]] = frame.memo.setdefault(f"{key} {count}", [{}])[0]
+        if CUT in frame.memo:
+            memo[CUT] = []
         if count <= len(held):
+            if isinstance(held[count - 1], RaisedError):
+                raise held[count - 1]
             return cast(T, held[count - 1])
-        with self.holding(key, count):
-            made = make(memo)
+        try:
+            with self.holding(key, count):
+                made = make(memo)
+        except RaisedError as exc:
+            if exc.kind == "ApprovalDeniedError":  # a further attempt asks nobody again
+                held.append(exc)
+            raise
         held.append(made)
         return made
 
@@ -713,8 +724,9 @@ class _Oracle:
             no = v.refused(tool.name, arg)
             if no or (tool.approval_timeout and self.perhaps_odd("undecided", tool)):
                 raise RaisedError("ApprovalDeniedError")
+        begun = CUT in memo
         for attempt in range(1, tool.retry + 1):
-            if self.is_unknown(tool, arg):
+            if self.is_unknown(tool, arg, begun):
                 found = v.UNKNOWN
                 break
             try:
@@ -729,13 +741,14 @@ class _Oracle:
             self.undoable.insert(0, f"{tool.name}({v.text(found)})")
         return found
 
-    def is_unknown(self, tool: l.Tool, arg: Any) -> bool:
+    def is_unknown(self, tool: l.Tool, arg: Any, begun: bool) -> bool:
         """Whether this attempt is cut short, and the agent is told so; raises if a person says
-        that it failed."""
+        that it failed. ``begun``: whether it may be, in an attempt around it that is over."""
         if tool.name in self.facts.given_up and self.pick((False, True)):
             self.perhaps_called(tool, arg)
             raise RaisedError("ToolError")
         unknown = tool.timeout or self.facts.faulty or self.unsure or tool.shape == "strange"
+        unknown = unknown or begun
         if tool.after_crash == "report" and unknown and self.perhaps_odd("unknown", tool):
             self.perhaps_called(tool, arg)
             return True
@@ -755,6 +768,7 @@ class _Oracle:
             return made()
         if self.facts.faulty or self.is_open(tool.body) or self.is_nested(tool.body):
             if self.perhaps_odd("late", tool):
+                memo[CUT] = []
                 self.perhaps_called(tool, arg)
                 raise RaisedError("TimeoutError")
             return made()
@@ -763,6 +777,7 @@ class _Oracle:
             found = self.within(tool.timeout, made)
         if not isinstance(found, Late):
             return found
+        memo[CUT] = []
         if not fails and self.must != before:  # the service knows what came of it
             return v.shaped(tool.shape, f"{tool.name}:{v.text(arg)}")
         raise RaisedError("TimeoutError")

@@ -55,6 +55,14 @@ VAR = [task.result() for task in tasks]""",
 VAR = []
 for one in asyncio.as_completed([CALLS]):
     VAR.append(await one)""",
+    "noted": """
+VAR = []
+async def noted(one):
+    try:
+        VAR.append(await one)
+    except Exception as error:
+        VAR.append(kind(error))
+await asyncio.gather(*[noted(one) for one in [CALLS]])""",
     "wait": """
 VAR = []
 late = [asyncio.ensure_future(one) for one in [CALLS]]

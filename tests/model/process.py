@@ -13,6 +13,7 @@ from eventlog import EventLog, LogLockedError
 from eventlog.files.api import Files
 from eventlog.testing import SimulatedDisk
 from eventlog.write.log import SEGMENT_SIZE
+from recovery.journal.keys import outer_call
 from recovery.stores.protocol import LogStore
 from tests.model import language as l
 from tests.model import schedule as s
@@ -28,14 +29,16 @@ def tags(tool: l.Tool | None, name: str) -> set[str]:
             if part in name:
                 return {"child" if part == "agent" else part}
         return {"node"}
-    inner = any(isinstance(one, l.Call | l.Child | l.Wait) for one in l.walk(tool.body))
-    found = {f"tool: {tool.after_crash}"} | ({"nested calls"} if inner else set())
-    if inner and tool.after_crash != "retry":
-        found.add("calls in a side effect")
+    found = {f"tool: {tool.after_crash}"} | ({"nested calls"} if has_calls(tool) else set())
     for option in ("approval", "undo", "timeout", "sync", "chunks"):
         if getattr(tool, option):
             found.add({"undo": "can be undone", "chunks": "stream"}.get(option, option))
     return found | ({"retry"} if tool.retry > 1 else set())
+
+
+def has_calls(tool: l.Tool) -> bool:
+    """Whether there are calls in its body."""
+    return any(isinstance(one, l.Call | l.Child | l.Wait) for one in l.walk(tool.body))
 
 
 def features(program: l.Program) -> set[str]:
@@ -44,7 +47,10 @@ def features(program: l.Program) -> set[str]:
     for one in l.walk(program):
         match one:
             case l.Call(tool=number) | l.Stream(tool=number):
-                found |= tags(program.tools[number], "")
+                tool = program.tools[number]
+                found |= tags(tool, "")
+                if has_calls(tool) and tool.after_crash != "retry":
+                    found.add("calls in a side effect")
             case l.Child():
                 found.add("child")
             case l.Undo():
@@ -55,6 +61,8 @@ def features(program: l.Program) -> set[str]:
                 found.add("sleep")
             case l.Par() | l.Race() | l.Start():
                 found.add("several calls")
+                if getattr(one, "kind", "") == "noted":
+                    found.add("order")
     return found if "can be undone" in found else found - {"undo"}
 
 
@@ -68,9 +76,10 @@ class Process:
         self.calls = self.effects = self.deaths = 0
         self.life = life
         self.open: dict[int, set[str]] = {}  # calls under way: LSN and what they are
+        self.side_effects: set[int] = set()  # the LSNs of calls that are one, or are in one
         self.step, self.begun, self.recovering = 0, False, False
         self.flights: list[frozenset[str]] = []
-        self.began, self.times = time.time(), list[float]()  # when that was, in this life
+        self.began, self.times = time.monotonic(), list[float]()  # when that was, in this life
         self.around: list[frozenset[str]] = []  # the same, at each effect
         self.chances = 0
         self.taken_over = False
@@ -139,7 +148,13 @@ class Process:
         self.step, self.begun = max(self.step, event.step), True
         self.recovering |= event.kind == "run_resumed"
         if event.kind == "call":
-            self.open[event.call] = tags(self.world.tool(event.tool), event.tool)
+            tool = self.world.tool(event.tool)
+            self.open[event.call] = tags(tool, event.tool)
+            if outer_call(event.recorded.scope) in self.side_effects:
+                self.open[event.call].add("calls in a side effect")
+                self.side_effects.add(event.call)
+            elif tool is not None and tool.after_crash != "retry":
+                self.side_effects.add(event.call)
         elif event.kind in ("outcome", "failure", "signal", "abandoned", "resolved"):
             self.open.pop(event.call, None)
 
@@ -147,7 +162,7 @@ class Process:
         """The fault of the changing call that is about to be made."""
         number, self.calls = self.calls, self.calls + 1
         self.flights.append(self.flight())
-        self.times.append(round(time.time() - self.began, 3))
+        self.times.append(round(time.monotonic() - self.began, 3))
         for fault in self.life.faults:
             if isinstance(fault, s.Die | s.Break) and fault.at == number:
                 return fault

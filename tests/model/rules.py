@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recovery import OutcomeUnknown, RecoveryError
-from recovery.calls.attempt_end import LANDING_S
+from recovery.calls.attempt_end import DRAIN_S
 from recovery.errors import (
     AmbiguousCallError,
     ChildParkedError,
@@ -40,7 +40,7 @@ from tests.model.lived import Lived, made
 from tests.model.logs import Held, held_by, misreported, wrong
 from tests.model.oracle import Ending, Facts, endings
 from tests.model.runner import LOSES, TASK, TOLD, Runner
-from tests.model.schedule import Jump, Power, Schedule, Stop
+from tests.model.schedule import Jump, Power, Schedule, Settling, Stop
 from tests.model.search import Impossible, Search
 from tests.model.world import LAMBDA, RUN, STUMBLED
 
@@ -109,13 +109,16 @@ def _hurried() -> Iterator[None]:
 def refused(program: l.Program, error: BaseException | None) -> str:
     """Why the library may refuse to execute this program to its end; "" if it may not."""
     undone = "cannot be undone: no tool with undo= is known" in str(error)
+    loops = [one.body for one in l.walk(program) if isinstance(one, l.Loop)]
+    repeated = {one for one in l.walk(tuple(loops)) if isinstance(one, l.Call)}
     for one in l.walk(program):
         match one, error:
             case l.Call(tool=number), RecoveryError() if undone:
                 if one.how in AMBIGUOUS and program.tools[number].undo:
                     return "an undo of a tool that is made inside a function"
-            case l.Call(), AmbiguousCallError() if one.how in AMBIGUOUS and not one.call_id:
-                return f"a {one.how} that its arguments do not tell from another"
+            case l.Call(), AmbiguousCallError() if one.how in AMBIGUOUS:
+                if not one.call_id or one in repeated:
+                    return f"a {one.how} that its arguments do not tell from another"
             case l.Child(how="partial"), AmbiguousCallError():
                 return "a child that its arguments do not tell from another"
             case l.Tool(shape="strange"), UnrecordedResultError():
@@ -227,7 +230,8 @@ class _Judge:
         """A stop cuts no side effect short; that of a program which cuts nothing short itself."""
         faults = lived.processes[-1].life.faults
         stops = any(isinstance(one, Stop) for one in faults)
-        alone = all(isinstance(one, Stop | Jump) for one in faults) and not lived.counts["repairs"]
+        others = [one for one in faults if not isinstance(one, Stop | Jump | Settling)]
+        alone = not others and not lived.counts["repairs"]
         if alone and stops and lived.end.how == "parked":
             tools = lived.program.tools
             effects = {tool.name for tool in tools if tool.after_crash != "retry"}
@@ -369,7 +373,7 @@ def may_be_cut(program: l.Program) -> set[str]:
             case l.Timeout() | l.Race() | l.Par(kind="group"):
                 add(one)
             case l.Tool(name, body, timeout=timeout, shape=shape) if (
-                timeout or shape == "strange" or longest(program, one) > LANDING_S
+                timeout or shape == "strange" or longest(program, one) > DRAIN_S
             ):
                 found.add(name)
                 add(body)

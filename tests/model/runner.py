@@ -6,10 +6,14 @@ import asyncio
 import itertools
 import linecache
 import logging
+import os
+import random
 import sys
+import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -19,6 +23,7 @@ import recovery.calls.invoking
 import recovery.history.retention
 from eventlog.testing import SimulatedDisk
 from recovery import Budget, CheckpointConfig, CheckpointManager, RecoverableAgent
+from recovery.agent import shared_commits
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent_code import agent_source as agent_source_module
 from recovery.agent_code import order_warnings as races_module
@@ -41,10 +46,11 @@ from tests.model.world import RUN, STUMBLED, World
 LIVES_MAX = 40
 RAISES_MAX = 20  # so often people run an agent again that raises
 STUCK_S = 8_000.0
+BEGAN_S = 1.8e9
 SMALL = 300  # bytes of a segment, where old ones are to go
 TASK = "task"
 TOLD = "may do things in another order"
-LOSES = "a resumed run loses local variable"
+LOSES = "a resumed run would lose local variable"
 _numbers = itertools.count()
 
 
@@ -80,9 +86,10 @@ class Runner:
         lived, disk, raised = self.lived, SimulatedDisk(seed=1), 0
         try:
             with (
+                same_each_time(self.source),
                 virtual_time(self.clock),
                 quiet(lived),
-                cut_at_once(),
+                in_one_thread(),
                 mock.patch.object(recovery.calls.invoking, "_in_time", in_time),
                 late(lived.world),
                 told(self.source, lived),
@@ -162,6 +169,7 @@ class Runner:
             logs = Store(disk, process, SMALL)
             store = CheckpointStore(logs, retention="prune_old", keep=kept)
         loop = Loop(self.clock)
+        loop.set_task_factory(_Task.made)
         try:
             with mock.patch.object(Execution, "finish", self.finishing(Execution.finish)):
                 if self.program.plain:
@@ -213,7 +221,7 @@ class Runner:
 
     async def people(self, process: Process) -> None:
         store, waited = CheckpointStore(Store(process.disk, process)), 1.0
-        end = self.clock.ahead + STUCK_S
+        end, sent = self.clock.ahead + STUCK_S, 0
         while self.clock.ahead < end:
             await asyncio.sleep(waited)
             waited = min(waited * 1.5, 1000.0)
@@ -221,6 +229,8 @@ class Runner:
             process.people = True
             self.lived.world.look_after(store, self.clock.ahead)
             process.people = False
+            if self.lived.world.sent.total() > sent:  # it takes what it is sent
+                end, sent = self.clock.ahead + STUCK_S, self.lived.world.sent.total()
 
     async def running(
         self, names: dict[str, Any], store: CheckpointStore, life: s.Life, process: Process
@@ -259,20 +269,61 @@ class Runner:
         return {key: value for key, value in found.output.items() if key != "task"}
 
 
-class _AtOnce:
-    """Work for a thread, which is done here and now."""
+@contextmanager
+def same_each_time(source: str) -> Iterator[None]:
+    """Without the clocks of the machine and without chance: a case repeats what it did. Only
+    virtual time passes, and what is drawn at random depends on the program alone."""
+    drawn = random.Random(source)
+    with (
+        mock.patch.multiple(
+            time,
+            time=lambda: BEGAN_S,
+            time_ns=lambda: int(BEGAN_S * 1e9),
+            monotonic=lambda: 0.0,
+            monotonic_ns=lambda: 0,
+        ),
+        mock.patch.object(random, "random", drawn.random),
+        mock.patch.object(os, "urandom", drawn.randbytes),
+        mock.patch.object(uuid, "uuid4", lambda: uuid.UUID(int=drawn.getrandbits(128), version=4)),
+    ):
+        yield
 
-    def submit(self, work: Callable[[], None]) -> Future[None]:
-        done: Future[None] = Future()
-        work()
-        done.set_result(None)
+
+class _Task(asyncio.Task[Any]):
+    """A task whose place in a set is drawn, and not that of its place in memory."""
+
+    def __init__(self, coro: Any, **options: Any) -> None:
+        self._place = int(random.random() * 2**60)
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._place
+
+    @classmethod
+    def made(cls, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> _Task:
+        """A task factory of loops."""
+        return cls(coro, loop=loop, **options)
+
+
+class _AtOnce(Executor):
+    """Does the work of a thread here and now."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*args, **kwargs))
+        except BaseException as exc:  # for who waits for it
+            done.set_exception(exc)
         return done
 
 
 @contextmanager
-def cut_at_once() -> Iterator[None]:
-    """Retention removes records when a checkpoint is taken, whether that pays or not."""
+def in_one_thread() -> Iterator[None]:
+    """Threads of the library do their work here. Retention removes records when a checkpoint is
+    taken, whether that pays or not."""
     with (
+        mock.patch.object(shared_commits, "_committers", _AtOnce()),
+        mock.patch.object(shared_commits, "flush_threads", _AtOnce()),
         mock.patch.object(recovery.history.retention, "_cutters", _AtOnce()),
         mock.patch.object(recovery.history.retention, "GAIN", 0),
     ):

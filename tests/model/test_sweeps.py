@@ -10,7 +10,7 @@ from tests.model import language as l
 from tests.model.lived import events_of
 from tests.model.printer import printed
 from tests.model.rules import judged
-from tests.model.schedule import Die, Harm, Life, Power, Schedule, Signal
+from tests.model.schedule import Die, Harm, Life, Power, Schedule, Signal, Stop
 
 PAY = l.Tool("pay", (l.Do("r", l.Task()), l.Sleep(1, True)), l.Var("r"))
 READ = l.Tool("read", (l.Do("r", l.Task()), l.Sleep(1, True)), l.Var("r"), "point", False, "retry")
@@ -128,6 +128,16 @@ def test_a_program_dies_at_calls_of_the_disk(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_dies_at_every_call_of_the_disk(name: str) -> None:
     sweep(name, 1)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 1, 1.5, 2])
+def test_a_stop_at_any_time_cuts_no_side_effect_short(seconds: float) -> None:
+    """Nor a call inside it that may be repeated: the side effect waits for that."""
+    order = l.Tool("order", (call("a", 1, "inside"), call("b", 0, "paid")), l.Var("b"))
+    program = l.Program((*TOOLS, order), (agent((call("v1", len(TOOLS)),)),), every=1)
+    found = judged(program, Schedule((Life((Stop(seconds),)),)))
+    assert not found.findings, f"{found.findings}\n{printed(program)}"
+    assert [end.how for end in found.lived.ends] == ["parked", "finished"]
 
 
 def test_a_pruned_run_dies_at_calls_of_the_disk() -> None:

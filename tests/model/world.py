@@ -15,6 +15,7 @@ from eventlog.testing import Crash
 from recovery import Call, RecoveryError, Resolution, current_call
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.control.send import _asking, approve, deny, pending, signal
+from recovery.declare.scope import current_scope
 from recovery.inspect.status import status
 from tests.model import language as l
 from tests.model import values as v
@@ -33,13 +34,19 @@ class Died(Crash, SystemExit):
 
 @dataclass(frozen=True)
 class Done:
-    """Something done outside: by which tool, with what, in which call (its idempotency key)."""
+    """Something done outside: by which tool, with what, in which call (its idempotency key).
+    ``calls``: the LSNs of that call and of those around it, in the run itself."""
 
     label: str
     key: str
     tool: str
     arg: str
-    lsn: int = 0  # of the call, if it is one of the run itself
+    calls: tuple[int, ...] = ()  # the innermost last
+
+    @property
+    def lsn(self) -> int:
+        """Of the call; 0 for one of another run."""
+        return (0, *self.calls)[-1]
 
 
 @dataclass
@@ -78,14 +85,16 @@ class World:
         process.dies_around(after=False)
         call = current_call()
         key = call.idempotency_key if call is not None else ""
-        lsn = call.lsn if call is not None and call.run_id == RUN else 0
-        self.done.append(Done(f"{name}({v.text(arg)})", key, name, v.text(arg), lsn))
+        scope = current_scope.get() if call is not None and call.run_id == RUN else None
+        calls = scope.calls if scope is not None else ()
+        done = Done(f"{name}({v.text(arg)})", key, name, v.text(arg), calls)
+        self.done.append(done)
         if key and key in self.foreign:
             self.broken.append(f"fork: {name}({v.text(arg)}) has the key of a call of another run")
         reply = v.text(f"{name}:{v.text(arg)}")
         self.replies[key] = reply
         tool = self.tool(name)
-        if tool is not None and tool.after_crash != "retry" and process.log.durable_lsn < lsn:
+        if tool is not None and tool.after_crash != "retry" and process.log.durable_lsn < done.lsn:
             self.broken.append(f"intent: {name}({v.text(arg)}) is not durably known to be begun")
         if tool is not None and tool.approval and self.yes.get(key) != (name, v.text(arg)):
             self.broken.append(
