@@ -9,9 +9,18 @@ kinds of stores in ``recovery.stores``, agents that are graphs in ``recovery.gra
 
 from typing import TYPE_CHECKING, Any
 
+import eventlog
+
+if not hasattr(eventlog, "EventLog"):
+    raise ImportError(
+        f"agent-eventlog has a package named `eventlog`, but `import eventlog` finds another one: "
+        f"{eventlog.__file__ or list(eventlog.__path__)}. Remove the distribution or the folder "
+        f"that it belongs to, then install agent-eventlog again, or give each an environment."
+    )
+
 from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent.recoverable import RecoverableAgent
-from recovery.agent.run import Run, SyncRun
+from recovery.agent.run import Run, SyncRun, current_run
 from recovery.declare.budget import Budget
 from recovery.declare.retry import Retry
 from recovery.declare.scope import current_call
@@ -87,6 +96,7 @@ __all__ = [
     "ToolError",
     "Usage",
     "current_call",
+    "current_run",
     "register",
     "tool",
 ]

@@ -57,15 +57,15 @@ class Approvers:
 
     @classmethod
     def of(cls, given: Any) -> Approvers | None:
-        """An Approvers from the value of ``approvers=``."""
+        """Not for users: an Approvers from the value of ``approvers=``."""
         return given if given is None or isinstance(given, cls) else cls(given)
 
     def needed_for(self, kind: str) -> bool:
-        """Whether messages of this kind count only with a signature."""
+        """Whether messages of this ``kind`` count only with a signature."""
         return kind == "decision" or kind in self.also
 
     def accepts(self, statement: Statement, signature: bytes) -> bool:
-        """Whether the signature is by ``statement.who``, for exactly this statement."""
+        """Whether ``signature`` is by ``statement.who``, for exactly this statement."""
         if callable(self.keys):
             try:
                 return self.keys(statement, signature) is True
@@ -87,12 +87,13 @@ class Approvers:
 def signing_key(
     path: str | os.PathLike[str], password: bytes | Callable[[], bytes] | None = None
 ) -> Sign:
-    """A signer with the private Ed25519 key in a file: PEM, as of ``openssl genpkey -algorithm
-    ed25519``, or OpenSSH, as of ``ssh-keygen -t ed25519``.
+    """A signer with the private Ed25519 key in file ``path``: PEM, as of ``openssl genpkey
+    -algorithm ed25519``, or OpenSSH, as of ``ssh-keygen -t ed25519``.
 
-    ``password``: a function that is called if the key has a password. Raises OSError; ValueError
-    when the file has no such key, when it needs a password, or when every user may read the file;
-    ImportError without the extra, or `bcrypt`, which OpenSSH keys with a password also need.
+    ``password``: bytes, or a function that is called if the key has a password (None). Raises
+    OSError; ValueError when the file has no such key, when it needs a password, or when every user
+    may read the file; ImportError without the extra, or `bcrypt`, which OpenSSH keys with a
+    password also need.
     """
     forms, private = _primitives()[:2]
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - needs the extra

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eventlog.errors import Damage
+from eventlog.light_dataclass import light_dataclass
 from recovery.text import quoted, shorten
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "DivergenceError",
     "InDoubtError",
     "LeftBehindError",
+    "NoAnswerError",
     "NoSoundCheckpointError",
     "NotAwaitedError",
     "ParkedError",
@@ -35,6 +37,9 @@ __all__ = [
     "UnrecordedResultError",
     "WaitingError",
 ]
+
+
+CHOICES = "The record is untouched"  # begins what a user can do about a divergence
 
 
 class RecoveryError(Exception):
@@ -66,7 +71,7 @@ class TaskMismatchError(RecoveryError):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Sides:
     """Both sides of a divergence: the record ``lsn`` (0: none), and what the code does.
 
@@ -79,7 +84,7 @@ class Sides:
     differences: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Ambiguity:
     """Why a call could be taken for another one: the positions of the functions that make the two,
     and the names of the captured values that differ; or the class of an object that a person asked
@@ -133,7 +138,12 @@ class AmbiguousCallError(RecoveryError):
                 "Use a function with a name (def); or name it, tool(name=...)(lambda ...); or give "
                 "the call a call_id."
             )
-        if self._unkeyed or self.names == ("self",):
+        if self._unkeyed:  # the shown call, that a person decides about, has no name or id in it
+            return (
+                'Say what tells the objects apart: @tool(identity=["self.ATTRIBUTE", ...]); or an '
+                "attribute recovery_key of the object. A call_id or a name does not."
+            )
+        if self.names == ("self",):
             return (
                 'Say what tells the objects apart: @tool(identity=["self.ATTRIBUTE", ...]); or an '
                 "attribute recovery_key of the object; or a name, tool(name=...)(object.method); "
@@ -205,7 +215,7 @@ class DivergenceError(RecoveryError):
                 f"store.run({self.run_id!r}).resolve({self.in_doubt_key!r}, ...)."
             )
         return (
-            "The record is untouched, and the code that made it can resume the run. Or choose:\n"
+            f"{CHOICES}, and the code that made it can resume the run. Or choose:\n"
             f"  accept  store.run({self.run_id!r}).accept(why=...) and run it again: from\n"
             "          here on the history of the new code counts, and recorded calls that it\n"
             "          does not make again are not awaited any more\n"
@@ -526,6 +536,15 @@ class UnreadableValueError(RecoveryError):
     def at(self, lsn: int) -> UnreadableValueError:
         """The same error, of a value in this record."""
         return UnreadableValueError(self.what, self.todo, self.name, self.path, lsn)
+
+
+class NoAnswerError(Exception):
+    """Raise it (or a subclass) from a tool that does not know whether its call took effect: the
+    connection broke, or no answer came.
+
+    A side effect is then in doubt, as after a time-out (``timeout_s``): its ``after_crash=`` or
+    ``reconcile=`` decides at once. A call that is safe to repeat has failed with this error.
+    """
 
 
 class PermanentError(Exception):

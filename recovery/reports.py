@@ -5,8 +5,9 @@ from recovery.history.inventory import StoredCheckpoint, Validity
 from recovery.inspect.compare import ComparedRun, Comparison, Difference
 from recovery.inspect.follow import RunEvents
 from recovery.inspect.inbox_view import PendingMessage
+from recovery.inspect.open_call import OpenCall
 from recovery.inspect.run_event import RunEvent
-from recovery.inspect.status import OpenCall, RunStatus
+from recovery.inspect.status import RunStatus
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.links import ChildRun, ParentRun
 from recovery.ops.remove import RemovedRun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Any
 from unicodedata import east_asian_width
 
@@ -60,6 +61,12 @@ def cut(text: str, width: int) -> str:
 
 def _is_wide(char: str) -> bool:
     return east_asian_width(char) in "WF"
+
+
+def store_option(store: object) -> str:
+    """The option of ``recovery`` for a store in a directory: `` --store PATH``; else ""."""
+    root = getattr(store, "root", "")
+    return f" --store {quote(root)}" if root else ""
 
 
 def count(number: int, noun: str) -> str:

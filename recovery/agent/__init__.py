@@ -1,1 +1,1 @@
-"""What users hold: agents, stores, handles, runs. The drivers; whose turn it is; group commit."""
+"""Provides agents, stores, handles and runs to users; drives calls, in replay order."""

@@ -1,4 +1,4 @@
-"""Records an error of an agent's own code, and says whether another try can change it."""
+"""Records an error of an agent's own code, and decides whether to recover from it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def can_get_better(exc: BaseException) -> bool:
 def note_error(
     log: EventLog, history: History, run: Execution, exc: Exception, *, goes_on: bool
 ) -> None:
-    """Record what the agent raised; durable soon. A log that fails now is no news: it is logged."""
+    """Record the agent's exception; durable soon. A failure of the log is only logged."""
     what = failure(0, exc, run.secrets, _users_part(exc.__traceback__))
     call = exc.lsn if isinstance(exc, UnrecordedResultError) else 0
     place = place_of(exc.__traceback__)
@@ -72,10 +72,10 @@ def note_error(
 
 
 def note_unbegun(log: EventLog, history: History, run: Execution) -> None:
-    """Record which calls were cut short before they began: nobody is asked what became of them.
+    """Record which calls were interrupted before they began, so that they are not in doubt.
 
-    Where the log takes it no more, they are in doubt. Of one that needs a yes nothing is recorded:
-    without the yes it is in no doubt, and with it, it may begin in the next life.
+    If the log has failed, they are in doubt. Nothing is recorded of a call that awaits approval:
+    without the approval it is not in doubt, and with it, it may begin in the next process.
     """
     with suppress(Exception):
         for one in run.cut_short:
@@ -85,18 +85,18 @@ def note_unbegun(log: EventLog, history: History, run: Execution) -> None:
 
 
 def note_stop(log: EventLog, history: History, run: Execution) -> None:
-    """What is left to do when something has stopped the run."""
+    """Record the rest when the run was stopped."""
     match run.stopped:
         case RunCancelledError(who=who):
             cancel_children(run.store, log, run.run_id, who)
         case ParkedError() | RunFailedError() | DamagedRunError():
-            pass  # has a record of its own; or nothing is to be written
+            pass  # it has a record of its own; or nothing may be written
         case RecoveryError() as error:
             note_error(log, history, run, error, goes_on=False)
 
 
 class Recoveries:
-    """How often in a row, in this process, an agent has raised without getting a step further."""
+    """Counts how often in a row, in this process, an agent has raised without completing a step."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._count, self._furthest = limit, 0, -1
@@ -176,7 +176,7 @@ def _failed_call(exc: BaseException | None, failed: dict[int, int]) -> int:
 
 def _leaves(exc: BaseException, known: dict[int, int] | None = None) -> Iterator[BaseException]:
     """The exceptions in a group, as task groups raise them; else the exception itself. A group that
-    is itself ``known`` is one exception."""
+    is itself ``known`` counts as one exception."""
     if not isinstance(exc, BaseExceptionGroup) or id(exc) in (known or {}):
         yield exc
         return

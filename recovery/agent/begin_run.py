@@ -1,8 +1,9 @@
-"""What a run records when it begins, and when another process takes it up."""
+"""Records that a run begins, or that another process resumes it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import xxhash
@@ -16,29 +17,36 @@ from recovery.journal.events import RunResumed, RunStarted
 
 if TYPE_CHECKING:
     from eventlog import EventLog
-    from recovery.calls.child_runs import Runner
     from recovery.engine.lifecycle import RunSession
+    from recovery.history.checkpoint_store_base import CheckpointStoreBase
     from recovery.history.load import History
 
 
-def begin(agent: Runner[Any], log: EventLog, history: History, life: RunSession, task: Any) -> int:
+def begin(
+    store: CheckpointStoreBase,
+    agent_fn: Callable[..., Any] | None,
+    log: EventLog,
+    history: History,
+    session: RunSession,
+    task: Any,
+) -> int:
     """Record that the run begins, or is resumed; the number of recoveries that this is."""
     recovering = history.started is not None or history.restored is not None
-    history.code = digest_of(agent.agent_fn)
+    history.code = digest_of(agent_fn) if agent_fn is not None else ""
     code = history.code or None
     if history.started is None:
-        check_not_begun(agent.store.backend, life.run_id, log)
-        parent = life.parent.packable() if life.parent is not None else None
-        is_guarded = log.is_encrypted or agent.store.approvers is not None
-        uid, rules = _new_uid(life.run_id, log, is_guarded), Rules(CURRENT)
+        check_not_begun(store.backend, session.run_id, log)
+        parent = session.parent.packable() if session.parent is not None else None
+        is_guarded = log.is_encrypted or store.approvers is not None
+        uid, rules = _new_uid(session.run_id, log, is_guarded), Rules(CURRENT)
         history.started = RunStarted(
-            life.run_id,
+            session.run_id,
             task,
             uid,
             parent,
             rules=rules,
             code=code,
-            signed=kinds_signed(agent.store.approvers),
+            signed=kinds_signed(store.approvers),
         )
         history.prologue.append(record(log, history, history.started))
         if is_guarded:
@@ -50,20 +58,20 @@ def begin(agent: Runner[Any], log: EventLog, history: History, life: RunSession,
         lsn = record(log, history, event)
         if new_rules is not None:
             history.prologue.append(lsn)
-    life.on_first_record(log)
+    session.on_first_record(log)
     log.commit_behind()
     return int(recovering)
 
 
 def _new_uid(run_id: str, log: EventLog, is_guarded: bool) -> str:
-    """The id of a new run, made of its own and of its log's.
+    """The uid of a new run, derived from its id and its log's.
 
-    Invariant: a run that is begun again, for a power loss has taken its first record, has the same
-    id. Then what was sent to it still counts, and what was executed has the same idempotency key.
-    The id of a log stands in its segments, and is durable before the first record is appended.
+    Invariant: if a power loss takes the first record and the run begins again, it has the same uid.
+    So messages that were sent to it still count, and executed calls keep their idempotency keys.
+    The log's id is in its segments, and is durable before the first record is appended.
 
-    Where messages are to be known by a key, the id is a random one that no file of before can hold
-    (``is_guarded``), and is committed before anything is executed.
+    If messages must be signed (``is_guarded``), the uid is a random one that no earlier file can
+    hold, and is committed before anything is executed.
     """
     if is_guarded:
         return os.urandom(16).hex()

@@ -1,4 +1,4 @@
-"""The store that users make: checkpoints to save and to load, and handles of the runs in it."""
+"""Provides the store that users make: it saves and loads checkpoints, and gives handles of runs."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ if TYPE_CHECKING:
 
 
 class CheckpointStore(CheckpointStoreBase):
-    """Where runs live: saves checkpoints and loads those that verify, and gives handles of runs.
+    """A store of runs: saves checkpoints, loads those that verify, and gives handles of runs.
 
-    ``storage_backend``: None keeps runs in memory, a path on disk (``~`` is expanded), and any
-    RunStore where that keeps them. A context manager: a store that has saved something holds the
-    run's log until it is closed, or an agent takes the run up. Saving and loading are for one
-    thread; handles for any.
+    A context manager: a store that has saved a checkpoint holds the run's log until it is closed,
+    or an agent resumes the run. Saving and loading are for one thread; handles for any. ``run_id``
+    names a run, ``step`` is the number of a step, ``checkpoint_id`` the id of a checkpoint.
 
-    ``retention``: which checkpoints of a run that goes on are kept, those of agents included.
-    "all"; "prune_old": the newest ``keep`` (3), and with them always two that share no record, so
-    that no damage in one place is the end of a run; "latest_only". What is recorded before them is
-    removed, by whole segments, when that frees more than it costs; what the log had of it can then
-    neither be undone nor forked.
-
-    ``approvers``: whose signature the decisions (approve, deny) about runs of this store need: a
-    dict of names and public keys, a function, or an Approvers (see recovery.approvers). Others do
-    not count.
-
-    ``durability``, for a path: when what is committed is durable, "power" (the default), "process"
-    or "none" (see EventLog.open). ``encryption``: all that runs record is encrypted; their ids,
-    which name directories, are not. A RunStore has its own: ValueError for both.
+    Args:
+        storage_backend: None (the default) keeps runs in memory, a path on disk (``~`` is
+            expanded), and any RunStore where that keeps them.
+        retention: Which checkpoints of a live run are kept, those of agents included. "all" (the
+            default), "prune_old" or "latest_only". "prune_old" keeps the newest ``keep``, and
+            always two that share no record, so that no damage in one place ends a run. Records
+            before them are removed, by whole segments, when that frees more than it costs. Removed
+            calls can neither be undone nor forked.
+        keep: How many "prune_old" keeps (3).
+        approvers: Whose signature the decisions (approve, deny) about runs of this store need
+            (None: no signature). A dict of names and public keys, a function, or an Approvers, see
+            recovery.approvers. Other decisions do not count.
+        durability: For a path, when a commit is durable: "power" (the default), "process" or
+            "none", see EventLog.open.
+        encryption: For a path: encrypts all records of runs (None). Their ids, which name
+            directories, are not encrypted. A RunStore has its own: ValueError for both.
     """
 
     def run(self, run_id: str) -> RunHandle:
-        """A handle for a run, which need not be there yet. Opens nothing.
+        """A handle for a run, which need not exist yet. Opens nothing.
 
         Raises ValueError for an impossible run id.
         """
@@ -49,11 +51,11 @@ class CheckpointStore(CheckpointStoreBase):
     def runs(
         self, *, state: State | Sequence[State] | None = None, due: bool = False
     ) -> Iterator[RunStatus]:
-        """How it stands with each run, in the order of their ids; see RunHandle.status.
+        """The status of each run, in the order of their ids; see RunHandle.status.
 
-        ``state``: only runs in this state, or one of these. ``due``: only those that get on when
-        they are run again now (see RunStatus.due). Reads each run from its newest checkpoint on,
-        when the iterator gets to it; takes no lock. A run that cannot be read is "unreadable".
+        ``state``: only runs in this state, or one of these. ``due``: only those that make progress
+        if they are resumed now (see RunStatus.due). Reads each run from its newest checkpoint on,
+        when the iterator reaches it; takes no lock. A run that cannot be read is "unreadable".
         """
         from recovery.inspect.status import STATES  # noqa: PLC0415 - only where it is used
 
@@ -79,18 +81,18 @@ class CheckpointStore(CheckpointStoreBase):
     ) -> list[RemovedRun]:
         """Remove runs that ended ``older_than_s`` seconds ago or earlier, but the newest ``keep``.
 
-        With both, a run goes only if both let it go; with neither, no run is removed. ``states``:
-        of which runs ("finished", "cancelled", "undone", "failed"). Failed ones have to be asked
-        for: they go on when somebody resolves the call that failed. Never removed are runs that a
-        process has, that have not ended or are damaged, children of a run that may go on, and what
-        a fork comes from that was not finished. Nothing remembers a removed run: one that begins
-        under its id executes everything anew.
+        With both, a run is removed only if both allow it; with neither, no run is removed.
+        ``states``: those of the runs ("finished", "cancelled", "undone", "failed"). Failed runs are
+        removed only if they are named, because they can resume once the failed call is resolved.
+        Never removed are runs that a process owns, and runs that have not ended or are damaged.
+        Neither are children of a run that may resume, and origins of unfinished forks. No record of
+        a removed run is left: a run that begins under its id executes everything again.
 
-        Also deletes what interrupted removals have left. Reads each run from its newest checkpoint
-        on. Agents may be at work meanwhile, and others that remove. After a crash each run is
-        there, whole, or gone. Returns what was removed, or with ``dry_run`` what would be: the
-        oldest first, but a parent before its children. Raises ValueError for impossible settings;
-        OSError for a run that could not be removed, when all the others have been.
+        Also deletes remains of interrupted removals. Reads each run from its newest checkpoint on.
+        Agents may run meanwhile, and other removals. After a crash each run is whole or gone.
+        Returns the removed runs, or with ``dry_run`` those that would be: the oldest first, but a
+        parent before its children. Raises ValueError for impossible settings; OSError for a run
+        that could not be removed, after all others were.
         """
         from recovery.ops.gc import gc  # noqa: PLC0415 - only where it is used
 

@@ -1,4 +1,4 @@
-"""The two drivers that perform what a call's protocol asks for: from async and from plain code."""
+"""Performs the effects of calls, from async and from plain code."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Awaitable
 from typing import Any, assert_never
+from weakref import ref
 
 from eventlog import EventLog
 from recovery.agent.replay_order import ReplayOrder, ThreadReplayOrder
 from recovery.agent.shared_commits import commit_together
-from recovery.calls.call import call_steps
-from recovery.calls.cancelled_calls import check_open, let_go
+from recovery.calls.call_steps import call_steps
+from recovery.calls.cancelled_calls import check_open, record_cancelled
 from recovery.calls.child_runs import Children
 from recovery.calls.invoking import invoke, invoke_sync
 from recovery.declare.settings import Settings
@@ -27,8 +28,8 @@ from recovery.journal.call import Arguments
 live_runs: set[Any] = set()  # async runs of this process
 
 
-def _refuse_generator(spec: ToolSpec) -> None:
-    """What a call gives is what is recorded, and a generator is no value."""
+def refuse_generator(spec: ToolSpec) -> None:
+    """TypeError for a generator function: a generator is no value that can be recorded."""
     if is_generator(spec.function) and not spec.waits:
         raise TypeError(
             f"{spec.name} is a generator function: `run.stream({spec.name}, ...)` gives what it "
@@ -37,15 +38,16 @@ def _refuse_generator(spec: ToolSpec) -> None:
 
 
 class Drivers(Execution):
-    """What both kinds of runs have: calls from the agent's own loop, from other loops, and from
-    threads."""
+    """The drivers of both kinds of runs: for calls from the agent's own loop, from other loops, and
+    from threads."""
 
     def __init__(
         self, log: EventLog, history: History, store: CheckpointStoreBase, settings: Settings
     ) -> None:
         super().__init__(log, history, store, settings)
         self.children: Children = Children(self, history.entries)
-        history.entries = []  # what was recorded is not kept for as long as the run lives
+        history.entries = []  # frees the history, which the run does not need any more
+        self.handle: ref[Any] | None = None  # the Run object that the agent holds
         self._home = threading.current_thread()
         # Tasks at calls that are safe to repeat (these, and those around them: LSNs), which a stop
         # of the run need not wait for; and those that were cancelled for that.
@@ -56,8 +58,8 @@ class Drivers(Execution):
         self._turns_of: dict[asyncio.AbstractEventLoop, ReplayOrder] = {}
         self._threads = ThreadReplayOrder(self)
 
-    def let_go(self) -> None:
-        self.park_for(let_go(self))
+    def record_cancelled(self) -> None:
+        self.park_for(record_cancelled(self))
 
     def check_open(self) -> None:
         check_open(self)
@@ -68,7 +70,7 @@ class Drivers(Execution):
     # -- from async code
 
     async def perform_async(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
-        _refuse_generator(spec)
+        refuse_generator(spec)
         steps = call_steps(self, spec, given, call_id)
         return await drive_async(steps, self._perform_async, self.mutex)
 
@@ -90,7 +92,7 @@ class Drivers(Execution):
                 assert_never(effect)
 
     def _turns(self) -> ReplayOrder:
-        """Those who wait in the present event loop."""
+        """The replay order of the present event loop."""
         loop = asyncio.get_running_loop()
         turns = self._turns_of.get(loop)
         if turns is None:
@@ -118,8 +120,8 @@ class Drivers(Execution):
                 del self.interruptible[task]
 
     async def _commit(self) -> None:
-        # Alone, a flush is shorter than the way to a thread and back. Those who are about to make
-        # calls may share it.
+        # For a single run, a flush takes less time than a thread switch. Otherwise other runs that
+        # are about to make calls may share the flush.
         if len(live_runs) <= 1 and self.in_flight <= 1 and self._turns().at_rest():
             self.commit()
         else:
@@ -128,7 +130,7 @@ class Drivers(Execution):
     # -- from plain code
 
     def perform_sync(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
-        _refuse_generator(spec)
+        refuse_generator(spec)
         return drive(call_steps(self, spec, given, call_id), self._perform_sync, self.mutex)
 
     def _perform_sync(self, effect: Effect) -> Any:
@@ -151,4 +153,4 @@ class Drivers(Execution):
             return self._threads.wait(wait)
         if threading.current_thread() is not self._home:
             return self._turns_of[self._home_loop].wait_in_thread(wait)
-        return False if self.alone() else None  # nobody can go on meanwhile
+        return False if self.alone() else None  # no other task can run meanwhile

@@ -1,4 +1,4 @@
-"""How a run ended, as whoever asks for its result is told."""
+"""Turns the recorded end of a run into its result, or into an exception for the caller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from recovery.values.pack import pack
 
 
 def ending_of(history: History, task: Any = RECORDED) -> RunFinished | None:
-    """How the run ended, if it did; raises for another task, and for a failed or undone run."""
+    """The recorded end of a run; None if it has not ended. Raises for another task, and for a run
+    that failed, was cancelled or was undone."""
     run_id, started, ended = history.run_id, history.started, history.ended
     if started is not None and started.run_id != run_id:
         raise RecoveryError(

@@ -1,4 +1,4 @@
-"""The executions of the two kinds of agents: async ones, and plain ones."""
+"""Executes the two kinds of agents: async ones, and plain ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from eventlog import EventLog
 from recovery.agent.drivers import Drivers, live_runs
@@ -43,7 +43,7 @@ class AsyncExecution(Drivers):
     ) -> None:
         super().__init__(log, history, store, settings)
         self._root = asyncio.current_task()
-        self._cancelling = self._cancels()  # those of before
+        self._cancelling = self._cancels()  # cancellations before the agent began
         self._was_cancelled = False
         self.unawaited = Unawaited()
         self._loop = self._home_loop = asyncio.get_running_loop()
@@ -69,9 +69,8 @@ class AsyncExecution(Drivers):
             self._loop.call_soon_threadsafe(self._interrupt)
 
     def _interrupt(self) -> None:
-        """Do not wait for what does no harm when it is cut short: calls that are safe to repeat,
-        neither inside of a side effect nor around one, and an agent that waits for anything but
-        calls."""
+        """Interrupt what is harmless to interrupt: calls that are safe to repeat, neither inside a
+        side effect nor around one, and an agent that waits for something else than calls."""
         busy = {lsn for one in self.side_effects_in_flight.values() for lsn in one.calls}
         tasks = {task for task, calls in self.interruptible.items() if busy.isdisjoint(calls)}
         if not self.in_flight and self._root is not None:
@@ -86,10 +85,11 @@ class AsyncExecution(Drivers):
         super().stop(error)
 
     def _leave(self) -> None:
-        """The agent function has not ended by the stop: it may wait for a task that has."""
+        """Cancel an agent function that the stop has not ended: it may wait for a task that
+        ended."""
         if self._root is None:
             return
-        if self.in_flight:  # calls that are under way get to their end
+        if self.in_flight:  # calls in flight end first
             self._loop.call_later(LEAVE_S, self._leave)
         else:
             self._cancel({self._root})
@@ -100,7 +100,8 @@ class AsyncExecution(Drivers):
             task.cancel()
 
     async def returned(self) -> None:
-        """The agent function has returned: what its other tasks may still do, and are in."""
+        """Wait, after the agent function has returned, for the replay and streams of its other
+        tasks."""
         await drive_async(until_done_again(self), self._perform_async, self.mutex)
         if self.in_flight:
             calls = {drive_async.__code__}
@@ -108,7 +109,7 @@ class AsyncExecution(Drivers):
             warn_of_tasks_left(self.run_id, sorted(places - {""}))
 
     def agent_returned(self) -> None:
-        """The agent function has ended, by itself or because of the run."""
+        """Note that the agent function has ended, by itself or by a stop of the run."""
         self._was_cancelled = self.is_being_cancelled()
         root, self._root = self._root, None
         if root is not None and root in self.interrupted:
@@ -123,28 +124,31 @@ class AsyncExecution(Drivers):
 
     def alone(self) -> bool:
         if asyncio._get_running_loop() is None or asyncio.current_task() is not self._root:
-            return False  # the agent itself may do more
+            return False  # the agent itself may make more calls
         return not any(self._other_tasks())
 
     def outlived(self) -> bool:
-        # One that has made no call yet counts too, for it may be about to. One that was started
-        # before the first step does not: the code that resumes starts it again. To look at the
-        # tasks takes as long as there are tasks of all runs.
+        # A task that has made no call yet counts too, because it may be about to. One that was
+        # started before the first step does not: the resumed code starts it again. The check takes
+        # time in proportion to the tasks of all runs.
         return bool(self.steps_held) and any(
             scope.call is None and step_of(scope.path) for scope in self._other_tasks()
         )
 
     def _other_tasks(self) -> Iterator[Scope]:
-        """Where the agent started its tasks that have not ended, but for the present one."""
-        # Those in which other runs are at work are none of them, and may be many.
+        """The scopes in which the agent started its tasks that have not ended, except the present
+        task."""
+        # Tasks that execute other runs do not belong to it, and may be many.
         others = {run._root for run in tuple(live_runs)} - {self._root}
         others.add(asyncio.current_task())
         for _, scope in tasks_of(self, asyncio.get_running_loop(), others):
             yield scope
 
     def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Stream:
-        from recovery.calls.stream import Stream  # noqa: PLC0415 - only where it is used
+        from recovery.calls.stream import Stream, SyncStream  # noqa: PLC0415 - only where it is used
 
+        if asyncio._get_running_loop() is None:  # a plain tool in its thread
+            return cast("Stream", SyncStream(self, self._perform_sync, spec, given, call_id))
         return Stream(self, self._perform_async, spec, given, call_id)
 
 

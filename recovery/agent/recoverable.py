@@ -1,4 +1,4 @@
-"""RecoverableAgent: runs an agent function on a run, again and again if need be."""
+"""Provides RecoverableAgent: runs an agent function, and recovers its runs after errors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Unpack, overload
 
+from eventlog.light_dataclass import light_dataclass
 from recovery.agent.agent_errors import Recoveries, end_if_permanent, note_stop, note_unbegun
 from recovery.agent.begin_run import begin
 from recovery.agent.checkpoint_store import CheckpointStore
@@ -21,15 +22,15 @@ from recovery.agent.executions import AsyncExecution, SyncExecution
 from recovery.agent.run import Run, SyncRun
 from recovery.agent.shared_commits import off_loop
 from recovery.agent.stop_signals import RunSessions
-from recovery.calls.child_runs import settled_since
-from recovery.calls.in_doubt import settle_covered
+from recovery.calls.child_runs import after_child_resolution
+from recovery.calls.in_doubt import resolve_covered
 from recovery.control.cancel import cancel_children
 from recovery.declare.agent_function import check_agent, check_result
-from recovery.declare.scope import current_scope, runs_at_work
+from recovery.declare.scope import Entered, runs_at_work
 from recovery.declare.settings import Options, Settings
 from recovery.declare.spec import function_name, is_async
 from recovery.engine.drive import drive, drive_async
-from recovery.engine.event_listener import EventListener
+from recovery.engine.event_listener import listen
 from recovery.engine.lifecycle import RunSession
 from recovery.engine.metering import warn_if_unmeasured
 from recovery.engine.recovery_report import RecoveryReport, RunResult, report_of
@@ -53,23 +54,23 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("recovery")
 
-LANDING_S = 30.0  # how long calls of other tasks are waited for when the agent function ends
-CUTTING_S = 1.0  # and child runs that were cancelled then, for they did not stop
+DRAIN_S = 30.0  # how long to wait for calls of other tasks when the agent function ends
+CANCEL_S = 1.0  # and for child runs that were cancelled then, because they did not stop
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class _Execute:
     run: Any
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class _Sleep:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class _Block:
-    act: Callable[[], Any]  # which may wait for the disk
+    act: Callable[[], Any]  # it may wait for the disk
 
 
 _Effect = _Execute | _Sleep | _Block
@@ -78,39 +79,43 @@ _Effect = _Execute | _Sleep | _Block
 class RecoverableAgent(Generic[Result]):
     """An agent function whose runs survive crashes.
 
-    ``agent_fn(run)`` is a function, async (it gets a Run) or plain (a SyncRun).
-    ``checkpoint_store``: where runs live: a CheckpointStore, a RunStore or a path; None is the
-    default directory on disk (``$EVENTLOG_HOME`` or ``~/.eventlog``). ``checkpoint_every_n``: steps
-    between checkpoints; None takes none, so that a resumed run is replayed from the first line of
-    the agent function, local variables and all: the time that this takes grows with the run.
     ``recovery_count`` counts the recoveries that this object made, of all its runs.
 
-    ``options``, each by name:
-
-    ``max_recoveries``: how often in a row an error of the agent is recovered from in this process
-    without getting a step further (3); the last one is raised, and the run can be resumed later.
-    An error that says that the code is wrong (a TypeError and its like) is raised at once.
-    ``after_crash``: what to do about calls in doubt, for all tools or by the name of the tool, in
-    place of what the tools themselves say. ``stop_on``: signals to the process upon which runs stop
-    at the next safe point, as by ``stop()``; a second one does what it did before.
-    ``max_children``: how many child runs are at work at once (64): of all children of a run, of all
-    their children, and so on; the others wait. That of the outermost run counts.
-    ``on_event``: a function that is given each RunEvent once it is recorded, by the process that
-    runs the agent; never what is replayed. The first is "run_started", or "run_resumed" with the
-    ``progress`` so far. The run waits while it works, so it must be quick, and it is not to use the
-    run. What it raises is logged. ``budget``: limits of a run, see Budget; another one may be given
-    each time that the run is taken up. ``checkpoint_every_bytes``: a checkpoint is taken also at
-    the end of a step behind which so much has been recorded since the last one (None: steps alone
-    count), so that what a recovery has to read stays below that and a step more.
-    ``park_after_s``: when all that a run has done for so long is to wait, and it will for longer
-    still, it parks (WaitingError) instead of keeping its process; None waits in the process. Longer
-    than what the agent does on its own between two calls.
-    ``check_locals``: whether to warn, in log "recovery", of what a resumed run would lose or do in
-    another order: local variables, objects that the state has twice, a changed ``run.task``, races
-    (True). The agent's source is looked at once, its variables until the first checkpoint.
-    ``on_drift``: what comes of code that does something else than is recorded, where no side effect
-    can come of it: "report" (it goes on, and the report, the log and an event say what is
-    different) or "stop" (DivergenceError).
+    Args:
+        agent_fn: A function of the run, async (it gets a Run) or plain (a SyncRun).
+        checkpoint_store: The store of its runs: a CheckpointStore, a RunStore or a path. None (the
+            default) is the default directory on disk, ``$EVENTLOG_HOME`` or ``~/.eventlog``.
+        checkpoint_every_n: Steps between checkpoints (3). None takes none: a resumed run is
+            replayed from the first line of the agent function, with its local variables. The time
+            for that grows with the run.
+        checkpoint_every_bytes: Take a checkpoint also at the end of a step, once so many bytes were
+            recorded since the last one. None: only steps count. A recovery then reads at most that
+            and one step more. For runs with large results.
+        max_recoveries: How often in a row this process recovers a run from an error of the agent
+            without completing a step (3). Then the last error is raised, and the run can be resumed
+            later. An error of the code itself (a TypeError and its like) is raised at once.
+        after_crash: The policy for calls in doubt, for all tools or by the name of the tool. None:
+            that of each tool.
+        stop_on: Signals to the process upon which runs stop at the next safe point, as by
+            ``stop()`` (none). A second signal has its former effect. For SIGTERM of a deployment.
+        park_after_s: A run that has only waited for so many seconds, and will wait longer, parks
+            (WaitingError) and frees its process. None (the default) waits in the process. Give more
+            than the agent's own code takes between two calls.
+        budget: Limits of a run, see Budget (None). Each process that resumes the run may give
+            another one.
+        max_children: How many child runs execute at once (64): of all children of a run, of all
+            their children, and so on; the others wait. The option of the outermost run counts.
+        on_event: A function that gets each RunEvent after it is recorded, in the process that runs
+            the agent (None). Replayed events are not given; the first is "run_started", or
+            "run_resumed" with the ``progress`` so far. The run waits for the function, so it must
+            be quick, and must not use the run. Its exceptions are logged.
+        check_locals: Whether to warn, in log "recovery", of what a resumed run would lose or do in
+            another order (True). These are local variables, objects that the state has twice, a
+            changed ``run.task``, races. The agent's source is examined once, its variables until
+            the first checkpoint.
+        on_drift: The reaction to code that differs from the record where no side effect can follow.
+            "report" is the default: the run continues, and the report, the log and an event name
+            the difference. "stop" is a DivergenceError.
     """
 
     @overload
@@ -151,7 +156,7 @@ class RecoverableAgent(Generic[Result]):
 
     @property
     def checkpoint_every_n(self) -> int | None:
-        """Steps between checkpoints. Can be set: for runs that are begun or resumed afterwards."""
+        """Steps between checkpoints. If set, it counts for runs that begin or resume afterwards."""
         return self.settings.checkpoint_every_n
 
     @checkpoint_every_n.setter
@@ -160,11 +165,12 @@ class RecoverableAgent(Generic[Result]):
         self._check_retention()
 
     def stop(self, why: str = "asked to") -> None:
-        """Stop the runs of this agent in this process at their next safe point: to be resumed.
+        """Stop the runs of this agent in this process at their next safe point. They can be
+        resumed.
 
-        A side effect that is under way gets to its end and is recorded; calls that are safe to
-        repeat, and waiting, are cut short. Those who wait for the runs get a StoppedError. Can be
-        called from any thread, and from a signal handler.
+        A side effect in flight ends first and is recorded; calls that are safe to repeat, and
+        waits, are interrupted. The callers of the runs get a StoppedError, which says ``why``. Can
+        be called from any thread, and from a signal handler.
         """
         self._lives.stop(why)
 
@@ -173,45 +179,50 @@ class RecoverableAgent(Generic[Result]):
     ) -> RunResult[Result]:
         """Run the agent on ``task``, or resume run ``run_id`` where it stopped.
 
-        Returns a dict: ``result`` (what the agent returned), ``run_id``, ``recovered_from_step``
-        (the checkpoint it last resumed from, 0 if none), ``recovery_count`` (of the run, over all
-        processes), ``report`` (a RecoveryReport), ``usage`` (a Usage: what the run has used). A
-        finished run returns its recorded result and executes nothing. A plain agent function runs
-        in a thread.
+        ``task``: a value that can be recorded; to resume, the same one. ``run_id``: a name of your
+        choice, which becomes a directory. ``takeover`` takes the run from a process that is known
+        to be stuck (False).
+
+        Returns a dict: ``result`` (the agent's return value), ``run_id``, ``report`` (a
+        RecoveryReport), ``usage`` (a Usage, of the whole run). ``recovered_from_step`` is the
+        checkpoint that it last resumed from, 0 if none; ``recovery_count`` is that of the run, over
+        all processes. A finished run returns its recorded result and executes nothing. A plain
+        agent function runs in a thread.
 
         Raises TaskMismatchError, InDoubtError (parked), DivergenceError, RunFailedError,
-        DamagedRunError; LogLockedError when another process has the run (``takeover`` takes it
-        from a process that is known to be stuck); else the agent's own last error.
+        DamagedRunError; LogLockedError when another process owns the run; otherwise the agent's own
+        last error.
         """
-        with self._lives.one(RunSession(run_id), self.settings.stop_on) as life:
-            return await self._live(task, life, takeover)
+        with self._lives.one(RunSession(run_id), self.settings.stop_on) as session:
+            return await self._run_session(task, session, takeover)
 
     def run_with_recovery_sync(
         self, task: Any, run_id: str, *, takeover: bool = False
     ) -> RunResult[Result]:
-        """The same without an event loop, for plain agent functions (an async one gets a loop)."""
+        """``run_with_recovery`` without an event loop, for plain agent functions (an async one gets
+        a loop)."""
         if is_async(self.agent_fn):
             _check_no_loop("run_with_recovery")
             return asyncio.run(self.run_with_recovery(task, run_id, takeover=takeover))
-        with self._lives.one(RunSession(run_id), self.settings.stop_on) as life:
-            return drive(self._recover(task, life, takeover, SyncExecution), self._perform)
+        with self._lives.one(RunSession(run_id), self.settings.stop_on) as session:
+            return drive(self._recover(task, session, takeover, SyncExecution), self._perform)
 
     async def resume(self, run_id: str, *, takeover: bool = False) -> RunResult[Result]:
-        """Go on with run ``run_id`` from its id alone: its task is the one that it has recorded.
+        """Resume run ``run_id`` from its id alone, with its recorded task.
 
-        Else as ``run_with_recovery``. RecoveryError when there is no such run, or no agent has
-        begun it: it never begins one.
+        ``takeover`` and all else: as for ``run_with_recovery``. It never begins a run:
+        RecoveryError when there is no such run, or no agent has begun it.
         """
-        with self._lives.one(ResumeSession(run_id), self.settings.stop_on) as life:
-            return await self._live(RECORDED, life, takeover)
+        with self._lives.one(ResumeSession(run_id), self.settings.stop_on) as session:
+            return await self._run_session(RECORDED, session, takeover)
 
     def resume_sync(self, run_id: str, *, takeover: bool = False) -> RunResult[Result]:
         """``resume`` without an event loop."""
         if is_async(self.agent_fn):
             _check_no_loop("resume")
             return asyncio.run(self.resume(run_id, takeover=takeover))
-        with self._lives.one(ResumeSession(run_id), self.settings.stop_on) as life:
-            return drive(self._recover(RECORDED, life, takeover, SyncExecution), self._perform)
+        with self._lives.one(ResumeSession(run_id), self.settings.stop_on) as session:
+            return drive(self._recover(RECORDED, session, takeover, SyncExecution), self._perform)
 
     async def retry(
         self,
@@ -222,11 +233,12 @@ class RecoverableAgent(Generic[Result]):
         takeover: bool = False,
         sign: Sign | None = None,
     ) -> RunResult[Result]:
-        """Resume run ``run_id``; if it ended by the failure of a call, that call is made again.
+        """Resume run ``run_id``; if it ended by the failure of a call, retry that call.
 
-        What to do once a tool that raised is mended: the failed call is made under the same
+        For a tool that raised and is repaired now. The failed call is executed under the same
         idempotency key, and every call that returned is served from the log. ``who`` and ``why``
-        are kept in the record of this decision. ``sign``: see RunHandle.retry. Else as ``resume``.
+        are kept in the record of this decision. ``sign``: see RunHandle.retry. ``takeover`` and all
+        else: as for ``resume``.
         """
         await asyncio.to_thread(self._retry_failed, run_id, who, why, sign)
         return await self.resume(run_id, takeover=takeover)
@@ -250,23 +262,24 @@ class RecoverableAgent(Generic[Result]):
             handle.retry(who=who, why=why, sign=sign)
 
     def run(self, run_id: str) -> RunHandle:
-        """A handle for a run in this agent's store. Runs nothing: see ``CheckpointStore.run``."""
+        """A handle for run ``run_id`` in this agent's store. Runs nothing: see
+        ``CheckpointStore.run``."""
         return self.store.run(run_id)
 
-    async def live(self, task: Any, life: RunSession) -> RunResult[Result]:
-        """Not for users: what ``run.child`` does."""
-        with self._lives.one(life, ()):
-            return await self._live(task, life, False)
+    async def run_session(self, task: Any, session: RunSession) -> RunResult[Result]:
+        """Not for users: runs a child for ``run.child``."""
+        with self._lives.one(session, ()):
+            return await self._run_session(task, session, False)
 
-    def live_sync(self, task: Any, life: RunSession) -> RunResult[Result]:
+    def run_session_sync(self, task: Any, session: RunSession) -> RunResult[Result]:
         """Not for users: ``live`` without an event loop."""
         if is_async(self.agent_fn):
-            return asyncio.run(self.live(task, life))
-        with self._lives.one(life, ()):
-            return drive(self._recover(task, life, False, SyncExecution), self._perform)
+            return asyncio.run(self.run_session(task, session))
+        with self._lives.one(session, ()):
+            return drive(self._recover(task, session, False, SyncExecution), self._perform)
 
     def _child(self, agent_fn: Any, options: Mapping[str, Any]) -> RecoverableAgent:
-        """What runs an agent as a child of a run of this one."""
+        """The agent that runs children of a run of this one."""
         if not isinstance(agent_fn, RecoverableAgent):
             return RecoverableAgent(agent_fn, self.store, **options)
         if options:
@@ -280,27 +293,27 @@ class RecoverableAgent(Generic[Result]):
             )
         return agent_fn
 
-    async def _live(self, task: Any, life: RunSession, takeover: bool) -> RunResult[Any]:
-        """The life of a run. That of a plain agent function is in a thread: when it is cancelled,
-        the run stops at the next thing that the agent does, and can be resumed."""
+    async def _run_session(self, task: Any, session: RunSession, takeover: bool) -> RunResult[Any]:
+        """One session of a run. A plain agent function runs in a thread: when this is cancelled,
+        the run stops at the agent's next action, and can be resumed."""
         if is_async(self.agent_fn):
-            steps = self._recover(task, life, takeover, AsyncExecution)
+            steps = self._recover(task, session, takeover, AsyncExecution)
             return await drive_async(steps, self._perform_async)
-        steps = self._recover(task, life, takeover, SyncExecution)
+        steps = self._recover(task, session, takeover, SyncExecution)
         thread = asyncio.ensure_future(asyncio.to_thread(drive, steps, self._perform))
         try:
             return await asyncio.shield(thread)
         except asyncio.CancelledError:
             thread.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-            life.stop(StoppedError(life.run_id, "whoever awaited it was cancelled"))
-            await asyncio.wait([thread], timeout=LANDING_S)
+            session.stop(StoppedError(session.run_id, "its caller was cancelled"))
+            await asyncio.wait([thread], timeout=DRAIN_S)
             raise
 
     def _check_retention(self) -> None:
         if self.settings.checkpoint_every_n is None and self.store.retention.checkpoints:
             raise ValueError(
                 "checkpoint_every_n=None takes no checkpoints, and the store's retention= removes "
-                "what is in front of one: nothing would ever be removed. Use a store with "
+                "records before one: nothing would ever be removed. Use a store with "
                 'retention="all", or take checkpoints.'
             )
 
@@ -318,7 +331,7 @@ class RecoverableAgent(Generic[Result]):
             return await asyncio.sleep(effect.seconds)
         if isinstance(effect, _Block):
             return await off_loop(effect.act) if live_runs else effect.act()
-        token = current_scope.set(effect.run.scope)
+        inside = Entered(effect.run.scope)
         live_runs.add(effect.run)
         runs_at_work.add(effect.run)
         try:
@@ -328,73 +341,76 @@ class RecoverableAgent(Generic[Result]):
         finally:
             live_runs.discard(effect.run)
             runs_at_work.discard(effect.run)
-            current_scope.reset(token)
+            inside.leave()
             effect.run.agent_returned()
-            await _landed(effect.run)
+            await _drain(effect.run)
 
     def _perform(self, effect: _Effect) -> Any:
         if isinstance(effect, _Sleep):
             return time.sleep(effect.seconds)
         if isinstance(effect, _Block):
             return effect.act()
-        token = current_scope.set(effect.run.scope)
+        inside = Entered(effect.run.scope)
         runs_at_work.add(effect.run)
         try:
             result = check_result(self.agent_fn, self.agent_fn(SyncRun(effect.run)))
             effect.run.returned()
             return result
         finally:
-            current_scope.reset(token)
+            inside.leave()
             runs_at_work.discard(effect.run)
             effect.run.children.end()
-            deadline = time.monotonic() + LANDING_S
+            deadline = time.monotonic() + DRAIN_S
             while not effect.run.drained() and time.monotonic() < deadline:
                 time.sleep(0.005)
 
     def _recover(
-        self, task: Any, life: RunSession, takeover: bool, kind: type[Drivers]
+        self, task: Any, session: RunSession, takeover: bool, kind: type[Drivers]
     ) -> Generator[_Effect, Any, RunResult[Any]]:
-        """The life of a run in this process; yields what its driver is to do."""
-        run_id = life.run_id
+        """One session of a run in this process; yields effects to its driver."""
+        run_id = session.run_id
         self._check_locals()
         if task is not RECORDED:
             pack(task, "task")
         with ExitStack() as held:
-            # Taking a run up and ending it take flushes, for which other runs do not wait.
-            log = yield _Block(lambda: held.enter_context(life.claim(self.store, takeover)))
+            # Claiming a run and ending it take flushes. Other runs do not wait for these.
+            log = yield _Block(lambda: held.enter_context(session.claim(self.store, takeover)))
             recoveries = Recoveries(self.settings.max_recoveries)
             while True:
                 began = time.perf_counter()
-                history = settled_since(self.store, log, load(log, run_id, self.store.approvers))
-                history = life.check_history(log, history)
+                history = after_child_resolution(
+                    self.store, log, load(log, run_id, self.store.approvers)
+                )
+                history = session.check_history(log, history)
                 if _is_over(history.ended):  # a crash may have come before its children ended
                     yield _Block(partial(cancel_children, self.store, log, run_id, ""))
                 ended = ending_of(history, task)
                 if ended is not None:
                     return _result(run_id, ended, report_of(log, history, False, began))
-                if self.settings.on_event is not None:
-                    history.listener = EventListener(self.settings.on_event, history)
-                recovered = yield _Block(partial(begin, self, log, history, life, task))
+                listen(history, self.store.backend, self.settings.on_event)
+                recovered = yield _Block(
+                    partial(begin, self.store, self.agent_fn, log, history, session, task)
+                )
                 self.recovery_count += recovered
                 run = kind(log, history, self.store, self.settings)
                 run.children.runner = self._child
-                life.attach(run)
+                session.attach(run)
                 report = report_of(log, history, True, began)
                 _logger.info("%s", report)
                 try:
-                    settle_covered(run)
+                    resolve_covered(run)
                     result = yield _Execute(run)
                     # Raises what the agent may have swallowed.
                     ended = yield _Block(partial(finish, run, result))
                     warn_if_unmeasured(run)
                     return _result(run_id, ended, _reported(report, run))
                 except BaseException as exc:
-                    if isinstance(exc, KeyboardInterrupt):  # somebody could not wait for the stop
+                    if isinstance(exc, KeyboardInterrupt):  # the user did not wait for the stop
                         raise
                     note_unbegun(log, history, run)
                     if run.drift.in_cancellation and run.is_being_cancelled():
-                        raise asyncio.CancelledError from None  # what it cut short did not go on
-                    if run.stopped is not None:  # whatever the agent, or a task group, made of it
+                        raise asyncio.CancelledError from None  # interrupted, it did not continue
+                    if run.stopped is not None:  # even if the agent, or a task group, replaced it
                         yield _Block(partial(note_stop, log, history, run))
                         raise run.stopped from run.stopped.__cause__
                     if not isinstance(exc, Exception):
@@ -414,7 +430,7 @@ class RecoverableAgent(Generic[Result]):
 
 
 def _reported(report: RecoveryReport, run: Drivers) -> RecoveryReport:
-    """The report of a recovery, with what the agent did after it."""
+    """The report of a recovery, with the calls and drift of the agent after it."""
     return replace(
         report,
         served=run.served,
@@ -425,10 +441,10 @@ def _reported(report: RecoveryReport, run: Drivers) -> RecoveryReport:
     )
 
 
-async def _landed(run: AsyncExecution) -> None:
-    """Let calls that are still under way end, so that their outcomes are recorded."""
+async def _drain(run: AsyncExecution) -> None:
+    """Let calls in flight end, so that their outcomes are recorded."""
     run.children.end()
-    for patience_s in (LANDING_S, CUTTING_S):
+    for patience_s in (DRAIN_S, CANCEL_S):
         deadline = time.monotonic() + patience_s
         while not run.drained() and time.monotonic() < deadline:  # noqa: ASYNC110 - rare, and short
             await asyncio.sleep(0.005)
@@ -438,7 +454,7 @@ async def _landed(run: AsyncExecution) -> None:
 
 
 def _is_over(ended: Ended | None) -> bool:
-    """Whether the run has ended without a result, and can never go on."""
+    """Whether the run has ended without a result, and can never be resumed."""
     return isinstance(ended, RunCancelled | RunUndone) or (
         isinstance(ended, RunFailed) and not ended.call
     )

@@ -1,12 +1,11 @@
-"""Whose turn it is: which of an agent's coroutines may go on, and when it is vain to wait.
+"""Serves outcomes in the recorded order, and detects when waiting for that order is in vain.
 
-Outcomes are handed to the agent one at a time: the next one when all that the last one has set
-going has come to rest. So what a coroutine makes of a result, and who sees it first, does not
-depend on how many results have come together, and is the same on replay, when all of them are
-there at once.
+Outcomes are handed to the agent one at a time: the next one when all code that the last one woke is
+idle. So the order in which coroutines see results does not depend on how many results have come
+together. It is the same on replay, when all of them are there at once.
 
-What waits for the record waits for as long as other code of the agent may still do what is
-recorded, and no longer. How long that is depends on what this code waits for (engine.task_state).
+A call waits for the replay as long as other code of the agent may still make the recorded calls,
+and no longer. How long that is depends on what this code waits for (engine.task_state).
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("recovery")
 
-# How long a recorded outcome waits for what was recorded before it, when nothing moves. Going on
-# without is no harm: the code asks for its results in another order, and gets them.
+# How long a recorded outcome waits for earlier ones, when no task makes progress. Continuing
+# without them is harmless: the code asks for its results in another order, and gets them.
 ORDER_WAIT_S = {Blocking.ON_REPLAY: 0.0, Blocking.UNKNOWN: 0.5, Blocking.RUNNABLE: 600.0}
-# How long a new call waits for recorded ones to be made again. It costs time only where the code
-# has changed; stopping a run is safe, but for nothing if it was only slow.
+# How long a new call waits for recorded ones to be made again. It costs time only if the code has
+# changed; stopping a run is safe, but a waste if the code was only slow.
 THREADS_ORDER_WAIT_S = {Blocking.ON_REPLAY: 0.0, Blocking.UNKNOWN: 0.5, Blocking.RUNNABLE: 10.0}
 STRICT_WAIT_S = {Blocking.ON_REPLAY: 0.0, Blocking.UNKNOWN: 60.0, Blocking.RUNNABLE: 600.0}
 BEFORE_LOOP_WAIT_S = 0.5
-# A task that waits for so many things, one after the other, and makes no call, has something else
-# to do: no outcome waits for it any more.
+# A task that waits for so many things, one after the other, without a call, does other work: no
+# outcome waits for it any more.
 MOVES_MAX = 5
 WARN_AFTER_S = 10.0  # and again each time that it has waited twice as long
-SLEEPING_S = 2.0  # how soon it is said that a recovery waits for sleeps of the agent's own
-# Turns of the event loop, for what an outcome has set going to come to rest. Code that never does
-# (it asks again and again whether something is done) is waited for so long once, and then less.
+SLEEPING_S = 2.0  # how soon to warn that a recovery waits for sleeps of the agent's own
+# Turns of the event loop until the code that an outcome woke is idle. Code that never is (it polls
+# whether something is done) gets this many turns once, and then fewer.
 TURNS_MAX, TURNS_WHEN_RESTLESS = 20_000, 50
-# Of a loop that does not show what is ready to run: so many turns without a task that is. What goes
-# on between two tasks (a group's counting of those that have ended) takes fewer.
+# For a loop that does not show which tasks are ready: so many turns without a ready task. Callbacks
+# between two tasks (as of a task group) take fewer.
 QUIET_TURNS = 4
 PAUSE_MAX_S = 0.05
 GRACE_S = 0.1  # a thread that was woken may not have noticed yet
@@ -70,7 +69,7 @@ _OWN_THREADS = ("eventlog", "recovery-commit")
 class _Waiter:
     wait: WaitForTurn
     future: asyncio.Future[None]
-    thread_of: Scope | None  # where in the run the thread is at work that waits; None: a task
+    thread_of: Scope | None  # the scope in which a waiting thread works; None: a task waits
 
     def wake(self) -> None:
         if not self.future.done():
@@ -80,27 +79,27 @@ class _Waiter:
 class ReplayOrder:
     """The coroutines of a run in one event loop that wait for their turn.
 
-    ``calls``: the code that has a call under way; ``at_home``: whether this is the loop in which
-    the agent itself runs.
+    ``calls``: the code of calls in flight; ``at_home``: whether this is the loop in which the agent
+    itself runs.
     """
 
     def __init__(self, run: Execution, calls: Collection[CodeType], at_home: bool) -> None:
         self._run, self._calls, self._at_home = run, calls, at_home
         self._loop = asyncio.get_running_loop()
-        self._in_order: list[_Waiter] = []  # for an outcome, by its LSN
-        self._new: list[_Waiter] = []  # with a new call
+        self._in_order: list[_Waiter] = []  # waiting for an outcome, by its LSN
+        self._new: list[_Waiter] = []  # waiting with a new call
         self._timer: asyncio.Handle | None = None
-        self._turns = self._idle = 0  # of the loop: since an outcome was handed on, in vain
+        self._turns = self._idle = 0  # turns of the loop since an outcome was served, and idle ones
         self._quiet = 0  # turns without a task of the agent that is ready to run
-        self._restless = False  # whether the agent never came to rest, the last time
+        self._restless = False  # whether the agent never became idle, the last time
         self._seen: tuple[int, Blocking] | None = None
         self._since = self._warn_after = 0.0
-        # What tasks that move were last seen to wait for, and how often that was something new.
+        # The last known awaited object of each task, and how often it has changed.
         self._moves: WeakKeyDictionary[asyncio.Task[Any], tuple[Any, int]] = WeakKeyDictionary()
         self._has_seen_moves = False
 
     async def wait(self, wait: WaitForTurn, thread_of: Scope | None = None) -> bool:
-        """Until it is the turn of this one; whether it is, or waiting is vain."""
+        """Wait for this one's turn; False if waiting is in vain."""
         if self._has_seen_moves and (task := asyncio.current_task()) is not None:
             self._moves.pop(task, None)
         if self._in_order or self._new:
@@ -118,7 +117,7 @@ class ReplayOrder:
         return wait.ready()
 
     def wait_in_thread(self, wait: WaitForTurn) -> bool:
-        """The same for a thread that is not the loop's."""
+        """The same for another thread than the loop's."""
         steps = self.wait(wait, self._run.current_scope())
         waiting = asyncio.run_coroutine_threadsafe(steps, self._loop)
         while not self._run.is_closed:
@@ -129,14 +128,14 @@ class ReplayOrder:
         return wait.ready()
 
     def at_rest(self) -> bool:
-        """Whether nothing is ready to run in this loop but what asks, and other runs; False where
-        nobody knows."""
+        """Whether nothing is ready to run in this loop but the caller, and other runs; False if
+        that is unknown."""
         ready = getattr(self._loop, "_ready", None)
-        # Copied, for other threads add to it.
+        # Copied, because other threads add to it.
         return ready is not None and not any(map(self._may_be_ours, tuple(ready)))
 
     def _rests(self) -> bool:
-        """The same once a turn, whatever the loop shows: uvloop's does not say what is ready."""
+        """The same, once a turn, for all loops: uvloop does not show which tasks are ready."""
         if hasattr(self._loop, "_ready"):
             return self.at_rest()
         ready = any(is_ready(task) for task, _ in tasks_of(self._run, self._loop))
@@ -144,7 +143,7 @@ class ReplayOrder:
         return self._quiet >= QUIET_TURNS
 
     def _may_be_ours(self, handle: Any) -> bool:
-        # What a run sets going has its context. Without one it may be for anybody.
+        # Callbacks of a run have its context. One without a context may be of any run.
         context = getattr(handle, "_context", None)
         scope = None if context is None else context.get(current_scope)
         return scope is None or scope.run is self._run
@@ -178,7 +177,8 @@ class ReplayOrder:
             self._timer = later(pause, self._tick) if pause else self._loop.call_soon(self._tick)
 
     def _wake_next(self) -> None:
-        """Everything is at rest: wake the one whose turn it is, or the first that waits in vain."""
+        """Wake the next waiter in the replay order, or the first that waits in vain, when the
+        agent is idle."""
         first = self._in_order[:1]
         chosen = [one for one in first if one.wait.ready()]
         if not chosen and (first or self._new) and self._is_stuck(bool(first)):
@@ -189,7 +189,7 @@ class ReplayOrder:
             self._seen = None
 
     def _is_stuck(self, in_order: bool) -> bool:
-        """Whether nobody comes to what is recorded any more, as far as one can know."""
+        """Whether, as far as can be known, no code will make the recorded calls any more."""
         held, moving = self._held(in_order)
         now, seen = self._loop.time(), (self._run.replay.matches, held)
         if seen != self._seen:
@@ -202,9 +202,9 @@ class ReplayOrder:
         return bool(waited >= limit_of(self._run, limits, held))
 
     def _held(self, in_order: bool) -> tuple[Blocking, list[Any]]:
-        """What the agent's tasks wait for, and those that move by themselves."""
+        """The blocking state of the agent's tasks, and those that continue by themselves."""
         ours = {waiter.future for waiter in (*self._in_order, *self._new)}
-        # What goes on in the agent's own loop, or in threads, is not seen from another one.
+        # Tasks of the agent's own loop, or threads, cannot be seen from another loop.
         worst, moving = Blocking.ON_REPLAY if self._at_home else Blocking.UNKNOWN, []
         threads = Counter(
             one.thread_of for one in (*self._in_order, *self._new) if not one.future.done()
@@ -231,13 +231,13 @@ class ReplayOrder:
 
 
 def limit_of(run: Execution, limits: dict[Blocking, float], held: Blocking) -> float:
-    """How long to wait. Before the loop of steps of a resumed run calls may be left out, and others
-    may be new."""
+    """How long to wait. Before the loop of steps, a resumed run may leave out calls and make new
+    ones."""
     return min(limits[held], BEFORE_LOOP_WAIT_S) if run.before_loop else limits[held]
 
 
 def warn(run: Execution, waited: float, moving: Sequence[str]) -> None:
-    """Say what a new call waits for, or the end of the agent."""
+    """Warn that a new call, or the end of the agent, waits for the replay."""
     lsn, missing = run.missing()
     _logger.warning(
         "run %s: has waited %.0f s for LSN %d, which is recorded and has not been done again: %s. "
@@ -257,7 +257,7 @@ def _whereabouts(task: Any) -> str:
 
 
 class Watch:
-    """Says when a recovery waits for sleeps of the agent's own, which nobody has recorded."""
+    """Warns when a recovery waits for sleeps of the agent's own, which are not recorded."""
 
     def __init__(self, run: Execution, calls: Collection[CodeType]) -> None:
         self._run, self._calls = run, calls
@@ -293,12 +293,12 @@ class Watch:
         self._timer = self._loop.call_later(self._pause, self._look)
 
     def end(self) -> None:
-        """The run is over in this process."""
+        """Stop watching: the run is over in this process."""
         self._timer.cancel()
 
 
 class ThreadReplayOrder:
-    """The same for the threads of a plain agent. Nobody sees when they have come to rest."""
+    """The same for the threads of a plain agent. When they are idle cannot be seen."""
 
     def __init__(self, run: Execution) -> None:
         self._run, self._home = run, threading.current_thread()
@@ -306,7 +306,7 @@ class ThreadReplayOrder:
         self._callers: WeakSet[threading.Thread] = WeakSet([self._home])
 
     def wait(self, wait: WaitForTurn) -> bool:
-        """Until it is the turn of this thread; whether it is, or waiting is vain."""
+        """Wait for this thread's turn; False if waiting is in vain."""
         me = threading.current_thread()
         self._callers.add(me)
         limits = THREADS_ORDER_WAIT_S if wait.turn else STRICT_WAIT_S
@@ -330,7 +330,7 @@ class ThreadReplayOrder:
         return wait.ready()
 
     def _others(self, me: threading.Thread) -> list[threading.Thread]:
-        """Threads that may be at work for the agent."""
+        """Threads that may be executing code of the agent."""
         return [
             thread
             for thread in threading.enumerate()

@@ -1,4 +1,4 @@
-"""Runs as agents see them: what an agent function is given, and nothing of the runtime."""
+"""Provides Run and SyncRun: the objects that agent functions receive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ALL_COMPLETED, Future
 from dataclasses import astuple
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast, overload
+from weakref import ref
 
 from recovery.agent.drivers import Drivers
 from recovery.agent.executions import AsyncExecution, SyncExecution
@@ -16,6 +17,7 @@ from recovery.agent.steps import Steps, SyncSteps
 from recovery.agent.unawaited_calls import noted
 from recovery.calls.child_runs import Runner
 from recovery.calls.waiting import SLEEP, WAIT_FOR, sleep_arguments, wait_for_arguments
+from recovery.declare.scope import current_scope
 from recovery.declare.settings import ChildOptions
 from recovery.declare.spec import ToolSpec, spec_of
 from recovery.engine.execution import Execution
@@ -47,14 +49,14 @@ async def _called(
 
 
 class _RunBase:
-    """What both kinds of runs show."""
+    """The common part of both kinds of runs."""
 
     __slots__ = ("__weakref__", "_execution")
     _execution: Drivers
 
     @property
     def task(self) -> Any:
-        """What the run was given to do: a copy."""
+        """The run's task: a copy."""
         return self._execution.task
 
     @property
@@ -64,7 +66,7 @@ class _RunBase:
 
     @property
     def recovery_count(self) -> int:
-        """How often the run was recovered, by any process: not the same on replay."""
+        """How often the run was recovered, by any process. Differs on replay."""
         return self._execution.recovery_count
 
     @property
@@ -74,7 +76,8 @@ class _RunBase:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What must survive a crash between steps: a dict, saved with each checkpoint."""
+        """The values that must survive a crash between steps: a dict, saved with each
+        checkpoint."""
         return self._execution.loop.state
 
     @state.setter
@@ -105,13 +108,35 @@ class _RunBase:
         return str(self._execution.recorded_value("uuid", an_id))
 
     def usage(self) -> Usage:
-        """What the run has used so far, over all its lives; the same on replay."""
+        """The usage of the run so far, over all its processes; the same on replay."""
         execution = self._execution
         return Usage(*execution.recorded_value("usage", lambda: list(astuple(execution.used()))))
 
 
+def current_run() -> Run | SyncRun | None:
+    """The run in whose agent the present code runs: the object that the agent function was given.
+
+    A Run if the agent is async, and a SyncRun if it is plain, whatever kind the present code is.
+    None outside of a run. Works in all functions that the agent calls, in its tasks, and in nodes
+    of a graph. It works in threads that have its context (``asyncio.to_thread``,
+    ``contextvars.copy_context``). In the agent of a child run it is the child's.
+
+    Inside a tool it is the run that called the tool, and the calls made with it are nested in the
+    tool's call. A plain tool of an async agent cannot await ``Run.call``; and ``SyncRun.call``
+    cannot await in an event loop. There, call a tool directly: that works in both kinds of code.
+    """
+    scope = current_scope.get()
+    execution = scope.run if scope is not None else None
+    if not isinstance(execution, AsyncExecution | SyncExecution):
+        return None
+    held = execution.handle() if execution.handle is not None else None
+    if held is None:  # the agent function keeps it no more
+        held = Run(execution) if isinstance(execution, AsyncExecution) else SyncRun(execution)
+    return cast("Run | SyncRun", held)
+
+
 def execution_of(run: _RunBase) -> Drivers:
-    """The execution behind what an agent holds: for the library, which needs more of a run."""
+    """The execution behind a Run or SyncRun, for the library's own use."""
     return run._execution
 
 
@@ -128,6 +153,7 @@ class Run(_RunBase):
 
     def __init__(self, execution: AsyncExecution) -> None:
         self._execution = execution
+        execution.handle = ref(self)
 
     @overload
     def call(
@@ -150,11 +176,16 @@ class Run(_RunBase):
     ) -> Coroutine[Any, Any, Any]:
         """Call a function, sync (in a thread) or async, so that it is never executed twice.
 
-        What it returns, or raises, is recorded and served from the log ever after. ``call_id`` is
-        the model's id for the call, if there is one; it tells equal calls of a step apart. The
-        arguments and the result must be values that can be carried (RefusedValueError names what
-        cannot). A function that is no ``@tool`` is taken for a side effect that parks the run when
-        a crash leaves it in doubt.
+        Its result, or exception, is recorded and served from the log ever after.
+
+        Args:
+            function: A tool, or any function. One that is no ``@tool`` counts as a side effect that
+                parks the run when a crash leaves it in doubt.
+            *args: Its arguments. They and the result must be values that can be carried
+                (RefusedValueError names the value that cannot).
+            call_id: The model's id for the call, if there is one (""). It distinguishes equal calls
+                of a step.
+            **kwargs: Its arguments by name.
         """
         spec, token = spec_of(function), object()
         execution = self._execution
@@ -175,9 +206,10 @@ class Run(_RunBase):
     ) -> Stream:
         """Call a generator function, async or plain (in a thread), and get its chunks live.
 
-        Use it with ``async for``, in an ``async with`` block where the loop may be left early. The
-        call is like any other: what the chunks make up is its recorded outcome, ``stream.result``
-        (``@tool(combine=...)``; of text and bytes they are joined, of others a list). On replay
+        ``function``, ``*args``, ``call_id`` and ``**kwargs``: as for ``Run.call``. Use it with
+        ``async for``, in an ``async with`` block where the loop may be left early. The call is like
+        any other: its chunks are combined into its recorded outcome, ``stream.result``
+        (``@tool(combine=...)``; text and bytes are joined, others make a list). On replay
         nothing is executed, and the chunks are made from the outcome. See docs/streaming.md.
         """
         return self._execution.open_stream(spec_of(function), (args, kwargs), call_id)
@@ -186,17 +218,17 @@ class Run(_RunBase):
     async def undo(
         self, since: int = 0, tools: Iterable[Callable[..., Any]] = ()
     ) -> list[dict[str, Any]]:
-        """Undo what the run has done: make the compensations (``@tool(undo=...)``) of its calls.
+        """Undo the run's calls: make their compensations (``@tool(undo=...)``).
 
-        Those of all calls that have returned, newest first, each a recorded call of its own; once
-        only, however often this is called and whatever crashes. ``since``: only of calls made after
-        that step began. ``tools`` are needed for tools that are defined inside functions and were
-        last called before a checkpoint. Returns what was undone, newest call first: dicts of call
-        (LSN), tool, call_id, and result (of the compensation).
+        All calls that have returned are compensated, newest first. Each compensation is a recorded
+        call of its own, and is made once, however often this is called and whatever crashes.
+        ``since``: only calls made after that step began. ``tools`` are needed for tools that are
+        defined inside functions and were last called before a checkpoint. Returns the undone calls,
+        newest first: dicts of call (LSN), tool, call_id, and result (of the compensation).
 
-        Raises UndoError when a compensation fails: it stops there, and goes on there when called
-        again. Parks (InDoubtError) for a compensation that a crash left in doubt, and before
-        anything is undone if a call that can be undone is itself in doubt.
+        Raises UndoError when a compensation fails: it stops there, and the next call of undo
+        continues there. Parks (InDoubtError) for a compensation that a crash left in doubt. If a
+        call that can be undone is itself in doubt, it parks before anything is undone.
         """
         execution = self._execution
         spec = _undoing(execution, since, tools)
@@ -238,20 +270,23 @@ class Run(_RunBase):
         name: str = "",
         **options: Unpack[ChildOptions],
     ) -> Any:
-        """Run another agent on ``task``, in a run of its own, and return what it returned.
+        """Run another agent on ``task``, in a run of its own, and return its result.
 
         A call like any other: recorded, started once, served from the log ever after. The child
-        has its own log, in the same store, and is resumed with its parent. ``agent_fn``: an agent
-        function, async or plain (in a thread), or a RecoverableAgent of the same store; what calls
-        it is part of the call's identity by its name, and so are the task and ``name``, which tells
-        equal children apart.
+        has its own log, in the same store, and is resumed with its parent.
 
-        ``options``, for a function: those of a RecoverableAgent, by name: ``checkpoint_every_n``,
-        ``max_recoveries``, ``after_crash``, ``stop_on``, ``max_children``, ``on_event``,
-        ``budget``, ``checkpoint_every_bytes``, ``park_after_s``, ``check_locals``, ``on_drift``.
+        Args:
+            agent_fn: An agent function, async or plain (in a thread), or a RecoverableAgent of the
+                same store. Its name is part of the call's identity.
+            task: The child's task; part of the identity.
+            name: Distinguishes children with the same function and task (""); part of the identity.
+            **options: For a function, those of a RecoverableAgent, with the same defaults:
+                ``checkpoint_every_n``, ``checkpoint_every_bytes``, ``max_recoveries``,
+                ``after_crash``, ``stop_on``, ``park_after_s``, ``budget``, ``max_children``,
+                ``on_event``, ``check_locals``, ``on_drift``.
 
-        Raises ChildFailedError when the child failed. When it cannot go on (in doubt, stopped, ...)
-        the run parks with a ChildParkedError as soon as its other calls have got to their end.
+        Raises ChildFailedError when the child failed. When it cannot continue (in doubt, stopped,
+        ...), the run parks with a ChildParkedError as soon as its other calls have ended.
         """
         execution = self._execution
         made = execution.children.call(agent_fn, task, name, options)
@@ -285,13 +320,13 @@ class Run(_RunBase):
         """Wait for signal ``name`` from outside (``RunHandle.signal``); the value sent with it.
 
         Each wait takes the next signal of this name, in the order sent; one that was sent before
-        the wait began counts. It is taken when the agent has it: a wait that is cancelled leaves it
-        to the next one. For a tuple of names: the first signal of any of them, as the pair of its
-        name and its value.
+        the wait began counts. It is taken when the agent receives it: a wait that is cancelled
+        leaves it to the next one. For a tuple of names: the first signal of any of them, as the
+        pair of its name and its value.
 
-        ``timeout``: seconds from when this line first ran. Without a signal that was sent by then
-        it raises TimeoutError; one that was sent later is for the next wait. What came of it is
-        recorded.
+        ``timeout``: seconds from when this line first ran (None: no limit). Without a signal that
+        was sent by then it raises TimeoutError; one that was sent later is for the next wait. The
+        outcome is recorded.
         """
         execution = self._execution
         given = wait_for_arguments(execution, name, timeout)
@@ -308,9 +343,10 @@ class Run(_RunBase):
         """Wait for tasks as ``asyncio.wait`` does: (done, pending), as lists.
 
         ``done`` is in the order in which the tasks ended. Which ones had, and that order, is
-        recorded, so an agent that goes by it does the same on replay. ``tasks``: a list of tasks or
-        futures, in an order that the code determines (TypeError for a set). ``timeout``: seconds;
-        one that ran out is not waited for again.
+        recorded, so an agent that uses it does the same on replay. ``tasks``: a list of tasks or
+        futures, in an order that the code determines (TypeError for a set). ``timeout``: seconds
+        (None: no limit); one that ran out is not waited for again. ``return_when``: a constant of
+        asyncio, ``ALL_COMPLETED`` by default.
         """
         from recovery.calls.wait_tasks import wait  # noqa: PLC0415 - only where it is used
 
@@ -319,22 +355,23 @@ class Run(_RunBase):
     def steps(self) -> AsyncIterator[int]:
         """The steps of the run, numbered from 1, without end: leave the loop to end it.
 
-        A checkpoint is taken between steps. Only ``state`` and ``messages`` are carried over one:
-        after a crash the agent function is called again with these, and the loop goes on behind the
-        last checkpoint. Local variables are fresh then, unless ``checkpoint_every_n`` is None.
+        A checkpoint is taken between steps, and holds only ``state`` and ``messages``. After a
+        crash the agent function is called again with these, and the loop continues after the last
+        checkpoint. Local variables are fresh then, unless ``checkpoint_every_n`` is None.
         """
         self._execution.loop.claim(self, sys._getframe(1))
         return Steps(self._execution)
 
 
 class SyncRun(_RunBase):
-    """A run as a plain agent sees it: as Run, with nothing to await."""
+    """A run as a plain agent sees it: like Run, without awaiting."""
 
     __slots__ = ()
     _execution: SyncExecution
 
     def __init__(self, execution: SyncExecution) -> None:
         self._execution = execution
+        execution.handle = ref(self)
 
     @overload
     def call(
@@ -373,7 +410,7 @@ class SyncRun(_RunBase):
     def undo(
         self, since: int = 0, tools: Iterable[Callable[..., Any]] = ()
     ) -> list[dict[str, Any]]:
-        """Undo what the run has done; see ``Run.undo``."""
+        """Undo the run's calls; see ``Run.undo``."""
         execution = self._execution
         spec = _undoing(execution, since, tools)
         return execution.perform_sync(spec, ((since,), {}), "")  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
-"""Commits that several runs wait for, made together by a few threads.
+"""Commits the logs of several runs together, in a few threads.
 
-A thread that comes back from a flush has to wait until the event loop lets go of the interpreter,
-and then the loop for it: to be told of each flush alone costs many times what the flush does. So
-what waits when the loop has gone round is flushed together, and the loop is told once.
+After a flush, a thread waits until the event loop releases the interpreter, and then the loop waits
+for the thread. Notifying the loop of each flush costs many times as much as the flush. So commits
+that wait at the end of a turn of the loop are made together, and the loop is notified once.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from weakref import WeakKeyDictionary
 from recovery.declare.scope import NOWHERE, current_scope
 
 THREADS = 4  # of each event loop; a disk flushes some files at once, and Python runs one thread
-SHARE_MAX = 8  # of one thread at once: those whose flushes are done wait for the others of these
-# What these threads tell the loop is for no run: nobody waits until it has come to rest.
+SHARE_MAX = 8  # commits of one thread at once; each of them waits for the others
+# Callbacks of these threads belong to no run, so no run waits until they are done.
 _outside_any_run = partial(current_scope.set, NOWHERE)
-# Two, so that no commit waits behind the runs that begin and end.
+# Separate threads, so that no commit waits for runs that begin and end.
 flush_threads = ThreadPoolExecutor(8, "recovery-commit", _outside_any_run)
 _committers = ThreadPoolExecutor(THREADS, "recovery-commit-together", _outside_any_run)
 
 
 def _begin_in_child() -> None:
-    """A forked child has none of these threads: without this it would wait for them for ever."""
+    """Make new threads in a forked child, which would wait for its parent's for ever."""
     ThreadPoolExecutor.__init__(flush_threads, 8, "recovery-commit", _outside_any_run)
     ThreadPoolExecutor.__init__(_committers, THREADS, "recovery-commit-together", _outside_any_run)
 
@@ -46,15 +46,15 @@ class GroupCommit:
     """The commits that coroutines of one event loop wait for. Not thread-safe: for that loop."""
 
     def __init__(self) -> None:
-        # In the order in which they came, so that nobody is passed over.
+        # First come, first served.
         self._waiting: _Waiting = {}
-        self._threads = 0  # at work
+        self._threads = 0  # busy ones
         self._is_due = False
         self._context = contextvars.copy_context()
         self._context.run(current_scope.set, NOWHERE)
 
     async def commit(self, commit: Callable[[], None]) -> None:
-        """Have ``commit`` called, in a thread, after now: once for all who wait for it."""
+        """Have ``commit`` called, in a thread, after now: once for all callers that wait for it."""
         loop = asyncio.get_running_loop()
         done = loop.create_future()
         self._waiting.setdefault(commit, []).append(done)
@@ -64,7 +64,7 @@ class GroupCommit:
         await done
 
     def _hand_out(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give what waits to the threads that have nothing to do, to each as much."""
+        """Distribute the waiting commits evenly among idle threads."""
         self._is_due = False
         while self._waiting and self._threads < THREADS:
             share = min(SHARE_MAX, -(-len(self._waiting) // (THREADS - self._threads)))
@@ -91,7 +91,7 @@ def _commit_all(taken: _Waiting) -> list[_Ended]:
         error = None
         try:
             commit()
-        except BaseException as exc:  # for those who wait for it
+        except BaseException as exc:  # for the callers that wait for it
             error = exc
         ended += [(done, error) for done in waiting]
     return ended
@@ -106,8 +106,8 @@ async def commit_together(commit: Callable[[], None]) -> None:
 
 
 async def off_loop(act: Callable[[], Any]) -> Any:
-    """Do it in a thread, and to its end also when nobody waits for it any more."""
-    # In no scope, for it may call code of the user's.
+    """Call it in a thread, which finishes it even if the caller is cancelled."""
+    # In no scope, because it may call the user's code.
     work = asyncio.get_running_loop().run_in_executor(flush_threads, contextvars.Context().run, act)
     try:
         return await asyncio.shield(work)

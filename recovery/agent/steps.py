@@ -1,4 +1,4 @@
-"""The loop of steps, as agents write it."""
+"""Provides the iterators of ``run.steps()``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Steps:
     """The steps of an async agent, numbered from 1, without end."""
 
-    # Not an async generator: the step is to be set in the context of whoever iterates.
+    # Not an async generator: the step must be set in the context of the code that iterates.
     def __init__(self, run: Execution) -> None:
         self._run = run
 

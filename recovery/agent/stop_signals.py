@@ -6,11 +6,19 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
 from recovery.engine.lifecycle import RunSession
-from recovery.errors import StoppedError
+from recovery.errors import RecoveryError, StoppedError
+
+# The module that a command imports for the agent in it.
+imported_module: ContextVar[str] = ContextVar("recovery_imported_module", default="")
+
+
+class ImportedRunError(RecoveryError):
+    """A module executes a run while a command imports it."""
 
 
 class RunSessions:
@@ -22,23 +30,28 @@ class RunSessions:
 
     def stop(self, why: str) -> None:
         """Ask all of them to stop."""
-        for life in list(self._lives):
-            life.stop(StoppedError(life.run_id, why))
+        for session in list(self._lives):
+            session.stop(StoppedError(session.run_id, why))
 
     @contextmanager
-    def one(self, life: RunSession, stop_on: Sequence[signal.Signals]) -> Iterator[RunSession]:
-        """One more, which the signals stop."""
-        self._lives.add(life)
+    def one(self, session: RunSession, stop_on: Sequence[signal.Signals]) -> Iterator[RunSession]:
+        """One more, which the signals stop. ImportedRunError in a module that is being imported."""
+        if module := imported_module.get():
+            raise ImportedRunError(
+                f"module {module} executes run {session.run_id!r} when it is imported. Nothing was "
+                "executed. Put what executes runs under `if __name__ == '__main__':` in it."
+            )
+        self._lives.add(session)
         try:
             with handled(stop_on, self.stop):
-                yield life
+                yield session
         finally:
-            self._lives.discard(life)
+            self._lives.discard(session)
 
 
 @contextmanager
 def handled(signals: Sequence[signal.Signals], stop: Callable[[str], None]) -> Iterator[None]:
-    """While the block runs, the first signal stops, and a second does what it did before.
+    """While the block runs, the first signal stops the runs; a second one has its former effect.
 
     RuntimeError outside of the main thread, where Python cannot handle signals.
     """

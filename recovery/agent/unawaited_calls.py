@@ -1,7 +1,7 @@
-"""Calls that were written and never awaited: ``run.call(f)`` without ``await`` does nothing.
+"""Detects calls that were never awaited: ``run.call(f)`` without ``await`` does nothing.
 
-The coroutine of a call is noted until it starts. One that is let go of before that, by the task
-that made it, or that nobody has started when the agent returns, keeps the run from finishing.
+The coroutine of a call is noted until it starts. If it is deleted before that by the task that made
+it, or has not started when the agent returns, the run does not finish.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Place = tuple[str, CodeType, int]  # what was called, and where: the code and it
 
 
 class Unawaited:
-    """The coroutines of one run that have been made and not been started."""
+    """The coroutines of one run that were made and not started."""
 
     def __init__(self) -> None:
         self._made: dict[object, tuple[ref[Any], ref[Any] | None, Place]] = {}
         self._dropped: list[Place] = []
 
     def made(self, token: object, coroutine: C, what: str, frame: FrameType) -> C:
-        """A coroutine that says ``started(token)`` first thing, made by the code of this frame."""
+        """Note a coroutine that calls ``started(token)`` first, made by the code of this frame."""
         task = _task()
         place = what, frame.f_code, frame.f_lineno
-        # Whoever shows it names the call: an error, or Python's warning.
+        # So that an error, or Python's warning, names the call.
         coroutine.__qualname__ = what  # type: ignore[attr-defined]
         self._made[token] = (
             ref(coroutine, lambda _: self._gone(token)),
@@ -42,18 +42,18 @@ class Unawaited:
         return coroutine
 
     def started(self, token: object) -> None:
-        """Somebody awaits it."""
+        """Note that a coroutine was started."""
         self._made.pop(token, None)
 
     def _gone(self, token: object) -> None:
-        # A task that is cancelled before it begins lets go of its coroutine as well, and rightly:
-        # then the present task is that one.
+        # A task that is cancelled before it begins deletes its coroutine as well, which is no
+        # error: then the present task is that one.
         _, maker, place = self._made.pop(token, (None, None, None))
         if maker is not None and place is not None and maker() is _task():
             self._dropped.append(place)
 
     def check(self, run_id: str) -> None:
-        """NotAwaitedError if there is one that nobody has awaited."""
+        """NotAwaitedError if there is a coroutine that was not awaited."""
         left = [(made(), place) for made, _, place in tuple(self._made.values())]
         waiting = [place for made, place in left if made is not None and _is_unstarted(made)]
         places = dict.fromkeys((*self._dropped, *waiting))
@@ -74,7 +74,7 @@ M = TypeVar("M", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
 def noted(method: M) -> M:
-    """A method of a run of which each coroutine is noted until somebody awaits it."""
+    """A method of a run whose coroutines are noted until they are awaited."""
 
     def made(run: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
         token, unawaited = object(), run._execution.unawaited

@@ -1,7 +1,7 @@
-"""Undo from outside: a run is given up, and its calls are undone by whoever gives it up.
+"""Undoes a run from outside: aborts it, and makes the compensations of its calls.
 
-What is done is recorded in the run's own log, behind the record that the run was given up. So it
-can be repeated after a crash, and nothing is undone twice.
+The compensations are recorded in the run's own log, after the record of the abort. So an undo can
+be repeated after a crash, and no call is undone twice.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def undo(
 
 
 def undoing(store: Store, run_id: str) -> tuple[list[RecordedCall], list[RecordedCall]]:
-    """What ``undo`` would undo, the newest first, and what has to be resolved before.
+    """The calls that ``undo`` would undo, newest first, and those that must be resolved before.
 
     Only reads, and needs no types: the values stay packed. RecoveryError when there is no such run,
     or records of it are lost.
@@ -88,21 +88,21 @@ def undoing(store: Store, run_id: str) -> tuple[list[RecordedCall], list[Recorde
             if isinstance(event, RunStarted) and (origin := ForkedFrom.of(event)):
                 plan.forked, plan.base = origin.until, origin.base
             if isinstance(event, CallReturned):
-                event = replace(event, value=None)  # which nobody asks for here: they may be large
+                event = replace(event, value=None)  # values may be large, and are not needed here
             if event is not None:
                 plan.add(record.lsn, record.time_ns, event)
     lost = [one for one in lost if one.lost and not one.snapshot]
     if lost:
         more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
         raise RecoveryError(
-            f"run {run_id!r} cannot be undone, for what it did is not all known: {lost[0]}{more}. "
+            f"run {run_id!r} cannot be undone, because records are lost: {lost[0]}{more}. "
             "Nothing was executed; `logdump verify` says what is lost."
         )
     return plan.calls_to_undo(), plan.in_doubt()
 
 
 def _outside(log: EventLog, history: History, store: CheckpointStoreBase) -> SyncExecution:
-    """A run of nothing but an undo: what is recorded of the agent is not for it to replay."""
+    """An execution of the undo alone: the agent's records are not replayed."""
     section = _of_the_undo(history)
     history = replace(
         history, restored=None, entries=section, replay=Replay.of(section), prologue=[]
@@ -113,7 +113,7 @@ def _outside(log: EventLog, history: History, store: CheckpointStoreBase) -> Syn
 
 
 def _of_the_undo(history: History) -> list[Entry]:
-    """What is recorded since the run was given up; without earlier undos, which have failed."""
+    """The records since the run was aborted, without earlier undos, which have failed."""
     began, undos = 0, set()
     for lsn, _, event in history.entries:
         match event:
@@ -128,7 +128,7 @@ def _of_the_undo(history: History) -> list[Entry]:
 
 @contextmanager
 def _unstopped() -> Iterator[None]:
-    """A stop of the run is an error here: there is no agent whose code it has to get through."""
+    """Turn a stop of the run into its error: here is no agent whose code it must pass through."""
     try:
         yield
     except Stop as stop:

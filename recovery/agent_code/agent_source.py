@@ -44,7 +44,7 @@ class LostLocals:
     def __str__(self) -> str:
         file = self.file.rpartition(os.sep)[2]
         return (
-            f"agent {self.name} ({file}:{self.line}): a resumed run loses "
+            f"agent {self.name} ({file}:{self.line}): a resumed run would lose "
             f"{', '.join(map(self._shown, self.found))}. A checkpoint holds run.state and "
             "run.messages; local variables are made again by the code before the loop of steps. "
             "Keep such a value in run.state, or take no checkpoints: checkpoint_every_n=None "

@@ -1,1 +1,1 @@
-"""The life of a call: attempts, doubt, approval, waits, child runs, undo, streams."""
+"""Carries out each call: intent, attempts, doubt, approval, waits, child runs, undo, streams."""

@@ -1,20 +1,22 @@
-"""Calls that somebody has to approve before they begin.
+"""Waits for a person's approval before a call begins.
 
-The intent says that the call asks, and until when; so it is asked once. The record of the yes is
-what separates a call that has not begun, however often its process dies, from one that may have
-taken effect. Decisions are bound to the idempotency key of the call, which covers the run, the
-tool, the arguments and the occurrence: no other call can spend them.
+The intent records that the call needs approval, and until when, so the request is made once. The
+recorded approval separates a call that has not begun, however often its process dies, from one
+that may have taken effect. A decision is bound to the idempotency key of the call. The key covers
+the run, the tool, the arguments and the occurrence, so no other call can use the decision.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from eventlog import Packed
+from eventlog.light_dataclass import light_dataclass
 from recovery.calls.waiting import wait
 from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import CallInProgress
@@ -25,23 +27,26 @@ from recovery.journal.call import Arguments, Call
 from recovery.journal.events import CallDecided, CallIntended
 from recovery.journal.failure import failure
 from recovery.journal.inbox_messages import Message
-from recovery.replay.call_view import CallOutcome, call_of
+from recovery.replay.call_view import CallOutcome, call_view
 from recovery.replay.recorded_call import RecordedCall
+from recovery.text import store_option
+
+_logger = logging.getLogger("recovery")
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class ApprovalRequest:
-    """A call that asks for approval, until a time (seconds since 1970, or for ever).
+    """A call that awaits approval, until a time (seconds since 1970, or for ever).
 
-    ``decided`` is what was recorded already, ``last_decision`` the last message that counted (its
-    LSN, and when it was made): one about an earlier attempt at the call, which was denied, counts
-    no more.
+    ``decided`` is the decision that is recorded already. ``last_decision`` is the LSN and the time
+    of the last message that counted: a message about an earlier, denied attempt does not count
+    again.
     """
 
     until: float
     decided: CallDecided | None = None
     last_decision: tuple[int, int] = (0, 0)
-    signed: bool = False  # whether it says that only what is signed counts
+    signed: bool = False  # whether only a signed decision counts
 
     def counts(self, made: Message) -> bool:
         """Whether a decision about the call was made in time, after the one that counted last."""
@@ -49,12 +54,12 @@ class ApprovalRequest:
 
     @classmethod
     def of(cls, recorded: RecordedCall) -> ApprovalRequest | None:
-        """What a recorded call asks for; None if nothing, or if a yes to it is recorded.
+        """The request of a recorded call; None if it needs no approval or its approval is recorded.
 
-        One that may have begun in records that are lost asks again: a yes that was given then is
+        A call that may have begun in lost records asks again. An approval that was given then is
         still in the inbox, and counts.
         """
-        if not recorded.lacks_yes:
+        if not recorded.lacks_approval:
             return None
         return cls(
             recorded.asks_until,
@@ -67,10 +72,10 @@ class ApprovalRequest:
 def approval_request(
     run: Execution, spec: ToolSpec, event: CallIntended, given: Arguments
 ) -> ApprovalRequest | None:
-    """What a new call asks for; None if nothing."""
+    """The request of a new call; None if it needs no approval."""
     needed = spec.needs_approval
     if callable(needed):
-        needed = bool(needed(call_of(run, 0, event, given, (1, time.time_ns()))))
+        needed = bool(needed(call_view(run, 0, event, given, (1, time.time_ns()))))
     if not needed:
         return None
     limit = spec.approval_timeout_s
@@ -80,7 +85,7 @@ def approval_request(
 def await_approval(
     run: Execution, spec: ToolSpec, call: Call, asking: ApprovalRequest, packed: Packed
 ) -> Generator[Effect, Any, CallOutcome | None]:
-    """Wait for a decision: None when the call may begin, else how it ended.
+    """Wait for a decision: returns None when the call may begin, else the call's outcome.
 
     ``packed``: the arguments with which the call would begin now.
     """
@@ -88,15 +93,15 @@ def await_approval(
     if asking.signed and run.recipient.approvers is None:
         run.stop(
             RecoveryError(
-                f"run {run.run_id!r} cannot go on here: a yes to {call} counts only when it is "
-                "signed, and the store of this process has no approvers= to know it by. Nothing "
-                "was executed. Give the store the approvers= that it had."
+                f"run {run.run_id!r} cannot continue here: an approval of {call} counts only when "
+                "it is signed, and the store of this process has no approvers= to verify it with. "
+                "Nothing was executed. Give the store the approvers= that it had."
             )
         )
     try:
-        yield Commit()  # what somebody is asked about stays what it is
+        yield Commit()  # a person decides about arguments that cannot change any more
         denied = yield Perform(_decided(run, spec, call, asking, packed))
-        # Invariant: no call that needs a yes begins before the yes is durable in the run's log.
+        # Invariant: no call begins before the approval that it needs is durable in the run's log.
         yield Commit()
     except BaseException as exc:
         run.note_cancelled(CallInProgress(spec, call, (*around, call.lsn), begun=False), exc)
@@ -119,9 +124,18 @@ def _decided(
             return None if found is None else found.time_ns / 1e9
 
         waiting = Waiting(call.lsn, f"approval of {call}", until, came)
+        if came() is None:
+            _logger.warning(
+                "run %s waits for the approval of %s: recovery approve %s %s%s",
+                run.run_id,
+                call,
+                quote(run.run_id),
+                call.idempotency_key,
+                store_option(run.store.backend),
+            )
         yield from wait(run, waiting)
         made = news()
-        decided = CallDecided(call.lsn, False, "", "nobody decided in time")
+        decided = CallDecided(call.lsn, False, "", "no decision came in time")
         if made is not None:
             decided = CallDecided(
                 call.lsn,

@@ -1,12 +1,12 @@
-"""The end of an attempt at a call, and what was made inside it.
+"""Ends an attempt at a call: drains and resolves the calls that were made inside it.
 
 Invariant: no outcome, failed attempt or abandonment of a call is recorded while a side effect
-inside it is open. What was begun inside gets to its end first, for a call that one of several
-raised past (``asyncio.gather``) is about to return. What does not is in doubt, and settled by its
-own policy.
+inside it is open. Calls that began inside end first: if one of several raised
+(``asyncio.gather``), the others are about to return. A call that does not end in time is in doubt,
+and is resolved by its own policy.
 
-Of an attempt that has not returned, what is still at work then is left behind: nothing that it does
-is recorded any more.
+If the attempt has not returned, calls that are still running then are abandoned: nothing that they
+do is recorded any more.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 from eventlog import Damage
-from recovery.calls.cancelled_calls import let_go
-from recovery.calls.in_doubt import recorded_inside, settle_all
+from recovery.calls.cancelled_calls import record_cancelled
+from recovery.calls.in_doubt import recorded_inside, resolve_all
 from recovery.declare.scope import Scope
 from recovery.engine.call_in_progress import CallInProgress
 from recovery.engine.driver_effects import Effect, Perform, Sleep
@@ -33,35 +33,35 @@ _logger = logging.getLogger("recovery")
 
 WARN_AFTER_S = 10.0
 
-# How long a stop waits for side effects that are under way elsewhere.
-LANDING_S, LANDING_NAP_S = 30.0, 0.005
+# How long a stop waits for side effects that are in flight elsewhere.
+DRAIN_S, DRAIN_NAP_S = 30.0, 0.005
 
 
-def settled_inside(
+def resolve_inside(
     run: Execution, scope: Scope, ended: BaseException | None
 ) -> Generator[Effect, Any, None]:
-    """Before the end of an attempt is recorded: what was made inside it has one.
+    """Resolve the calls inside an attempt before the end of the attempt is recorded.
 
-    ``ended``: what the attempt raised; None if it has returned. What a tool that returned has left
-    at work may go on, as it would without the library.
+    ``ended``: what the attempt raised; None if it has returned. If a tool has returned and left
+    tasks running, they may continue, as they would without the library.
     """
     lsn = scope.calls[-1]
     cut = isinstance(ended, TimeoutError | asyncio.CancelledError)
-    yield Perform(drain_attempt(run, scope, LANDING_S if cut else math.inf))
+    yield Perform(drain_attempt(run, scope, DRAIN_S if cut else math.inf))
     scope.check()  # it may have stopped the run meanwhile
     scope.over = ended is not None
-    in_doubt = let_go(run, lsn)
+    in_doubt = record_cancelled(run, lsn)
     for one in [one for one in run.side_effects_in_flight.values() if lsn in one.calls[:-1]]:
         run.record(CallAbandoned(one.call.lsn, one.call.attempt, "timeout", begun=True))
         in_doubt.append(one)
-    yield from settle_all(run, [*in_doubt, *recorded_inside(run, lsn)])
+    yield from resolve_all(run, [*in_doubt, *recorded_inside(run, lsn)])
 
 
 def drain_attempt(run: Execution, scope: Scope, limit_s: float) -> Generator[Sleep, None, None]:
-    """Wait until what was made in this attempt, and is at work, has got to its end.
+    """Wait until the calls that this attempt made, and that are running, have ended.
 
-    A side effect is given ``limit_s``, others as long as before a stop; a child run as long as it
-    takes, for there cannot be two of it.
+    A side effect is given ``limit_s``, and other calls as long as before a stop. A child run is
+    given as long as it takes, because it must not run twice at once.
     """
     began = run.wall_clock()
     warn_after = WARN_AFTER_S
@@ -69,23 +69,23 @@ def drain_attempt(run: Execution, scope: Scope, limit_s: float) -> Generator[Sle
         waited = run.wall_clock() - began
         effects = _under_way(run, scope)
         if not _children(run, scope):
-            limit = LANDING_S if run.stopped is not None or not effects else limit_s
+            limit = DRAIN_S if run.stopped is not None or not effects else limit_s
             if waited >= limit or not (effects or _at_work(run, scope)):
                 return
         if waited >= warn_after:
             warn_after *= 2
             what = ", ".join(str(one.call) for one in effects) or "a repeatable call"
             _logger.warning(
-                "run %s: call %s (LSN %d) has ended, and waits since %.0f s for what "
-                "it has begun: %s",
+                "run %s: call %s (LSN %d) has ended, and has waited %.0f s for calls that "
+                "it began: %s",
                 run.run_id,
                 scope.call and scope.call.tool,
                 scope.calls[-1],
                 waited,
                 what,
             )
-        yield Sleep(LANDING_NAP_S)
-        if scope.left_behind or (run.is_closed and run.stopped is None):
+        yield Sleep(DRAIN_NAP_S)
+        if scope.attempt_has_ended or (run.is_closed and run.stopped is None):
             run.check()
 
 
@@ -99,21 +99,21 @@ def _children(run: Execution, scope: Scope) -> bool:
 
 
 def _at_work(run: Execution, scope: Scope) -> bool:
-    """Whether a call made in this attempt does more than wait for something outside."""
+    """Whether a call made in this attempt does more than wait for an event outside the run."""
     lsn = scope.calls[-1]
     waiting = sum(one.inside == lsn for one in run.waits)
     return run.inside[lsn] > waiting
 
 
 def end_attempt(run: Execution, scope: Scope) -> None:
-    """The attempt is over, as recorded: what it leaves is for the next one (past_attempts)."""
+    """Note that the attempt is over: its recorded calls serve the next one (past_attempts)."""
     lsn = scope.calls[-1]
     if scope.used or run.replay.earlier.has_calls_inside(lsn):
         run.write_or_stop(run.replay.end_attempt, lsn, _inside(run, lsn))
 
 
 def _inside(run: Execution, lsn: int) -> Iterator[Entry]:
-    """What is recorded of a call and inside it; and what of that is lost."""
+    """The records of a call and of the calls inside it, and those of them that are lost."""
     calls, scopes = {lsn}, {call_scope(lsn)}
     lost: list[Damage] = []
     for record, event in items_from(run.records, lsn, [], lost, repaired=True):

@@ -1,4 +1,4 @@
-"""Making a call: its attempts, what a time-out leaves behind, and what a cancellation does."""
+"""Executes a call: its attempts and retries, its time-outs, and its cancellation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, assert_never
 
 from eventlog import Packed, RefusedValueError
 from recovery.calls.attempt_end import (
-    LANDING_NAP_S,
-    LANDING_S,
+    DRAIN_NAP_S,
+    DRAIN_S,
     drain_attempt,
     end_attempt,
-    settled_inside,
+    resolve_inside,
 )
 from recovery.calls.in_doubt import resolve_in_doubt
 from recovery.calls.intent import make_intent_durable
@@ -26,7 +26,7 @@ from recovery.engine.execution import Execution
 from recovery.engine.metering import admit, measured
 from recovery.engine.randomness import a_number
 from recovery.engine.unrecordable_results import refuse_result
-from recovery.errors import LeftBehindError
+from recovery.errors import LeftBehindError, NoAnswerError
 from recovery.journal.call import Call
 from recovery.journal.events import (
     AttemptFailed,
@@ -38,7 +38,13 @@ from recovery.journal.events import (
 from recovery.journal.failure import failure
 from recovery.journal.keys import call_scope
 from recovery.replay.call_view import CallOutcome
-from recovery.replay.decide_call import Again, CancelledAgain, InDoubt
+from recovery.replay.decide_call import (
+    Again,
+    CancelledAgain,
+    InDoubt,
+    Recorded,
+    recorded_answer,
+)
 from recovery.replay.recorded_call import RecordedCall, Tries
 from recovery.text import quoted
 from recovery.values.model_data import pack_result
@@ -54,9 +60,9 @@ _SETS = frozenset({set, frozenset})
 def attempts(
     run: Execution, spec: ToolSpec, call: Call, tries: Tries
 ) -> Generator[Effect, Any, CallOutcome]:
-    """Make the call, again and again as its tool allows; how it ended.
+    """Execute the call, and retry it as its tool allows; returns its outcome.
 
-    ``tries``: attempts so far, in whatever process.
+    ``tries``: attempts so far, in all processes.
     """
     while True:
         if not spec.repeatable:
@@ -70,37 +76,57 @@ def attempts(
 
 
 def another_attempt(run: Execution, call: Call) -> Call:
-    """Record that a call, which has begun before, is made again."""
+    """Record that a call, which has begun before, is executed again."""
     admit(run, "call", call.tool)
     run.record(CallRetried(call.lsn, call.attempt + 1))
     return replace(call, attempt=call.attempt + 1)
 
 
 def resume(
-    run: Execution, spec: ToolSpec, found: CancelledAgain | Again | InDoubt, call: Call
+    run: Execution, spec: ToolSpec, found: Again | InDoubt, call: Call
 ) -> Generator[Effect, Any, CallOutcome | None]:
-    """A recorded call without an outcome: what became of it; None if it is to be made again."""
+    """The outcome of a recorded call that has none yet; None if it is to be executed again."""
     match found:
-        case CancelledAgain(recorded, then):
-            if spec.child_id is not None:
-                run.children.cancel_child(call)
-            yield Perform(_await_cancellation(run, recorded))
-            return (yield from resume(run, spec, then, call))
         case InDoubt():
             return (yield from resolve_in_doubt(run, spec, call))
         case Again(_, "attempt failed", at):
             yield Perform(sleep_until(run, at))
         case Again(_, "failed in an attempt"):
-            why = "it failed in an attempt at the call around it, which is made again"
+            why = "it failed in an attempt at the call around it, which is executed again"
             _decide_again(run, call, "retry=", why)
-        case Again(_, "stood still"):
-            why = "the run stood still when it had failed, and was resumed"
+        case Again(_, "parked the run"):
+            why = "the run parked when it had failed, and was resumed"
             _decide_again(run, call, "resume", why)
+        case Again(recorded) if recorded.cancelled:  # status shows that it waits again
+            _decide_again(
+                run, call, "resume", "the agent had cancelled it, and does not cancel it now"
+            )
         case Again():
             pass
         case _:
             assert_never(found)
     return None
+
+
+def cancelled_again(
+    run: Execution, found: CancelledAgain
+) -> Generator[Effect, Any, Recorded | Again | InDoubt]:
+    """Wait for the agent to cancel the call as it did when it was recorded.
+
+    If the agent cancels an equal call instead, returns the outcome of that one. If it cancels
+    neither, returns what becomes of the call then.
+    """
+    recorded, equal = found.call, run.replay.equal
+    equal.wait(recorded)
+    try:
+        yield Perform(_await_cancellation(run, recorded))
+    except BaseException:
+        other = equal.end(recorded)
+        if other is not None and not equal.exchange(other):
+            run.replay.mark_replayed(other.replay_position)
+        raise
+    other = equal.end(recorded)
+    return found.then if other is None else recorded_answer(other)
 
 
 def _decide_again(run: Execution, call: Call, who: str, why: str) -> None:
@@ -109,32 +135,39 @@ def _decide_again(run: Execution, call: Call, who: str, why: str) -> None:
 
 
 def sleep_until(run: Execution, when: float) -> Generator[Sleep, None, None]:
-    """Wait until a time, in seconds since 1970; cut short when the run is stopped."""
+    """Wait until a time, in seconds since 1970; interrupted when the run is stopped."""
     while (left := when - run.wall_clock()) > 0:
         yield Sleep(min(left, POLL_S), left)
         run.check()
 
 
 def _await_cancellation(run: Execution, recorded: RecordedCall) -> Generator[Sleep, None, None]:
-    """Wait for the agent to cancel the call as it did when it was recorded.
+    """Wait until the agent cancels an equal call instead, or has had time enough to cancel this.
 
-    Should it not, the call is in doubt like any other. It may take as long as it took from the
-    beginning of the step, for what came before the call is served at once.
+    The agent may take as long as it took from the start of the step, because earlier calls are
+    served at once.
     """
     took = max(0, recorded.last_ns - recorded.since_ns) / 1e9
-    yield from sleep_until(run, run.wall_clock() + took + LATE_S)
-    _logger.warning(
-        "run %s: the agent cancelled call %s (LSN %d) when it was recorded, and does not now",
-        run.run_id,
-        recorded.key,
-        recorded.lsn,
-    )
+    until = run.wall_clock() + took + LATE_S
+    while run.replay.equal.exchanged(recorded) is None:
+        left = until - run.wall_clock()
+        if left <= 0:
+            _logger.warning(
+                "run %s: the agent cancelled call %s (LSN %d) when it was recorded, and does not "
+                "now",
+                run.run_id,
+                recorded.key,
+                recorded.lsn,
+            )
+            return
+        yield Sleep(min(left, POLL_S), left)
+        run.check()
 
 
 def _attempt(
     run: Execution, spec: ToolSpec, call: Call, tries: Tries
 ) -> Generator[Effect, Any, CallOutcome | float]:
-    """One attempt: how the call ended, or when to make the next one."""
+    """Execute one attempt: returns the call's outcome, or when to start the next attempt."""
     run.executed += 1
     scope = Scope(run, call_scope(call.lsn), call, run.current_scope())
     scope.raised = tries.raised
@@ -148,24 +181,24 @@ def _attempt(
             value = yield Invoke(
                 spec.function, args, kwargs, scope, spec.timeout_s, spec.repeatable
             )
-        yield from _settle_inside(run, scope, None)
+        yield from _resolve_inside(run, scope, None)
         return _returned(run, spec, scope, value)
-    except TimedOutError as exc:
-        error = exc.error()
-        yield from _settle_inside(run, scope, error)
+    except (TimedOutError, NoAnswerError) as exc:
+        error = exc.error() if isinstance(exc, TimedOutError) else exc
+        yield from _resolve_inside(run, scope, error)
         return (yield from _timed_out(run, spec, scope, tries, error))
-    except LeftBehindError:  # is no outcome, nor is what the code around this call makes of it
+    except LeftBehindError:  # no outcome, whatever the code around this call turns it into
         run.current_scope().stopped = True
         raise
     except Exception as exc:
-        yield from _settle_inside(run, scope, exc)
+        yield from _resolve_inside(run, scope, exc)
         return _failed(run, spec, scope, tries, exc)
     except BaseException as exc:
         scope.check()
         try:
-            # Else nothing can be waited for: the process is to end, or a stream was left.
+            # Otherwise waiting is impossible: the process is to end, or a stream was left.
             if isinstance(exc, asyncio.CancelledError) and scope.used:
-                yield Perform(drain_attempt(run, scope, LANDING_S))
+                yield Perform(drain_attempt(run, scope, DRAIN_S))
         finally:
             scope.over = True
             run.note_cancelled(CallInProgress(spec, call, scope.calls), exc)
@@ -204,30 +237,30 @@ def _returned(run: Execution, spec: ToolSpec, scope: Scope, value: Any) -> CallO
         refuse_result(run, spec, call, RefusedValueError(path, exc.reason), value)
 
 
-def _settle_inside(
+def _resolve_inside(
     run: Execution, scope: Scope, ended: Exception | None
 ) -> Generator[Effect, Any, None]:
-    """Before the end of an attempt is recorded: see attempt_end.
+    """Resolve the calls inside before the end of an attempt is recorded: see attempt_end.
 
-    If a call inside has stopped the run, whatever the tool made of that, this stops it again: the
-    tool knows nothing of that call's outcome.
+    If a call inside has stopped the run and the tool caught that, this stops the run again: the
+    tool does not have that call's outcome.
     """
     scope.check()
     if scope.used or run.replay.earlier.has_calls_inside(scope.calls[-1]):
-        yield from settled_inside(run, scope, ended)
+        yield from resolve_inside(run, scope, ended)
     scope.over = ended is not None
 
 
 def drain(run: Execution) -> Generator[Sleep, None, None]:
-    """Before a stop goes through the agent's code: let side effects get to their end.
+    """Let side effects end before a stop is raised in the agent's code.
 
-    For a task group cancels what else is under way in it when the stop gets there. Calls around the
-    one that stops wait for it, so they are not waited for.
+    A task group cancels its other tasks when the stop reaches it. Calls around the one that stops
+    wait for that call, so this does not wait for them.
     """
     run.draining |= {*run.current_scope().calls}
-    until = run.wall_clock() + LANDING_S
+    until = run.wall_clock() + DRAIN_S
     while run.side_effects_in_flight.keys() - run.draining and run.wall_clock() < until:
-        yield Sleep(LANDING_NAP_S)
+        yield Sleep(DRAIN_NAP_S)
 
 
 def _failed(
@@ -258,13 +291,13 @@ def _failed(
 
 
 def _timed_out(
-    run: Execution, spec: ToolSpec, scope: Scope, tries: Tries, exc: TimeoutError
+    run: Execution, spec: ToolSpec, scope: Scope, tries: Tries, exc: TimeoutError | NoAnswerError
 ) -> Generator[Effect, Any, CallOutcome | float]:
-    """A time-out tells nothing about the outcome of a side effect: it is in doubt."""
+    """A call without an answer: whether a side effect happened is unknown, so it is in doubt."""
     call = scope.call
     assert call is not None
     if spec.when_cut == "fail":
         return _failed(run, spec, scope, tries, exc)
     run.record(CallAbandoned(call.lsn, call.attempt, "timeout", begun=True))
-    settled = yield from resolve_in_doubt(run, spec, call)
-    return settled or _failed(run, spec, scope, tries, exc)
+    outcome = yield from resolve_in_doubt(run, spec, call)
+    return outcome or _failed(run, spec, scope, tries, exc)

@@ -1,10 +1,10 @@
-"""Child runs: started once by a recorded call of their parent, and never at work without it.
+"""Runs child runs: started once by a recorded call of their parent, executed only beside it.
 
-A child is a run of its own in the store of its parent. What ties them together: the parent's intent
+A child is a run of its own in the store of its parent. Three records link them: the parent's intent
 names the child's run, the child's first record names that intent, and `ChildStarted` in the
 parent's log says that the child has a log. Each is durable before the next one is written, and all
 of them before the child executes anything. So a crash between any two leaves either no child, or
-one that is taken up where it stopped; and a child whose log is gone is noticed.
+one that is resumed where it stopped; and a child whose log is gone is detected.
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ if TYPE_CHECKING:
     from recovery.engine.execution import Execution
     from recovery.engine.recovery_report import RunResult
 
-# How often a call whose child stands still looks whether all others have got to their end: at
-# first, and at last.
+# How often a call whose child is parked checks whether all other calls have ended: at first, and
+# at last.
 POLL_S, POLL_MAX_S = 0.01, 0.5
 _ENDED = (RunFailedError, RunCancelledError, RunUndoneError)
 TEXT_MAX = 4000  # characters of a child's error message and traceback in its parent's log
 
 
 class Runner(Protocol[Result]):
-    """What runs a child: a RecoverableAgent."""
+    """An agent that can run a child: a RecoverableAgent."""
 
     agent_fn: Callable[[Any], Any]
 
     @property
     def store(self) -> CheckpointStoreBase: ...
 
-    def live(self, task: Any, life: RunSession) -> Awaitable[RunResult[Result]]: ...
+    def run_session(self, task: Any, session: RunSession) -> Awaitable[RunResult[Result]]: ...
 
-    def live_sync(self, task: Any, life: RunSession) -> RunResult[Result]: ...
+    def run_session_sync(self, task: Any, session: RunSession) -> RunResult[Result]: ...
 
 
 class ChildSession(RunSession):
-    """One going of a child run in this process.
+    """One execution of a child run in this process.
 
-    ``started`` and ``asked``: the LSNs, in the parent's log, of the record that the child has a
-    log, and of somebody's decision that the call is to be made again; 0 without one.
+    ``started`` and ``asked`` are LSNs in the parent's log: of the record that the child has a log,
+    and of an operator's decision to retry the call; 0 without one.
     """
 
     def __init__(
@@ -88,23 +88,24 @@ class ChildSession(RunSession):
         self.task: asyncio.Task[Any] | None = None
 
     def attach(self, run: Execution) -> None:
-        """See Life.begin."""
+        """See RunSession.attach."""
         assert isinstance(run.children, Children)
         run.children.places = self._places.below()
         run.inbox.above = self.look
         super().attach(run)
 
     def idle(self) -> bool:
-        """Whether the run is at work and only waits for something outside."""
+        """Whether the run is executing and only waits for an event outside it."""
         return self._run is not None and self._run.in_flight > 0 and self._run.idle()
 
     def stop(self, error: Exception) -> None:
-        """See Life.stop. One that waits for a place does not wait any longer."""
+        """See RunSession.stop. A child that waits for a slot stops waiting."""
         super().stop(error)
         self._places.withdraw(self.place)
 
     def look(self) -> None:
-        """What has come for the parent, while it awaits this one. When it stops, so does this."""
+        """Read the parent's inbox while the parent awaits this child. If the parent is to stop,
+        this child stops too."""
         with self.of.mutex, suppress(Stop):
             if self.of.stopped is None:
                 self.of.inbox.look()
@@ -112,7 +113,7 @@ class ChildSession(RunSession):
             self.stop(StoppedError(self.run_id, f"run {self.of.run_id!r} stops"))
 
     def claim(self, store: CheckpointStoreBase, takeover: bool) -> EventLog:
-        """See Life.claim. A log that was there and is gone is not begun anew."""
+        """See RunSession.claim. If the child had a log that is gone, no new one is begun."""
         if self.started > self.asked:
             reader = store.backend.read(self.run_id)
             if reader is None:
@@ -121,7 +122,7 @@ class ChildSession(RunSession):
         return super().claim(store, takeover)
 
     def check_history(self, log: EventLog, history: History) -> History:
-        """See Life.meet. That the run is this call's child, and may go on."""
+        """See RunSession.check_history. Checks that the run is this call's child and may resume."""
         if history.started is None:
             if self.started > self.asked:
                 raise self._lost()
@@ -129,18 +130,18 @@ class ChildSession(RunSession):
         parent = ParentRun.of(history.started)
         losses = self.of.replay.losses
         if parent is not None and losses is not None and losses.hold(parent.lsn):
-            # The same call (its key makes the run id), whose intent was lost and is made again.
+            # The same call (its key makes the run id), whose intent was lost and recorded again.
             parent = replace(parent, lsn=self.call.lsn)
         if parent != self.parent:
             raise RecoveryError(
                 f"run {self.run_id!r} is there and is no child of call {self.call.lsn} of run "
-                f"{self.of.run_id!r}, but {f'of {parent}' if parent else 'of nobody'}. Nothing was "
+                f"{self.of.run_id!r}, but {f'of {parent}' if parent else 'of no run'}. Nothing was "
                 "executed. Move it away, or run the parent under another run_id."
             )
         return self._retried(log, history)
 
     def _retried(self, log: EventLog, history: History) -> History:
-        """Whoever has the failed call of the parent made again means the failed call in here."""
+        """Retry the failed call in this child, after an operator retried the parent's call."""
         ended = history.ended
         if not (self.asked and isinstance(ended, RunFailed) and ended.call):
             return history
@@ -149,13 +150,13 @@ class ChildSession(RunSession):
         assert isinstance(retries, Retries)
         if retries.newest == (who, why):  # once: should it fail again, that is another failure
             return history
-        # Durable with the next record that is, before anything is executed; else made again.
+        # Durable with the next commit, before anything is executed; otherwise recorded again.
         again = CallResolved(ended.call, "retry", None, who, why, by_policy=True)
         log.append(*encode(again))
         return load(log, self.run_id, self.of.recipient.approvers)
 
     def on_first_record(self, log: EventLog) -> None:
-        """The child has a log. Durable, in both logs, when this returns."""
+        """Record that the child has a log. Durable, in both logs, when this returns."""
         if not self.started:
             log.commit()
             with self.of.mutex:
@@ -167,19 +168,19 @@ class ChildSession(RunSession):
         return RecoveryError(
             f"child run {self.run_id!r} of run {parent!r} was started (LSN {self.started} there) "
             "and its log is gone. Nothing was executed: what it has done is not known. Put the log "
-            f"back; or say what became of it: store.run({parent!r}).resolve({key!r}, "
+            f"back; or resolve the call: store.run({parent!r}).resolve({key!r}, "
             "Resolution.outcome(value) | .fail(reason), or .retry() to start it over)."
         )
 
 
 class Children:
-    """The children of one execution of a run. ``runner`` is what runs an agent, given options."""
+    """The children of one execution of a run. ``runner`` makes the runner of an agent's options."""
 
     runner: Callable[[Any, Mapping[str, Any]], Runner[Any]]
 
     def __init__(self, run: Execution, entries: list[Entry]) -> None:
         self._run = run
-        self.lives: dict[int, ChildSession] = {}  # by the LSN of the call
+        self.sessions: dict[int, ChildSession] = {}  # by the LSN of the call
         self._begun: set[int] = set()  # LSNs of calls
         self.places = ChildSlots(run.settings.max_children)
         self._parked: dict[int, tuple[str, Exception]] = {}
@@ -200,7 +201,7 @@ class Children:
         name: str,
         options: Mapping[str, Any],
     ) -> tuple[ToolSpec, Arguments]:
-        """How a call that starts a run of this agent is recorded, and its arguments."""
+        """The tool that stands for a run of this agent, and the arguments of its call."""
         runner = self.runner(agent_fn, options)
         agent = function_name(runner.agent_fn)
         if not self._run.is_async and is_async(runner.agent_fn) and asyncio._get_running_loop():
@@ -218,26 +219,26 @@ class Children:
     def _await(
         self, runner: Runner[Any], run: Execution, call: Call
     ) -> Generator[Effect, Any, Any]:
-        """The call: the child's result, whatever it takes."""
+        """Carry out the call: run the child to its end, and return its result."""
         _, task, _ = call.args
         child = self._id_of(call)
         known = self._started.get((call.lsn, child), 0), self._asked.get(call.lsn, 0)
         yield Commit()
         self._begun.add(call.lsn)
-        life = self.lives[call.lsn] = ChildSession(run, self.places, call, child, known)
+        session = self.sessions[call.lsn] = ChildSession(run, self.places, call, child, known)
         scope = Scope(run, call_scope(call.lsn), call)
         try:
             act = _lived if run.is_async else _lived_sync
-            ended = yield Invoke(act, (runner, task, life), {}, scope)
+            ended = yield Invoke(act, (runner, task, session), {}, scope)
             return ended["result"]
         except Exception as exc:
             if isinstance(exc, _ENDED) and exc.run_id == child:
                 raise _failed(child, exc) from exc
             self._parked[call.lsn] = child, exc
         finally:
-            del self.lives[call.lsn]
-            self._started[call.lsn, child] = life.started
-            self.places.leave(life.place)
+            del self.sessions[call.lsn]
+            self._started[call.lsn, child] = session.started
+            self.places.leave(session.place)
         yield from self._others(run)
         run.record(RunParked(list(self._parked)))
         wake = [
@@ -248,7 +249,7 @@ class Children:
         run.stop(ChildParkedError(run.run_id, list(self._parked.values()), min(wake, default=None)))
 
     def _others(self, run: Execution) -> Generator[Sleep, None, None]:
-        """Let all other calls of the run get to their end, and what waits for them go on."""
+        """Let all other calls of the run end, and the code that waits for them continue."""
         run.waiting += 1
         pause = POLL_S
         try:
@@ -264,20 +265,19 @@ class Children:
             run.waiting -= 1
 
     def note_retry(self, call: int, lsn: int) -> None:
-        """A failed call is to be made again, says record ``lsn``: so is what failed in its run."""
+        """Note that record ``lsn`` retries a failed call: so is the failed call in its child."""
         self._asked[call] = lsn
 
     def any_in(self, scope: Scope) -> bool:
-        """Whether a call of this scope awaits one."""
-        return any(life.call.step == scope.path for life in self.lives.values())
+        """Whether a call of this scope awaits a child."""
+        return any(session.call.step == scope.path for session in self.sessions.values())
 
     def idle(self) -> int:
-        """How many only wait for something outside."""
-        return sum(life.idle() for life in self.lives.values())
+        """The number of children that only wait for an event outside them."""
+        return sum(session.idle() for session in self.sessions.values())
 
     def cancelled(self, call: Call) -> None:
-        """It is recorded that the agent has cancelled a call and went on: a child, if it awaited
-        one, ends for good."""
+        """Cancel the child of a call that the agent cancelled, as is recorded."""
         self._parked.pop(call.lsn, None)
         if call.lsn in self._begun:
             # Invariant: the agent sees a cancelled child only if it cancels it again on replay.
@@ -287,7 +287,7 @@ class Children:
     def cancel_child(self, call: Call) -> None:
         """End the child that this call has started, unless it has ended."""
         parent, child = self._run.run_id, self._id_of(call)
-        with suppress(RecoveryError):  # it has ended just now, or never begun
+        with suppress(RecoveryError):  # it has just ended, or never began
             cancel(self._run.store, child, who=f"run {parent}", why="it awaits it no longer")
 
     def _id_of(self, call: Call) -> str:
@@ -296,21 +296,23 @@ class Children:
     # -- the end of the run
 
     def stop(self, error: Exception) -> None:
-        """The run is to stop: so are they, each at its next safe point."""
-        for life in list(self.lives.values()):
-            life.stop(error)
+        """Stop the children with the run, each at its next safe point."""
+        for session in list(self.sessions.values()):
+            session.stop(error)
 
     def end(self) -> None:
-        """The agent function has ended: no child goes on without it. They can be resumed."""
+        """Stop the children after the agent function has ended. They can be resumed."""
         self._over = True
-        for life in list(self.lives.values()):
-            life.stop(StoppedError(life.run_id, f"run {self._run.run_id!r} does not await it"))
+        for session in list(self.sessions.values()):
+            session.stop(
+                StoppedError(session.run_id, f"run {self._run.run_id!r} does not await it")
+            )
 
     def cancel_all(self) -> None:
-        """Those that did not stop in time are cancelled, as far as they can be."""
-        for life in list(self.lives.values()):
-            if life.task is not None:
-                life.task.cancel()
+        """Cancel the tasks of children that did not stop in time."""
+        for session in list(self.sessions.values()):
+            if session.task is not None:
+                session.task.cancel()
 
 
 def _failed(child: str, exc: RunFailedError | RunCancelledError | RunUndoneError) -> Exception:
@@ -322,28 +324,29 @@ def _failed(child: str, exc: RunFailedError | RunCancelledError | RunUndoneError
     return ChildFailedError(child, type_name(type(exc)), str(exc)[:TEXT_MAX])
 
 
-async def _lived(runner: Runner[Any], task: Any, life: ChildSession) -> RunResult[Any]:
-    await asyncio.shield(asyncio.wrap_future(life.place))
-    life.check()
+async def _lived(runner: Runner[Any], task: Any, session: ChildSession) -> RunResult[Any]:
+    await asyncio.shield(asyncio.wrap_future(session.place))
+    session.check()
     # In a task of its own, so that the parent's task is still known as the parent's.
-    life.task = asyncio.ensure_future(runner.live(task, life))
-    ended: RunResult[Any] = await life.task
+    session.task = asyncio.ensure_future(runner.run_session(task, session))
+    ended: RunResult[Any] = await session.task
     return ended
 
 
-def _lived_sync(runner: Runner[Any], task: Any, life: ChildSession) -> RunResult[Any]:
-    life.place.result()
-    life.check()
-    return runner.live_sync(task, life)
+def _lived_sync(runner: Runner[Any], task: Any, session: ChildSession) -> RunResult[Any]:
+    session.place.result()
+    session.check()
+    return runner.run_session_sync(task, session)
 
 
 # -- between the logs
 
 
-def settled_since(store: CheckpointStoreBase, log: EventLog, history: History) -> History:
-    """The history of a run, which goes on if the child whose failure ended it does.
+def after_child_resolution(store: CheckpointStoreBase, log: EventLog, history: History) -> History:
+    """The history of a run; if the child whose failure ended the run was resolved since, so is the
+    run.
 
-    What it records of that is made durable with what comes next: without it, it is found again.
+    The record of that becomes durable with the next commit; without it, this is found again.
     """
     child = _failed_child(store, history)
     if child is None or _is_failed(store, child):
@@ -356,7 +359,7 @@ def settled_since(store: CheckpointStoreBase, log: EventLog, history: History) -
 
 
 def _failed_child(store: CheckpointStoreBase, history: History) -> History | None:
-    """The child run whose failure ended the run; None if it was none, or is gone."""
+    """The child run whose failure ended the run; None if there is none, or it is gone."""
     if not isinstance(history.ended, RunFailed):
         return None
     found = children_of((lsn, event) for lsn, _, event in history.entries)

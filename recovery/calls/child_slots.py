@@ -1,4 +1,4 @@
-"""How many child runs are at work at once."""
+"""Limits how many child runs execute at once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from concurrent.futures import Future
 
 
 class ChildSlots:
-    """How many children of a tree of runs are at work at once, at one depth of the tree.
+    """Slots for the children of a tree of runs that execute at once, at one depth of the tree.
 
-    Those of one depth wait for those of the next and never for each other, so nobody waits for a
-    place whose holder waits for him. Thread-safe, and safe in signal handlers.
+    Children of one depth wait for those of the next and never for each other, so they cannot
+    deadlock on slots. Thread-safe, and safe in signal handlers.
     """
 
     def __init__(self, limit: int) -> None:
@@ -21,13 +21,13 @@ class ChildSlots:
         self._below: ChildSlots | None = None
 
     def below(self) -> ChildSlots:
-        """The places for the children of these."""
+        """The slots for the children of these."""
         with self._mutex:
             self._below = self._below or ChildSlots(self._limit)
             return self._below
 
     def ask(self) -> Future[bool]:
-        """A place, when the future is done; in the order of asking."""
+        """Request a slot, which is acquired when the future is done; first come, first served."""
         place: Future[bool] = Future()
         with self._mutex:
             if self._free:
@@ -38,14 +38,14 @@ class ChildSlots:
         return place
 
     def withdraw(self, place: Future[bool]) -> None:
-        """Wait for it no longer, if it is still waited for."""
+        """Cancel the request, if its slot was not acquired."""
         with self._mutex:
             if not place.done():
                 self._waiting.remove(place)
                 place.set_result(False)
 
     def leave(self, place: Future[bool]) -> None:
-        """Make room for the next one, if this one has got its place."""
+        """Release the slot, if it was acquired."""
         with self._mutex:
             self.withdraw(place)
             if not place.result():

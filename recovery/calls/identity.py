@@ -1,7 +1,7 @@
-"""What a call is known by, from its tool and its arguments: one place for all kinds of calls.
+"""Computes the identity of a call from its tool and its arguments, for all kinds of calls.
 
-A call is known by the name of its tool, its call id, and its arguments as the tool's parameters
-take them. So these are the same call:
+A call is identified by the name of its tool, its call id, and its arguments as the tool's
+parameters take them. So these are the same call:
 
     f(1, b=2) and f(a=1, b=2)          by position or by name
     f(1) and f(1, b=DEFAULT)           what equals a default counts as not given
@@ -9,11 +9,11 @@ take them. So these are the same call:
     mail.send(1)                       the object that a method belongs to is no argument
     f(run.messages) and f(list(run.messages))
 
-``@tool(identity=...)`` says what counts in place of that. What a function has besides its arguments
-is not recorded: see agent_code.closures.
+``@tool(identity=...)`` computes the value that counts instead. Values that a function captures are
+not recorded: see agent_code.closures.
 
-The digest is made of the arguments without defaults. What is recorded, shown and handed to the tool
-is what was given. Runs that were begun under the first rules keep the digest that they had.
+The digest is made of the arguments without defaults. The arguments as they were given are recorded,
+shown, and handed to the tool. Runs that were begun under the first rules keep their digests.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from recovery.engine.execution import Execution
 
 LAMBDA = "<lambda>"
-KEY = "recovery_key"  # the attribute of an object that tells it from others of its class
+KEY = "recovery_key"  # the attribute that distinguishes an object from others of its class
 
 
 def identify(run: Execution, spec: ToolSpec, given: Arguments, call_id: str) -> Identified:
-    """What a call of this run is known by; RefusedValueError for arguments that cannot be
+    """The identity of a call of this run; RefusedValueError for arguments that cannot be
     carried."""
     if run.rules < 2:
         return _under_first_rules(run, run.settings.adapted(spec), given, call_id)
@@ -83,22 +83,24 @@ def identify(run: Execution, spec: ToolSpec, given: Arguments, call_id: str) -> 
     except RefusedValueError:
         shown, beside = _stood_in(spec, shown)
         packed = pack_arguments(*shown, f"{spec.name}(...)")
-    told, unkeyed = _told(spec, form, shown)
-    made = _digest(spec, form, shown, packed, told)
-    if told:
-        shown = shown[0], {**shown[1], **told}
+    distinguishing, unkeyed = _distinguishing(spec, form, shown)
+    made = _digest(spec, form, shown, packed, distinguishing)
+    if distinguishing:
+        shown = shown[0], {**shown[1], **distinguishing}
         packed = pack_arguments(*shown, f"{spec.name}(...)")
-    origin = origin_of(function, beside)
-    if told and isinstance(origin, Origin):
+    # A function that says what identifies calls says all of it: what is captured does not count.
+    is_said = callable(spec.identity) and type(function) is FunctionType
+    origin = function.__code__ if is_said else origin_of(function, beside)
+    if distinguishing and isinstance(origin, Origin):
         origin.values.pop("self", None)
     unkeyed = unkeyed or next(map(_class_of, beside.values()), "")
-    return Identified(spec, given, shown, packed, made, call_id, origin, told, unkeyed)
+    return Identified(spec, given, shown, packed, made, call_id, origin, distinguishing, unkeyed)
 
 
 def _built_in(spec: ToolSpec, given: Arguments, call_id: str) -> Identified:
-    """A call whose function makes, of the run and the call, what is to be waited for."""
+    """The identity of a call of the library's own tools, whose functions take run and call."""
     origin = None
-    if spec.acts is not None:  # of a child run: what its agent function has been given
+    if spec.acts is not None:  # of a child run: the task of its agent function
         agent, bound, beside = _bound_by(spec.acts)
         given, origin = (given[0], {**given[1], **bound}), origin_of(agent, beside)
         if "self" in bound and isinstance(origin, Origin):
@@ -111,8 +113,8 @@ def _built_in(spec: ToolSpec, given: Arguments, call_id: str) -> Identified:
 
 
 def _bound_by(function: Callable[..., Any]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """A function without its partials; what these bind, by parameter, and of it what is not
-    carried."""
+    """A function without its partials; the arguments that these bind, by parameter; and those of
+    them that are not carried."""
     spec, (args, kwargs) = plainly(ToolSpec(function_name(function), function), ((), {}))
     form, values = form_of(spec.function), {"args": args, **kwargs} if args else kwargs
     if form.signature is not None:
@@ -124,8 +126,8 @@ def _bound_by(function: Callable[..., Any]) -> tuple[Any, dict[str, Any], dict[s
         if not (name in defaults and equals(value, defaults[name]))
     }
     (_, shown), beside = _stood_in(spec, ((), values))
-    told, _ = _told(spec, form, ((), {}))
-    return spec.function, {**shown, **told}, beside
+    distinguishing, _ = _distinguishing(spec, form, ((), {}))
+    return spec.function, {**shown, **distinguishing}, beside
 
 
 def _under_first_rules(
@@ -142,22 +144,24 @@ def _under_first_rules(
 
 
 def _digest(
-    spec: ToolSpec, form: Form, shown: Arguments, packed: Packed, told: Mapping[str, Any]
+    spec: ToolSpec, form: Form, shown: Arguments, packed: Packed, distinguishing: Mapping[str, Any]
 ) -> bytes:
-    """The digest of what tells calls of the tool apart."""
+    """The digest of the values that distinguish calls of the tool."""
     name = f"{spec.name}(...)"
     if spec.identity is not None:
         value = _chosen(spec, form, shown)
         if not spec.needs_approval:
-            return digest(pack_arguments((value,), dict(told), f"identity of {spec.name}"))
-        told = {**told, "identity": value}  # what somebody says yes to is all of it
+            return digest(
+                pack_arguments((value,), dict(distinguishing), f"identity of {spec.name}")
+            )
+        distinguishing = {**distinguishing, "identity": value}  # an approval covers all arguments
     args, kwargs = form.distinct(shown)
     if any(map(_is_conversation, (*args, *kwargs.values()))):
         args = tuple(map(_by_content, args))
         kwargs = {key: _by_content(value) for key, value in kwargs.items()}
-    elif args is shown[0] and not told:
+    elif args is shown[0] and not distinguishing:
         return digest(packed)
-    return digest(pack_arguments(args, {**kwargs, **told}, name))
+    return digest(pack_arguments(args, {**kwargs, **distinguishing}, name))
 
 
 def digest_now(run: Execution, call: Identified, recorded: Arguments) -> bytes | None:
@@ -165,23 +169,44 @@ def digest_now(run: Execution, call: Identified, recorded: Arguments) -> bytes |
     if call.spec.waits:
         return None
     spec, form = call.spec, form_of(call.spec.function)
-    args, kwargs = recorded
-    told = {name: kwargs[name] for name in call.told if name in kwargs}
     try:
-        kwargs = {name: value for name, value in kwargs.items() if name not in told}
-        shown = form.bound(form.refitted((args, kwargs)))
-        if spec.redact:
-            shown = run.secrets.hide(spec, shown)
-        return _digest(spec, form, shown, pack_arguments(*shown, spec.name), told)
-    except Exception:  # an identity of now, of arguments of then
+        shown, distinguishing = _of_now(run, call, form, recorded)
+        return _digest(spec, form, shown, pack_arguments(*shown, spec.name), distinguishing)
+    except Exception:  # the identity= of today, given arguments of an older version
         return None
 
 
-# -- what is no argument
+def compared(run: Execution, call: Identified, recorded: Arguments) -> Arguments:
+    """What of recorded arguments is compared with this call: all, or what ``identity=`` says of
+    them, by its names."""
+    spec, form = call.spec, form_of(call.spec.function)
+    if spec.identity is None or spec.waits:
+        return recorded
+    try:
+        value = _chosen(spec, form, _of_now(run, call, form, recorded)[0])
+    except Exception:  # as above
+        return recorded
+    if callable(spec.identity):
+        return (), {"identity": value}
+    return (), dict(zip(spec.identity, value, strict=True))
+
+
+def _of_now(
+    run: Execution, call: Identified, form: Form, recorded: Arguments
+) -> tuple[Arguments, dict[str, Any]]:
+    """Recorded arguments, for the function of now; and what is recorded of its object."""
+    args, kwargs = recorded
+    distinguishing = {name: kwargs[name] for name in call.distinguishing if name in kwargs}
+    kwargs = {name: value for name, value in kwargs.items() if name not in distinguishing}
+    shown = form.bound(form.refitted((args, kwargs)))
+    return (run.secrets.hide(call.spec, shown) if call.spec.redact else shown), distinguishing
+
+
+# -- values besides the arguments
 
 
 def ambiguity(scope: Scope, key: CallKey, call: Identified) -> Ambiguity | None:
-    """Why this call could be taken, after a crash, for another one of its scope."""
+    """Why this call could be confused, after a crash, with another one of its scope."""
     origin = call.origin
     if origin is None:
         return None
@@ -196,18 +221,18 @@ def ambiguity(scope: Scope, key: CallKey, call: Identified) -> Ambiguity | None:
 
 
 def known_by(spec: ToolSpec, shown: Arguments) -> bytes:
-    """The digest of what tells the call from others of its tool, from what is shown of it."""
+    """The digest of the values that distinguish the call, computed from its shown arguments."""
     if spec.identity is None:
         return digest(pack_arguments(*shown, spec.name))
     args, kwargs = shown
-    told = [name for name in kwargs if name.partition(".")[0] == "self" or "." in name]
-    given = args, {name: value for name, value in kwargs.items() if name not in told}
+    distinguishing = [name for name in kwargs if name.partition(".")[0] == "self" or "." in name]
+    given = args, {name: value for name, value in kwargs.items() if name not in distinguishing}
     return digest(pack(_chosen(spec, form_of(spec.function), given), spec.name))
 
 
-def _told(spec: ToolSpec, form: Form, shown: Arguments) -> tuple[dict[str, Any], str]:
-    """What tells the object that the function belongs to from others of its class, by name; and
-    its class where nothing does."""
+def _distinguishing(spec: ToolSpec, form: Form, shown: Arguments) -> tuple[dict[str, Any], str]:
+    """The values, by name, that distinguish the object that the function belongs to from others of
+    its class; and the name of its class where nothing does."""
     function = spec.acts or spec.function  # of a child run, its agent's
     if isinstance(function, FunctionType | type):
         return {}, ""
@@ -221,19 +246,19 @@ def _told(spec: ToolSpec, form: Form, shown: Arguments) -> tuple[dict[str, Any],
         return {"self": _chosen(spec, form, shown)}, ""
     if spec.identity is not None and type(function) is MethodType:
         own = f"{_first_parameter(function)}."
-        told = {
+        distinguishing = {
             name: _at(receiver, name.removeprefix(own))
             for name in spec.identity
             if name.startswith(own)
         }
-        if told:
-            return told, ""
+        if distinguishing:
+            return distinguishing, ""
     key = getattr(receiver, KEY, None)
     return ({}, _class_of(receiver)) if key is None else ({"self": key}, "")
 
 
 def _chosen(spec: ToolSpec, form: Form, shown: Arguments) -> Any:
-    """What ``identity=`` says of these arguments."""
+    """The result of ``identity=`` for these arguments."""
     args, kwargs = shown
     function = spec.acts or spec.function
     method = function if type(function) is MethodType else None
@@ -260,8 +285,8 @@ def _first_parameter(method: MethodType) -> str:
 
 
 def _stood_in(spec: ToolSpec, shown: Arguments) -> tuple[Arguments, dict[str, Any]]:
-    """The arguments, where a partial has bound what cannot be carried: with its key, or its class,
-    in place of it. And what nothing recorded tells from others."""
+    """The arguments of a partial, with a key or a class in place of each value that cannot be
+    carried; and the values that no record distinguishes from others."""
     beside: dict[str, Any] = {}
 
     def stand_in(name: str, value: Any) -> Any:
@@ -305,7 +330,7 @@ def _by_content(value: Any) -> Any:
 
 
 def plainly(spec: ToolSpec, given: Arguments) -> tuple[ToolSpec, Arguments]:
-    """The call that a call of a partial, or of a method by way of its class, comes down to."""
+    """The plain form of a call of a partial, or of a method that is called by way of its class."""
     function = spec.function
     if not isinstance(function, partial):
         if not spec.owner or not given[0] or not _belongs(given[0][0], spec.owner):

@@ -1,4 +1,4 @@
-"""Calls in doubt: what became of one that was started and of which nothing says how it ended."""
+"""Resolves calls in doubt: they were started, and no record says how they ended."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from recovery.engine.driver_effects import Effect, Invoke
 from recovery.engine.unrecordable_results import refuse_result
 from recovery.journal.call import Call, Resolution
 from recovery.journal.events import CallResolved
-from recovery.replay.call_view import CallOutcome, recorded_call
+from recovery.replay.call_view import CallOutcome, recorded_call_view
 from recovery.values.pack import pack
 from recovery.values.types import OutcomeUnknown
 
 if TYPE_CHECKING:
     from recovery.engine.execution import Execution
+    from recovery.replay.lost_records import LostRecords
     from recovery.replay.recorded_call import RecordedCall
 
 _logger = logging.getLogger("recovery")
@@ -27,9 +28,9 @@ _logger = logging.getLogger("recovery")
 def resolve_in_doubt(
     run: Execution, spec: ToolSpec, call: Call
 ) -> Generator[Effect, Any, CallOutcome | None]:
-    """A call in doubt: what its policy says became of it; None if it is to be made again.
+    """Resolve a call in doubt by its policy: its outcome, or None if it is to be executed again.
 
-    One that is not made again has its end when what is in doubt inside it has one.
+    If it is not executed again, it ends after the calls in doubt inside it are resolved.
     """
     how, who = yield from _decided(run, spec, call)
     if how.how == "unknown":
@@ -37,15 +38,15 @@ def resolve_in_doubt(
     if how.how == "retry" and spec.repeatable:
         return None
     if how.how != "retry":
-        yield from settle_all(run, recorded_inside(run, call.lsn))
+        yield from resolve_all(run, recorded_inside(run, call.lsn))
     settled = _resolved(run, spec, call, (how, who))
     return None if how.how == "retry" else settled
 
 
-def settle_all(run: Execution, in_doubt: Iterable[CallInProgress]) -> Generator[Effect, Any, None]:
-    """Settle side effects in doubt, each by its policy; the run parks if one cannot be.
+def resolve_all(run: Execution, in_doubt: Iterable[CallInProgress]) -> Generator[Effect, Any, None]:
+    """Resolve side effects in doubt, each by its policy; the run parks if one cannot be resolved.
 
-    Those inside others first: what is around one that is open stays open.
+    Inner calls come first: a call around one that stays open stays open too.
     """
     unknown: list[CallInProgress] = []
     around: set[int] = set()
@@ -62,33 +63,33 @@ def settle_all(run: Execution, in_doubt: Iterable[CallInProgress]) -> Generator[
     run.park_for(unknown)
 
 
-def settle_covered(run: Execution) -> None:
-    """Before the agent goes on: side effects in doubt inside calls that have an outcome already.
+def resolve_covered(run: Execution) -> None:
+    """Resolve side effects in doubt inside calls that have an outcome, before the agent continues.
 
-    Nobody makes these again. They are there in older logs, where somebody has resolved the call
-    around them first, and where a tool that had returned was at work still.
+    The agent does not make these calls again. They exist in older logs, where an operator resolved
+    the call around them first, and where a tool that had returned left tasks running.
     """
     with run.mutex:
         found = [_recorded(run, one) for one in run.replay.covered_in_doubt()]
-        for _ in settle_all(run, found):
-            raise AssertionError("nobody is asked about a call whose tool is not known")
+        for _ in resolve_all(run, found):
+            raise AssertionError("a call whose tool is unknown is resolved without waiting")
 
 
 def recorded_inside(run: Execution, lsn: int) -> list[CallInProgress]:
-    """Side effects in doubt that were recorded inside a call, and that it has not made again."""
+    """Recorded side effects in doubt inside a call that it has not made again."""
     return [_recorded(run, one) for one in run.replay.in_doubt_inside(lsn)]
 
 
 def _recorded(run: Execution, made: RecordedCall) -> CallInProgress:
     policy: AfterCrash = "report" if made.intent.after_crash == "report" else "park"
-    spec = ToolSpec(made.intent.tool, recorded_call, policy)  # its function is not to be had
-    return CallInProgress(spec, recorded_call(run, made), (*run.replay.around(made), made.lsn))
+    spec = ToolSpec(made.intent.tool, recorded_call_view, policy)  # its function is not known here
+    return CallInProgress(spec, recorded_call_view(run, made), (*run.replay.around(made), made.lsn))
 
 
 def _resolved(
     run: Execution, spec: ToolSpec, call: Call, decided: tuple[Resolution, str]
 ) -> CallOutcome:
-    """Record what was decided about a call in doubt."""
+    """Record the resolution of a call in doubt."""
     how, who = decided
     assert how.how != "unknown"
     path = f"resolution of {spec.name}"
@@ -103,12 +104,12 @@ def _resolved(
 def _decided(
     run: Execution, spec: ToolSpec, call: Call
 ) -> Generator[Effect, Any, tuple[Resolution, str]]:
-    """What the policy of a call in doubt says became of it, and who says so."""
+    """The resolution of a call in doubt by its policy, and the name of what decided."""
     who = f"after_crash={spec.after_crash}"
     match spec.after_crash:
         case "retry":
             how = Resolution.retry()
-        case "report" if _is_behind_a_loss(run, call):
+        case "report" if _is_after_a_gap(run, call):
             how = Resolution.unknown()
         case "report":
             how = Resolution.outcome(OutcomeUnknown(spec.name, call.idempotency_key))
@@ -129,29 +130,36 @@ def _decided(
     return how, who
 
 
-def _is_behind_a_loss(run: Execution, call: Call) -> bool:
-    """Whether the agent may have had the outcome and gone on with it: without it, it would do
-    something else than it did. And an agent that tries again whatever it is told nothing of would
-    do so for ever, for nobody knows of which call that is true. Of a later attempt it is not:
-    that one was begun after a person had decided about the first."""
+def _is_after_a_gap(run: Execution, call: Call) -> bool:
+    """Whether the agent may have received the outcome and continued with it, because records are
+    lost. Told that the outcome is unknown, the agent would then do something else than it did, and
+    an agent that retries after such an answer might retry for ever. A later attempt began after an
+    operator had decided about the first, so this is false for it."""
+    lost = run.replay.losses is not None and not run.replay.exhausted
+    return lost or _assumed_by(run, call) is not None
+
+
+def _assumed_by(run: Execution, call: Call) -> LostRecords | None:
+    """The losses by which the call may have been made, though none of its attempts is recorded."""
     losses = run.replay.losses
-    if losses is None:
-        return False
-    return (call.lsn in losses.assumed and call.attempt == 1) or not run.replay.exhausted
+    known = losses is None or call.attempt > 1 or call.lsn not in losses.assumed
+    return None if known else losses
 
 
 def _altered(run: Execution, call: Call) -> str:
-    """How this call, of which no record is left, may differ from what was made; "" if it does not.
+    """How this call, whose records are lost, may differ from the one that was made; "" if it
+    cannot.
 
-    Nobody finds it by what it is now, so that nothing is found does not say that it was not made.
+    A search by its present arguments may miss the earlier call. Finding nothing then does not prove
+    that the call was not made.
     """
-    losses = run.replay.losses
-    if losses is None or call.attempt > 1 or call.lsn not in losses.assumed:
+    losses = _assumed_by(run, call)
+    if losses is None:
         return ""
     if losses.input_changed:
         return (
             "other arguments, and another idempotency key: records are lost, and the code was "
-            "given something else since than it was then. Look for it by what is the same, and "
+            "given other values since. Search for the call by the arguments that are the same, and "
             "resolve it."
         )
     if losses.in_copies:
@@ -165,9 +173,9 @@ def _altered(run: Execution, call: Call) -> str:
 
 
 def _others_in_doubt(run: Execution, but: int) -> list[Call]:
-    """Calls that would park next, so that all of them can be resolved at once."""
+    """Other calls that would park the run next, so that all of them can be resolved at once."""
     return [
-        recorded_call(run, other)
+        recorded_call_view(run, other)
         for other in run.replay.in_doubt()
         if other.intent.after_crash == "park" and other.lsn != but
     ]
@@ -176,7 +184,7 @@ def _others_in_doubt(run: Execution, but: int) -> list[Call]:
 def _reconcile(run: Execution, spec: ToolSpec, call: Call) -> Generator[Effect, Any, Resolution]:
     assert spec.reconcile is not None
     try:
-        # In no scope: what it finds out is true now, and is not to be served from the log later.
+        # In no scope: its findings are of now, and must not be served from the log later.
         how = yield Invoke(spec.reconcile, (call,), {}, None)
     except Exception:
         _logger.exception(

@@ -20,10 +20,12 @@ from recovery.errors import Ambiguity, AmbiguousCallError
 from recovery.journal.call import Call
 from recovery.journal.events import CallIntended
 from recovery.journal.keys import CallKey, nested_key
-from recovery.replay.call_view import call_of
+from recovery.replay.call_view import call_view
 from recovery.values.pack import pack
 
-ARGS_SIZE_MAX = 4 << 10  # arguments up to this size are recorded whole, larger ones by digest
+# Arguments of tools with ``identity=`` up to this size are recorded whole, larger ones by digest:
+# their digest says nothing of what is not compared.
+COMPARED_IN_PART_MAX = 1 << 20
 
 
 def record_intent(
@@ -32,20 +34,21 @@ def record_intent(
     """Record that a new call is about to be made."""
     event, asking = intent_of(run, key, made)
     admit(run, "call", key.tool)
-    return call_of(run, run.record(event), event, made.shown, (1, time.time_ns())), asking
+    return call_view(run, run.record(event), event, made.shown, (1, time.time_ns())), asking
 
 
 def intent_of(
     run: Execution, key: CallKey, made: Identified
 ) -> tuple[CallIntended, ApprovalRequest | None]:
-    """What is recorded of a call before it is made, and what it asks for."""
+    """The intent of a call, and the approval that it needs."""
     spec, packed = made.spec, made.packed
+    limit = run.recorded_args_size if spec.identity is None else COMPARED_IN_PART_MAX
     outer, undo, small = (
         run.current_scope().call,
         "",
-        packed if len(packed) <= ARGS_SIZE_MAX else None,
+        packed if len(packed) <= limit else None,
     )
-    if spec.undo is not None:  # its arguments are all that the compensation will know of it
+    if spec.undo is not None:  # the compensation is called with its arguments
         undo, small = function_name(spec.undo), arguments_for_people(made)
     inside = nested_key(outer.idempotency_key, key) if outer is not None else ""
     event = CallIntended(
@@ -65,23 +68,23 @@ def intent_of(
     if made.unkeyed:
         why = Ambiguity(spec.name, "", where_of(made.origin), unkeyed=made.unkeyed)
         run.stop(AmbiguousCallError(run.run_id, run.step, why, call_site()))
-    if small is None:  # whole, for somebody is to say yes to exactly these
+    if small is None:  # recorded whole, because a person approves exactly these
         event = replace(event, args=packed)
     signed = run.recipient.approvers is not None or None
     return replace(event, asks_until=asking.until, signed=signed), asking
 
 
 def arguments_for_people(made: Identified) -> Packed:
-    """The arguments of a call that may be shown, whole."""
+    """The arguments of a call as people may see them, whole."""
     if made.spec.undo is None:
         return made.packed
     return pack([list(made.shown[0]), dict(made.shown[1])], f"{made.spec.name}(...)")
 
 
 def make_intent_durable(run: Execution, spec: ToolSpec, call: Call) -> Generator[Effect, Any, None]:
-    """Commit before a side effect begins. From here on a stop lets it get to its end."""
+    """Commit before a side effect begins. From here on, a stop waits for the side effect's end."""
     scope = run.current_scope()
-    if scope.left_behind:  # the attempt around it may have ended while somebody was asked
+    if scope.attempt_has_ended:  # the attempt around it may have ended while it awaited approval
         run.check()
     one = CallInProgress(spec, call, (*scope.calls, call.lsn))
     run.side_effects_in_flight[call.lsn] = one

@@ -1,4 +1,4 @@
-"""Calling the user's functions, sync and async, in the scope of their call."""
+"""Calls the user's functions, sync and async, in the scope of their call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from typing import Any, TypeVar
 
-from recovery.declare.scope import current_scope
+from recovery.declare.scope import Entered
 from recovery.declare.spec import function_name, is_async
 from recovery.engine.driver_effects import Invoke, TimedOutError
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 async def invoke(effect: Invoke) -> Any:
     """Call the function, a plain one in a thread; TimedOutError when it takes too long."""
-    token = current_scope.set(effect.scope)
+    inside = Entered(effect.scope)
     try:
         if is_async(effect.function):
             coming = effect.function(*effect.args, **effect.kwargs)
@@ -38,7 +38,7 @@ async def invoke(effect: Invoke) -> Any:
                 raise
             raise TimedOutError(function_name(effect.function), effect.timeout_s) from exc
     finally:
-        current_scope.reset(token)
+        inside.leave()
 
 
 async def _called_in_thread(effect: Invoke) -> Any:
@@ -49,15 +49,16 @@ async def _called_in_thread(effect: Invoke) -> Any:
 
 
 def _ended(effect: Invoke) -> tuple[Any, Exception | None]:
-    """What the function returned or raised: a future makes another TimeoutError of one that it is
-    given, without its cause and traceback."""
+    """The result or the exception of the function. A future would replace a TimeoutError by
+    another one, without its cause and traceback."""
     try:
-        return _called(effect), None
+        return called(effect), None
     except Exception as exc:
         return None, exc
 
 
-def _called(effect: Invoke) -> Any:
+def called(effect: Invoke) -> Any:
+    """Call the function, in the present thread."""
     try:
         return effect.function(*effect.args, **effect.kwargs)
     except StopIteration as exc:  # a future takes none (Python 3.11 then waits for ever)
@@ -66,15 +67,15 @@ def _called(effect: Invoke) -> Any:
 
 def invoke_sync(effect: Invoke) -> Any:
     """The same from plain code, in the present thread unless there is a time-out."""
-    token = current_scope.set(effect.scope)
+    inside = Entered(effect.scope)
     try:
         return _awaited_here(effect) if effect.timeout_s is None else _in_time(effect)
     finally:
-        current_scope.reset(token)
+        inside.leave()
 
 
 def _in_time(effect: Invoke) -> Any:
-    """Call it in a thread, for only so can it be left alone when it takes too long."""
+    """Call it in a thread, because only a thread can be abandoned after a time-out."""
     ended: Future[Any] = Future()
 
     def work() -> None:
@@ -92,7 +93,7 @@ def _in_time(effect: Invoke) -> Any:
 
 
 def _awaited_here(effect: Invoke) -> Any:
-    value = _called(effect)
+    value = called(effect)
     if not inspect.isawaitable(value):
         return value
     if asyncio._get_running_loop() is None:

@@ -16,33 +16,33 @@ from recovery.values.pack import pack, unpack
 _logger = logging.getLogger("recovery")
 
 
-def serve(run: Execution, spec: ToolSpec, call: int, settled: CallOutcome) -> Any:
+def serve(run: Execution, spec: ToolSpec, call: int, outcome: CallOutcome) -> Any:
     """Hand an outcome to the agent: the same on the first execution as on replay."""
-    if isinstance(settled.event, CallReturned) and settled.event.usage is not None:
+    if isinstance(outcome.event, CallReturned) and outcome.event.usage is not None:
         run.current_scope().metered = True
-    match settled.event:
+    match outcome.event:
         case CallReturned(value=value) | CallResolved(how="outcome", value=value):
             packed = value if type(value) is Packed else pack(value, "outcome")
-            run.conversation.remember(packed, settled.lsn)
+            run.conversation.remember(packed, outcome.lsn)
             return unpack(packed)
         case CallFailed() as failed:
             from recovery.journal.rebuilt_errors import rebuilt  # noqa: PLC0415 - only where a call has failed
 
-            exc = rebuilt(failed, spec.raises, run.rules, settled.cause)
-            if settled.cause is None:
+            exc = rebuilt(failed, spec.raises, run.rules, outcome.cause)
+            if outcome.cause is None:
                 # Nowhere in the exception: what the agent does with it is to be the same again.
                 _logger.debug(
                     "run %s: call %d (%s) raises what LSN %d has:\n%s",
                     run.run_id,
                     call,
                     spec.name,
-                    settled.lsn,
+                    outcome.lsn,
                     failed.traceback,
                 )
         case CallResolved(value=reason):
             reason = unpack(reason) if type(reason) is Packed else reason
             exc = ToolError("resolved as failed", str(reason), "")
         case _:
-            assert_never(settled.event)
-    run.failures.append(Failure(exc, call, settled.raised))
+            assert_never(outcome.event)
+    run.failures.append(Failure(exc, call, outcome.raised))
     raise exc from exc.__cause__

@@ -1,7 +1,7 @@
-"""Calls that stream: their chunks as they come, their outcome in the log.
+"""Streams the chunks of a call to the agent as they come, and records its outcome.
 
-A stream drives the life of its call (calls.call) by itself, whenever its consumer asks for a chunk.
-There is no task and no buffer behind it: a generator gets no further than its consumer.
+A stream drives the steps of its call (calls.call_steps) by itself, whenever its consumer asks for a
+chunk. It has no task and no buffer: a generator gets no further than its consumer.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import asyncio
 import inspect
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, cast
 
 from eventlog import Packed, RefusedValueError
+from eventlog.light_dataclass import light_dataclass
 from recovery.agent_code.call_site import call_site, is_over, present
-from recovery.calls.call import call_steps
+from recovery.calls.call_steps import call_steps
 from recovery.calls.identity import plainly
 from recovery.declare.spec import ToolSpec, is_generator
 from recovery.engine.drive import drive, drive_async
@@ -37,10 +38,10 @@ STATE_SIZE_MAX = 64 << 10  # bytes of a state that is looked at after each chunk
 
 
 class _Left(BaseException):
-    """The consumer has left, and wants no more chunks."""
+    """The consumer has left the stream before its end."""
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class _Chunk:
     value: Any
 
@@ -50,7 +51,7 @@ Steps = Generator[Effect | _Chunk, Any, None]
 
 
 def combined(chunks: list[Any]) -> Any:
-    """What chunks make up, unless the tool says it: text or bytes are joined, others are a list."""
+    """The default result of chunks: text or bytes are joined, others make a list."""
     for kind in (str, bytes):
         if chunks and all(type(chunk) is kind for chunk in chunks):
             return kind().join(chunks)
@@ -58,14 +59,14 @@ def combined(chunks: list[Any]) -> Any:
 
 
 def split(value: Any) -> list[Any]:
-    """Chunks that make up a value, unless the tool says it: a text is one, a list its items."""
+    """The default chunks of a result: a text is one chunk, a list gives its items."""
     if isinstance(value, str | bytes):
         return [value] if value else []
     return list(value) if isinstance(value, list) else [value]
 
 
 class _Stream:
-    """A call whose chunks are asked for one by one.
+    """A call whose chunks are requested one by one.
 
     ``replayed``: whether they are made from the recorded outcome, and nothing is executed.
     """
@@ -82,9 +83,9 @@ class _Stream:
         self._site = call_site()
         self._received: list[bytes] = []
         self._outcome: Any = _NONE  # of the call
-        self._result: Any = _NONE  # the same, once the consumer has come to its end
+        self._result: Any = _NONE  # the same, once the consumer has ended
         self._held: bytes | None = None  # the state, when the consumer was given its last chunk
-        self._steps = self._life(call_steps(run, self._retried_unseen(spec), given, call_id))
+        self._steps = self._call_steps(call_steps(run, self._retried_unseen(spec), given, call_id))
         self._begun = self._busy = self._is_large = False
         self._given = 0  # chunks
 
@@ -99,12 +100,12 @@ class _Stream:
         return self._result
 
     def is_left(self, *, ended: bool = False) -> bool:
-        """Whether whoever has had the last chunk does something else now, or is ``ended``."""
+        """Whether the consumer of the last chunk does something else now, or is ``ended``."""
         owner = self._run.streams.get(self)
         return owner is present() or (ended and is_over(owner))
 
     def refuse(self, what: str = "something was done") -> NoReturn:
-        """Stop the run, for the stream was left open."""
+        """Not for users: stops the run, because the stream was left open."""
         self.abandon()
         self._run.stop(
             RecoveryError(
@@ -117,14 +118,14 @@ class _Stream:
         )
 
     def abandon(self) -> None:
-        """Nobody will read on: the call is as if cancelled."""
+        """End the stream, which has no consumer any more: the call counts as cancelled."""
         self._run.streams.pop(self, None)
         self._steps.close()
 
-    # -- the life of the call
+    # -- the steps of the call
 
     def _retried_unseen(self, spec: ToolSpec) -> ToolSpec:
-        """A consumer cannot be made to forget: what failed after a chunk is not tried again."""
+        """The tool, without retries after the first chunk: the consumer has that chunk already."""
         retry = spec.retry
         if retry is None:
             return spec
@@ -132,7 +133,7 @@ class _Stream:
         unseen = replace(retry, on=lambda exc: not self._received and again(exc, 1))
         return replace(spec, retry=unseen)
 
-    def _life(self, call: Generator[Effect, Any, Any]) -> Steps:
+    def _call_steps(self, call: Generator[Effect, Any, Any]) -> Steps:
         answer: Any = None
         error: BaseException | None = None
         while True:
@@ -154,10 +155,10 @@ class _Stream:
         self._result = self._outcome
 
     def _chunks(self, invoke: Invoke) -> Generator[Effect | _Chunk, Any, Any]:
-        """Make the call: hand on what it generates; what that makes up."""
+        """Execute the call: yield its chunks, and return their result."""
         self.replayed = False
         generated = yield from self._opened(invoke)
-        source = _Source(generated, self._name, self._run.is_async)
+        source = _Source(generated, self._name, isinstance(self, Stream))
         closing = Invoke(source.close, (), {}, invoke.scope)
         following = replace(invoke, function=source.next, args=(), kwargs={})
         try:
@@ -204,7 +205,7 @@ class _Stream:
     def _following(
         self, error: BaseException | None = None
     ) -> Generator[Effect, Any, _Chunk | None]:
-        """Go on until there is a chunk, which is the answer, or an end."""
+        """Continue until there is a chunk, which is returned, or an end."""
         if self._busy:
             raise RecoveryError(f"two at once read the stream of {self._name} ({self._site})")
         self._check_state()
@@ -239,16 +240,16 @@ class _Stream:
         return digest(packed)
 
     def _check_state(self) -> None:
-        """Stop the run if its consumer has changed the state for a chunk: how often it does is not
-        recorded. Where other tasks are at work, nobody knows who did."""
+        """Stop the run if its consumer changed the state between chunks: the number of such
+        changes is not recorded. Beside other tasks, the change cannot be attributed."""
         held, self._held = self._held, None
         if held is None or self not in self._run.streams:
             return
-        if held != self._state_digest() and _nobody_beside(self._run):
+        if held != self._state_digest() and _is_alone(self._run):
             self.refuse("run.state was changed")
 
     def _leaving(self, exc: BaseException | None) -> BaseException | None:
-        """What to end the call with when its block is left; None if there is nothing to end."""
+        """The exception that ends the call when its block is left; None if the call has ended."""
         if not self._begun:
             self._steps.close()
             return None
@@ -332,15 +333,15 @@ class SyncStream(_Stream, Generic[Chunk]):
         self.__exit__(None, None, None)
 
 
-def _nobody_beside(run: Execution) -> bool:
-    """Whether no other call, and no other task, of the agent is under way."""
+def _is_alone(run: Execution) -> bool:
+    """Whether no other call, and no other task, of the agent is in flight."""
     loop = asyncio._get_running_loop()
     tasks = () if loop is None else tasks_of(run, loop, {asyncio.current_task(loop)})
     return run.in_flight <= 1 and not any(True for _ in tasks)
 
 
 class _Source:
-    """Where chunks come from. ``next`` and ``close`` are to be called, and awaited if async."""
+    """The source of chunks. ``next`` and ``close`` are to be called, and awaited if async."""
 
     def __init__(self, value: Any, name: str, in_async: bool) -> None:
         self._value = value
@@ -391,6 +392,6 @@ class _Source:
         return next(self._chunks, _END)
 
     def _close(self) -> None:
-        # One that is cut short in its thread gets to its next chunk there, and then nobody has it.
+        # A generator that runs in an abandoned thread ends there with its next chunk.
         if hasattr(self._value, "close") and not getattr(self._value, "gi_running", False):
             self._value.close()

@@ -1,18 +1,19 @@
-"""Undo: the compensations of a run's calls, newest first, each a recorded call of its own.
+"""Undoes a run's calls: makes their compensations, newest first, each a recorded call.
 
-An undo is a repeatable call, "run.undo", inside which the compensations are made. So what is done
-is served after a crash, what was cut short is in doubt by its own policy, and the same calls are
-undone in the same order.
+An undo is a repeatable call, "run.undo", inside which the compensations are made. So after a crash,
+compensations that ended are served, those that were interrupted are in doubt by their own policy,
+and the same calls are undone in the same order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from eventlog import Damage
+from eventlog.light_dataclass import light_dataclass
 from recovery.agent_code.warn_once import warn_of_undo
 from recovery.declare.scope import current_call
 from recovery.declare.spec import ToolSpec, function_name, is_async, spec_of
@@ -25,14 +26,14 @@ from recovery.history.load import decoded
 from recovery.journal.call import Call
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.keys import UNDO_CALL, UNDO_PREFIX
-from recovery.replay.call_view import recorded_call
+from recovery.replay.call_view import recorded_call_view
 from recovery.replay.recorded_call import RecordedCall
 from recovery.replay.undo_plan import UndoPlan
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class _Compensation:
-    """A compensation that is to be made, now."""
+    """A compensation that is to be made."""
 
     spec: ToolSpec
     call: Call
@@ -41,7 +42,7 @@ class _Compensation:
 def undo_call(
     run: Execution, known: dict[str, ToolSpec], fleeting: Collection[str] = ()
 ) -> ToolSpec:
-    """The call that undoes what the run has done so far, with the tools of these names.
+    """The call that undoes the run's calls so far, with the tools of these names.
 
     ``fleeting``: the names that another process may not know.
     """
@@ -75,7 +76,8 @@ def undo_call(
 def prepare(run: Execution, since: int, tools: Iterable[Callable[..., Any]]) -> ToolSpec:
     """The call that ``run.undo()`` makes.
 
-    Tools are known that are given, that this run has called in this process, or that a module has.
+    It knows the tools that are given, those that this run has called in this process, and those in
+    modules.
     """
     call = run.current_scope().call
     if call is not None:
@@ -104,13 +106,13 @@ def _compensate(
     with run.mutex:
         try:
             todo = read_plan(run, plan, known)
-        except RecoveryError as exc:  # no matter of the agent: nothing of it is recorded
+        except RecoveryError as exc:  # not the agent's own error: it is not recorded
             run.stop(exc)
     for tool in sorted({one.intent.tool for one in todo} & {*fleeting}):
         warn_of_undo(run.run_id, tool, known[tool].function)
     done: list[dict[str, Any]] = []
     for number, one in enumerate(todo):
-        call = recorded_call(run, one)
+        call = recorded_call_view(run, one)
         compensation = _Compensation(_compensating(known[call.tool], call, one.value), call)
         for _ in range(plan.repeats.get(one.lsn, 0)):
             with suppress(Exception):  # it failed, as recorded, and was decided to be repeated
@@ -156,7 +158,8 @@ def _compensating(spec: ToolSpec, call: Call, outcome: Any) -> ToolSpec:
 
 
 def read_plan(run: Execution, plan: UndoPlan, known: dict[str, ToolSpec]) -> list[RecordedCall]:
-    """The calls to undo, newest first; raises, before anything is executed, if that cannot be."""
+    """The calls to undo, newest first. Raises, before anything is executed, if they cannot be
+    undone."""
     lost: list[Damage] = []
     plan.first_lsn = run.records.oldest_lsn
     origin = ForkedFrom.of(started_of(run.records))
@@ -173,15 +176,15 @@ def read_plan(run: Execution, plan: UndoPlan, known: dict[str, ToolSpec]) -> lis
             "with them the calls that they knew of. run.undo(since=step) undoes what came after a "
             "step that the log still has. Nothing was executed."
         )
-    doubt, others = plan.in_doubt(), plan.under_way()
+    doubt, others = plan.in_doubt(), plan.in_flight()
     if (doubt or others) and run.in_flight > 1:
         raise RecoveryError(
-            f"run.undo() of run {run.run_id!r} began while other calls of the run were under way "
+            f"run.undo() of run {run.run_id!r} began while other calls of the run were in flight "
             f"(LSN {', '.join(str(one.lsn) for one in (*doubt, *others))}): await them first. "
             "Nothing was undone."
         )
     if doubt:
-        run.park([recorded_call(run, one) for one in doubt], undo=True)
+        run.park([recorded_call_view(run, one) for one in doubt], undo=True)
     todo = plan.calls_to_undo()
     missing = [one for one in todo if one.intent.tool not in known]
     if missing:
@@ -198,7 +201,7 @@ def read_plan(run: Execution, plan: UndoPlan, known: dict[str, ToolSpec]) -> lis
 def by_name(
     tools: Iterable[Callable[..., Any]], known: Mapping[str, ToolSpec | None]
 ) -> dict[str, ToolSpec]:
-    """The tools that have compensations; those given count before those known."""
+    """The tools that have compensations, by name; given tools precede known ones."""
     given: dict[str, ToolSpec] = {}
     if callable(tools):
         name = function_name(tools)

@@ -1,7 +1,7 @@
-"""``run.wait``: which of several tasks had ended, and in which order, is recorded.
+"""Implements ``run.wait``: records which of several tasks had ended, and in which order.
 
-A set of finished tasks has no order, and on replay more of them may have ended by then: what an
-agent makes of either is not the same after a crash.
+A set of finished tasks has no order, and on replay more of them may have ended. Without a record,
+an agent would do something else after a crash.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def wait_sync(
 
 
 def listed(given: Iterable[F], is_future: Callable[[Any], bool], made_by: str) -> list[Any]:
-    """What is waited for, in its order; TypeError for what has none, or is nothing of that kind."""
+    """The awaited tasks, in their order; TypeError for a collection without order, or for items
+    that are no tasks."""
     if isinstance(given, set | frozenset):
         raise TypeError(
             "run.wait takes a list of tasks: a set has no order that a replay could go by"
@@ -75,13 +76,14 @@ class _Known:
 
 @contextmanager
 def _recorded(run: Execution, count: int) -> Iterator[Any]:
-    """The places of those that had ended, as recorded; or they are recorded at the end."""
+    """The recorded indices of the tasks that had ended; without a record, they are recorded at the
+    end."""
     with run.mutex:
         run.before_action()
         scope = run.current_scope()
         occurrence = scope.next_occurrence(NAME)
         lsn, value = run.replay.value_of(scope.path, NAME, occurrence)
-    # Of changed code, which waits for others: then it waits as it does now.
+    # If changed code waits for other tasks, the record does not fit, and it waits as it is now.
     fits = value is not None and all(type(i) is int and 0 <= i < count for i in value)
     known = _Known(list(value) if fits else None)
     try:
@@ -96,7 +98,7 @@ def _recorded(run: Execution, count: int) -> Iterator[Any]:
 
 
 async def _ended(tasks: list[Any], timeout: float | None, return_when: str) -> list[int]:  # noqa: ASYNC109
-    """The places of the tasks that have ended, in the order in which they did."""
+    """The indices of the tasks that have ended, in the order in which they ended."""
     order = [i for i, task in enumerate(tasks) if task.done()]
     callbacks = {}
     for i, task in enumerate(tasks):

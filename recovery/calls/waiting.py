@@ -1,7 +1,7 @@
-"""Waiting for what is outside of the run: a time, a signal, somebody's decision.
+"""Waits for events outside the run: a time, a signal, a decision.
 
 A wait is a recorded call that can be begun again at any time: its deadline is the one that was
-recorded first. While it lasts the run looks into its inbox, and may be parked.
+recorded first. During the wait the run reads its inbox, and may be parked.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from recovery.stores.protocol import check_signal_name
 from recovery.text import shown_time
 from recovery.values.pack import pack, unpack
 
-# A wait looks for what it waits for at once, soon again, and less and less often: after a tenth of
-# the time that it has lasted, at most a second.
+# A wait polls at once, and then less and less often: after a tenth of the time that it has lasted,
+# at most a second.
 NAP_MIN_S, NAP_MAX_S = 0.02, 1.0
 
 
-# Where what a wait ends by stands in the order of outcomes: behind all that is recorded, and among
-# each other by when it happened (in ns since 1970).
-_BEHIND_ALL = 1 << 62
-# And a new call behind what waits that are over, which are first, have set going.
-BEHIND_WAITS = 1 << 63
+# The position of new ends of waits in the replay order: after all that is recorded, and among each
+# other by the time at which they happened (ns since 1970).
+_AFTER_ALL = 1 << 62
+# The position of a new call: after the calls that follow from waits that are over.
+AFTER_WAITS = 1 << 63
 
 
 def wait(run: Execution, waiting: Waiting) -> Generator[Sleep, None, None]:
-    """Until what is waited for has come, or ``waiting.until`` has."""
+    """Wait until the event has come, or the time ``waiting.until``."""
     run.waits.append(waiting)
     try:
         yield from _until_over(run, waiting)
@@ -45,17 +45,17 @@ def wait(run: Execution, waiting: Waiting) -> Generator[Sleep, None, None]:
 
 
 def wait_in_turn(run: Execution, waiting: Waiting) -> Generator[Sleep | WaitForTurn, None, None]:
-    """``wait``, and then until the agent can have the outcome at once.
+    """``wait``, and then wait until the agent can receive the outcome at once.
 
-    What the caller does next, up to the return of the call, is not to wait for anything: nothing
-    can then come between the record of what ended the wait and the agent that has it. So a wait
-    that is cancelled before has taken nothing. Of several, the one that was over first is first.
+    The caller must not wait again before the call returns: then nothing can come between the
+    record of the event and the agent that receives it. So a wait that is cancelled earlier has
+    consumed nothing. Of several waits, the one that was over first is first.
     """
     run.waits.append(waiting)
     try:
         while True:
             over = yield from _until_over(run, waiting)
-            yield from _in_turn(run, waiting, _BEHIND_ALL + int(over * 1e9))
+            yield from _in_turn(run, waiting, _AFTER_ALL + int(over * 1e9))
             run.inbox.look(at_once=True)
             still = waiting.over(run.wall_clock())
             if still is None:  # another wait has taken it
@@ -68,7 +68,7 @@ def wait_in_turn(run: Execution, waiting: Waiting) -> Generator[Sleep | WaitForT
 
 
 def _until_over(run: Execution, waiting: Waiting) -> Generator[Sleep, None, float]:
-    """When it was over."""
+    """Wait until it is over; returns when that was."""
     waiting.inside = (0, *run.current_scope().calls)[-1]
     run.waiting += 1
     try:
@@ -89,14 +89,15 @@ def _until_over(run: Execution, waiting: Waiting) -> Generator[Sleep, None, floa
 
 
 def is_due(run: Execution) -> bool:
-    """Whether a wait is over, and the agent is about to have what ended it."""
+    """Whether a wait is over, and the agent is about to receive its outcome."""
     return bool(run.waits) and any(waiting.due for waiting in run.waits)
 
 
-def behind_waits(run: Execution) -> Generator[WaitForTurn, None, None]:
-    """Until waits that are over have been had, and what the agent makes of them is at rest."""
+def after_waits(run: Execution) -> Generator[WaitForTurn, None, None]:
+    """Wait until the agent has received the waits that are over, and the code that this woke is
+    idle."""
     scope = run.current_scope()
-    yield WaitForTurn(lambda: run.must_stop(scope) or not is_due(run), turn=BEHIND_WAITS)
+    yield WaitForTurn(lambda: run.must_stop(scope) or not is_due(run), turn=AFTER_WAITS)
     run.check()
 
 
@@ -107,7 +108,7 @@ def _another_is_before(run: Execution, waiting: Waiting, over: float) -> bool:
 
 
 def _in_turn(run: Execution, waiting: Waiting, turn: int) -> Generator[WaitForTurn, None, None]:
-    """Until all that is recorded has been done again, and what it has set going is at rest."""
+    """Wait until everything recorded has been replayed, and the code that this woke is idle."""
     scope = run.current_scope()
     waiting.due = True
     try:
@@ -123,9 +124,9 @@ def _in_turn(run: Execution, waiting: Waiting, turn: int) -> Generator[WaitForTu
 
 
 def _park_if_idle(run: Execution) -> None:
-    """Stop the run, when all that it does is wait, has been for long enough, and will be."""
+    """Park the run if it only waits, has waited for long enough, and will wait longer."""
     limit = run.settings.park_after_s
-    # Inside a tool that is at work too: parking would leave it in doubt.
+    # Not inside a tool that is executing: parking would leave its call in doubt.
     if limit is None or is_due(run) or run.in_flight > run.waiting + run.children.idle():
         run.idle_since = None
         return
@@ -159,7 +160,7 @@ def _parks_in(run: Execution) -> float:
 
 
 def _sleep(run: Execution, call: Call) -> Generator[Sleep | WaitForTurn, None, None]:
-    """A clock that is set back makes it longer by no more than it was to be."""
+    """Sleep. A clock that is set back makes it longer by no more than its own duration."""
     (seconds,), until = call.args, call.kwargs["until"]
     began = time.monotonic()
 
@@ -210,7 +211,7 @@ def _wait_for(run: Execution, call: Call) -> Generator[Sleep | WaitForTurn, None
         if found is None:
             raise TimeoutError(f"no signal {_listed(names)} came within {timeout:g} s")
         # Invariant: signals of a name are taken in the order in which they were sent, and recorded
-        # as taken in that order: under the mutex, with nothing between.
+        # as taken in that order: under the mutex, without a break.
         sent, value = found
         if several:
             value = pack((sent.about, unpack(value)), f"signal {sent.about!r}")
@@ -243,7 +244,7 @@ def wait_for_arguments(
 
 
 def _wanted(names: object) -> str | list[str]:
-    """What is recorded of the names: the one as it is, several as a list."""
+    """The names as they are recorded: a single one as text, several as a list."""
     if isinstance(names, str):
         return check_signal_name(names)
     if not isinstance(names, tuple) or not names or not all(isinstance(n, str) for n in names):

@@ -1,1 +1,1 @@
-"""Controls runs from any process: signals, decisions, cancel, resolve."""
+"""Sends messages to one run from any process: signals, decisions, cancel, resolve."""

@@ -10,7 +10,7 @@ from recovery.control.relatives import is_child
 from recovery.control.send import post, uid_of
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, claim
-from recovery.history.load_shallow import load_shallow, skimmed
+from recovery.history.load_shallow import load_shallow, shallow_events
 from recovery.journal.encoding import encode
 from recovery.journal.events import RunCancelled
 from recovery.journal.inbox_messages import CANCEL, UID
@@ -46,7 +46,7 @@ def _end(store: Store, run_id: str, body: dict[str, Any], sign: Sign | None) -> 
 
 def cancel_children(store: Store, log: EventLog, run_id: str, who: str) -> None:
     """Cancel the runs that this one has started, and theirs: all that have not ended."""
-    read = skimmed(log.records(1, on_damage=lambda damage: None), [])
+    read = shallow_events(log.records(1, on_damage=lambda damage: None), [])
     for child in children_of((lsn, event) for lsn, _, event in read):
         if child.state == "open" and is_child(store, child.run_id, run_id):
             with suppress(RecoveryError):  # it has ended, or never begun

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Unpack
 
 from eventlog import EventLog
+from recovery.control.named_call import AnyCall, key_or_lsn
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, claim_existing
 from recovery.history.load import Entry
 from recovery.history.load_shallow import ShallowHistory, load_shallow
 from recovery.history.run_records import keys_of
-from recovery.history.signed_resolutions import Saying, append_resolution
+from recovery.history.signed_resolutions import Attribution, append_resolution
 from recovery.inspect.inbox_view import is_inbox_lost
-from recovery.journal.call import Call, Resolution, check_call
+from recovery.journal.call import Resolution
 from recovery.journal.encoding import encode
 from recovery.journal.events import (
     CallFailed,
@@ -32,19 +33,19 @@ if TYPE_CHECKING:
 def resolve(
     store: Store,
     run_id: str,
-    call: Call | int | str,
+    call: AnyCall,
     resolution: Resolution,
-    **saying: Unpack[Saying],
+    **saying: Unpack[Attribution],
 ) -> None:
     """See RunHandle.resolve."""
-    check_names("resolve", saying, Saying.__annotations__)
+    check_names("resolve", saying, Attribution.__annotations__)
     who, why, sign = saying.get("who", ""), saying.get("why", ""), saying.get("sign")
     if not isinstance(resolution, Resolution):
         raise TypeError(
             "the resolution is Resolution.outcome(value), Resolution.retry() or "
             f"Resolution.fail(reason), not {resolution!r:.80}"
         )
-    check_call(call)
+    which = key_or_lsn(call)
     if resolution.how == "unknown":
         raise ValueError("Resolution.unknown() settles nothing: the call stays in doubt")
     value = pack(resolution.value, "resolution")
@@ -53,21 +54,35 @@ def resolve(
         for_undo = _for_undo(history.entries)
         failed = {failed_call(history.ended)} - {0} | _failed_for_good(history.entries)
         keys = history.keys() | keys_of(log, for_undo | failed, history.uid)
-        which = call.idempotency_key if isinstance(call, Call) else call
-        call = next((lsn for lsn, key in keys.items() if key == which), which)
+        lsn = next((lsn for lsn, key in keys.items() if key == which), which)
         in_doubt = {one.lsn for one in history.open_calls()}
         for_undo -= in_doubt
         in_doubt |= for_undo
-        if not isinstance(call, int) or call not in in_doubt | failed:
-            state = "has an outcome" if call in keys else "is no open call of this run"
-            named = f"LSN {call}" if isinstance(call, int) else f"call {call!r}"
+        if not isinstance(lsn, int) or lsn not in in_doubt | failed:
+            state = "has an outcome" if lsn in keys else "is no open call of this run"
+            named = f"LSN {lsn}" if isinstance(lsn, int) else f"call {lsn!r}"
             raise RecoveryError(
                 f"{named} of run {run_id!r} {state}; in doubt: {sorted(in_doubt) or 'none'}. "
                 "Nothing was written."
             )
-        event = CallResolved(call, resolution.how, value, who, why, call in for_undo)
+        if resolution.how == "retry" and not saying.get("force"):
+            _refuse_second(history, lsn)
+        event = CallResolved(lsn, resolution.how, value, who, why, lsn in for_undo)
         run = history.started, approvers_of(store)
-        append_resolution(log, run, event, keys.get(call, ""), sign)
+        append_resolution(log, run, event, keys.get(lsn, ""), sign)
+
+
+def _refuse_second(history: ShallowHistory, lsn: int) -> None:
+    """Raise RecoveryError if the log has outcomes of lost calls, and one may be this call's."""
+    of_calls = {one.lsn: one.unclaimed_outcomes for one in history.open_calls()}
+    if found := of_calls.get(lsn):
+        outcomes = " and ".join(f"LSN {one}" for one in found)
+        raise RecoveryError(
+            f"run {history.run_id!r}: the log has the outcome of a lost call ({outcomes}), which "
+            f"may be call {lsn}. Then the call took effect, and a retry would repeat it. Nothing "
+            "was written. Read the outcome with logdump dump, and resolve the call with it. If it "
+            "is another call's, say --retry --force, or force=True."
+        )
 
 
 def accept(store: Store, run_id: str, *, who: str = "", why: str = "") -> None:

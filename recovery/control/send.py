@@ -6,18 +6,19 @@ import time
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from eventlog import Packed
+from recovery.control.named_call import AnyCall, key_or_lsn
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
 from recovery.history.first_record import started_of
 from recovery.history.load import ended_by, load
-from recovery.history.load_shallow import load_shallow, skimmed
+from recovery.history.load_shallow import load_shallow, shallow_events
 from recovery.history.signed_resolutions import check_signed, signature_of
-from recovery.journal.call import Call, check_call
+from recovery.journal.call import Call
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallDecided, RunStarted
 from recovery.journal.inbox_messages import CONTENT, DECISION, SIGNAL, SIGNATURE, UID, Kind, Message
 from recovery.option_checks import check_names
-from recovery.replay.call_view import recorded_call
+from recovery.replay.call_view import recorded_call_view
 from recovery.replay.recorded_call import RecordedCall
 from recovery.stores.protocol import check_signal_name
 from recovery.text import shown_time
@@ -54,7 +55,7 @@ def uid_of(
     with reader_of(store, run_id, f": {what} was not sent") as reader:
         # A run that has ended takes no checkpoint, so all decisions are after the last one.
         start = reader.tail().snapshot or 1
-        ended = ended_by(skimmed(reader.records(start, on_damage=lambda damage: None), []))
+        ended = ended_by(shallow_events(reader.records(start, on_damage=lambda damage: None), []))
         started = started_of(reader, decode_shallow)
     if ended is not None:
         state = ended.kind.removeprefix("run_")
@@ -77,7 +78,7 @@ def pending(store: Store, run_id: str) -> list[Call]:
         return []
     now = time.time()
     return [
-        recorded_call(history, call)
+        recorded_call_view(history, call)
         for call in history.replay.undecided()
         if now <= call.asks_until
     ]
@@ -86,7 +87,7 @@ def pending(store: Store, run_id: str) -> list[Call]:
 def approve(
     store: Store,
     run_id: str,
-    call: Call | int | str,
+    call: AnyCall,
     *,
     who: str = "",
     why: str = "",
@@ -99,7 +100,7 @@ def approve(
 def deny(
     store: Store,
     run_id: str,
-    call: Call | int | str,
+    call: AnyCall,
     *,
     who: str = "",
     why: str = "",
@@ -110,12 +111,11 @@ def deny(
 
 
 def _decide(
-    store: Store, run_id: str, call: Call | int | str, said: dict[str, Any], sign: Sign | None
+    store: Store, run_id: str, call: AnyCall, said: dict[str, Any], sign: Sign | None
 ) -> None:
-    check_call(call)
+    which = key_or_lsn(call)
     started, waiting = _asking(store, run_id)
-    meant = call.idempotency_key if isinstance(call, Call) else call
-    found = [one for one in waiting if meant in (one[0].lsn, one[0].idempotency_key)]
+    found = [one for one in waiting if which in (one[0].lsn, one[0].idempotency_key)]
     if started is None or not found:
         lines = "".join(f"\n  {one}" for one, _ in waiting) or " none"
         raise RecoveryError(

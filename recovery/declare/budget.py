@@ -17,13 +17,17 @@ _logger = logging.getLogger("recovery")
 class Budget:
     """Limits of a run, over all its sessions; None for none.
 
-    ``steps`` and ``calls`` (each attempt at a call counts) are exact, also for concurrent calls.
-    ``tokens``, ``cost`` and ``seconds`` are checked before each new step and each new call. The
-    usage of a call is known when it has ended, so calls in flight may exceed the limits.
-    ``seconds`` is the time for which a process had the run.
+    Replay is never stopped, and counts once.
 
-    ``on_exceeded``: "park" (BudgetError; raise the budget and resume) or "fail". Replay is never
-    stopped, and counts once.
+    Args:
+        steps: How many steps may begin; exact.
+        calls: How many calls may be made, each attempt counted; exact for concurrent calls too.
+        seconds: The time for which a process had the run. Checked, as the next two, before each new
+            step and each new call.
+        tokens: Input and output tokens. A call's are known when it has ended, so calls in flight
+            may exceed the limit.
+        cost: Money, in the currency that the tools count in. The same holds.
+        on_exceeded: "park" (the default: BudgetError; raise the budget and resume) or "fail".
     """
 
     steps: int | None = None
@@ -41,7 +45,7 @@ class Budget:
         check_one_of("Budget(on_exceeded=)", self.on_exceeded, ("park", "fail"))
 
     def reached(self, used: Usage, what: Literal["step", "call"]) -> list[str]:
-        """The limits that a new step or call would exceed, or that are exceeded already."""
+        """Not for users: the limits that a new step or call would exceed, or that are exceeded."""
         names = ["steps" if what == "step" else "calls", "seconds", "tokens", "cost"]
         limits = [(name, getattr(used, name), getattr(self, name)) for name in names]
         return [

@@ -27,11 +27,16 @@ _HOPELESS = (PermanentError, RefusedValueError)
 class Retry:
     """How often, and how soon, a call that raised is repeated.
 
-    ``attempts``: how many in all. ``delay_s``: before the second; each further one is ``factor``
-    times as long, at most ``max_delay_s``; or a function of the exception and the number of the
-    failed attempt (for a Retry-After header). ``jitter``: up to this part of a delay is subtracted
-    at random, so that runs that failed together do not retry together. ``on``: the exceptions that
-    are retried, or a function that decides. PermanentError is never retried.
+    Args:
+        attempts: How many in all (3).
+        delay_s: Seconds before the second attempt (1). Or a function of the exception and the
+            number of the failed attempt, for a Retry-After header.
+        factor: Each further delay is so many times as long (2).
+        max_delay_s: The longest delay in seconds (60).
+        jitter: Up to this part of a delay is subtracted at random (0.5), so that runs that failed
+            together do not retry together.
+        on: The exceptions that are retried, or a function that decides (Exception). PermanentError
+            is never retried.
     """
 
     attempts: int = 3
@@ -60,7 +65,7 @@ class Retry:
 
     @classmethod
     def of(cls, given: object) -> Retry | None:
-        """A Retry from the value of ``@tool(retry=)``: a Retry, or the number of attempts."""
+        """Not for users: a Retry from the value of ``@tool(retry=)``."""
         if given is None or isinstance(given, Retry):
             return given
         if type(given) is not int:
@@ -71,7 +76,7 @@ class Retry:
         return cls(given)
 
     def again(self, error: Exception, failed: int) -> bool:
-        """Whether to retry after the ``failed``-th attempt that raised, with this error."""
+        """Whether to retry after the ``failed``-th attempt that raised, with ``error``."""
         if failed >= self.attempts or isinstance(error, _HOPELESS):
             return False
         kinds: Any = self.on
@@ -80,7 +85,8 @@ class Retry:
         return bool(kinds(error))
 
     def pause_s(self, error: Exception, failed: int, chance: float) -> float:
-        """Seconds until the next attempt; ``chance`` is a random number in [0, 1)."""
+        """Seconds until the next attempt, after the ``failed``-th one raised ``error``; ``chance``
+        is a random number in [0, 1)."""
         if callable(self.delay_s):
             return max(0.0, float(self.delay_s(error, failed)))
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -12,8 +13,19 @@ if TYPE_CHECKING:
     from asyncio import Timeout
 
 
+class SpansOfRun(Protocol):
+    """Emits the spans of a run."""
+
+    def enter(self, scope: Scope) -> Callable[[], None] | None:
+        """The present code comes into this scope; what is to be called when it leaves it."""
+
+
 class ActiveRun(Protocol):
     """A run whose agent function is being executed, as the scopes of its code need it."""
+
+    @property
+    def spans(self) -> SpansOfRun | None:
+        """What emits its spans; None where nothing does."""
 
     def check(self) -> None:
         """Raise what stops the run, if anything does."""
@@ -73,9 +85,9 @@ class Scope:
         return bool(self._counts)
 
     @property
-    def left_behind(self) -> bool:
+    def attempt_has_ended(self) -> bool:
         """Whether the code here belongs to an attempt that has ended."""
-        return self.over or (self.outer is not None and self.outer.left_behind)
+        return self.over or (self.outer is not None and self.outer.attempt_has_ended)
 
     @property
     def overdue(self) -> int:
@@ -87,7 +99,7 @@ class Scope:
     def check(self) -> None:
         """Stop again if a call made here did, also if the code caught that; or if no code waits for
         the result."""
-        if self.stopped or self.left_behind:
+        if self.stopped or self.attempt_has_ended:
             self.run.check()
 
     def next_occurrence(self, what: object) -> int:
@@ -99,6 +111,23 @@ class Scope:
 current_scope: ContextVar[Scope | None] = ContextVar("recovery_scope", default=None)
 runs_at_work: set[Any] = set()  # those of this process whose agent function is being executed
 NOWHERE = Scope(cast(Any, None), "")  # of library code that works for several runs
+
+
+class Entered:
+    """The present code is in this scope, until it leaves it."""
+
+    __slots__ = ("_leave", "_token")
+
+    def __init__(self, scope: Scope | None) -> None:
+        self._token = current_scope.set(scope)
+        spans = scope.run.spans if scope is not None else None
+        self._leave = spans.enter(scope) if spans is not None and scope is not None else None
+
+    def leave(self) -> None:
+        """To what was before."""
+        if self._leave is not None:
+            self._leave()
+        current_scope.reset(self._token)
 
 
 def current_call() -> Call | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from eventlog.light_dataclass import light_dataclass
 from recovery.declare.budget import Budget
 from recovery.declare.spec import AfterCrash, ToolSpec, is_async
 from recovery.declare.tool_options import check_policy
@@ -42,7 +43,7 @@ class ChildOptions(Options, total=False):
 
 
 @names_its_options("RecoverableAgent")
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Settings:
     """Options with their defaults."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any, Literal
 
+from eventlog.light_dataclass import light_dataclass
 from recovery.declare.retry import Retry
 from recovery.journal.call import Call, Resolution
 from recovery.journal.usage import Usage
@@ -22,7 +23,7 @@ Split = Callable[[Any], Iterable[Any]]
 Reconcile = Callable[[Call], Resolution | Awaitable[Resolution]]
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class ToolSpec:
     """How calls of a function are recorded."""
 
@@ -56,6 +57,7 @@ class ToolSpec:
     # object's method.
     owner: str = ""
     bound: tuple[Any, ...] = ()  # arguments that partials have bound
+    call_id: str = ""  # of one call, see calls.call_steps
 
     @property
     def only_waits(self) -> bool:

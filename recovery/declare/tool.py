@@ -41,6 +41,7 @@ class ToolOptions(TypedDict, total=False):
     reconcile: Reconcile
     raises: Sequence[type[Exception]]
     name: str
+    call_id: str
     retry: Retry | int
     timeout_s: float
     on_timeout: WhenCut
@@ -95,44 +96,46 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
     """Make a function a tool: inside a run, calls of it are recorded and never executed twice.
 
     Outside of a run it is the plain function. Given a tool, makes another tool that differs in
-    these options: for one call, or one agent. ``options``, each by name:
+    these options: for one call, or one agent.
 
-    ``after_crash`` says what to do when a crash leaves it unknown whether a call took effect:
-    "park" (the run stops until it is resolved), "retry" (the call is safe to repeat), "report" (the
-    agent receives an OutcomeUnknown). ``reconcile`` asks the outside world instead: a function
-    (sync or async) from the Call to a Resolution; if it raises or answers unknown, the run parks.
-    ``raises`` names exceptions that the agent sees as themselves (builtin ones need not be named;
-    others become ToolError). ``name`` is the tool's name in the log, by default the function's.
-
-    ``retry``: for calls that raise, a Retry, or the number of attempts. ``timeout_s``: how long an
-    attempt may take; then an async function is cancelled (a plain one goes unwatched in its
-    thread). ``on_timeout``: the state of a call that was timed out, or cancelled by the agent:
-    "in_doubt" (the default of side effects) or "fail" (of calls that are safe to repeat).
-
-    ``undo``: the function (sync or async, a tool or not) that undoes a call; it gets the Call and
-    its outcome, see ``Run.undo``. The arguments of such calls are recorded whole.
-
-    ``redact``: names of parameters whose values are kept out of the log. A Redacted replaces each,
-    in what is recorded, shown, and handed to ``reconcile`` and ``undo``. Equal values have equal
-    replacements, so the call is recognized. Texts of 4 characters or more in them are removed from
-    recorded exceptions, too. The tool's result is recorded unchanged.
-
-    ``identity``: what identifies calls of the tool, instead of all arguments: names of parameters,
-    or of their parts (``["url", "request.body"]``, ``["self.account"]`` of a method), or a function
-    of the arguments (of a method, of the object first) that returns a value that can be recorded.
-    The other arguments are recorded and not compared. A call that needs approval is identified by
-    all its arguments besides.
-
-    ``usage``: a function from the tool's result to the Usage of the call, for budgets and progress.
-    Replies of the shapes of OpenAI and Anthropic are known without it.
-
-    ``combine`` and ``split``, of a tool that streams: ``combine`` makes the recorded value from the
-    list of chunks; ``split`` makes chunks from such a value, for replay.
-
-    ``needs_approval``: whether a call begins only after it was approved (``RunHandle.approve``),
-    with exactly its arguments; or a function that decides, from the Call (its ``lsn`` is 0, because
-    nothing is recorded yet). The agent gets an ApprovalDeniedError when the call is denied, and
-    when no decision came within ``approval_timeout_s`` after the request.
+    Args:
+        function: The function or tool; without it, a decorator with these options.
+        after_crash: What to do when a crash leaves it unknown whether a call took effect. "park" is
+            the default: the run stops until the call is resolved. "retry": the call is safe to
+            repeat. "report": the agent receives an OutcomeUnknown.
+        reconcile: Asks the outside world instead: a function, sync or async, from the Call to a
+            Resolution. If it raises or answers unknown, the run parks.
+        raises: Exceptions that the agent sees as themselves (none). Builtin ones, and those whose
+            module is loaded, need not be named; others become a ToolError.
+        name: The tool's name in the log (the function's). Keep it when you rename the function.
+        call_id: For one call: the model's id for it, as ``run.call(..., call_id=...)`` takes it,
+            for a tool that is called directly: ``await tool(call_id="toolu_1")(send)(text)``.
+        retry: For calls that raise: a Retry, or the number of attempts (one attempt).
+        timeout_s: How long an attempt may take (no limit). Then an async function is cancelled; a
+            plain one goes unwatched in its thread.
+        on_timeout: The state of a call that was timed out, or cancelled by the agent. "in_doubt" is
+            the default of side effects, "fail" that of calls that are safe to repeat.
+        undo: The function, sync or async, a tool or not, that undoes a call. It gets the Call and
+            its outcome, see ``Run.undo``. The arguments of such calls are recorded whole.
+        redact: Names of parameters whose values are kept out of the log. A Redacted replaces each,
+            in what is recorded, shown, and handed to ``reconcile`` and ``undo``. Texts of 4
+            characters or more in them are removed from recorded exceptions. The tool's result is
+            recorded unchanged.
+        identity: What identifies calls of the tool, instead of all arguments: names of parameters,
+            or of their parts (``["url", "request.body"]``, ``["self.account"]`` of a method). Or a
+            function of the arguments (of a method, of the object first) to a value that can be
+            recorded. It says all: captured variables do not count. The other arguments are recorded
+            whole, up to 1 MiB, and not compared. A call that needs approval is identified by all
+            its arguments besides.
+        usage: A function from the tool's result to the Usage of the call, for budgets and progress.
+            Replies of the shapes of OpenAI and Anthropic are known without it.
+        combine: Of a tool that streams: makes the recorded value from the list of chunks.
+        split: Makes chunks from such a value, for replay.
+        needs_approval: Whether a call begins only after it was approved (``RunHandle.approve``),
+            with exactly its arguments (False). Or a function that decides, from the Call (its
+            ``lsn`` is 0, because nothing is recorded yet).
+        approval_timeout_s: Without a decision for so many seconds after the request, the call is
+            denied: the agent gets an ApprovalDeniedError (no limit).
     """
 
     def decorate(function: Any) -> Any:

@@ -64,6 +64,9 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
         raise TypeError(f"name is text, such as name='send_email'; not {name!r:.80}")
     if name == UNDO_CALL or name.startswith(UNDO_PREFIX):
         raise ValueError(f"calls named {name!r} are those of run.undo(): use another name")
+    call_id = given.get("call_id", "one")
+    if not isinstance(call_id, str) or not call_id:
+        raise TypeError(f"call_id is text, such as call_id='toolu_1'; not {call_id!r:.80}")
     if "after_crash" in given:
         check_policy(given["after_crash"])
         if given.get("reconcile") is not None:

@@ -1,1 +1,1 @@
-"""One execution of a run: what it knows, writes and stops for."""
+"""Holds one execution of a run: its steps, state and messages; writes its events, and stops it."""

@@ -1,4 +1,4 @@
-"""A call that is under way, or of which nothing is known to have become."""
+"""Describes a call between its intent and its outcome."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from recovery.journal.call import Arguments, Call
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallInProgress:
-    """A call of which nothing is known to have become yet.
+    """A call without an outcome so far.
 
     ``calls``: the calls around it (LSNs), itself the last. ``begun``: whether its tool may have
-    been at work. ``by_stop``: it was cut short because the run stops, and not by the agent.
+    been executed. ``by_stop``: it was interrupted because the run stops, and not by the agent.
     """
 
     spec: ToolSpec
@@ -28,17 +28,19 @@ class CallInProgress:
     by_stop: bool = False
 
     @property
-    def doubtful(self) -> bool:
-        """Whether the agent cannot go on without knowing what became of it."""
-        return self.spec.when_cut == "in_doubt" and self.spec.after_crash != "report"
+    def in_doubt(self) -> bool:
+        """Whether the agent cannot continue without knowing what became of it."""
+        asks = self.spec.when_cut == "in_doubt" and self.spec.after_crash != "report"
+        return self.begun and asks
 
 
 class Identified(NamedTuple):
-    """A call, as it is known.
+    """A call with its identity.
 
-    ``given`` is what its function is called with, ``shown`` what is recorded, ``packed`` the same
-    as bytes. ``told`` is what stands, among the arguments shown, for the object that a method
-    belongs to. ``unkeyed`` names the class of an object that nothing recorded tells from others.
+    ``given`` are the arguments of its function, ``shown`` the recorded arguments, ``packed`` the
+    same as bytes. ``distinguishing`` holds, among the arguments shown, the values that stand for
+    the object that a method belongs to. ``unkeyed`` names the class of an object that no recorded
+    value distinguishes from others.
     """
 
     spec: ToolSpec
@@ -48,5 +50,5 @@ class Identified(NamedTuple):
     digest: bytes
     call_id: str
     origin: CodeType | Origin | None = None
-    told: Mapping[str, Any] = {}
+    distinguishing: Mapping[str, Any] = {}
     unkeyed: str = ""

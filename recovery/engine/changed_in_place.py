@@ -1,8 +1,8 @@
-"""Values that were changed in place where a resumed run does not see it: said when it happens.
+"""Warns of values that were changed in place where a resumed run does not see the change.
 
 A checkpoint holds values, not objects; and a call that is served changes nothing. So three things
-are lost: what a tool does to its arguments, what the agent does to its task behind a checkpoint,
-and that two places of the state are one object.
+are lost: changes that a tool makes to its arguments, changes that the agent makes to its task
+before a checkpoint, and that two places of the state are one object.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("recovery")
 
-SIZE_MAX = 1 << 20  # arguments of more bytes are not looked at: packing them takes milliseconds
-CONTAINERS_MAX = 2000  # of a state that are looked at, in some 100 us
-SHARED_MAX = 20  # that are kept in view
+SIZE_MAX = 1 << 20  # larger arguments are not examined: packing them takes milliseconds
+CONTAINERS_MAX = 2000  # containers of a state that are examined, in some 100 us
+SHARED_MAX = 20  # shared containers that are watched
 SMALL = 2 << 10  # bytes that are packed so fast that it may be done each time
-OFTEN, SELDOM = 2, 16  # what is larger is looked at so many times, and then each so many times
+OFTEN, SELDOM = 2, 16  # larger ones are examined this many times, and then at every 16th time
 
 _looks: Counter[str] = Counter()  # at the arguments of a tool that are not small
 
 
-def tell_of_arguments(run: ExecutionBase, made: Identified) -> None:
-    """Say that a call has changed what it was given, once for each tool of a process."""
+def warn_of_changed_arguments(run: ExecutionBase, made: Identified) -> None:
+    """Warn that a call has changed its arguments, once for each tool of a process."""
     args, kwargs = made.shown
     if UNCHANGING.issuperset(map(type, (*args, *kwargs.values()))) or made.spec.waits:
         return
@@ -67,13 +67,13 @@ def tell_of_arguments(run: ExecutionBase, made: Identified) -> None:
 
 
 def _is_due(looks: Counter[str], what: str) -> bool:
-    """Whether to look now at what takes its time to look at: most of what changes does at once."""
+    """Whether to examine now what takes time to examine: most changes occur in the first calls."""
     looks[what] += 1
     return looks[what] <= OFTEN or not looks[what] % SELDOM
 
 
 def _packed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed | None:
-    """Arguments as bytes; None if they hold what cannot be carried by now. To look stops no run."""
+    """Arguments as bytes; None if they hold values that cannot be carried now. Raises nothing."""
     try:
         return pack_arguments(args, kwargs, "")
     except RefusedValueError:
@@ -81,13 +81,13 @@ def _packed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Packed | None:
 
 
 def _mark(value: Any) -> bytes:
-    """What tells whether a value is another one; empty for what cannot be carried."""
+    """A digest that shows whether a value has changed; empty for values that cannot be carried."""
     packed = _packed((value,), {})
     return digest(packed) if packed is not None else b""
 
 
-class InPlace:
-    """What of a run is looked at when checkpoints are taken."""
+class InPlaceChanges:
+    """The values of a run that are examined when checkpoints are taken."""
 
     def __init__(self, run: ExecutionBase) -> None:
         self._run = run
@@ -100,15 +100,15 @@ class InPlace:
         self._is_task_kept = True  # as it was given
 
     def look(self) -> None:
-        """A checkpoint is about to be taken."""
+        """Examine the state and the task before a checkpoint is taken."""
         state = self._run.state
         self._look_at_task(state)
         for one, other, value, known in self._shared:
             if _mark(value) != known:
                 _logger.warning(
                     "run %s: %s and %s are one object, which was changed in place. A checkpoint "
-                    "holds values: behind it they are two, and a change of one is none of the "
-                    "other. Keep it in one place, and a key or an index of it in the other.",
+                    "holds values: a resumed run has two objects, and a change of one is none of "
+                    "the other. Keep it in one place, and a key or an index of it in the other.",
                     self._run.run_id,
                     one,
                     other,
@@ -129,8 +129,8 @@ class InPlace:
         in_state = {id(value) for _, value in _containers(state, "run.state")}
         if not any(id(value) in in_state for _, value in _containers(task, "run.task")):
             _logger.warning(
-                "run %s: run.task was changed in place. Behind a checkpoint it is again what the "
-                "run was given. Keep what changes in run.state, such as "
+                "run %s: run.task was changed in place. After a checkpoint a resumed run has the "
+                "task that it was given. Keep what changes in run.state, such as "
                 'run.state.setdefault("todo", run.task); or take no checkpoints: '
                 "checkpoint_every_n=None.",
                 self._run.run_id,
@@ -138,7 +138,7 @@ class InPlace:
 
 
 def _shared(state: dict[str, Any]) -> Iterator[tuple[str, str, Any, bytes]]:
-    """Containers that are in a state twice: where, and their digests."""
+    """Containers that are in a state twice: both paths, the container, and its digest."""
     seen: dict[int, str] = {}
     found = 0
     for path, value in _containers(state, "run.state"):
@@ -149,7 +149,7 @@ def _shared(state: dict[str, Any]) -> Iterator[tuple[str, str, Any, bytes]]:
 
 
 def _containers(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The lists and dicts in a value, each with its place; one that is there twice, twice."""
+    """The lists and dicts in a value, each with its path; one that is there twice, twice."""
     todo, budget = [(path, value)], CONTAINERS_MAX
     while todo and budget:
         path, value = todo.pop()

@@ -1,7 +1,7 @@
-"""Local variables that a resumed run would lose, found when the first checkpoint is taken.
+"""Warns, at the first checkpoint, of local variables that a resumed run would lose.
 
 The source does not show everything: ``next(orders)``, ``heapq.heappop(heap)``, a list given to a
-helper. So what the variables of the function with the loop stand for is looked at when the loop
+helper. So the objects in the variables of the function with the loop are examined when the loop
 begins, and again at the first checkpoint of the execution. An object that was there before the
 loop, and has another content, was changed in place.
 """
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from recovery.engine.execution_base import ExecutionBase
 
 CALLERS_MAX = 50
-_told: set[CodeType] = set()  # functions of this process of which something was said
+_warned: set[CodeType] = set()  # functions of this process that were warned of
 
 
 class LocalsBefore:
-    """What the variables of a function stood for when its loop of steps began.
+    """The objects in the variables of a function when its loop of steps began.
 
-    It holds the objects, and not the frame, which has the run and all the rest.
+    It holds the objects, and not the frame, which would keep the run and everything else alive.
     """
 
     def __init__(self, run: str, frame: FrameType) -> None:
@@ -41,8 +41,8 @@ class LocalsBefore:
         self._seen: dict[str, tuple[Any, dict[Path, Part]]] = {}
         outside = frame.f_code.co_freevars
         for name, value in _locals_of(frame).items():
-            # An object of the user's that was made elsewhere is often a client, or a part of the
-            # world that a test plays.
+            # An object of a user's class that was made elsewhere is often a client, or a fake of
+            # the outside world in a test.
             if name != run and not (name in outside and is_instance(value)):
                 parts = contents_of(value)
                 if parts:
@@ -50,15 +50,16 @@ class LocalsBefore:
 
     @classmethod
     def of(cls, handle: object, frame: FrameType) -> LocalsBefore | None:
-        """Of the code that holds the run by this object. None where nothing can be said: the code
-        is not the user's, or all was said."""
-        if frame.f_code in _told or not is_the_users(frame.f_code.co_filename):
+        """The variables of the code that holds the run by this object. None if the code is not the
+        user's, or was warned of already."""
+        if frame.f_code in _warned or not is_the_users(frame.f_code.co_filename):
             return None
         name = next((name for name, one in _locals_of(frame).items() if one is handle), None)
         return cls(name, frame) if name is not None else None
 
     def look_again(self, run: ExecutionBase, frame: FrameType | None) -> None:
-        """Say in the log what was changed in place; ``frame``: of who takes the checkpoint."""
+        """Log a warning of what was changed in place; ``frame``: of the code that takes the
+        checkpoint."""
         for _ in range(CALLERS_MAX):
             if frame is None or frame.f_code is self._code:
                 break
@@ -70,7 +71,7 @@ class LocalsBefore:
             from recovery.agent_code.agent_source import warn_of_changed  # noqa: PLC0415 - imports ast
 
             if warn_of_changed(self._code, self._run, self._line, found):
-                _told.add(self._code)
+                _warned.add(self._code)
 
     def _changed(self, now: dict[str, Any], run: ExecutionBase) -> Iterator[str]:
         inside: Container[int] | None = None
@@ -78,16 +79,16 @@ class LocalsBefore:
             if now.get(name) is not value:
                 continue
             for path, part in changed(before, contents_of(value)):
-                if inside is None:  # what a checkpoint holds, or somebody else looks after
+                if inside is None:  # a checkpoint holds it, or other code manages it
                     inside = ids_inside([run.state, run.messages, run.task])
                 if id(part) not in inside:
                     yield f"{name}.{path[0]}" if path and is_instance(value) else name
 
 
 def _locals_of(frame: FrameType) -> dict[str, Any]:
-    """The variables of a function that is at work."""
+    """The variables of a function that is executing."""
     found = frame.f_locals
     variables = dict(found)
     if type(found) is dict and frame.f_code.co_flags & CO_OPTIMIZED:
-        found.clear()  # a copy, which would keep the objects for as long as the function is at work
+        found.clear()  # a copy, which would keep the objects until the function ends
     return variables

@@ -1,4 +1,4 @@
-"""The messages of a run: their changes recorded, or matched with what is recorded already."""
+"""Records each change of a run's messages, or matches it with a recorded change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Conversation:
         self.forget_before = self._outcomes.forget_before
 
     def record(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None]:
-        """Record ``messages[start:stop] = packed``; where in the log each new message is."""
+        """Record ``messages[start:stop] = packed``; returns where in the log each new one is."""
         run = self._run
         with run.mutex:
             run.before_action()
@@ -54,17 +54,25 @@ class Conversation:
             found, new = self._outcomes.references_for(packed)
             return refs_of(found, run.record_when_caught_up(MessagesChanged(start, stop, new)))
 
-    def _match(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None] | None:
-        """Where the new messages are, if the change is recorded: it is not written twice.
+    def restore(self) -> None:
+        """Make the recorded changes: of a run whose code does not make them again."""
+        messages = self._run.messages
+        for recorded in list(self._run.replay.changes):
+            change, packed = recorded.change, self._known(recorded.change)
+            messages.change(change.start, change.stop, packed, self._take(recorded))
 
-        Tasks that run side by side are known by what they change, not by when: nothing makes them
-        come in the order in which they did, and what counts is what the code does now.
+    def _match(self, start: int, stop: int, packed: list[bytes]) -> list[Ref | None] | None:
+        """Where the new messages are in the log, if the change is recorded: it is not written
+        twice.
+
+        Changes of parallel tasks are matched by content and not by order, because nothing makes
+        these tasks run in the recorded order.
         """
         run = self._run
         if not run.replay.changes:
-            return None  # the way of every change but on replay: no look at the tasks around
+            return None  # every change except on replay: the tasks around need not be examined
         allowed = self._drift.is_allowed
-        # Where changes may be lost, what is recorded next need not be what the code does next.
+        # If changes may be lost, the next recorded one need not be the code's next one.
         alone = run.alone() and not self._may_be_lost()
         for recorded in run.replay.changes:
             change = recorded.change
@@ -79,8 +87,8 @@ class Conversation:
         return self._match_drifted(MessagesChanged(start, stop), packed)
 
     def _match_drifted(self, now: MessagesChanged, packed: list[bytes]) -> list[Ref | None] | None:
-        """The same of a change that is not recorded: ``packed`` becomes what is, where that is this
-        change in other words."""
+        """The same of a change that is not recorded. If a recorded change is this one in other
+        words, ``packed`` becomes the recorded messages."""
         drift, new = self._drift, [unpack(one) for one in packed]
         for one in self._run.replay.changes if drift.is_allowed else ():
             values = self._known(one.change)
@@ -96,7 +104,7 @@ class Conversation:
         if not drift.takes(messages_text(now, new)):
             first = self._run.replay.changes[0]
             self._diverge(first, self._known(first.change), now, packed)
-        return None  # it is new, or what is recorded was dropped, as accepted
+        return None  # it is new, or the recorded change was dropped by accept
 
     def _take(self, recorded: RecordedChange) -> list[Ref | None]:
         self._run.replay.take_change(recorded)

@@ -1,17 +1,17 @@
-"""Code that does not do what is recorded: where that is harmless it goes on, and it is said.
+"""Judges code that differs from the record: reports harmless drift, and stops at side effects.
 
-The record is held against the code of now in one place, ``replay.by_identity``: a call has its
-exact identity there, or an unambiguous counterpart, or none. What follows from that is decided
-here, and depends on what a mistake could do:
+``replay.by_identity`` compares the record with the present code: a call has its exact identity
+there, or an unambiguous counterpart, or none. This module decides what follows, by what a mistake
+could do:
 
-    a call that is safe to repeat   is served what its counterpart has recorded; or executed
-    messages                        those that are recorded stay; reworded ones are passed over
-    calls and messages not made     are missed no more, if they are safe to repeat
+    a call that is safe to repeat   is served its counterpart's outcome; or executed
+    messages                        the recorded ones stay; reworded ones are dropped
+    calls and messages not made     are expected no more, if they are safe to repeat
     a side effect                   stops the run
 
-Code that has not changed since does the same as it did. If it does not, something that nobody has
-recorded has led it elsewhere: then a call is served only what resembles it, and no new side effect
-is made while anything recorded is left.
+Code that has not changed should do the same again. If it does not, an unrecorded input has led it
+elsewhere. Then a call is served only an outcome of a call that resembles it, and no new side effect
+is made while recorded calls are left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from recovery.errors import AtStake, DivergenceError, Sides
 from recovery.journal.events import HistoryDropped, MessagesChanged
 from recovery.journal.keys import CallKey
 from recovery.replay.by_identity import counterpart
-from recovery.replay.call_view import describe, recorded_call
+from recovery.replay.call_view import call_text, recorded_call_view
 from recovery.replay.recorded_call import RecordedCall, RecordedChange
 from recovery.text import shorten
 from recovery.values.diff import differing
@@ -48,12 +48,12 @@ STAKES_MAX = 20  # side effects that an error names
 
 
 class Drift:
-    """What the code of one run does otherwise than is recorded."""
+    """The differences between the code of one run and its record."""
 
     def __init__(self, run: ExecutionBase, history: History) -> None:
         self._run, self._replay, self._history = run, history.replay, history
         self.said: list[str] = []  # a line each
-        # Whether the run was found to diverge while whoever awaits it was cancelling it.
+        # Whether the run was found to diverge while its caller was cancelling it.
         self.in_cancellation = False
         self._known = {
             event.drift
@@ -63,24 +63,29 @@ class Drift:
 
     @property
     def is_allowed(self) -> bool:
-        """Whether drift that does no harm is to stop nobody."""
+        """Whether harmless drift is reported instead of stopping the run."""
         return self._run.settings.on_drift == "report"
 
     # -- calls
 
-    def judge(self, spec: ToolSpec, key: CallKey, sides: Sides, args: Any) -> RecordedCall | None:
-        """A call that the record does not know, though recorded ones are left: the one whose
-        outcome it is served; None if it is new, and may be made. Else the run stops."""
+    def judge(
+        self, spec: ToolSpec, key: CallKey, sides: Sides, compared: Callable[[Any], Any]
+    ) -> RecordedCall | None:
+        """Judge a call that is not recorded, while recorded calls are left. Returns the recorded
+        call whose outcome it is served; None if it is new and may be made. Otherwise the run stops.
+
+        ``compared`` gives the compared part of recorded arguments, or of the call's own for None.
+        """
         left = self._replay.unmatched()
         risky = [call for call in left if self._replay.side_effects.has(call)]
         like = self._replay.resembling(key)
         if self.is_allowed and not (like is not None and like in risky):
             if spec.repeatable:
                 found = counterpart(left, key)
-                if found is not None and found not in risky and self._serves(found, args):
+                if found is not None and found not in risky and self._serves(found, compared):
                     self.say(
-                        f"call {describe(found)} (LSN {found.lsn}) is served to the code of "
-                        f"now: {sides.found}",
+                        f"call {call_text(found)} (LSN {found.lsn}) is served to the present "
+                        f"code: {sides.found}",
                         served=(found.lsn, key),
                     )
                     return self._replay.match(found.key)
@@ -93,21 +98,24 @@ class Drift:
         self.diverge(sides, key)
         return None
 
-    def _serves(self, found: RecordedCall, args: Any) -> bool:
+    def _serves(self, found: RecordedCall, compared: Callable[[Any], Any]) -> bool:
         known = found.intent.args
-        return self.is_of_other_code(found.lsn) or (known is not None and alike(known, args))
+        if self.is_of_other_code(found.lsn):
+            return True
+        return known is not None and alike(compared(known), compared(None))
 
     def may_finish(self) -> bool:
-        """Whether the agent may return though recorded ones are left. They are missed no more."""
+        """Whether the agent may return though recorded calls are left. They are expected no
+        more."""
         if not self.is_allowed or any(map(self._replay.side_effects.has, self._replay.unmatched())):
             return False
         self.pass_over()
         return True
 
     def pass_over(self) -> None:
-        """Miss no more what is left."""
+        """Stop expecting the calls and messages that are left."""
         left = self._replay.unmatched()
-        said = [f"call {describe(call)} (LSN {call.lsn}) is not made any more" for call in left]
+        said = [f"call {call_text(call)} (LSN {call.lsn}) is not made any more" for call in left]
         said += [
             f"LSN {one.lsn}, {change_text(self._history, one)}, is not made any more"
             for one in self._replay.changes
@@ -120,7 +128,7 @@ class Drift:
     # -- messages
 
     def reworded(self, start: int, known: list[Any], new: list[Any], change_start: int) -> bool:
-        """Whether these new messages are the recorded ones, in other words."""
+        """Whether these new messages are the recorded ones in other words."""
         if not self.is_allowed or len(known) != len(new) or not new:
             return False
         return all(
@@ -129,20 +137,20 @@ class Drift:
         )
 
     def takes(self, new: str) -> bool:
-        """Whether a message that is not recorded may come between those that are."""
+        """Whether an unrecorded message may come between recorded ones."""
         known = all(self.is_of_other_code(one.lsn) for one in self._replay.changes)
         if not self.is_allowed or not known:
             return False
         self.say(f"made between recorded messages: {new}")
         return True
 
-    # -- what is said of it
+    # -- reporting
 
     def say(
         self, text: str, dropped: Sequence[int] = (), served: tuple[int, CallKey] | None = None
     ) -> None:
-        """Note it in the log, once, and tell those who look. ``served``: the LSN of a call, and the
-        one to which its outcome is served, in each later life too, whatever is recorded by then."""
+        """Log and report a difference, once. ``served``: the LSN of a call, and the call that is
+        served its outcome, now and in later processes, whatever is recorded by then."""
         run = self._run
         line = f"step {run.step}: {text}"
         self.said.append(line)
@@ -159,15 +167,15 @@ class Drift:
         run.note_dropped(event)
 
     def diverge(self, sides: Sides, key: CallKey | None = None) -> None:
-        """Stop the run, for the code does not do what is recorded; unless that was accepted.
+        """Stop the run, because the code differs from the record; unless that was accepted.
 
-        Then what the code has not done again is waited for no more, and it goes on. In a run that
-        is to stop anyway it is the code that was stopped which does not do it.
+        If it was, the records that the code has not replayed are expected no more, and the code
+        continues. In a run that is to stop anyway, the stop explains the difference.
         """
         run = self._run
         if run.stopped is not None:
             run.stop(run.stopped)
-        # A read in doubt may be forgotten: whoever needs it makes it again.
+        # A read in doubt may be forgotten: code that needs it makes it again.
         in_doubt = self._replay.side_effects.in_doubt(self._replay.unmatched())
         if not self._history.accepted or in_doubt:
             self.in_cancellation = run.is_being_cancelled()
@@ -189,7 +197,7 @@ class Drift:
     def _at_stake(self, key: CallKey | None) -> AtStake:
         left = self._replay.unmatched()
         effects = [
-            str(recorded_call(self._run, one)) for one in self._replay.side_effects.among(left)
+            str(recorded_call_view(self._run, one)) for one in self._replay.side_effects.among(left)
         ]
         renamed = ""
         if key is not None and not self._replay.knows_tool(key.tool):
@@ -212,10 +220,10 @@ class Drift:
             same,
         )
 
-    # -- whose code it was
+    # -- which code wrote a record
 
     def is_of_other_code(self, lsn: int) -> bool:
-        """Whether other code than that of now wrote this record, or nobody knows."""
+        """Whether other code than the present one wrote this record, or that is unknown."""
         code = self._replay.code_at(lsn)
         return not code or code != self._history.code
 
@@ -226,18 +234,18 @@ class Drift:
 
 
 def change_text(history: History, recorded: RecordedChange) -> str:
-    """A recorded change of the messages, for a person."""
+    """The text of a recorded change of the messages."""
     values = [unpack(history.packed_of(item)) for item in recorded.change.new]
     return messages_text(recorded.change, values)
 
 
 def messages_text(change: MessagesChanged, values: list[Any]) -> str:
-    """A change of the messages to these values, for a person."""
+    """The text of a change of the messages to these values."""
     return f"messages[{change.start}:{change.stop}] = {shorten(values)}"
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two values differ in texts alone, and these have most of their words in common."""
+    """Whether two values differ only in texts that have most of their words in common."""
     return all(
         type(a) is type(b) is str and _common(a, b) >= ALIKE_MIN
         for _, a, b in differing(one, other)

@@ -1,6 +1,6 @@
-"""Two drivers for generators that yield what is to be done and are sent what came of it.
+"""Drives generators that yield effects and are sent their results, from plain and async code.
 
-Logic that serves plain and async code is written once, as such a generator.
+So logic that serves both kinds of code is written once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def drive(
     perform: Callable[[Effect], Any],
     guard: AbstractContextManager[Any] = _FREE,
 ) -> Result:
-    """Perform each effect; what it raises, cancellation too, is for the generator to judge."""
+    """Perform each effect. Its exceptions, cancellation too, are thrown into the generator."""
     answer: Any = None
     error: BaseException | None = None
     while True:

@@ -1,4 +1,4 @@
-"""What the logic of a call asks of its driver. Pure."""
+"""Defines the effects that the logic of a call yields to its driver. Pure."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 from recovery.declare.scope import Scope
 
 
-@dataclass(slots=True)  # these are made several times for each call, and a frozen one costs more
+@dataclass(slots=True, eq=False)  # made several times for each call: a frozen one costs more
 class WaitForTurn:
-    """Let other coroutines go on until ``ready()``; the answer is whether it became so, or None
-    where they cannot go on meanwhile: plain code in the thread of the event loop."""
+    """Let other coroutines run until ``ready()``. The answer is whether it became so, or None
+    where they cannot run meanwhile: plain code in the thread of the event loop."""
 
     ready: Callable[[], bool]
-    # Of an outcome that is to be handed on in the recorded order: its LSN. Being stuck then means
-    # only that the code asks for its results in another order. 0 of a new call: being stuck means
-    # that the code has changed.
+    # The LSN of an outcome that is to be served in the recorded order: being stuck then only means
+    # that the code asks for its results in another order. 0 for a new call: being stuck means that
+    # the code has changed.
     turn: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Commit:
-    """Make what is appended durable."""
+    """Make the appended records durable."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Invoke:
     """Call the user's function in ``scope``."""
 
@@ -35,12 +35,12 @@ class Invoke:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     scope: Scope | None
-    timeout_s: float | None = None  # then TimedOutError
+    timeout_s: float | None = None  # after this time TimedOutError is raised
     interruptible: bool = False  # whether a stop of the run need not wait for it
 
 
 class TimedOutError(Exception):
-    """A function took too long; it was cancelled if it could be, and left alone if it could not."""
+    """A function took too long; it was cancelled if that was possible, and else abandoned."""
 
     def __init__(self, function: str, timeout_s: float) -> None:
         super().__init__(f"{function} took longer than {timeout_s:g} s")
@@ -50,21 +50,21 @@ class TimedOutError(Exception):
         return TimeoutError(str(self))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sleep:
     """Let time pass.
 
-    ``due_s``: in how many seconds there is something to do should nobody do anything until then
-    (inf: never). None: when the nap is over. It is for clocks that need not wait.
+    ``due_s``: after how many seconds the caller has something to do if no other code acts until
+    then (inf: never; None: when the nap is over). Simulated clocks skip to that time.
     """
 
     seconds: float
     due_s: float | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Perform:
-    """Perform what a body asks for, which waits for something outside of the run."""
+    """Perform the effects of a body that waits for an event outside the run."""
 
     body: Generator[Any, Any, Any]  # of effects
 
@@ -74,10 +74,10 @@ Effect = WaitForTurn | Commit | Invoke | Sleep | Perform
 
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """A wait that is under way, for ``until`` (seconds since 1970) if it ends by itself.
+    """A wait in flight, until ``until`` (seconds since 1970) if it ends by itself.
 
-    ``came``: when what it waits for happened (seconds since 1970); None: it has not yet. ``due``:
-    whether it is over, and the agent is about to have what ended it.
+    ``came``: the time of the awaited event (seconds since 1970); None if it has not happened.
+    ``due``: whether the wait is over, and the agent is about to receive its outcome.
     """
 
     call: int

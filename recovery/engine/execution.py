@@ -1,4 +1,4 @@
-"""One execution of an agent on a run: its steps, its state, and the calls that are under way."""
+"""Executes an agent on a run: its steps, its state, and the calls in flight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weakref import ref
 from eventlog import EventLog
 from recovery.declare.scope import Scope, current_scope
 from recovery.declare.settings import Settings
-from recovery.engine.changed_in_place import InPlace
+from recovery.engine.changed_in_place import InPlaceChanges
 from recovery.engine.conversation import Conversation
 from recovery.engine.divergence import Drift, change_text
 from recovery.engine.driver_effects import Waiting
@@ -31,7 +31,7 @@ from recovery.journal.call import Call
 from recovery.journal.events import RunFinished, StepStarted, ValueRecorded
 from recovery.journal.keys import step_scope
 from recovery.journal.messages import Messages
-from recovery.replay.call_view import describe
+from recovery.replay.call_view import call_text
 from recovery.values.pack import pack, unpack
 
 
@@ -39,26 +39,26 @@ class ChildRuns(Protocol):
     """The child runs of a run, as its calls need them."""
 
     def idle(self) -> int:
-        """How many calls under way wait for children that do nothing but wait."""
+        """How many calls in flight wait for children that only wait themselves."""
 
     def stop(self, error: Exception) -> None:
         """Stop them all."""
 
     def cancelled(self, call: Call) -> None:
-        """The agent has cancelled this call: so the child that it started ends for good."""
+        """Cancel the child of a call that the agent has cancelled."""
 
     def cancel_child(self, call: Call) -> None:
-        """The child of this call is given up."""
+        """Cancel the child that this call has started."""
 
     def note_retry(self, call: int, lsn: int) -> None:
-        """The call (LSN) is made again, as the record of this LSN says."""
+        """Note that the record ``lsn`` retries the call (LSN)."""
 
     def any_in(self, scope: Scope) -> bool:
-        """Whether a call of this scope has started one that is at work."""
+        """Whether a call of this scope has started a child that is executing."""
 
 
 class Execution(ExecutionBase):
-    """One execution of an agent on a run; made anew for each recovery."""
+    """One execution of an agent on a run; each recovery makes a new one."""
 
     children: ChildRuns
 
@@ -67,35 +67,36 @@ class Execution(ExecutionBase):
     ) -> None:
         super().__init__(log, history, store, settings)
         self.in_flight = 0
-        self.waiting = 0  # of those in flight: calls that wait for something outside
+        self.waiting = 0  # calls in flight that wait for an event outside the run
         self.waits: list[Waiting] = []  # those of them that run.sleep and the like make
-        self.idle_since: tuple[float, object] | None = None  # since it does nothing but wait
-        self.inside: Counter[int] = Counter()  # of those in flight: inside which other call
+        self.idle_since: tuple[float, object] | None = None  # since when it only waits
+        self.inside: Counter[int] = Counter()  # calls in flight, by the call around them
         self._checkpointed = history.step
-        self.steps_held: list[ref[Scope]] = []  # scopes of former steps that somebody has still
+        self.steps_held: list[ref[Scope]] = []  # scopes of former steps that tasks still hold
         self.drift = Drift(self, history)
         self.conversation = Conversation(self, history, self.drift)
         self.inbox = Inbox(self)
         self.loop = Loop(self, history, self.conversation.record)
         self.conversation.check = self.loop.check_messages
-        self._in_place = InPlace(self) if settings.check_locals else None
+        self._in_place = InPlaceChanges(self) if settings.check_locals else None
         self.messages.on_change = self._snapshots.messages_changed
-        if history.listener is not None:
-            history.listener.count_served(lambda: self.served)
+        for listener in history.listeners:
+            listener.count_served(lambda: self.served)
 
     def outlived(self) -> bool:
-        """Whether a task that was started in a step is at work when the step ends."""
+        """Whether a task that was started in a step is still running when the step ends."""
         return False
 
     @abstractmethod
     def check_open(self) -> None:
         """Park the run, which is about to end, if a side effect is open."""
 
-    # -- what the agent sees, by its Run
+    # -- the agent's side, by its Run
 
     @property
     def state(self) -> dict[str, Any]:
-        """What must survive a crash between steps: a dict, saved with each checkpoint."""
+        """The values that must survive a crash between steps: a dict, saved with each
+        checkpoint."""
         return self.loop.state
 
     @property
@@ -104,7 +105,7 @@ class Execution(ExecutionBase):
         return self.loop.messages
 
     def recorded_value(self, name: str, ask: Callable[[], Any]) -> Any:
-        """What the outside world answers, as it was when this line first ran."""
+        """The answer of the outside world, as it was when this line first ran."""
         with self.mutex:
             self.before_action()
             scope = self.current_scope()
@@ -129,8 +130,8 @@ class Execution(ExecutionBase):
             else:
                 left = ref(self.scope)
                 self._leave_scope()
-                # A task that was started in the step has its scope: where nobody has it, there is
-                # none.
+                # A task that was started in the step holds its scope: if no object holds the
+                # scope, there is no such task.
                 held = (*self.steps_held, left)
                 self.steps_held = [one for one in held if one() is not None]
                 self._checkpoint_if_due()
@@ -142,17 +143,17 @@ class Execution(ExecutionBase):
             return self.step
 
     def _leave_scope(self) -> None:
-        # The next step's, which is called by its name once the step begins.
+        # The scope of the next step, which is named once the step begins.
         self.scope = Scope(self, self.scope.path)
         current_scope.set(self.scope)
 
     @property
     def before_loop(self) -> bool:
-        """Whether the code before the loop of steps is at work again, in a resumed run."""
+        """Whether a resumed run executes the code before the loop of steps again."""
         return self.loop.is_before
 
     def safe_point(self) -> None:
-        """Where the run can be stopped from outside: at a call, and between steps."""
+        """Stop here if the run was stopped from outside: at a call, and between steps."""
         self.check()
         if not self.side_effects_in_flight or self.side_effects_in_flight.keys().isdisjoint(
             self.current_scope().calls
@@ -161,9 +162,9 @@ class Execution(ExecutionBase):
         self._go_on()
 
     def _checkpoint_if_due(self) -> None:
-        # Not while tasks started in a step are at work (resuming behind it would lose them), and
-        # not while the record is being replayed (the records of later steps stand before the
-        # checkpoint in the log): then at a later step.
+        # Take none while tasks that were started in a step are running, because a resumed run would
+        # lose them. Take none during replay, because the records of later steps would come before
+        # the checkpoint in the log. A later step takes it.
         steps = self.step - self._checkpointed
         if not self.settings.is_due(steps, self._history.size):
             return
@@ -177,7 +178,7 @@ class Execution(ExecutionBase):
             return
         if self._in_place is not None:
             self.write_or_stop(self._in_place.look)
-        self._write_pending()  # first, so that the checkpoint knows of it
+        self._write_pending()  # first, so that the checkpoint covers it
         what = CheckpointMeta(
             self.run_id,
             self.step,
@@ -192,45 +193,45 @@ class Execution(ExecutionBase):
         self.loop.checkpointed()
         self.conversation.forget_before(self.pruning.first)
         self._checkpointed, self._history.size = self.step, 0
-        if self._history.listener is not None:
-            self._history.listener.checkpoint(lsn, self.log.last_time_ns, self.step)
+        for listener in self._history.listeners:
+            listener.checkpoint(lsn, self.log.last_time_ns, self.step)
         self.log.commit_behind()
         self.pruning.prune(self.mutex)
 
-    # -- calls under way
+    # -- calls in flight
 
     def enter(self, scope: Scope) -> None:
-        """A call is under way in this scope."""
+        """Note that a call of this scope is in flight."""
         self.in_flight += 1
         if scope.call is not None:
             self.inside[scope.call.lsn] += 1
 
     def leave(self, scope: Scope) -> None:
-        """It is not any more."""
+        """Note that a call of this scope has ended."""
         self.in_flight -= 1
         if scope.call is not None:
             self.inside[scope.call.lsn] -= 1
             self.inside += Counter()  # forget what is zero
 
     def idle(self) -> bool:
-        """Whether every call under way waits for something outside, or for a call that does."""
+        """Whether every call in flight waits for an event outside, or for a call that does."""
         busy = self.in_flight - len(self.inside)
         return busy <= self.waiting + self.children.idle()
 
     def drained(self) -> bool:
-        """Whether no call is under way any more. The agent function has ended: nobody reads on in
-        the streams that it left open, nor in one whose chunk has come only now."""
+        """Whether no call is in flight any more. The agent function has ended: the streams that it
+        left open have no consumer, not even for a chunk that has just come."""
         for stream in [one for one in self.streams if one.is_left(ended=True)]:
             with suppress(Stop):
                 stream.abandon() if sys.exc_info()[1] is not None else stream.refuse()
         return not self.in_flight
 
-    # -- what is missing, and the end
+    # -- the end
 
     def missing(self) -> tuple[int, str]:
-        """What is recorded and the code has not done again: LSN and description; 0 if nothing."""
+        """The first record that the code has not replayed: LSN and description; 0 if none."""
         for call in self.replay.unmatched():
-            return call.lsn, describe(call)
+            return call.lsn, call_text(call)
         for recorded in self.replay.changes:
             return recorded.lsn, change_text(self._history, recorded)
         return 0, ""
@@ -238,7 +239,7 @@ class Execution(ExecutionBase):
     def finish(self, result: Any) -> RunFinished:
         """Record that the agent returned ``result``; durable when this returns."""
         with self.mutex:
-            # A gather may have made a result of what was to stop the agent.
+            # A gather may have turned the exception that stops the agent into a result.
             self.current_scope().check()
             self.before_action()
             self.check_open()

@@ -1,4 +1,4 @@
-"""What one execution of a run knows, writes, and stops for."""
+"""Holds the record of a run in execution: writes events, and stops the run."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ T = TypeVar("T")
 
 
 class ExecutionBase(ABC):
-    """The record of a run that is executed, and whether it may go on.
+    """The record of a run in execution, and whether it may continue.
 
     ``mutex`` guards it: calls may come from several threads.
     """
 
     is_async = False  # whether its agent is
+    recorded_args_size = 4 << 10  # arguments up to it are recorded whole, larger ones by digest
 
     def __init__(
         self, log: EventLog, history: History, store: CheckpointStoreBase, settings: Settings
@@ -55,25 +56,25 @@ class ExecutionBase(ABC):
         self.recovery_count, self.rules = history.recoveries, history.rules
         self.step = self.served = self.executed = 0
         self.in_loop = False  # whether the loop of steps has begun
-        self.unmeasured = 0  # of those executed: they did not say what they used
+        self.unmeasured = 0  # executed calls whose usage is unknown
         self.mutex = threading.RLock()
         self.replay = history.replay
         self.settled: list[str] = []
         self.failures: deque[Failure] = deque(maxlen=64)  # the last few
-        self.log, self._history = log, history
+        self.log, self._history, self.spans = log, history, history.spans
         self.records: RunRecords = log  # the log's reading side
         self.undoable: dict[str, ToolSpec] = {}  # tools with a compensation that were called
-        # Streams of which a consumer has had a chunk and not asked for the next one; who that is.
+        # Streams whose consumer has a chunk and has not asked for the next one; the consumer.
         self.streams: dict[Any, object] = {}
         self.store, self.settings = store, settings
         self.tallies = history.tallies
         self._closed = False
         self._stopped: Exception | None = None
         self._asked: Exception | None = None  # to stop, from outside
-        # Side effects under way, by LSN; and those of them that only wait for a stop inside.
+        # Side effects in flight, by LSN; and those of them that only wait for a stop inside.
         self.side_effects_in_flight: dict[int, CallInProgress] = {}
         self.draining: set[int] = set()
-        # Calls that were cancelled, which is not recorded yet.
+        # Cancelled calls whose cancellation is not recorded yet.
         self.cut_short: list[CallInProgress] = []
         self.scope = Scope(self, BEFORE_STEPS)  # of the agent's own code: its present step
         self._prologue = dict.fromkeys(history.prologue)
@@ -84,7 +85,7 @@ class ExecutionBase(ABC):
     @property
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """What must survive a crash between steps."""
+        """The values that must survive a crash between steps."""
 
     @property
     @abstractmethod
@@ -101,59 +102,60 @@ class ExecutionBase(ABC):
 
     @abstractmethod
     def open_stream(self, spec: ToolSpec, given: Arguments, call_id: str) -> Any:
-        """A call of which the chunks are asked for one by one."""
+        """Open a call whose chunks are requested one by one."""
 
     @abstractmethod
     def alone(self) -> bool:
-        """Whether no other code of the agent is under way but that which asks."""
+        """Whether no other code of the agent is running but the caller."""
 
     @abstractmethod
     def wall_clock(self) -> float:
         """Seconds since 1970."""
 
     def is_being_cancelled(self) -> bool:
-        """Whether the task in which the agent runs is, or was at its end, by somebody outside or
-        by a time-out that it is still in."""
+        """Whether the agent's task is being cancelled, or was at its end, by its caller or by a
+        time-out that it is still in."""
         return False
 
     @abstractmethod
-    def let_go(self) -> None:
-        """Record the calls that were cancelled; park if side effects are in doubt by that."""
+    def record_cancelled(self) -> None:
+        """Record the cancelled calls; park if side effects are in doubt because of that."""
 
     def used(self) -> Usage:
-        """What the run has used by now: for the runtime, as an agent would see something else on
-        replay."""
+        """The usage of the run so far: for the runtime only, because it differs on replay."""
         return self.tallies.progress.usage(self.log.time_ns())
 
-    # -- whether it may go on
+    # -- stopping
 
     def close(self) -> None:
-        """Nothing that a left-over task of this execution does counts any more."""
+        """Close the execution: actions of its remaining tasks are not recorded any more."""
         self._closed = True
         self.pruning.close()
+        for listener in self._history.listeners:
+            listener.close()
 
     def cancel(self, error: Exception) -> None:
-        """Stop the run, from outside and any thread, at the next thing that the agent does.
+        """Stop the run, from outside and any thread, at the agent's next action.
 
-        A side effect that is under way gets to its end, and its outcome is recorded.
+        A side effect in flight ends first, and its outcome is recorded.
         """
         self._asked = self._asked or error
 
     @property
     def stopped(self) -> Exception | None:
-        """Why the run must not go on, whatever the agent made of it."""
+        """Why the run must not continue, even if the agent caught the exception."""
         return self._stopped or self._asked
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing that the agent does counts any more."""
+        """Whether the agent's actions are not recorded any more."""
         return self._closed or self._stopped is not None
 
     def must_stop(self, scope: Scope) -> bool:
         """Whether the code in this scope is to stop now.
 
-        Where the run is only asked to, from outside, a side effect gets to its end first, with all
-        the calls that are made in it.
+        If the stop was requested from outside, a side effect ends first, with all calls that are
+        made in it.
         """
         asked = self._asked is not None and self.side_effects_in_flight.keys().isdisjoint(
             scope.calls
@@ -161,7 +163,7 @@ class ExecutionBase(ABC):
         return asked or self._stopped is not None
 
     def stop(self, error: Exception) -> NoReturn:
-        """End the agent function, now and at whatever it tries next. The first reason counts."""
+        """End the agent function, now and at each later action. The first reason counts."""
         if error is not self._asked:
             self._stopped = self._stopped or error
         self.current_scope().stopped = True
@@ -173,16 +175,16 @@ class ExecutionBase(ABC):
         return scope if scope is not None and scope.run is self else self.scope
 
     def before_action(self) -> None:
-        """The agent does something: so it goes on, and what it has cancelled is cancelled.
+        """Note that the agent acts: so it continues, and calls that it cancelled are cancelled.
 
-        Where it is only asked to stop, it may still do what is no call: the calls that are under
-        way beside it are not to be cut short by a stop in the middle of their results. When none is
-        left, code that goes on behind a call that was to stop it (a gather has made a result of
-        that) is stopped again: what it does next is for a run in which that call has an outcome.
+        If a stop was requested, the agent may still act otherwise than by a call, so that the stop
+        does not interrupt the calls in flight beside it. When no call is left, code that caught the
+        stop of a call (as gather does) is stopped again: its next action belongs to a run in which
+        that call has an outcome.
         """
         here = self.current_scope()
         ended = here.stopped and self.side_effects_in_flight.keys() <= self.draining
-        if self._stopped is not None or self._closed or here.left_behind or ended:
+        if self._stopped is not None or self._closed or here.attempt_has_ended or ended:
             self.check()
         self._go_on()
 
@@ -192,18 +194,19 @@ class ExecutionBase(ABC):
                 if stream.is_left():
                     stream.refuse()
         if self.cut_short:
-            self.let_go()
+            self.record_cancelled()
 
     def note_cancelled(self, one: CallInProgress, cause: BaseException) -> None:
-        """A call was cut short: by the agent if it goes on after that, else with the run."""
+        """Note a call that was interrupted: by the agent if it continues after that, else by the
+        stop of the run."""
         self.cut_short.append(replace(one, by_stop=isinstance(cause, Stop)))
 
     def park(
         self, calls: list[Call], *, around: Iterable[int] = (), undo: bool = False
     ) -> NoReturn:
-        """Stop the run until somebody says what became of these calls.
+        """Stop the run until these calls are resolved.
 
-        So are those of the calls around them that park as well, for they stop here.
+        Calls around them that park as well are in doubt too, because they stop here.
         """
         named = {call.lsn for call in calls}
         outer = (
@@ -234,11 +237,11 @@ class ExecutionBase(ABC):
             self.park([one.call for one in found], around=around)
 
     def check(self) -> None:
-        """Raise what stops the run, if anything does: a call is where it can stop."""
+        """Raise the exception that stops the run, if there is one: a run can stop at a call."""
         scope, stopped = self.current_scope(), self._stopped or self._asked
         if stopped is not None and self.must_stop(scope):
             self.stop(stopped)
-        if self._closed or scope.left_behind:
+        if self._closed or scope.attempt_has_ended:
             if self.stopped is not None:
                 need_not_be_retrieved()
             raise LeftBehindError(self.run_id)
@@ -250,23 +253,23 @@ class ExecutionBase(ABC):
         self.write_or_stop(self.log.commit)
 
     def caught_up(self) -> bool:
-        """Whether no recorded call or message is left that the code may still come to."""
+        """Whether no recorded call or message is left that the code may still replay."""
         return self.replay.exhausted
 
     def is_left_by_stop(self) -> bool:
-        """Whether the run is to stop, so that the code which would do what is recorded does not;
-        but for what is recorded inside side effects, which get to their end."""
+        """Whether records are left only because the run is to stop. Records inside side effects do
+        not count, because side effects end first."""
         around = map(self.replay.around, self.replay.unmatched())
         return self.stopped is not None and all(
             map(self.side_effects_in_flight.keys().isdisjoint, around)
         )
 
     def record_when_caught_up(self, event: ValueRecorded | MessagesChanged) -> int:
-        """Record what replay comes upon again by itself; its LSN, or 0 while it is put off.
+        """Record an event that a replay produces again by itself; its LSN, or 0 while postponed.
 
-        It is put off while recorded ones are unmatched. Should the code turn out to have changed,
-        nothing that it has done may be in the record: else the code that made the record could not
-        go on with it either.
+        It is postponed while recorded ones are unmatched. If the code turns out to have changed,
+        the record must not contain its events. Otherwise the code that made the record could not
+        continue with it either.
         """
         if not self.replay.exhausted:
             self._pending.append((event, self._is_prologue(event)))
@@ -294,8 +297,8 @@ class ExecutionBase(ABC):
         return lsn
 
     def _is_prologue(self, event: Event) -> bool:
-        """Whether the code before the first step needs it on replay, whatever the checkpoint."""
-        if isinstance(event, MessagesChanged):  # behind a checkpoint they are what that has
+        """Whether the code before the first step needs it on replay after any checkpoint."""
+        if isinstance(event, MessagesChanged):  # a checkpoint holds the messages
             return False
         if not self.in_loop or getattr(event, "scope", "") == BEFORE_STEPS:
             return True
@@ -306,11 +309,11 @@ class ExecutionBase(ABC):
             return write(*args, **kwargs)
         except RefusedValueError:
             raise
-        except Exception as exc:  # the log is lost, fenced or full: no agent code can mend that
+        except Exception as exc:  # the log is lost, fenced or full: no agent code can repair that
             self.stop(exc)
 
     def note_dropped(self, event: HistoryDropped) -> None:
-        """Record what is waited for no more."""
+        """Record which records are expected no more."""
         lsn = self.record(event)
         if not self._prologue.keys().isdisjoint(event.records):
             self._prologue[lsn] = None

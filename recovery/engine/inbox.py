@@ -1,8 +1,8 @@
-"""What others have sent to a run, as the run sees it.
+"""Reads the messages that other processes have sent to a run.
 
-A run's log has one writer, so what comes from outside goes into a log beside it, which its senders
-open one after the other and the run reads. Messages are only believed once they are durable: what
-the run records of them must not be about a message that a power loss takes away.
+A run's log has one writer. So messages from outside go into a log beside it, which its senders
+open one after the other and the run reads. A message counts only once it is durable, because the
+run's record must not refer to a message that a power loss takes away.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("recovery")
 
-LOOK_S = 0.2  # how often an agent that does one thing after the other looks for messages
+LOOK_S = 0.2  # how often an agent that makes one call after the other reads its messages
 
 
 class Inbox:
@@ -34,20 +34,20 @@ class Inbox:
 
     def __init__(self, run: ExecutionBase) -> None:
         self._run = run
-        # Looks for the run that has started this one, and does nothing else meanwhile.
+        # Reads the inbox of the run that has started this one.
         self.above: Callable[[], None] | None = None
         self._reader: LogReader | None = None
         self._arrivals: Iterator[Record | Damage | None] = iter(())
-        self._held: deque[Record] = deque()  # read, and not known to be durable
+        self._held: deque[Record] = deque()  # read, but maybe not durable yet
         self._next_look = 0.0
-        self._signals: dict[str, deque[Message]] = {}  # those not taken, by name
+        self._signals: dict[str, deque[Message]] = {}  # signals not taken yet, by name
         self._decisions: dict[str, list[Message]] = {}  # by the key of the call
         self._spent: set[str] = set()
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         self._cancelled: Message | None = None
 
     def look(self, *, at_once: bool = False) -> None:
-        """Read what is new, at most every LOOK_S unless ``at_once``. A cancelled run ends here."""
+        """Read new messages, at most every LOOK_S unless ``at_once``. A cancelled run ends here."""
         now = time.monotonic()
         if now >= self._next_look or at_once:
             self._next_look = now + LOOK_S
@@ -68,7 +68,7 @@ class Inbox:
     ) -> tuple[Message, Packed] | None:
         """The oldest signal of these names that is not taken, and its value.
 
-        One that was sent later than ``until`` is for a later wait, and so are those behind it.
+        A signal that was sent later than ``until`` is for a later wait, and so are those after it.
         """
         found = self._next(names, until)
         if found is None:
@@ -96,8 +96,8 @@ class Inbox:
     def decision(
         self, key: str, counts: Callable[[Message], bool], packed: Packed
     ) -> Message | None:
-        """The last decision about the call of this idempotency key, and of these arguments, among
-        those that ``counts`` lets count."""
+        """The last decision about the call of this idempotency key and these arguments, among
+        those that ``counts`` accepts."""
         counting: list[Message] = []
         for made in self._decisions.get(key, ()):
             if made.is_about(packed):
@@ -107,11 +107,11 @@ class Inbox:
         return last_of(counting)
 
     def spent(self, key: str) -> None:
-        """The call of this key begins: what is decided from now on comes too late."""
+        """Note that the call of this key begins: later decisions come too late."""
         self._spent.add(key)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         if self._reader is not None:
             self._reader.close()
             self._reader, self._arrivals = None, iter(())
@@ -143,10 +143,10 @@ class Inbox:
             self._sort_one(self._held.popleft())
 
     def _check(self, inbox: LogReader | None) -> None:
-        """That this is the inbox of which the run has read messages."""
+        """Check that this is the inbox whose messages the run has read before."""
         damage = inbox_damage(inbox, self._signals_taken(), self._run.uid)
         if damage:
-            raise lost_inbox(self._run.run_id, damage)
+            raise lost_inbox(self._run.run_id, damage, self._run.store.backend)
 
     def _signals_taken(self) -> Signals:
         signals = self._run.tallies[Signals.name]
@@ -179,9 +179,9 @@ class Inbox:
                 self._decisions.setdefault(sent.about, []).append(sent)
 
     def _refused(self, sent: Message, why: str) -> None:
-        """Say once that it does not count."""
-        if sent.lsn not in self._told:
-            self._told.add(sent.lsn)
+        """Log once that a message does not count."""
+        if sent.lsn not in self._reported:
+            self._reported.add(sent.lsn)
             what = f"message {sent.lsn} ({sent.kind}) does not count: {why}"
             _logger.warning("run %s: inbox: %s", self._run.run_id, what)
 
@@ -193,7 +193,7 @@ class Inbox:
         return record
 
     def _lost(self, damage: Damage) -> DamagedRunError:
-        # It may have been a no, or an end.
+        # It may have been a denial, or a cancellation.
         error = DamagedRunError(self._run.run_id, [damage])
         error.add_note(
             "This is in what others have sent to the run: the log in `inbox`, which `logdump "

@@ -1,4 +1,4 @@
-"""Writes the events of a run: encoded, appended, counted, and told to a listener."""
+"""Writes the events of a run: encodes, appends and counts them, and calls the listener."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def record(log: EventLog, history: History, event: Event) -> int:
-    """Append an event, count it, and tell whoever listens; its LSN."""
+    """Append an event, count it, and call the listener; returns its LSN."""
     kind, body = encode(event)
     try:
         lsn = log.append(kind, body)
@@ -23,6 +23,6 @@ def record(log: EventLog, history: History, event: Event) -> int:
     history.tallies.observe(lsn, log.last_time_ns, event)
     if history.replay.losses is not None:
         history.replay.losses.observe(lsn, event)
-    if history.listener is not None:
-        history.listener.event(lsn, log.last_time_ns, event)
+    for listener in history.listeners:
+        listener.event(lsn, log.last_time_ns, event, body)
     return lsn

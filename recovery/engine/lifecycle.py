@@ -1,4 +1,4 @@
-"""Asking runs to stop: by a call, or by a signal to the process."""
+"""Follows one session of a run in this process, over its recoveries, and stops it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class RunSession:
-    """One going of a run in this process, over its recoveries. Stopped from any thread."""
+    """One session of a run in this process, over its recoveries. Any thread may stop it."""
 
-    parent: ParentRun | None = None  # that started the run
+    parent: ParentRun | None = None  # the run that started this one
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -24,23 +24,24 @@ class RunSession:
         self._error: Exception | None = None
 
     def claim(self, store: CheckpointStoreBase, takeover: bool) -> EventLog:
-        """The run's log, for this process alone."""
+        """Claim the run's log for this process alone."""
         return store.claim(self.run_id, takeover)
 
     def check_history(self, log: EventLog, history: History) -> History:
-        """What the log holds, before anything is written; raises what forbids to go on."""
+        """Check the history before anything is written; raises if the run must not resume."""
         return history
 
     def on_first_record(self, log: EventLog) -> None:
-        """It is recorded that the run has begun, and nothing is executed yet. May take a while."""
+        """Called after the beginning of the run is recorded, before its code is executed. May take
+        a while."""
 
     def attach(self, run: Execution) -> None:
-        """The run's present execution is this one."""
+        """Set the run's present execution."""
         self._run = run
         self.check()
 
     def check(self) -> None:
-        """Raise what the run was stopped with, if it was."""
+        """Raise the exception that the run was stopped with, if it was."""
         if self._error is not None:
             raise self._error
 

@@ -1,4 +1,4 @@
-"""What calls have used, held against the budget of their run."""
+"""Measures the usage of calls, and stops a run that exceeds its budget."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("recovery")
 _NOTHING = [0, 0, 0.0]
-# A limit of what models use is looked at after so many calls that did not say what they used, and
-# at the end of the run.
+# After so many calls of unknown usage, and at the end of the run, a budget of tokens or cost is
+# checked for whether it limits anything.
 UNMEASURED_MAX = 10
 
 
 def admit(run: ExecutionBase, what: Literal["step", "call"], tool: str = "") -> None:
-    """Stop the run if a new step or call goes beyond its budget. What undoes it always may be done.
+    """Stop the run if a new step or call exceeds its budget. An undo is always admitted.
 
-    Invariant: nothing can come between this and the record of what is admitted, for both are made
-    while the run's mutex is held: so no two calls are admitted for one.
+    Invariant: this check and the record of the admitted step or call are made under the run's
+    mutex. So two calls cannot use the same remainder of a budget.
     """
     budget = run.settings.budget
     if budget is None:
@@ -54,7 +54,7 @@ def _undoes(tool: str) -> bool:
 
 
 def warn_if_unmeasured(run: ExecutionBase) -> None:
-    """Say so when a limit counts for nothing, because no call has said what it used."""
+    """Warn of a limit without effect, because no call's usage is known."""
     budget = run.settings.budget
     if budget is None or not run.unmeasured:
         return
@@ -70,10 +70,10 @@ def warn_if_unmeasured(run: ExecutionBase) -> None:
 
 
 def measured(run: ExecutionBase, spec: ToolSpec, scope: Scope, value: Any) -> list[Any] | None:
-    """What is recorded of what a call used, by what it returned; None when that does not say so.
+    """The usage of a call, from its result, as it is recorded; None when the result has none.
 
-    A tool that hands on the reply of a model that it has called counts for nothing: the call inside
-    it does. What goes wrong here is logged, for a result that was paid for is not to be lost.
+    If a tool returns the reply of a model that it called by a nested call, the nested call counts.
+    Errors are logged and not raised, because a result that was paid for must not be lost.
     """
     try:
         if spec.usage is not None:

@@ -1,4 +1,4 @@
-"""Chance: modules that few programs need, imported where they are."""
+"""Makes random numbers and ids, with modules that few programs need: imported at first use."""
 
 from __future__ import annotations
 

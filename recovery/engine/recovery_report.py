@@ -1,4 +1,4 @@
-"""What a recovery did, for the log and for the caller."""
+"""Reports a recovery, for the log and for the caller."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from recovery.values.type_variables import Result
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What it took to bring a run to where it is. ``str()`` says it in one line.
+    """A recovery of a run. ``str()`` gives it in one line.
 
     ``from_step`` and ``checkpoint_lsn``: the checkpoint (0: none). ``replayed``: records read
-    behind it. ``served``: calls answered from the log; ``executed``: calls made. ``in_doubt``: the
-    calls that a crash had left in doubt, and how each was settled. ``torn_size``: bytes cut off
-    that were never acknowledged. ``damage`` and ``broken``: what is not sound any more, and
-    checkpoints passed over. ``time_s``: from opening the log to the start of the agent function.
-    ``usage``: what the run has used, over all its lives. ``lost``: what was lost behind that
-    checkpoint before the log was repaired, a line each; calls that may have been among it, and are
-    not recorded, are in doubt. ``drift``: what the code does otherwise than is recorded, a line
-    each, where that did no harm.
+    after it. ``served``: calls answered from the log; ``executed``: calls made. ``in_doubt``: the
+    calls that a crash had left in doubt, and how each was resolved. ``torn_size``: bytes cut off
+    that were never acknowledged. ``damage`` and ``broken``: the damage found, and checkpoints
+    that could not be used. ``time_s``: from opening the log to the start of the agent function.
+    ``usage``: the usage of the run, over all its processes. ``lost``: the gaps after that
+    checkpoint, which a repair left, a line each; unrecorded calls that may have been in a gap are
+    in doubt. ``drift``: harmless differences between the code and the record, a line each.
     """
 
     run_id: str
@@ -62,8 +61,8 @@ class RecoveryReport:
 
 
 def report_of(log: EventLog, history: History, is_executed: bool, began: float) -> RecoveryReport:
-    """What is known of a recovery before the agent function is called; without ``is_executed`` it
-    is not called at all."""
+    """The report of a recovery before the agent function is called; without ``is_executed`` the
+    function is not called at all."""
     doubt = history.replay.in_doubt() if is_executed else []
     return RecoveryReport(
         history.run_id,
@@ -84,10 +83,10 @@ def report_of(log: EventLog, history: History, is_executed: bool, began: float) 
 
 
 class RunResult(TypedDict, Generic[Result]):
-    """What a run gives: a plain dict. ``result`` is what the agent returned.
+    """The result of a run: a plain dict. ``result`` is the value that the agent returned.
 
-    ``recovered_from_step``: the checkpoint it last resumed from, 0 if none. ``recovery_count``: of
-    the run, over all processes.
+    ``recovered_from_step``: the step of the checkpoint it last resumed from, 0 if none.
+    ``recovery_count``: of the run, over all processes.
     """
 
     result: Result

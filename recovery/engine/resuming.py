@@ -1,4 +1,4 @@
-"""Going on with a run that is there, from its id alone."""
+"""Resumes an existing run from its id alone."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from recovery.history.checkpoint_store_base import CheckpointStoreBase
     from recovery.history.load import History
 
-RECORDED: Any = object()  # in place of a task: the one that the run has
+RECORDED: Any = object()  # stands for the task that the run has recorded
 
 
 class ResumeSession(RunSession):
-    """The life of a run that must have begun."""
+    """A session of a run that must exist already."""
 
     def claim(self, store: CheckpointStoreBase, takeover: bool) -> EventLog:
         reader_of(store, self.run_id, ". Nothing was executed.").close()  # a claim would make it
@@ -26,7 +26,7 @@ class ResumeSession(RunSession):
     def check_history(self, log: EventLog, history: History) -> History:
         if history.started is None:
             raise RecoveryError(
-                f"no agent has begun run {self.run_id!r}, so it has no task to go on with. Nothing "
+                f"no agent has begun run {self.run_id!r}, so it has no task to resume. Nothing "
                 "was executed: run it with its task."
             )
         return history

@@ -1,4 +1,4 @@
-"""The loop of steps of a run: whether it has begun, and the state and messages that it carries."""
+"""Tracks the loop of steps of a run, and the state and messages that it carries."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _BESIDE = (
 class Loop:
     """A run's state and messages, from the first line of the agent function on.
 
-    In a run that is resumed from a checkpoint they are what that has. The changes that the code
-    before the loop makes were made, and saved, the first time: they are not made again.
+    A run that is resumed from a checkpoint has those of the checkpoint. The code before the loop
+    has changed them the first time, and the checkpoint has these changes: they are not made again.
     """
 
     def __init__(self, run: ExecutionBase, history: History, record: Recorder) -> None:
         restored = history.restored
         self._run = run
-        # Whether the code before the loop is at work again, in a resumed run.
+        # Whether a resumed run executes the code before the loop again.
         self.is_before = restored is not None
-        # Whether this is what the run itself does first: a fork with another task has a checkpoint,
-        # which the code before its loop has not made.
+        # Whether the run itself executes this code for the first time: the checkpoint of a fork
+        # with another task was not made by the code before its loop.
         self._is_first = restored is None or (
             history.has_another_task and not run.replay.later_steps(restored.step)
         )
@@ -60,8 +60,8 @@ class Loop:
             restored.release()
 
     def claim(self, handle: object, frame: FrameType) -> None:
-        """The code of ``frame`` asks for the loop of steps, by the Run that it holds. There is one
-        in a run, for a checkpoint must know where to go on."""
+        """Note that the code of ``frame`` enters the loop of steps, by the Run that it holds. A run
+        has one loop, because a checkpoint must know where to continue."""
         if self._run.in_loop:
             raise RecoveryError("run.steps() was called before: a run has one loop of steps")
         settings = self._run.settings
@@ -71,13 +71,13 @@ class Loop:
             self._locals = LocalsBefore.of(handle, frame)
 
     def checkpointed(self) -> None:
-        """A checkpoint was taken."""
+        """Note that a checkpoint was taken."""
         if self._locals is not None:
             seen, self._locals = self._locals, None
             seen.look_again(self._run, sys._getframe(1))
 
     def enter(self) -> None:
-        """The loop begins: from here on changes are made."""
+        """Begin the loop: from here on changes are made."""
         dropped: set[str] = set()
         if self.is_before:
             self.messages.is_past = False
@@ -87,7 +87,7 @@ class Loop:
         self._known = {*(self._known or ()), *dropped, *self.state}
 
     def removed(self) -> tuple[str, ...]:
-        """The keys that the steps have removed from the state: a resumption sets them no more."""
+        """The keys that the steps have removed from the state: a resumed run does not set them."""
         return tuple(sorted({*(self._known or ())} - self.state.keys()))
 
     def place_of(self, scope: str) -> str | None:
@@ -99,7 +99,7 @@ class Loop:
         return BEFORE if self._is_first else RESUMED
 
     def check_messages(self) -> None:
-        """RecoveryError for a change of the messages that a resumption would make again."""
+        """RecoveryError for a change of the messages that a resumed run would make again."""
         if self._is_beside():
             raise RecoveryError(
                 f"run.messages was changed by {_BESIDE.format(call_site())} With "
@@ -107,8 +107,8 @@ class Loop:
             )
 
     def _warn_of_state(self) -> None:
-        """Say where the state is changed by code that a resumption would run again: to assign the
-        same value again does no harm, and nobody can tell that from counting."""
+        """Warn of a change of the state by code that a resumed run would execute again. It is no
+        error: assigning the same value again is harmless, and looks the same as counting."""
         if self._is_beside() and (site := call_site()) not in self._warned:
             self._warned.add(site)
             _logger.warning(
@@ -116,7 +116,7 @@ class Loop:
             )
 
     def _is_beside(self) -> bool:
-        """Whether a task is at work that was started before the loop, and runs beside it."""
+        """Whether a task is running that was started before the loop, beside it."""
         run = self._run
         if not run.in_loop or run.settings.checkpoint_every_n is None:
             return False

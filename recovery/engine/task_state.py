@@ -1,13 +1,13 @@
-"""What the other code of an agent waits for: whether it can still come to a call by itself.
+"""Finds out whether an agent's other tasks and threads can still make a call by themselves.
 
-A recorded call that nobody has made again may yet be made by a coroutine that is asleep, or by a
-thread at work; it never will be if each of them waits for the record. So each is one of
+A sleeping coroutine, or a running thread, may still make a recorded call again. None will if each
+of them waits for the replay. So each is one of
 
-    ON_REPLAY  waits for its turn in the record, or for tasks that are looked at themselves
-    UNKNOWN    waits for what another one may give it: a lock, a queue, some future
-    RUNNABLE   goes on by itself: ready, asleep on a timer, in a thread, in a call under way
+    ON_REPLAY  waits for its turn in the replay order, or for tasks that are examined themselves
+    UNKNOWN    waits for another task: a lock, a queue, some future
+    RUNNABLE   continues by itself: ready, asleep on a timer, in a thread, in a call in flight
 
-They are looked at from outside, and what is not known is UNKNOWN.
+They are examined from outside, and an unfamiliar state is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from recovery.declare.scope import Scope, current_scope
 
 
 class Blocking(IntEnum):
-    """What code waits for; of several, the greatest counts."""
+    """The kinds of things that code waits for; of several, the greatest counts."""
 
     ON_REPLAY = 0
     UNKNOWN = 1
@@ -37,7 +37,7 @@ class Blocking(IntEnum):
 
 
 CHAIN_MAX = 1000  # coroutines that await one another
-# A coroutine in one of these goes on after some time, whatever else happens.
+# A coroutine in one of these continues after some time, whatever else happens.
 _TO_THREAD = asyncio.to_thread.__code__
 _TIMED = {asyncio.sleep.__code__, asyncio.wait_for.__code__, _TO_THREAD}
 _GROUP = asyncio.TaskGroup.__aexit__.__code__
@@ -58,8 +58,8 @@ def context_of(task: asyncio.Task[Any]) -> contextvars.Context:
 def task_blocking(
     task: asyncio.Task[Any], ours: Collection[Any], calls: Collection[CodeType]
 ) -> Blocking:
-    """What a task waits for. ``ours``: the futures of those who wait for their turn; ``calls``:
-    the code that has a call under way."""
+    """The blocking state of a task. ``ours``: the futures of tasks that wait for their turn;
+    ``calls``: the code of calls in flight."""
     waiter = getattr(task, "_fut_waiter", None)
     if waiter in ours:
         return Blocking.ON_REPLAY
@@ -129,7 +129,7 @@ def frames_of(task: asyncio.Task[Any]) -> Iterator[FrameType]:
 
 
 def threads_blocking(threads: Iterable[threading.Thread], ours: Collection[CodeType]) -> Blocking:
-    """What threads wait for. ``ours``: the code in which they wait for their turn."""
+    """The blocking state of threads. ``ours``: the code in which they wait for their turn."""
     frames = sys._current_frames()
     return max(
         (_of_thread(frames.get(thread.ident or 0), ours) for thread in threads),

@@ -1,4 +1,4 @@
-"""Stops a run for a result that cannot be recorded, and says what to do about it."""
+"""Stops a run for a result that cannot be recorded, and explains what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from recovery.declare.spec import ToolSpec
 from recovery.errors import UnrecordedResultError
 from recovery.journal.call import Call
 from recovery.journal.events import RunFinished
-from recovery.text import shorten
+from recovery.text import shorten, store_option
 
 if TYPE_CHECKING:
     from recovery.engine.execution import Execution
@@ -29,19 +29,19 @@ def refuse_result(
 ) -> NoReturn:
     """Stop the run; the call stays open.
 
-    No code of the agent can catch that: it would go on with what a replay cannot give it.
+    The agent's code cannot catch that: it would continue with a value that a replay cannot give it.
     """
     then = _THEN.get(spec.after_crash) or (
         "The call has taken effect and is in doubt: it is not made again unasked. Say what it "
         f"returned, store.run({run.run_id!r}).resolve({call.idempotency_key!r}, "
         f"Resolution.outcome(value)) or `recovery resolve {run.run_id} {call.idempotency_key} "
-        "--outcome JSON`, and run it again."
+        f"--outcome JSON{store_option(run.store.backend)}`, and run it again."
     )
     run.stop(_error(run, (spec.name, call.lsn), refused, value, then))
 
 
 def finish(run: Execution, result: Any) -> RunFinished:
-    """Record what the agent function returned; stop the run if it cannot be recorded."""
+    """Record the result of the agent function; stop the run if it cannot be recorded."""
     try:
         return run.finish(result)
     except RefusedValueError as exc:

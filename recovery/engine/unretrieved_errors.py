@@ -1,5 +1,7 @@
-"""Exceptions of this library that nobody retrieves from a task, because the caller of the run has
-been told what they say: asyncio need not report them as forgotten."""
+"""Marks this library's exceptions in tasks as retrieved, so that asyncio does not report them.
+
+The caller of the run has received their message already.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from recovery.errors import LeftBehindError, Stop
 
 
 def need_not_be_retrieved() -> None:
-    """Say so of what is about to be raised in the present task, if there is one."""
+    """Mark the exception that is about to be raised in the present task, if there is one."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # plain code
@@ -20,7 +22,7 @@ def need_not_be_retrieved() -> None:
 
 
 def _retrieve(task: asyncio.Future[object]) -> None:
-    # Asking for it (task.exception()) is what marks it as retrieved: an error of the agent's own,
-    # by which the task may have ended after all, is to be reported as always.
+    # task.exception() marks it as retrieved. If the task ended by an error of the agent's own after
+    # all, asyncio reports that as always.
     if isinstance(getattr(task, "_exception", None), Stop | LeftBehindError):
         task.exception()

@@ -1,4 +1,4 @@
-"""Agents that are graphs of nodes: executed as recorded runs, resumed where they stopped."""
+"""Executes agents that are graphs of nodes, as recorded runs that resume where they stopped."""
 
 from recovery.graph.checkpoint_manager import RestoredCheckpoint
 from recovery.graph.executor import ExecutionResult, GraphExecutor

@@ -1,5 +1,7 @@
-"""CheckpointManager: where runs of graphs are kept, how often they are checkpointed, and which of
-them have not ended. A thin thing over a CheckpointStore."""
+"""Provides CheckpointManager: keeps runs of graphs, takes their checkpoints, lists unfinished ones.
+
+It is a thin adapter of a CheckpointStore.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ from recovery.stores.protocol import RunStore
 from recovery.values.model_data import as_data
 
 Frequency = Literal["every_node", "every_n_nodes"]
-BESIDE = "eventlog"  # the directory of our runs, beside the files of a storage of somebody else's
-_MEMORY = "memory "  # in front of what is the memory's, in the state of a checkpoint
+BESIDE = "eventlog"  # the directory of our runs, beside the files of another library's storage
+_MEMORY = "memory "  # prefix of the memory's keys, in the state of a checkpoint
 _METADATA, _PART, _DEPTH = "metadata", "\x1f", 3  # a plan's context is that deep in the metadata
 _NOT_LEFT = ("finished", "failed", "cancelled", "undone", "running", "empty", "saved")
 
 
 class HasBasePath(Protocol):
-    """A storage of somebody else's, which keeps its files in a directory."""
+    """Another library's storage, which keeps its files in a directory."""
 
     @property
     def base_path(self) -> str | os.PathLike[str]: ...
@@ -45,17 +47,17 @@ class HasBasePath(Protocol):
 class CheckpointConfig:
     """How a CheckpointManager keeps runs.
 
-    ``enabled``: whether at all; else executors store nothing. ``every_n_nodes``: how many nodes
-    are visited between checkpoints; those that run at the same time count as one. ``on_node_start``
-    and ``on_node_complete``: where one node ends the next one begins, so a checkpoint is taken
-    there if either is on; with neither, none is taken, and a recovery replays the run from its
-    beginning. What a finished node did is in the log in any case. ``auto_recovery``: whether
-    ``execute`` goes on with a run that has not ended; else only ``resume`` does. ``retention``:
-    "all", "prune_old" (the newest ``max_checkpoints_per_run``, 3) or "latest_only", see
-    CheckpointStore; None: "prune_old" if there is a maximum, else "all". A graph's run is made of
-    all that its nodes have written, so what goes is what they did on the way to it.
+    ``enabled``: whether executors store anything. ``every_n_nodes``: how many nodes are visited
+    between checkpoints; nodes that run at the same time count as one. ``on_node_start`` and
+    ``on_node_complete``: where one node ends the next one begins, so a checkpoint is taken there if
+    either is on. With neither, none is taken, and a recovery replays the run from its beginning.
+    The log has the calls of finished nodes in any case. ``auto_recovery``: whether ``execute``
+    resumes a run that has not ended; otherwise only ``resume`` does. ``retention``: "all",
+    "prune_old" (the newest ``max_checkpoints_per_run``, 3) or "latest_only", see CheckpointStore;
+    None: "prune_old" if there is a maximum, else "all". Everything that nodes have written is kept;
+    retention removes the records of the calls that led to it.
 
-    Aden Hive's names do as well: ``retention_strategy`` for ``retention``; ``save_frequency``,
+    Aden Hive's names work as well: ``retention_strategy`` for ``retention``; ``save_frequency``,
     "every_node" or "every_n_nodes", and then ``n_nodes`` for ``every_n_nodes``.
     """
 
@@ -95,7 +97,7 @@ class CheckpointConfig:
 
     @property
     def kept(self) -> Kept:
-        """Which checkpoints are kept."""
+        """The retention of checkpoints."""
         default: Kept = "all" if self.max_checkpoints_per_run is None else "prune_old"
         return self.retention or self.retention_strategy or default
 
@@ -107,11 +109,11 @@ class CheckpointConfig:
 
 @dataclass(slots=True)
 class RestoredCheckpoint:
-    """What a run was at a checkpoint: see ``CheckpointManager.restore``.
+    """A run's memory and path at a checkpoint: see ``CheckpointManager.restore``.
 
     ``memory``: values by key. ``path``: the nodes visited up to there, in order. ``next_nodes``:
-    those that are visited next. ``step``, ``timestamp`` (as it was given): those of the
-    checkpoint. ``metadata``: what was saved with it by ``save_checkpoint``.
+    the nodes that are visited next. ``step``, ``timestamp`` (as it was given): those of the
+    checkpoint. ``metadata``: that of ``save_checkpoint``.
     """
 
     run_id: str
@@ -126,12 +128,14 @@ class RestoredCheckpoint:
 
 
 class CheckpointManager:
-    """Keeps runs of graphs: for executors, and for whoever asks what became of them.
+    """Keeps runs of graphs for executors, and reads them.
 
     ``storage``: a path, a CheckpointStore, a RunStore, or None for the default directory
-    (``$EVENTLOG_HOME`` or ``~/.eventlog``). What has a ``base_path``, as Aden Hive's FileStorage,
-    gets the runs into a directory ``eventlog`` in there. TypeError for anything else. A context
-    manager, which lets go of the runs to which ``save_checkpoint`` has saved. For one thread.
+    (``$EVENTLOG_HOME`` or ``~/.eventlog``). An object with a ``base_path``, such as Aden Hive's
+    FileStorage, gets a directory ``eventlog`` with the runs in there. TypeError for anything else.
+    ``config``: see CheckpointConfig (the defaults). A context manager, which closes the runs to
+    which ``save_checkpoint`` has saved. For one thread. ``run_id`` names a run; ``checkpoint_id``
+    one of its checkpoints, None the newest one that verifies.
     """
 
     def __init__(
@@ -148,15 +152,15 @@ class CheckpointManager:
             where = _where(storage)
             self.store = CheckpointStore(where, retention=self.config.kept, keep=self.config.keep)
 
-    # -- what there is
+    # -- reading runs
 
     def unfinished(self) -> list[RunStatus]:
-        """The runs that no process has and that have not ended: those that crashed, wait for
-        somebody, failed at a node, or are damaged. See ``RunStatus.state`` and ``why``."""
+        """The runs that have not ended and that no process owns: they crashed, are parked, failed
+        at a node, or are damaged. See ``RunStatus.state`` and ``why``."""
         return [one for one in runs(self.store) if one.state not in _NOT_LEFT]
 
     def is_unfinished(self, run_id: str) -> bool:
-        """Whether a run is one of those."""
+        """Whether a run is unfinished in this sense."""
         reader = self.store.backend.read(run_id)
         if reader is None:
             return False
@@ -170,7 +174,7 @@ class CheckpointManager:
     def get_checkpoint(self, run_id: str, checkpoint_id: str | None = None) -> Checkpoint | None:
         """A checkpoint that verifies, the newest one unless it is named; None if there is none.
 
-        NoSoundCheckpointError when there are some, and none of them (or not the one that is named)
+        NoSoundCheckpointError when there are some, and none of them (or not the named one)
         verifies.
         """
         if checkpoint_id is None:
@@ -188,11 +192,11 @@ class CheckpointManager:
         return found
 
     def restore(self, run_id: str, checkpoint_id: str | None = None) -> RestoredCheckpoint | None:
-        """What the run was at a checkpoint that verifies, the newest one unless it is named.
+        """The run's memory and path at a checkpoint that verifies, the newest one unless named.
 
-        Reads, and changes nothing: a run is resumed by an executor, from all that it has recorded.
-        To go on from an earlier checkpoint, fork the run there (``RunHandle.fork(..., at_step=)``),
-        and resume the fork. None if there is no such checkpoint; raises as ``get_checkpoint``.
+        Only reads: an executor resumes a run, from all of its records. To continue from an earlier
+        checkpoint, fork the run there (``RunHandle.fork(..., at_step=)``), and resume the fork.
+        None if there is no such checkpoint; raises as ``get_checkpoint``.
         """
         found = self.get_checkpoint(run_id, checkpoint_id)
         if found is None:
@@ -204,24 +208,24 @@ class CheckpointManager:
         task = status(self.store, run_id).task
         if not isinstance(task, dict) or "input" not in task or not found.messages:
             raise RecoveryError(f"run {run_id!r} is not one of a graph")
-        standing = GraphState.from_messages("", task["input"], found.messages)
+        state = GraphState.from_messages("", task["input"], found.messages)
         return RestoredCheckpoint(
             run_id,
             found.checkpoint_id,
             found.step_number,
             found.timestamp,
-            standing.memory,
-            standing.path,
-            list(standing.pending),
-            standing.visits,
+            state.memory,
+            state.path,
+            list(state.pending),
+            state.visits,
         )
 
     def delete_checkpoints(self, run_id: str) -> int:
-        """Remove a run to which checkpoints were saved by ``save_checkpoint``; how many it had.
+        """Remove a run to which ``save_checkpoint`` has saved; returns how many checkpoints it had.
 
-        RecoveryError for a run of an agent or of a graph, of which they are a part:
-        ``store.run(run_id).remove()`` removes it as a whole. LogLockedError when another process
-        has the run.
+        RecoveryError for a run of an agent or of a graph, whose log needs its checkpoints:
+        ``store.run(run_id).remove()`` removes the whole run. LogLockedError when another process
+        owns the run.
         """
         count = len(self.list_checkpoints(run_id))
         reader = self.store.backend.read(run_id)
@@ -234,14 +238,14 @@ class CheckpointManager:
                     f"could not be resumed. Nothing was removed. store.run({run_id!r}).remove() "
                     "removes the run."
                 )
-        self.store.let_go(run_id)
+        self.store.close_run(run_id)
         self.store.run(run_id).remove(force=True)
         return count
 
     # -- for executors that take their checkpoints themselves
 
     def should_checkpoint(self, step_number: int) -> bool:
-        """Whether a checkpoint is to be saved behind this step, counted from 1."""
+        """Whether a checkpoint is due after step ``step_number``, counted from 1."""
         return self.config.enabled and step_number % self.config.every == 0
 
     def save_checkpoint(
@@ -252,12 +256,12 @@ class CheckpointManager:
         executor_type: Any = "graph",
         metadata: Mapping[str, Any] | None = None,
     ) -> str | None:
-        """Save what a run is behind a node; the checkpoint's id, None if that is not enabled.
+        """Save a run's memory after a node; returns the checkpoint's id, None if not enabled.
 
-        ``memory``: a mapping, or an object with ``read_all()``. ``metadata``: ``execution_path``,
-        ``next_node_id`` and whatever else. Durable when this returns; of the memory only what has
-        changed is written. What keeps it from being saved is raised, never passed over:
-        RefusedValueError, with the path to it, for a value that cannot be carried. Models,
+        ``node_id``: the node. ``executor_type``: kept as text. ``memory``: a mapping, or an object
+        with ``read_all()``. ``metadata``: ``execution_path``, ``next_node_id`` and other values.
+        Durable when this returns; only changes of the memory are written. Raises every error of
+        saving: RefusedValueError, with the path to it, for a value that cannot be carried. Models,
         dataclasses and named tuples of types that are not registered are restored as ModelData.
         """
         if not self.config.enabled:
@@ -270,7 +274,7 @@ class CheckpointManager:
         state |= {"node": node_id, "executor_type": str(kind), **dict(_spread(_METADATA, kept))}
         saving, now = self.store.saving(run_id), datetime.now(UTC)
         state = saving.in_order(state)
-        # Of a log, no LSN is given twice, whatever is damaged; of another one the time differs.
+        # A log never uses an LSN twice, even when it is damaged; in another log the time differs.
         name = f"ckpt_{run_id}_{node_id}_{now:%Y%m%d_%H%M%S_%f}_{saving.log.last_lsn + 1}"
         rest: Any = path, [], now.timestamp()
         try:
@@ -286,8 +290,8 @@ class CheckpointManager:
     def restore_from_checkpoint(
         self, run_id: str, checkpoint_id: str | None = None
     ) -> tuple[dict[str, Any], str] | tuple[None, None]:
-        """The memory at a checkpoint that verifies, and the node to go on with: the one that was
-        said to be next, else the one behind which it was saved. (None, None) if there is none, or
+        """The memory at a checkpoint that verifies, and the node to continue with: the saved next
+        node, else the node after which it was saved. (None, None) if there is no checkpoint, or
         ``auto_recovery`` is off; raises as ``get_checkpoint``."""
         if not self.config.enabled or not self.config.auto_recovery:
             return None, None
@@ -297,7 +301,7 @@ class CheckpointManager:
         return found.memory, (found.next_nodes or found.path)[0 if found.next_nodes else -1]
 
     def close(self) -> None:
-        """Let go of the runs to which something was saved."""
+        """Close the runs to which checkpoints were saved."""
         self.store.close()
 
     def __enter__(self) -> Self:
@@ -310,7 +314,7 @@ class CheckpointManager:
 
 
 def _where(storage: Any) -> Any:
-    """What a CheckpointStore is made of; TypeError for what it is not."""
+    """The storage for a CheckpointStore; TypeError for other objects."""
     if storage is None:
         return default_directory()
     if isinstance(storage, str | os.PathLike) or callable(getattr(storage, "claim", None)):
@@ -325,7 +329,8 @@ def _where(storage: Any) -> Any:
 
 
 def _spread(name: str, value: Any, depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """A value, or the parts of a dict by their names: what has not changed is not saved again."""
+    """A value, or the parts of a dict by their names, so that unchanged parts are not saved
+    again."""
     if depth and value and type(value) is dict and all(map(_is_name, value)):
         for key, one in value.items():
             yield from _spread(f"{name}{_PART}{key}", one, depth - 1)
@@ -338,7 +343,7 @@ def _is_name(key: Any) -> bool:
 
 
 def _gathered(state: Mapping[str, Any], name: str) -> Any:
-    """What ``_spread`` has made parts of."""
+    """The value whose parts ``_spread`` has made."""
     whole: dict[str, Any] = {}
     for key, value in state.items():
         if key == name:
@@ -352,7 +357,7 @@ def _gathered(state: Mapping[str, Any], name: str) -> Any:
 
 
 def _restored(found: Checkpoint) -> RestoredCheckpoint:
-    """What ``save_checkpoint`` has saved."""
+    """The content of a checkpoint of ``save_checkpoint``."""
     state = found.state
     metadata = _gathered(state, _METADATA)
     memory = {

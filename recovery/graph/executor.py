@@ -1,4 +1,4 @@
-"""GraphExecutor: runs graphs as recorded runs, and says how they ended."""
+"""Provides GraphExecutor: executes graphs as recorded runs, and reports how they ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recovery.engine.recovery_report import RunResult
 from recovery.errors import RecoveryError, WaitingError
 from recovery.graph.checkpoint_manager import CheckpointManager
 from recovery.graph.graph import Graph
-from recovery.graph.hooks import tell
+from recovery.graph.hooks import call_hook
 from recovery.graph.state import GraphState
 from recovery.graph.walk import GraphParkedError, Walk, check_task, finished
 from recovery.inspect.status import status
@@ -30,13 +30,14 @@ Live = Callable[[RecoverableAgent], Awaitable[RunResult]]
 class ExecutionResult:
     """How an execution of a graph ended.
 
-    ``success``: it came to its end; ``output`` is then the memory, all that the nodes have written.
-    Else ``error`` says why, or ``paused_at`` names the node at which it waits for somebody; the
-    run is as it was, and can be resumed by its ``run_id``. ``path``: the nodes visited, in order;
-    ``node_visit_counts`` by node; ``total_retries``, ``retry_details`` (by node) and
-    ``nodes_with_failures`` (gone on from by an edge) say how smoothly. ``steps_executed``: visits
-    that this process has made. ``branches_not_made``: nodes that were to be visited, and are not,
-    because the graph was changed since. ``report``: the RecoveryReport of a run that has ended.
+    ``success``: it completed; ``output`` is then the memory, with all that the nodes have written.
+    Otherwise ``error`` names the reason, or ``paused_at`` the node that waits for a signal; the run
+    can be resumed by its ``run_id``. ``path``: the nodes visited, in order; ``node_visit_counts``
+    by node; ``total_retries`` and ``retry_details`` (by node): retried visits;
+    ``nodes_with_failures``: nodes that failed and were followed by an edge. ``steps_executed``:
+    visits that this process has made. ``branches_not_made``: nodes that were to be visited, and are
+    not, because the graph was changed since. ``report``: the RecoveryReport of a run that has
+    ended.
     """
 
     success: bool
@@ -57,11 +58,10 @@ class ExecutionResult:
 class GraphExecutor:
     """Executes graphs: each visit of a node is a recorded call, so that none is made twice.
 
-    ``runtime``: an object that is told what happens, by those of these methods that it has:
-    ``start_run``, ``end_run``, ``report_problem``, ``set_node``, ``decide``, ``record_outcome``.
-    They are told of what this process does, never of what is served from the log.
-    ``checkpoint_manager``: where runs are kept; without one nothing is stored, and runs end with
-    the executor.
+    ``runtime``: an object with hooks, each optional: ``start_run``, ``end_run``,
+    ``report_problem``, ``set_node``, ``decide``, ``record_outcome``. The executor calls them for
+    what this process executes, never for what is served from the log. ``checkpoint_manager``: keeps
+    the runs; without one nothing is stored, and runs end with the executor.
 
     ``options``: those of a RecoverableAgent, by name: ``max_recoveries``, ``after_crash``,
     ``stop_on``, ``max_children``, ``on_event``, ``budget``, ``checkpoint_every_bytes``,
@@ -91,11 +91,11 @@ class GraphExecutor:
         input_data: Mapping[str, Any] | None = None,
         run_id: str | None = None,
     ) -> ExecutionResult:
-        """Execute a graph, or go on with run ``run_id`` where it stopped.
+        """Execute ``graph``, or resume run ``run_id`` where it stopped (None: a new run).
 
         ``goal``: a value that can be recorded, or an object with ``id`` or ``description``.
-        ``input_data`` is what the memory begins with. A run that has ended gives its recorded
-        result, and executes nothing. A node that fails leaves the run to be resumed.
+        ``input_data``: the initial memory. A run that has ended gives its recorded result, and
+        executes nothing. If a node fails, the run can be resumed.
 
         Raises GraphError for a graph that cannot be executed, and as
         ``RecoverableAgent.run_with_recovery``: InDoubtError, DivergenceError, TaskMismatchError,
@@ -112,10 +112,10 @@ class GraphExecutor:
         )
 
     async def resume(self, graph: Graph, run_id: str) -> ExecutionResult:
-        """Go on with a run from its id alone; its goal and input are those that are recorded.
+        """Resume run ``run_id`` of ``graph``; its goal and input are the recorded ones.
 
-        After a failure of a node that is to try again. Raises RecoveryError when there is no such
-        run, or it is not one of this graph; else as ``execute``.
+        If a node has failed, it tries again. Raises RecoveryError when there is no such run, or it
+        is not one of this graph; otherwise as ``execute``.
         """
         graph.check()
         task = status(self.store, run_id).task
@@ -137,7 +137,7 @@ class GraphExecutor:
         return asyncio.run(self.resume(graph, run_id))
 
     def agent(self, walk: Walk) -> RecoverableAgent:
-        """What runs a walk."""
+        """Not for users: the agent that runs a walk."""
         manager = self.checkpoint_manager
         every = manager.config.every if manager is not None and self._keeps else sys.maxsize
         return RecoverableAgent(walk.agent, self.store, every, **self._options)
@@ -147,20 +147,22 @@ class GraphExecutor:
     ) -> ExecutionResult:
         walk = Walk(graph, self.runtime)
         goal = task["goal"]
-        told = goal if isinstance(goal, dict) else {}
-        await tell(
+        error_line = goal if isinstance(goal, dict) else {}
+        await call_hook(
             self.runtime,
             "start_run",
-            goal_id=str(told.get("id", graph.name)),
-            goal_description=str(told.get("description", goal)),
+            goal_id=str(error_line.get("id", graph.name)),
+            goal_description=str(error_line.get("description", goal)),
             input_data=task["input"],
         )
         try:
             result = await self._ended(walk, run_id, live)
         except Exception as exc:
-            await self._told(str(exc), {}, problem=True)
+            await self._call_end_hooks(str(exc), {}, problem=True)
             raise
-        await self._told(result.error or "", result.output, problem=result.error is not None)
+        await self._call_end_hooks(
+            result.error or "", result.output, problem=result.error is not None
+        )
         if result.success and not self._keeps:
             self.store.backend.remove(run_id)
         return result
@@ -171,17 +173,17 @@ class GraphExecutor:
         except GraphParkedError as exc:
             return self._stopped(walk, run_id, error=exc.why)
         except WaitingError:
-            return self._stopped(walk, run_id, paused_at=next(iter(walk.under_way), None))
+            return self._stopped(walk, run_id, paused_at=next(iter(walk.in_flight), None))
         return as_result(run_id, done["result"], walk.executed, success=True, report=done["report"])
 
     def _stopped(self, walk: Walk, run_id: str, **how: str | None) -> ExecutionResult:
-        standing = walk.standing or GraphState()
-        return as_result(run_id, finished(standing), walk.executed, success=False, **how)
+        state = walk.state or GraphState()
+        return as_result(run_id, finished(state), walk.executed, success=False, **how)
 
-    async def _told(self, error: str, output: dict[str, Any], problem: bool) -> None:
+    async def _call_end_hooks(self, error: str, output: dict[str, Any], problem: bool) -> None:
         if problem:
-            await tell(self.runtime, "report_problem", severity="critical", description=error)
-        await tell(
+            await call_hook(self.runtime, "report_problem", severity="critical", description=error)
+        await call_hook(
             self.runtime,
             "end_run",
             success=not problem,
@@ -196,12 +198,12 @@ class GraphExecutor:
         if manager.is_unfinished(run_id):
             raise RecoveryError(
                 f"run {run_id!r} was begun and has not ended, and auto_recovery is off. Nothing "
-                "was executed. executor.resume(graph, run_id) goes on with it."
+                "was executed. executor.resume(graph, run_id) resumes it."
             )
 
 
 def as_result(run_id: str, found: dict[str, Any], executed: int, **how: Any) -> ExecutionResult:
-    """The result of an execution, from what is recorded of it."""
+    """The result of an execution, from its recorded result."""
     return ExecutionResult(
         run_id=run_id,
         output=dict(found["output"]),
@@ -217,7 +219,7 @@ def as_result(run_id: str, found: dict[str, Any], executed: int, **how: Any) -> 
 
 
 def plain_goal(goal: Any) -> Any:
-    """A goal as it is recorded: itself if it can be, else what an object says of itself."""
+    """A goal as it is recorded: itself if it can be recorded, else the fields of an object."""
     try:
         pack(goal, "goal")
     except RefusedValueError:

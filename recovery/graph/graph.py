@@ -1,4 +1,4 @@
-"""Graphs: nodes that do the work, and the edges between them."""
+"""Provides Graph: nodes that do the work, and the edges between them."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ class NodeOptions(TypedDict, total=False):
     approval_timeout_s: float
 
 
-# What the visit does that is made here.
+# The work of the visit that is made in this context.
 making: ContextVar[Callable[[], Awaitable[Any]]] = ContextVar("making")
 
 
 async def make_visit(number: int, via: list[str], attempt: int = 0) -> Any:
-    """The recorded call of a visit: one function for all, of which what is known of a function is
-    found out once, and which holds on to nothing of a run.
+    """The recorded call of a visit: one function for all visits, so that it is examined once, and
+    holds no reference to a run.
 
     ``attempt``: given in runs of the first rules, where each attempt is a call of its own.
     """
     return await making.get()()
 
 
-RESOLVED_AS_FAILED = "resolved as failed"  # a ToolError for what a person has said
+RESOLVED_AS_FAILED = "resolved as failed"  # the ToolError of a call that was resolved as failed
 
 
 def is_final(error: Exception) -> bool:
-    """Whether to try again would change nothing: a person has said so, or the node itself."""
+    """Whether another attempt would change nothing: a person, or the node itself, decided so."""
     return isinstance(error, ApprovalDeniedError | PermanentError) or (
         # In runs of the first rules, a recorded failure is a ToolError with the name of its type.
         isinstance(error, ToolError)
@@ -68,7 +68,8 @@ def _but_final(retry: Retry) -> Retry:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a graph: what is to be done there, and how; how visits of it are recorded."""
+    """A node of a graph: its ``name``, its ``work``, its ``options``, and the ``spec`` of the tool
+    that records its visits."""
 
     name: str
     work: Any
@@ -77,7 +78,7 @@ class Node:
 
     @classmethod
     def of(cls, name: str, work: Any, options: NodeOptions) -> Node:
-        """As users say it; ValueError and TypeError for what is wrong with the options."""
+        """Not for users: from a user's options; ValueError and TypeError for wrong ones."""
         given: dict[str, Any] = {
             key: value
             for key, value in options.items()
@@ -92,7 +93,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge of a graph: from where to where, and when it is taken."""
+    """An edge of a graph: its ``source``, its ``target``, and ``when`` it is taken."""
 
     source: str
     target: str
@@ -137,19 +138,18 @@ class Graph:
         """Add a node; without ``work``, a decorator that does.
 
         ``work``: a function of a NodeContext, async or plain (in a thread), or an object with such
-        a method ``execute``. What it gives: a dict of what it writes to the memory, a NodeResult,
-        None, or any other value, which is written under the node's name.
+        a method ``execute``. It returns a dict of the values to write to the memory, a NodeResult
+        or None. Any other value is written under the node's name.
 
         ``options``, each by name. ``join``: it waits for all nodes from which edges lead to it, or
-        until nothing else is left to be visited; other nodes run as soon as one edge has led to
-        them. ``pause``: before it runs, somebody has to send signal NAME to the run
-        (``RunHandle.signal``); the value is its ``answer``. ``retry``: a Retry, for when it fails:
-        its function is run anew, and what its calls have returned is served to it, as for tools.
-        ``max_visits``: how often it may be visited in a run, the graph's bound by default.
-        ``after_crash``: what becomes of a visit that a crash cut short: "retry" (the default: it is
-        entered again, and the tools that it has called are served from the log) or "park", for one
-        with effects that are no tools. ``timeout_s``, ``raises``, ``needs_approval``,
-        ``approval_timeout_s``: as for tools.
+        until no other node is left. Other nodes run as soon as one edge has led to them. ``pause``:
+        before it runs, it waits for signal NAME to the run (``RunHandle.signal``); the value is its
+        ``answer``. ``retry``: a Retry, for failures: its function runs again, and calls that
+        returned are served to it, as for tools. ``max_visits``: how often it may be visited in a
+        run, the graph's bound by default. ``after_crash``: the policy for a visit that a crash
+        interrupted. "retry" is the default: it runs again, and the tools that it has called are
+        served from the log. "park" is for one with effects that are no tools. ``timeout_s``,
+        ``raises``, ``needs_approval``, ``approval_timeout_s``: as for tools.
         """
         if work is None:
 
@@ -179,12 +179,14 @@ class Graph:
         return work
 
     def edge(self, source: str, target: str, when: When = "on_success") -> None:
-        """Add an edge. All edges of a node that are to be taken are taken, at the same time.
+        """Add an edge from node ``source`` to node ``target``, which may be added later.
 
-        ``when``: "on_success", "on_failure" (the node failed, and its retries are used up),
-        "always", or a function, async or plain, of the node's output (a dict) and the memory, asked
-        when the node has succeeded. What it answers is recorded with the visit: it is never asked
-        again.
+        All edges of a node that are to be taken are taken, at the same time.
+
+        ``when``: "on_success", "on_failure" (the node failed, and its retries are used up) or
+        "always". Or a function, async or plain, of the node's output (a dict) and the memory, which
+        is called when the node has succeeded. Its answer is recorded with the visit: it is never
+        called again.
         """
         if not callable(when) and when not in ("on_success", "on_failure", "always"):
             raise GraphError(
@@ -196,23 +198,23 @@ class Graph:
         self._into.setdefault(target, {})[source] = None
 
     def edges_from(self, node: str) -> list[Edge]:
-        """The edges that leave a node, in the order in which they were added."""
+        """The edges that leave ``node``, in the order in which they were added."""
         return self._from.get(node, [])
 
     def sources_of(self, node: str) -> set[str]:
-        """The nodes from which edges lead to this one."""
+        """The nodes from which edges lead to ``node``."""
         return {*self._into.get(node, ())}
 
     def leads(self, source: str, target: str) -> bool:
-        """Whether an edge leads from the one to the other."""
+        """Whether an edge leads from ``source`` to ``target``."""
         return source in self._into.get(target, ())
 
     def place(self, node: str) -> int:
-        """Which of the nodes it is, in the order in which they were added."""
+        """The index of ``node``, in the order in which they were added."""
         return self._places[node]
 
     def ahead(self, node: str) -> set[str]:
-        """The nodes that can be reached from a node by edges."""
+        """The nodes that can be reached from ``node`` by edges."""
         found: set[str] = set()
         left = [node]
         while left:
@@ -222,12 +224,12 @@ class Graph:
         return found
 
     def after_failure(self, node: str) -> list[str]:
-        """Where a run goes on when a node has failed; empty: it does not."""
+        """The nodes with which a run continues when ``node`` has failed; empty: it does not."""
         edges = (edge for edge in self.edges_from(node) if edge.when in ("on_failure", "always"))
         return list(dict.fromkeys(edge.target for edge in edges))
 
     def check(self) -> None:
-        """GraphError if an edge leads from or to a node that is not there, or there is no start."""
+        """GraphError if an edge leads from or to a missing node, or there is no start."""
         if self.start not in self.nodes:
             raise GraphError(f"graph {self.name!r} has no node {self.start!r} to start with")
         for edge in self.edges:
@@ -237,6 +239,6 @@ class Graph:
 
 
 def function_of(work: Any) -> Any:
-    """What a node calls: its method ``execute``, or itself."""
+    """The function of a node's work: its method ``execute``, or itself."""
     execute = getattr(work, "execute", None)
     return execute if callable(execute) else work

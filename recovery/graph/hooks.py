@@ -1,4 +1,4 @@
-"""What a runtime object is told of, if it wants to know: its hooks are called where it has them."""
+"""Calls the hooks of a runtime object, if it has them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from recovery.declare.scope import current_scope
 _logger = logging.getLogger("recovery")
 
 
-async def tell(runtime: Any, hook: str, *args: Any, **details: Any) -> Any:
-    """Call a hook of the runtime, if it has it; what it gives, None if it fails.
+async def call_hook(runtime: Any, hook: str, *args: Any, **details: Any) -> Any:
+    """Call a hook of the runtime, if it has it; returns its result, None if it fails.
 
-    It looks on: nothing that it does is recorded, and nothing that goes wrong in it is the run's.
+    A hook only observes: its actions are not recorded, and its errors do not reach the run.
     """
     function = getattr(runtime, hook, None)
     if not callable(function):
@@ -24,7 +24,7 @@ async def tell(runtime: Any, hook: str, *args: Any, **details: Any) -> Any:
         found = function(*args, **details)
         return await found if inspect.isawaitable(found) else found
     except Exception:
-        _logger.exception("the runtime's hook %s failed; the run goes on", hook)
+        _logger.exception("the runtime's hook %s failed; the run continues", hook)
         return None
     finally:
         current_scope.reset(token)

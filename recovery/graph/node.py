@@ -1,4 +1,4 @@
-"""What a node sees, and what it gives."""
+"""Defines a node's interface: its context, its memory, and its result."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class NodeFailedError(Exception):
-    """What a visit failed with whose node said so (NodeResult), or gave what cannot be used."""
+    """The failure of a visit whose node reported it (NodeResult), or returned an unusable value."""
 
 
 @dataclass(slots=True)
 class NodeResult:
-    """What a node may give in place of a dict.
+    """A result that a node may return in place of a dict.
 
-    ``next_node``: where to go, whatever the edges say (END: nowhere). Without ``success``, the
-    visit has failed with ``error``, and ``output`` is not written.
+    ``next_node``: the next node, in place of the edges' (END: none). Without ``success``, the visit
+    has failed with ``error``, and ``output`` is not written.
     """
 
     success: bool = True
@@ -30,11 +30,11 @@ class NodeResult:
 
 
 class Memory(Mapping[str, Any]):
-    """What the nodes of a run have written, by key: shared by all of them.
+    """The values that the nodes of a run have written, by key: shared by all of them.
 
-    A value that is read is a copy: write it again if you change it. What is written counts when
-    the visit has succeeded. Nodes that run at the same time do not see each other's writes; of
-    those to the same key that of the node which was added to the graph last counts.
+    A value that is read is a copy: write it again if you change it. Writes take effect when the
+    visit has succeeded. Nodes that run at the same time do not see each other's writes; if they
+    write the same key, the node that was added to the graph last wins.
     """
 
     __slots__ = ("_known", "written")
@@ -57,15 +57,15 @@ class Memory(Mapping[str, Any]):
         return len(self._known) + sum(key not in self._known for key in self.written)
 
     def read(self, key: str, default: Any = None) -> Any:
-        """The value of a key."""
+        """The value of ``key``; ``default`` (None) if there is none."""
         return self.get(key, default)
 
     def write(self, key: str, value: Any) -> None:
-        """Set the value of a key."""
+        """Set the value of ``key`` to ``value``."""
         self.written[key] = value
 
     def read_all(self) -> dict[str, Any]:
-        """All of it, copied."""
+        """A copy of all values."""
         return {key: self[key] for key in self}
 
 
@@ -74,9 +74,9 @@ class NodeContext:
     """A visit, as its node sees it.
 
     ``memory`` is shared by the nodes; ``goal`` and ``input_data`` are those of the run. ``visit``
-    counts the visits of this node, ``attempt`` those to make this one, from 1. ``via``: the edges
-    by which it was reached ("a -> b"). ``answer``: the value of the signal for which a pause node
-    waited. ``runtime``: as the executor was given it.
+    counts the visits of this node, ``attempt`` the attempts at this visit, from 1. ``via``: the
+    edges by which it was reached ("a -> b"). ``answer``: the value of the signal for which a pause
+    node waited. ``runtime``: the executor's.
     """
 
     run_id: str
@@ -94,7 +94,7 @@ class NodeContext:
     async def call(
         self, function: Callable[..., Any], /, *args: Any, call_id: str = "", **kwargs: Any
     ) -> Any:
-        """Call a function, sync (in a thread) or async, as a recorded call; see ``Run.call``.
+        """Call ``function``, sync (in a thread) or async, as a recorded call; see ``Run.call``.
 
         A node that is a plain function calls tools directly.
         """

@@ -1,4 +1,4 @@
-"""FlexibleGraphExecutor: plans that are made while they are executed, and judged step by step.
+"""Provides FlexibleGraphExecutor: makes plans while it executes them, and judges each step.
 
 It is a graph of three nodes, on the same executor: one plans, one makes the next step of the plan
 and has it judged, one waits for a person.
@@ -19,7 +19,7 @@ from recovery.graph.node import NodeContext, NodeFailedError, NodeResult
 from recovery.graph.state import END
 from recovery.graph.walk import called
 
-OURS = "plan:"  # in front of what this executor itself keeps in the memory
+OURS = "plan:"  # prefix of this executor's own keys in the memory
 PLAN, FEEDBACK, REVISION = f"{OURS}steps", f"{OURS}feedback", f"{OURS}revision"
 ACTIONS = ("accept", "retry", "replan", "escalate")
 
@@ -29,7 +29,8 @@ class PlanStep:
     """A step of a plan: ``function`` (its name) is called with ``inputs``.
 
     An input "$KEY" is what the memory has under KEY; the result of a step is there under its
-    ``id``. ``depends_on``: the steps that are to be accepted before.
+    ``id``. ``depends_on``: the steps that are to be accepted before (none). ``description``: text
+    for people ("").
     """
 
     id: str
@@ -40,7 +41,7 @@ class PlanStep:
 
     @classmethod
     def of(cls, given: Any) -> PlanStep:
-        """Of what a planner gave: a PlanStep, or a dict of its fields."""
+        """Not for users: from a planner's output, a PlanStep, or a dict of its fields."""
         if isinstance(given, PlanStep):
             return given
         try:
@@ -62,8 +63,8 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a step came to: its ``result``, or the ``error`` that it raised. ``attempt`` counts the
-    attempts at this step in this revision of the plan, from 1."""
+    """The outcome of a step: its ``result``, or the ``error`` that it raised. ``attempt`` counts
+    the attempts at this step in this revision of the plan, from 1."""
 
     result: Any
     error: str | None
@@ -72,14 +73,16 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """What is to become of a step: "accept", "retry", "replan" or "escalate" (to a person)."""
+    """The decision about a step. ``action``: "accept", "retry", "replan" or "escalate" (to a
+    person). ``feedback``: the reason, for the planner ("")."""
 
     action: str
     feedback: str = ""
 
     @classmethod
     def of(cls, given: Any) -> Judgment:
-        """Of what a judge gave: an action, (action, feedback), or an object that has both."""
+        """Not for users: from a judge's answer, an action, (action, feedback), or an object that
+        has both."""
         if isinstance(given, tuple) and len(given) == 2:
             given = cls(*given)
         action = given if isinstance(given, str) else getattr(given, "action", given)
@@ -91,8 +94,8 @@ class Judgment:
 
 @dataclass(frozen=True, slots=True)
 class PlanLimits:
-    """How often: ``retries_per_step`` in a revision of the plan (then a new plan is asked for),
-    ``steps`` made and ``plans`` asked for in all (then the run stands still)."""
+    """The limits. ``retries_per_step`` in a revision of the plan; then the planner is called again.
+    ``steps`` made and ``plans`` requested in all; then the run parks."""
 
     retries_per_step: int = 3
     steps: int = 100
@@ -103,15 +106,16 @@ class FlexibleGraphExecutor:
     """Executes plans that are made at run time, each step of them judged.
 
     ``planner``: a function, async or plain, of a NodeContext; gives the steps of the plan
-    (PlanSteps, or dicts of their fields). Asked again, it finds in the memory what has been
-    accepted, and why it is asked in ``feedback_of(context)``; accepted steps stay so, by their ids.
-    ``functions``: what steps can call, by name: tools, or functions, which are taken for side
-    effects. ``judge``: a function of the PlanStep, its StepOutcome and the NodeContext; gives a
-    Judgment, an action, or (action, feedback). Without one what raised nothing is accepted, and
-    what did is tried again. ``runtime``, ``checkpoint_manager``: as a GraphExecutor.
+    (PlanSteps, or dicts of their fields). When it is called again, the memory has the accepted
+    results, and ``feedback_of(context)`` the reason; accepted steps stay so, by their ids.
+    ``functions``: the functions that steps can call, by name: tools, or plain functions, which
+    count as side effects. ``judge``: a function of the PlanStep, its StepOutcome and the
+    NodeContext; returns a Judgment, an action, or (action, feedback). Without one, steps that
+    raised are retried, and others accepted. ``limits``: PlanLimits (its defaults). ``runtime``,
+    ``checkpoint_manager``: as for a GraphExecutor.
 
     An escalated step waits for signal "person" (``RunHandle.signal``): "accept", "retry", "replan",
-    or (action, feedback). Planner and judge may be asked again after a crash; a step that was made
+    or (action, feedback). Planner and judge may be called again after a crash; a step that was made
     is not made again.
 
     ``options``: those of a RecoverableAgent, by name: ``max_recoveries``, ``after_crash``,
@@ -138,11 +142,14 @@ class FlexibleGraphExecutor:
     async def execute(
         self, goal: Any, input_data: Mapping[str, Any] | None = None, run_id: str | None = None
     ) -> ExecutionResult:
-        """Have a plan made and executed, or go on with run ``run_id``; see GraphExecutor."""
+        """Make and execute a plan for ``goal``, or resume run ``run_id``; see GraphExecutor.
+
+        ``input_data``: the initial memory (empty).
+        """
         return _cleared(await self.executor.execute(self.graph, goal, input_data, run_id))
 
     async def resume(self, run_id: str) -> ExecutionResult:
-        """Go on with a run from its id alone; see GraphExecutor."""
+        """Resume run ``run_id`` from its id alone; see GraphExecutor."""
         return _cleared(await self.executor.resume(self.graph, run_id))
 
     def _graph(self) -> Graph:
@@ -186,7 +193,7 @@ class FlexibleGraphExecutor:
     def _settled(
         self, context: NodeContext, step: PlanStep, outcome: StepOutcome, judgment: Judgment
     ) -> NodeResult:
-        """What is kept of a step, and where its judgment leads."""
+        """The recorded result of a step, and the next node by its judgment."""
         revision = context.memory[REVISION]
         kept: dict[str, Any] = {"revision": revision, "attempts": outcome.attempt}
         output: dict[str, Any] = {FEEDBACK: judgment.feedback, f"{OURS}step {step.id}": kept}
@@ -208,7 +215,7 @@ class FlexibleGraphExecutor:
         return NodeResult(output=output, next_node="plan")
 
     def _ask(self, context: NodeContext) -> NodeResult:
-        """What a person has said of a step that was escalated."""
+        """Apply a person's decision about a step that was escalated."""
         answer = context.answer
         said = Judgment.of(tuple(answer) if isinstance(answer, list) else answer)
         if said.action == "escalate":
@@ -223,12 +230,12 @@ class FlexibleGraphExecutor:
 
 
 def judged_by_error(step: PlanStep, outcome: StepOutcome, context: NodeContext) -> Judgment:
-    """What raised nothing is accepted, what did is tried again."""
+    """Retry steps that raised, and accept the others."""
     return Judgment("retry" if outcome.error else "accept", outcome.error or "")
 
 
 def feedback_of(context: NodeContext) -> str:
-    """Why a planner is asked again; "" the first time."""
+    """Why the planner of ``context`` is called again; "" the first time."""
     return str(context.memory.read(FEEDBACK, ""))
 
 
@@ -238,7 +245,7 @@ def open_steps(memory: Mapping[str, Any]) -> list[PlanStep]:
 
 
 def next_step(memory: Mapping[str, Any]) -> PlanStep | None:
-    """The first step that is not accepted, and all on which it depends are."""
+    """The first step that is not accepted, while all steps on which it depends are."""
     ready = (
         step
         for step in open_steps(memory)
@@ -264,6 +271,6 @@ def _resolved(value: Any, context: NodeContext) -> Any:
 
 
 def _cleared(result: ExecutionResult) -> ExecutionResult:
-    """Without what this executor itself keeps in the memory."""
+    """The result without this executor's own keys in the memory."""
     output = {key: value for key, value in result.output.items() if not key.startswith(OURS)}
     return replace(result, output=output)

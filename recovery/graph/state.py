@@ -1,9 +1,9 @@
-"""Where a run of a graph stands, made of what its visits have recorded. Pure.
+"""Computes the state of a graph's run from the recorded entries of its visits. Pure.
 
 A visit is recorded as one entry, which is the outcome of its call and a message of the run: by
-reference, so it is in the log once. All that a run of a graph is can be made of its entries:
-nothing of it grows in a checkpoint, however many nodes have been visited. Of a loop most of what
-was written is written over: then one entry takes the place of all, which says where the run stands.
+reference, so it is in the log once. The entries determine the whole state of the run, so a
+checkpoint does not grow with the number of visited nodes. A loop overwrites most of its values:
+then one entry with the present state replaces all others.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-START = "(start)"  # where the edge to the first node comes from
+START = "(start)"  # the source of the edge to the first node
 END = "(end)"  # a node that names it as the next one is the last of its branch
 ARROW, JUMP = " -> ", " => "  # along an edge of the graph; to a node that a node has named
 
 
 @dataclass(slots=True)
 class GraphState:
-    """What the nodes have written, where they went, and what is to be visited next.
+    """The memory of a graph's run, its path, and the nodes that are visited next.
 
     ``memory``: values by key. ``path``: the nodes visited, in order; ``visits`` counts them by
-    node, ``retries`` what of that was tried again, ``failed`` names nodes that failed and were
-    gone on from. ``pending``: the edges by which nodes to be visited were reached, and how often.
+    node, ``retries`` counts their retries, ``failed`` names nodes that failed and were followed by
+    an edge. ``pending``: the edges by which nodes to be visited were reached, and how often.
     ``not_made``: nodes that were to be visited, and are not: the graph was changed since.
     """
 
@@ -37,11 +37,11 @@ class GraphState:
 
     @classmethod
     def from_messages(cls, start: str, given: Mapping[str, Any], entries: Sequence[Any]) -> Self:
-        """That of a run that began with ``given`` in its memory; at node ``start``, if it has no
-        entries yet."""
+        """The state of a run that began with ``given`` in its memory; at node ``start``, if it has
+        no entries yet."""
         first: Mapping[str, Any] = entries[0] if entries else {"node": start}
         if "memory" in first:
-            standing = cls(
+            state = cls(
                 dict(first["memory"]),
                 list(first["path"]),
                 dict(first["visits"]),
@@ -51,14 +51,14 @@ class GraphState:
                 list(first.get("not_made", ())),
             )
         else:
-            standing = cls(dict(given))
-            standing._arrive(START, [first["node"]], ARROW)
+            state = cls(dict(given))
+            state._arrive(START, [first["node"]], ARROW)
         for entry in entries["memory" in first :]:
-            standing.take(entry)
-        return standing
+            state.take(entry)
+        return state
 
     def entry(self) -> dict[str, Any]:
-        """The entry that takes the place of all others."""
+        """The entry that replaces all others."""
         return {
             "memory": self.memory,
             "path": self.path,
@@ -70,10 +70,10 @@ class GraphState:
         }
 
     def take(self, entry: Mapping[str, Any]) -> None:
-        """A visit has ended.
+        """Take in the entry of a visit that has ended.
 
-        It takes those edges by which its node was reached before it began: of nodes that ran side
-        by side one may have led to the other meanwhile.
+        The visit uses up those edges by which its node was reached before it began: meanwhile a
+        parallel node may have led to it again.
         """
         node = entry["node"]
         left = self.pending[node]

@@ -1,4 +1,4 @@
-"""A graph as an agent function: each step of the run visits all nodes that are ready."""
+"""Executes a graph as an agent function: each step of the run visits all nodes that are ready."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from recovery.engine.randomness import a_number
 from recovery.engine.unrecordable_results import refuse_result
 from recovery.errors import ParkedError, RecoveryError, Sides, ToolError
 from recovery.graph.graph import Graph, Node, function_of, is_final, making
-from recovery.graph.hooks import tell
+from recovery.graph.hooks import call_hook
 from recovery.graph.node import Memory, NodeContext, NodeFailedError
 from recovery.graph.state import ARROW, END, START, GraphState, sources
 from recovery.history.run_records import keys_of
@@ -29,14 +29,14 @@ from recovery.values.pack import pack_message
 
 Entry = dict[str, Any]  # of a visit: see GraphState
 
-# Entries of visits, from so many on, and one entry in the place of all: not larger than that.
+# From so many entries on they may be replaced by one, of at most this size.
 FOLDED_MIN, FOLDED_SIZE_MAX = 256, 16 << 20
 
 
 class GraphParkedError(ParkedError):
-    """A run of a graph stands still at node ``node``, for ``why``; resumed, it tries again.
+    """A run of a graph is parked at node ``node``, because of ``why``; resumed, it tries again.
 
-    ``call``: the failed call (its LSN) that it does not make again by itself, and ``call_key`` its
+    ``call``: the failed call (its LSN) that it does not retry by itself, and ``call_key`` its
     idempotency key; 0 and "": it tries again.
     """
 
@@ -46,10 +46,10 @@ class GraphParkedError(ParkedError):
         todo = "Resume it, and it tries again."
         if self.call:
             todo = (
-                "That stays so when it is resumed. To have it tried again: "
+                "Resuming it does not retry the call. To retry it: "
                 f"store.run({run_id!r}).resolve({self.call_key!r}, Resolution.retry())"
             )
-        super().__init__(f"run {run_id!r} stands still: {why}. {todo}")
+        super().__init__(f"run {run_id!r} is parked: {why}. {todo}")
 
 
 @dataclass(eq=False, slots=True)
@@ -62,18 +62,18 @@ class Visit:
     answer: Any = None
     attempt: int = 0
     before: int = 0  # attempts that were calls of their own, in runs of the first rules
-    executed: bool = False  # the present attempt, by this process
+    executed: bool = False  # whether this process executes the present attempt
 
     def entry(self, **what: Any) -> Entry:
-        """What is recorded of it."""
+        """Its recorded entry."""
         tries = {"attempts": self.attempt} if self.attempt > 1 else {}
         return {"node": self.node.name, "visit": self.number, "via": self.via, **what, **tries}
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """That a visit has failed: its error, and its call (LSN); ``stays``: resuming the run does not
-    make it again."""
+    """A failed visit: its error, and its call (LSN); ``stays``: resuming the run does not retry
+    it."""
 
     error: Exception
     call: int
@@ -82,20 +82,20 @@ class Failed:
 
 @dataclass(eq=False, slots=True)
 class Walk:
-    """One execution of a graph, in one process: what ``agent`` does when it is run.
+    """One execution of a graph, in one process, by its agent function ``agent``.
 
-    ``standing``: where it has got to; None while nothing is known. ``under_way``: the nodes whose
+    ``state``: the state of the run; None before it is known. ``in_flight``: the nodes whose
     visits have begun and not ended; ``executed``: visits made by this process.
     """
 
     graph: Graph
     runtime: Any = None
-    standing: GraphState | None = None
-    under_way: dict[str, None] = field(default_factory=dict)
+    state: GraphState | None = None
+    in_flight: dict[str, None] = field(default_factory=dict)
     executed: int = 0
 
     def made_of(self) -> tuple[str, list[Any]]:
-        """What the digest of its code is made of: how nodes are joined, and what they do."""
+        """The input of the code's digest: the nodes and edges, and their functions."""
         edges = [
             (edge.source, edge.target, str(edge.when) * (not callable(edge.when)))
             for edge in self.graph.edges
@@ -107,25 +107,25 @@ class Walk:
     async def agent(self, run: Run) -> dict[str, Any]:
         """The agent function."""
         check_task(run.run_id, run.task, self.graph)
-        self.standing, self.under_way = begun(run, self.graph), {}
+        self.state, self.in_flight = begun(run, self.graph), {}
         async for _ in run.steps():
-            await self._step(run, self.standing)
-            if not self.standing.pending:
-                return finished(self.standing)
+            await self._step(run, self.state)
+            if not self.state.pending:
+                return finished(self.state)
         raise AssertionError("the loop of steps has no end")
 
-    async def _step(self, run: Run, standing: GraphState) -> None:
+    async def _step(self, run: Run, state: GraphState) -> None:
         known = len(run.messages)
-        await self._check(run, standing)
-        visits = [self._visit_of(run, standing, name) for name in ready(self.graph, standing)]
-        self.under_way = {visit.node.name: None for visit in visits}
+        await self._check(run, state)
+        visits = [self._visit_of(run, state, name) for name in ready(self.graph, state)]
+        self.in_flight = {visit.node.name: None for visit in visits}
         if len(visits) == 1:
-            ended = [await self._visit(run, standing, visits[0])]
+            ended = [await self._visit(run, state, visits[0])]
         else:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._visit(run, standing, one)) for one in visits]
+                tasks = [group.create_task(self._visit(run, state, one)) for one in visits]
             ended = [task.result() for task in tasks]
-        # Invariant: nothing of a step is in the standing, or among the messages, before all of its
+        # Invariant: no entry of a step is in the state, or among the messages, before all of its
         # visits have ended.
         failed = [
             (visit.node.name, found)
@@ -137,40 +137,40 @@ class Walk:
             calls = [one.call for _, one in failed if one.call and not one.stays]
             stays = [one.call for _, one in failed if one.call and one.stays]
             calls *= execution_of(run).rules >= 2  # before, each attempt is a call of its own
-            park(run, name, f"node {name!r} failed: {told(first.error)}", calls, stays)
+            park(run, name, f"node {name!r} failed: {error_line(first.error)}", calls, stays)
         entries = [found for found in ended if not isinstance(found, Failed)]
         for entry in entries:
-            standing.take(entry)
+            state.take(entry)
             run.messages.append(entry)
-        fold(run, standing, known)
+        fold(run, state, known)
 
-    async def _check(self, run: Run, standing: GraphState) -> None:
-        """Go on by the edges of the graph of now, where it has others than the run went along.
+    async def _check(self, run: Run, state: GraphState) -> None:
+        """Follow the edges of the present graph, where they differ from the run's.
 
-        Stops the run where there is no going on from what is recorded.
+        Stops the run if it cannot continue from its record.
         """
-        for name in list(standing.pending):
-            via = standing.via(name)
+        for name in list(state.pending):
+            via = state.via(name)
             gone = [edge for edge in via if ARROW in edge and not self._has(edge, name)]
             if name in self.graph.nodes:
-                # A node that has ended, and is no more, has led where it has led.
+                # The edges of a visited node that was removed from the graph still count.
                 gone = [edge for edge in gone if sources([edge])[0] in self.graph.nodes]
                 if not gone:
                     continue
             edges = gone or via
             for edge in edges:
-                await self._lead_on(run, standing, name, edge)
+                await self._lead_on(run, state, name, edge)
 
-    async def _lead_on(self, run: Run, standing: GraphState, name: str, edge: str) -> None:
-        """Along the edges of now, from where this one came."""
+    async def _lead_on(self, run: Run, state: GraphState, name: str, edge: str) -> None:
+        """Follow the present edges from the source of this one."""
         (source,) = sources([edge])
         last, drift = self._entry_of(run, source)[0], execution_of(run).drift
         known = ARROW in edge and source in self.graph.nodes
         targets: list[str] = []
-        if known and drift.is_allowed:  # it is other code, for it has another graph
-            targets = await self._targets(run, standing, source)
+        if known and drift.is_allowed:  # another graph is other code
+            targets = await self._targets(run, state, source)
             drift.say(
-                f"node {source} led to node {name}, and the graph of now leads to "
+                f"node {source} led to node {name}, and the present graph leads to "
                 f"{', '.join(targets) or END}"
             )
         else:
@@ -180,22 +180,22 @@ class Walk:
                 found = f"graph {self.graph.name!r} has no edge {edge}"
             sides = Sides(last, f"node {source} led to node {name} (edge {edge})", found)
             drift.diverge(sides)
-        # That is recorded, so that nobody is asked about it again.
+        # Recorded, so that the next process does not check it again.
         entry = {"node": name, "via": [edge], "dropped": True, "source": source, "next": targets}
-        standing.take(entry)
+        state.take(entry)
         run.messages.append(entry)
 
-    async def _targets(self, run: Run, standing: GraphState, source: str) -> list[str]:
-        """Where the graph of now goes from what a node has recorded."""
+    async def _targets(self, run: Run, state: GraphState, source: str) -> list[str]:
+        """The targets of the present graph after a node's recorded visit."""
         _, entry = self._entry_of(run, source)
         if entry is not None and "error" in entry:
             return self.graph.after_failure(source)
-        output = standing.memory if entry is None else entry.get("output", {})
-        return await self._chosen(source, dict(output), Memory(standing.memory))
+        output = state.memory if entry is None else entry.get("output", {})
+        return await self._chosen(source, dict(output), Memory(state.memory))
 
     def _entry_of(self, run: Run, source: str) -> tuple[int, Mapping[str, Any] | None]:
-        """The last visit of a node: its record, and what it has recorded; None if entries were put
-        in one since."""
+        """The last visit of a node: its LSN and its entry; None if entries were folded into one
+        since."""
         entries = zip(reversed(run.messages), reversed(run.messages.refs), strict=True)
         one, ref = next(
             (one, ref)
@@ -208,70 +208,70 @@ class Walk:
         (source,) = sources([edge])
         return source == START or self.graph.leads(source, target)
 
-    def _visit_of(self, run: Run, standing: GraphState, name: str) -> Visit:
-        node, number = self.graph.nodes[name], standing.visits.get(name, 0) + 1
-        via = standing.via(name)
+    def _visit_of(self, run: Run, state: GraphState, name: str) -> Visit:
+        node, number = self.graph.nodes[name], state.visits.get(name, 0) + 1
+        via = state.via(name)
         limit = node.options.get("max_visits", self.graph.max_visits)
         if number > limit:
             why = f"node {name!r} would be visited more than {limit} times, by {', '.join(via)}"
             park(run, name, why)
         return Visit(node, number, via)
 
-    async def _visit(self, run: Run, standing: GraphState, visit: Visit) -> Entry | Failed:
-        """Make a visit: its entry, or why it failed."""
+    async def _visit(self, run: Run, state: GraphState, visit: Visit) -> Entry | Failed:
+        """Make a visit; returns its entry, or its failure."""
         node = visit.node
         if node.options.get("pause"):
             visit.answer = await run.wait_for(node.name)
         ended: Entry | Failed
         try:
             if execution_of(run).rules < 2:
-                ended = await self._visit_by_first_rules(run, standing, visit)
+                ended = await self._visit_by_first_rules(run, state, visit)
             else:
-                ended = await self._call(run, standing, visit, node.spec)
+                ended = await self._call(run, state, visit, node.spec)
         except Exception as exc:
             known = (one for one in reversed(execution_of(run).failures) if one.error is exc)
             failure = next(known, Failure(exc, 0, 0))
             visit.attempt = max(visit.before, failure.raised)
             targets = self.graph.after_failure(node.name)
             if targets:
-                ended = visit.entry(error=told(exc), next=targets)
+                ended = visit.entry(error=error_line(exc), next=targets)
             else:
-                # Invariant: that it failed is recorded before the run stands still for it, and only
-                # a run that has stood still for it makes it again, when it is resumed.
+                # Invariant: the failure is recorded before the run parks for it, and a resumed run
+                # retries the visit only if it had parked for it.
                 ended = Failed(exc, failure.call, is_final(exc))
-        self.under_way.pop(node.name, None)
+        self.in_flight.pop(node.name, None)
         return ended
 
-    async def _visit_by_first_rules(self, run: Run, standing: GraphState, visit: Visit) -> Entry:
-        """The same where each attempt is a call of its own, and none is served what another has."""
+    async def _visit_by_first_rules(self, run: Run, state: GraphState, visit: Visit) -> Entry:
+        """The same where each attempt is a call of its own, and none is served another's calls."""
         node, failed = visit.node, 0
         retry = node.options.get("retry")
         while True:
             visit.before += 1
             try:
-                return await self._call(run, standing, visit, replace(node.spec, retry=None))
+                return await self._call(run, state, visit, replace(node.spec, retry=None))
             except Exception as exc:
                 error = exc
             failed += 1
             final = is_final(error)
             if not final and retry is not None and retry.again(error, failed):
-                if visit.executed:  # else whoever recorded the failure has waited already
+                if visit.executed:  # otherwise the process that recorded the failure has waited
                     await pause(execution_of(run), retry.pause_s(error, failed, a_number()))
                 continue
             if self.graph.after_failure(node.name) or visit.executed or final:
                 raise error
-            failed = 0  # an earlier process gave up here, and was told to go on: try again
+            failed = 0  # an earlier process parked here, and the run was resumed: try again
 
-    async def _call(self, run: Run, standing: GraphState, visit: Visit, spec: ToolSpec) -> Entry:
-        """The recorded call of a visit. Its outcome is the entry of the visit: what the edges
-        said is in it, so nobody asks them again."""
+    async def _call(self, run: Run, state: GraphState, visit: Visit, spec: ToolSpec) -> Entry:
+        """The recorded call of a visit. Its outcome is the entry of the visit, with the answers of
+        the edges' conditions: they are not called again."""
         visit.executed = False
 
         async def attempt() -> Entry:
             visit.executed = True
             visit.attempt = visit.before or execution_of(run).current_scope().raised + 1
             self.executed += 1
-            memory = Memory(standing.memory)
+            memory = Memory(state.memory)
             context = NodeContext(
                 run.run_id,
                 visit.node.name,
@@ -285,7 +285,7 @@ class Walk:
                 self.runtime,
                 run,
             )
-            await tell(self.runtime, "set_node", visit.node.name)
+            await call_hook(self.runtime, "set_node", visit.node.name)
             found = await worked(visit.node.work, context)
             return await self._entry(visit, memory, found)
 
@@ -297,11 +297,11 @@ class Walk:
             making.reset(token)
         if is_entry(found):
             return found  # type: ignore[no-any-return]
-        # Somebody has said what a visit in doubt had come to (Resolution.outcome).
-        return await self._entry(visit, Memory(standing.memory), found)
+        # An operator has resolved a visit in doubt with a value (Resolution.outcome).
+        return await self._entry(visit, Memory(state.memory), found)
 
     async def _entry(self, visit: Visit, memory: Memory, found: Any) -> Entry:
-        """The entry of a visit that gave ``found``."""
+        """The entry of a visit whose work returned ``found``."""
         name = visit.node.name
         output, chosen = unfolded(name, found)
         memory.written.update(output)
@@ -312,7 +312,7 @@ class Walk:
             entry = visit.entry(output=memory.written, next=targets)
         check_recordable(visit.node, entry, found)
         edges = [str(edge) for edge in self.graph.edges_from(name)]
-        decision = await tell(
+        decision = await call_hook(
             self.runtime,
             "decide",
             intent=f"where to go from node {name}",
@@ -320,7 +320,7 @@ class Walk:
             chosen=", ".join(entry["next"]) or END,
             reasoning="the node named it" if chosen else "the edges' conditions",
         )
-        await tell(
+        await call_hook(
             self.runtime,
             "record_outcome",
             decision_id=decision,
@@ -335,7 +335,7 @@ class Walk:
             return []
         if chosen not in self.graph.nodes:
             raise NodeFailedError(
-                f"node {name!r} named {chosen!r} as the next one, which is not there"
+                f"node {name!r} named {chosen!r} as the next one, and the graph has no such node"
             )
         return [chosen]
 
@@ -365,7 +365,7 @@ def check_task(run_id: str, task: Any, graph: Graph) -> None:
 
 
 def begun(run: Run, graph: Graph) -> GraphState:
-    """Where the run stands when this process takes it up."""
+    """The state of the run when this process begins or resumes it."""
     try:
         return GraphState.from_messages(graph.start, run.task["input"], run.messages)
     except (KeyError, TypeError) as exc:
@@ -375,42 +375,41 @@ def begun(run: Run, graph: Graph) -> GraphState:
         ) from None
 
 
-def fold(run: Run, standing: GraphState, known: int) -> None:
-    """Put one entry in the place of all, where most of what they have written was written over.
+def fold(run: Run, state: GraphState, known: int) -> None:
+    """Replace all entries by one, if most of the values that they wrote were overwritten.
 
-    ``known``: how many there were before this step. Whether it is done is looked at each time that
-    there are twice as many, and it at least halves what they take: so all of it together costs less
-    than the entries do. Invariant: it depends on what is recorded, and on nothing else, for a
-    replay does it again.
+    ``known``: how many entries there were before this step. This is checked each time that their
+    number has doubled, and at least halves their size: so it costs less in all than the entries
+    themselves. Invariant: it depends only on recorded values, because a replay does it again.
     """
     count = len(run.messages)
     if count < FOLDED_MIN or count.bit_length() == known.bit_length():
         return
-    whole = standing.entry()
+    whole = state.entry()
     if len(pack_message(whole, "memory")) <= min(run.messages.size // 2, FOLDED_SIZE_MAX):
         run.messages = [whole]
 
 
-def finished(standing: GraphState) -> dict[str, Any]:
-    """What is recorded of a graph that has come to its end."""
+def finished(state: GraphState) -> dict[str, Any]:
+    """The recorded result of a graph's run that has completed."""
     return {
-        "output": standing.memory,
-        "path": standing.path,
-        "visits": standing.visits,
-        "retries": standing.retries,
-        "failed": standing.failed,
-        "not_made": standing.not_made,
+        "output": state.memory,
+        "path": state.path,
+        "visits": state.visits,
+        "retries": state.retries,
+        "failed": state.failed,
+        "not_made": state.not_made,
     }
 
 
-def told(error: Exception) -> str:
-    """An exception in a line."""
+def error_line(error: Exception) -> str:
+    """An exception as one line of text."""
     ours = isinstance(error, ToolError | NodeFailedError)
     return str(error) if ours else f"{type(error).__name__}: {error}"
 
 
 async def pause(run: Drivers, seconds: float) -> None:
-    """Before the next attempt: not a time in which the run has nothing to do but wait."""
+    """Wait before the next attempt. The run does not count as idle meanwhile."""
     scope = run.current_scope()
     with run.mutex:
         run.enter(scope)
@@ -425,10 +424,9 @@ async def pause(run: Drivers, seconds: float) -> None:
 def park(
     run: Run, node: str, why: str, calls: Sequence[int] = (), stays: Sequence[int] = ()
 ) -> NoReturn:
-    """Stop the run, so that it can be resumed: it has not ended by what went wrong.
+    """Park the run, so that it can be resumed.
 
-    ``calls``: those (LSNs) that have failed, and are made again then; ``stays``: those that are
-    not.
+    ``calls``: the failed calls (LSNs) that are retried then; ``stays``: those that are not.
     """
     execution = execution_of(run)
     execution.record(RunParked(list(calls), why=why, stays=list(stays) or None))
@@ -445,29 +443,29 @@ def check_recordable(node: Node, entry: Entry, found: Any) -> None:
     try:
         pack_message(entry, f"output of node {node.name}")
     except RefusedValueError as exc:
-        if scope is None or scope.call is None:  # of what a person has said that it came to
+        if scope is None or scope.call is None:  # the entry of a visit that a person resolved
             raise
         assert isinstance(scope.run, ExecutionBase)
         refuse_result(scope.run, node.spec, scope.call, exc, found)
 
 
 def is_entry(found: Any) -> bool:
-    """Whether a call has given the entry of its visit, and not what a person says it came to."""
+    """Whether a call's outcome is the entry of its visit, and not a value of a person."""
     return isinstance(found, dict) and found.keys() >= {"node", "visit", "via", "output", "next"}
 
 
-def ready(graph: Graph, standing: GraphState) -> list[str]:
+def ready(graph: Graph, state: GraphState) -> list[str]:
     """The nodes that are visited next, in the order in which they were added to the graph.
 
-    A join is ready when all nodes from which edges lead to it have led to it, or when nothing else
-    is; then those go first to which no other one that waits can lead.
+    A join is ready when all nodes from which edges lead to it have led to it, or when no other node
+    is ready; then those joins come first to which no other waiting one can lead.
     """
-    reached = sorted(standing.pending, key=graph.place)
+    reached = sorted(state.pending, key=graph.place)
     waiting = [
         name
         for name in reached
         if graph.nodes[name].options.get("join")
-        and {*sources(standing.via(name))} < {*graph.sources_of(name)}
+        and {*sources(state.via(name))} < {*graph.sources_of(name)}
     ]
     at_once = [name for name in reached if name not in waiting]
     if at_once or not waiting:
@@ -481,7 +479,7 @@ def ready(graph: Graph, standing: GraphState) -> list[str]:
 
 
 async def worked(work: Any, context: NodeContext) -> Any:
-    """What a node gives."""
+    """The result of a node's work."""
     validate = getattr(work, "validate_input", None)
     if callable(validate):
         wrong = validate(context)
@@ -491,7 +489,7 @@ async def worked(work: Any, context: NodeContext) -> Any:
 
 
 async def called(function: Callable[..., Any], *args: Any) -> Any:
-    """What a function gives: an async one in this loop, a plain one in a thread."""
+    """The result of a function: an async one in this loop, a plain one in a thread."""
     if is_async(function):
         return await function(*args)
     found = await asyncio.to_thread(function, *args)
@@ -499,7 +497,7 @@ async def called(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def unfolded(name: str, found: Any) -> tuple[dict[str, Any], str]:
-    """What a node writes, and the node that it names as the next one."""
+    """The values that a node writes, and the node that it names as the next one."""
     if hasattr(found, "success") and hasattr(found, "output"):  # a NodeResult, or one of others
         if not found.success:
             raise NodeFailedError(getattr(found, "error", None) or f"node {name!r} gave no reason")

@@ -1,1 +1,1 @@
-"""A run read back from its log; its checkpoints written, restored, kept or dropped."""
+"""Reads runs back from their logs; writes, restores, keeps and drops their checkpoints."""

@@ -1,4 +1,4 @@
-"""Checkpoints for users: the record, and the store to save and load them."""
+"""Defines Checkpoint, its checksum, and the checks of its fields."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class RecordedOutcomes(Sequence[dict[str, Any]]):
                 if reader.oldest_lsn > 1:
                     raise RecoveryError(
                         f"the tool results of run {self._run_id!r} before LSN {reader.oldest_lsn} "
-                        "were removed by retention. What an agent needs of them later belongs into "
-                        "its messages or its state."
+                        "were removed by retention. Keep results that an agent needs later in its "
+                        "messages or its state."
                     )
                 self._read = outcomes(reader, self._up_to)
         return self._read
@@ -90,12 +90,14 @@ def _outcome(call: RecordedCall) -> dict[str, Any]:
 
 @dataclass()
 class Checkpoint:
-    """What a run was at the end of a step.
+    """The state and messages of a run at the end of a step.
 
-    ``state``, ``messages`` and ``tool_results`` are plain values that msgpack can hold;
-    ``timestamp`` is text (ISO 8601), which is kept as it is given, or seconds since 1970.
-    ``checksum`` (32 hex digits, xxh3-128 of run, step, state, messages and given tool results) is
-    computed when it is not given. ``is_valid`` turns False when validation fails.
+    ``checkpoint_id``: its name ("": the store gives one). ``run_id``, ``step_number``: the run, and
+    the step that it has completed. ``state``, ``messages`` and ``tool_results`` are plain values
+    that msgpack can hold; ``timestamp`` is text (ISO 8601), which is kept as it is given, or
+    seconds since 1970. ``checksum`` (32 hex digits, xxh3-128 of run, step, state, messages and
+    given tool results) is computed when it is not given. ``is_valid`` turns False when validation
+    fails.
     """
 
     checkpoint_id: str
@@ -127,9 +129,10 @@ STEP_MAX = TIME_MAX = (1 << 63) - 1  # what every reader of msgpack can hold
 
 
 def check_fields(checkpoint: Checkpoint) -> None:
-    """ValueError, which begins with the name of the field, for what could not be loaded again.
+    """ValueError, which begins with the name of the field, for a value that could not be loaded
+    again.
 
-    What is in the state, the messages and the tool results is checked where it is packed.
+    Values in the state, the messages and the tool results are checked when they are packed.
     """
     _check_text("checkpoint_id", checkpoint.checkpoint_id)
     check_content(checkpoint)

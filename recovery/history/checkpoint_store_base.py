@@ -1,4 +1,4 @@
-"""The store to save checkpoints in, and to load them from."""
+"""Saves checkpoints of runs in a store, and loads those that verify."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from recovery.approvers import Approvers, Verify
 
 
-# Runs whose logs stay open between saves; the least recently used of more is closed. Each takes
-# four descriptors, and to open one again takes as long as some saves.
+# How many logs stay open between saves; the least recently used one is closed. Each takes four
+# descriptors, and opening one again takes as long as some saves.
 OPEN_MAX = 16
 
 
 def _backend_of(
     given: object, durability: Durability | None, encryption: Encryption | None
 ) -> RunStore:
-    """Where runs are kept: what was given, or what is made of a path, or of None."""
+    """The RunStore: the given one, or one for a path, or one in memory for None."""
     if isinstance(given, str | os.PathLike):
         return FileStore(given, "power" if durability is None else durability, encryption)
     if given is None and durability is None:
@@ -59,7 +59,7 @@ def _backend_of(
 
 
 class CheckpointStoreBase:
-    """The CheckpointStore without its handles of runs, which are made of all that is above."""
+    """The CheckpointStore without its handles of runs, which import the rooms above this one."""
 
     def __init__(
         self,
@@ -81,21 +81,21 @@ class CheckpointStoreBase:
         self._saving: dict[str, Saving] = {}  # the least recently used first
 
     def save(self, checkpoint: Checkpoint) -> str:
-        """Save a checkpoint; its id. Durable when this returns. Only what changed is written.
+        """Save ``checkpoint``; returns its id. Durable when this returns. Only changes are written.
 
-        An empty ``checkpoint_id`` or ``checksum`` is made, and set. What is saved can be loaded:
-        raises ValueError, with the name of the field, for one that could not be, and
-        RefusedValueError, with the path to the value, for what cannot be carried. RecoveryError for
-        a finished run or a checksum that does not fit; LogLockedError when another process has the
-        run. Nothing is saved then.
+        Sets an empty ``checkpoint_id`` or ``checksum``. Raises ValueError, with the name of the
+        field, for a checkpoint that could not be loaded again. Raises RefusedValueError, with the
+        path to it, for a value that cannot be carried. Raises RecoveryError for a finished run or a
+        checksum that does not fit; LogLockedError when another process owns the run. Nothing is
+        saved then.
         """
         check_fields(checkpoint)
         name = checkpoint.checkpoint_id or f"{checkpoint.run_id}-{checkpoint.step_number:06d}"
         try:
             found = self.saving(checkpoint.run_id).save(checkpoint, name)
-        except BaseException:  # the next save looks at what is really in the log
+        except BaseException:  # the next save reads again what is really in the log
             with suppress(LogError, OSError):
-                self.let_go(checkpoint.run_id)
+                self.close_run(checkpoint.run_id)
             raise
         checkpoint.checkpoint_id, checkpoint.checksum = name, found
         return name
@@ -115,9 +115,9 @@ class CheckpointStoreBase:
         return next((one for one in found if one.checkpoint_id == checkpoint_id), None)
 
     def validate(self, checkpoint: Checkpoint | str) -> bool:
-        """Whether a checkpoint is what its checksum says; or, for a run id, whether all of the
-        run's stored checkpoints are sound. ``check`` says why not. Nothing is changed in the store;
-        a Checkpoint that fails gets ``is_valid = False``.
+        """Whether ``checkpoint`` fits its checksum; or, for a run id, whether all of the run's
+        stored checkpoints are sound. ``check`` gives the reason. Nothing is changed in the store; a
+        Checkpoint that fails gets ``is_valid = False``.
         """
         return bool(self.check(checkpoint))
 
@@ -144,13 +144,13 @@ class CheckpointStoreBase:
         return Validity(True)
 
     def saving(self, run_id: str) -> Saving:
-        """Not for users: what saves checkpoints to a run, and has its log until others are saved
-        to, or ``let_go``."""
+        """Not for users: saves checkpoints to a run. It holds the run's log until the store closes
+        it, or ``close_run``."""
         saving = self._saving.pop(check_run_id(run_id), None)
         if saving is None:
             while len(self._saving) >= OPEN_MAX:
                 with suppress(LogError, OSError):  # what was saved to it is durable
-                    self.let_go(next(iter(self._saving)))
+                    self.close_run(next(iter(self._saving)))
             log = self.backend.claim(run_id)
             try:
                 saving = Saving(log, run_id, self.approvers, self.retention, self.pruning)
@@ -161,18 +161,18 @@ class CheckpointStoreBase:
         return saving
 
     def pruning(self, run_id: str, log: EventLog, writer: SnapshotWriter) -> Pruning:
-        """Not for users: what writes a run's checkpoints, and removes what need not be kept."""
+        """Not for users: writes a run's checkpoints, and removes those that need not be kept."""
         return Pruning(log, writer, self.retention, lambda: self.backend.read(run_id))
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
-        """The run's log, for an agent; lets go of it first if ``save`` held it."""
-        self.let_go(run_id)
+        """Not for users: claims the run's log for an agent; releases it if ``save`` held it."""
+        self.close_run(run_id)
         return self.backend.claim(run_id, takeover)
 
     def close(self) -> None:
-        """Let go of the runs to which something was saved."""
+        """Close the logs of runs to which checkpoints were saved."""
         for run_id in list(self._saving):
-            self.let_go(run_id)
+            self.close_run(run_id)
 
     def __enter__(self) -> Self:
         return self
@@ -182,8 +182,8 @@ class CheckpointStoreBase:
     ) -> None:
         self.close()
 
-    def let_go(self, run_id: str) -> None:
-        """Let go of a run to which something was saved. The next save takes it up again."""
+    def close_run(self, run_id: str) -> None:
+        """Close the log of a run to which a checkpoint was saved. The next save opens it again."""
         saving = self._saving.pop(run_id, None)
         if saving is not None:
             saving.close()

@@ -1,4 +1,4 @@
-"""Runs that are there: their logs, to read or to write, for whoever comes from outside."""
+"""Finds the logs of existing runs, to read or to write them from outside the runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recovery.stores.protocol import RunStore
 if TYPE_CHECKING:
     from recovery.approvers import Approvers
 
-# What runs are looked for in: a path is that of a directory with runs in it.
+# Where to search for runs: a path is that of a directory with runs in it.
 Store = CheckpointStoreBase | RunStore | str | os.PathLike[str]
 
 
@@ -24,12 +24,12 @@ def store_of(store: Store) -> CheckpointStoreBase:
 
 
 def backend_of(store: Store) -> RunStore:
-    """Where the store keeps its runs."""
+    """The RunStore of a store."""
     return store.backend if isinstance(store, CheckpointStoreBase) else store_of(store).backend
 
 
 def approvers_of(store: Store) -> Approvers | None:
-    """By whom what is sent to its runs has to be signed, as far as the store says."""
+    """The approvers of a store; None if messages to its runs need no signature."""
     return store.approvers if isinstance(store, CheckpointStoreBase) else None
 
 
@@ -40,8 +40,8 @@ def _there(store: Any) -> Any:
 
 
 def store_difference(ours: CheckpointStoreBase, its: CheckpointStoreBase) -> str:
-    """In what a child's store differs from ours, so that what we promise of our runs would not
-    hold for those of the child; "" if it is ours."""
+    """How a child's store differs from ours, so that the guarantees of our runs would not hold for
+    the child's; "" if it is the same."""
     if its.retention != ours.retention:
         return "has another retention="
     if its.approvers != ours.approvers:
@@ -59,7 +59,7 @@ def store_difference(ours: CheckpointStoreBase, its: CheckpointStoreBase) -> str
 
 
 def reader_of(store: Store, run_id: str, consequence: str = "") -> LogReader:
-    """A reader of the run's log; RecoveryError, with what follows from it, when there is none."""
+    """A reader of the run's log; RecoveryError, with its ``consequence``, when there is none."""
     reader = backend_of(store).read(run_id)
     if reader is None:
         raise RecoveryError(f"there is no run {run_id!r}{consequence}")
@@ -67,11 +67,11 @@ def reader_of(store: Store, run_id: str, consequence: str = "") -> LogReader:
 
 
 def claim_existing(store: Store, run_id: str) -> EventLog:
-    """The run's log, for this process alone; RecoveryError when there is none."""
+    """Claim the run's log for this process alone; RecoveryError when there is none."""
     reader_of(store, run_id).close()  # a claim would make it
     return claim(store, run_id)
 
 
 def claim(store: Store, run_id: str) -> EventLog:
-    """The same of a run that may not be there yet."""
+    """Claim the log of a run that may not exist yet."""
     return (store if isinstance(store, CheckpointStoreBase) else backend_of(store)).claim(run_id)

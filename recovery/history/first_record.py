@@ -1,4 +1,4 @@
-"""How a run's log says that it began."""
+"""Finds the record with which a run began."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def started_of(
     log: RunRecords, read: Callable[[Record], Event | None] = decode
 ) -> RunStarted | None:
-    """How a run's log says it began; None for one that no agent has run.
+    """The RunStarted event of a run's log; None if no agent has run it.
 
-    Where retention has removed its beginning, the newest checkpoint that can be read says it.
+    If retention has removed the beginning, the newest readable checkpoint holds the event.
     """
     if log.oldest_lsn > 1:
         return _started_in_checkpoint(log, read)

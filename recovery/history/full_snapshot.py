@@ -1,8 +1,8 @@
-"""The beginning of a generation: a checkpoint that needs nothing in front of it.
+"""Writes the first checkpoint of a generation, which needs no earlier record.
 
-What a run may need of the records before a checkpoint is copied into portions: the messages and the
-values of the state, and the records of the code before the first step, under the LSNs that they
-have. A portion is a snapshot record, so that its loss costs a checkpoint, and never the run.
+Everything that a run may need of earlier records is copied into portions: the messages and the
+values of the state, and the records of the code before the first step, under their own LSNs. A
+portion is a snapshot record, so its loss costs a checkpoint, and never the run.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def write_full_snapshot(
     messages: Messages,
     prologue: Iterable[Record],
 ) -> int:
-    """Append a checkpoint with which a generation begins; its LSN.
+    """Append a checkpoint with which a generation begins; returns its LSN.
 
-    ``prologue``: the records of the code before the first step, all of them. Raises ValueError when
-    one of the messages cannot be read again; then, as in a crash, some portions may be there, which
-    nothing refers to.
+    ``prologue``: all records of the code before the first step. Raises ValueError when one of the
+    messages cannot be read again. Then, as after a crash, the log may hold some portions to which
+    no record refers.
     """
     first = log.last_lsn + 1
     at: dict[tuple[str, Any], Ref] = {}
@@ -58,7 +58,7 @@ def write_full_snapshot(
     messages.refs[:] = [at["message", one] for one in messages.message_digests]
     writer.begin(Generation(first, 0, tuple(sorted(portions))), kept)
     lsn = writer.write(what, state, messages)
-    # What it takes to name all of them is a part of the copy, and not recorded besides.
+    # The references to all of them are a part of the copy, and do not count as new records.
     writer.generation = replace(writer.generation, size=0)
     return lsn
 
@@ -67,7 +67,7 @@ def _items(
     log: EventLog, state: Mapping[str, Any], messages: Messages, prologue: Iterable[Record]
 ) -> Iterator[_Item]:
     for record in sorted(prologue, key=lambda record: record.lsn):
-        # Messages in them are what outcomes among them are, and nothing else.
+        # Messages in them refer only to outcomes among them.
         carried = [record.lsn, record.kind, record.time_ns, bytes(record.packed)]
         yield "prologue", record.lsn, pack(carried, "record")
     for key, value in state.items():

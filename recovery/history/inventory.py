@@ -1,4 +1,4 @@
-"""The checkpoints that a run's log holds, without restoring any of them."""
+"""Lists the checkpoints that a run's log holds, without restoring any of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StoredCheckpoint:
     """A checkpoint as it is in the log: taken at the end of ``step`` (None: it cannot be read).
 
     ``lsn``: its record. ``timestamp``: when, in seconds since 1970. ``size``: bytes of its record,
-    which holds what was new. ``validity``: whether it and all records that it refers to are there
+    which holds the changes. ``validity``: whether it and all records that it refers to are there
     and undamaged, and if not, why.
     """
 
@@ -54,14 +54,14 @@ class StoredCheckpoint:
         return f"step {step} (LSN {self.lsn}, {self.size} bytes): {self.validity}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Pieces:
-    """What a checkpoint's record says of where the rest of it is."""
+    """The places of a checkpoint's other parts, from its record."""
 
     found: StoredCheckpoint
     bases: list[int]
     keep: int
-    # What stands for them; None: they are in its record.
+    # References to them; None: they are in its record.
     messages: list[Ref | CompositeMessage | None]
     others: set[int]
     gone: list[str] | None
@@ -87,15 +87,15 @@ def stored_checkpoints(log: RunRecords) -> list[StoredCheckpoint]:
     for record in log.records(1, on_damage=lambda damage: None):
         if record.kind != RecordsLost.kind:
             there.add(record.lsn)
-        lent |= _lent(record)
+        lent |= _composite_messages(record)
     read = {one.found.lsn: one for one in snapshots}
     listed = [_verified(one, read, there, lent) for one in snapshots]
     listed = [one for one in listed if one.validity or one.lsn not in left_over]
     return sorted(listed + unsound, key=lambda one: -one.lsn)
 
 
-def _lent(record: Record) -> dict[Ref, set[int]]:
-    """Messages in a record that are made of parts, and what those need."""
+def _composite_messages(record: Record) -> dict[Ref, set[int]]:
+    """The composite messages in a record, and the LSNs of their parts."""
     with suppress(KeyError, ValueError):  # a record that makes no sense
         if record.kind == "messages":
             items = enumerate(map(parse_reference, values_in(record)))
@@ -137,7 +137,7 @@ def needs(log: RunRecords, snapshot: Snapshot) -> tuple[int, set[int]]:
     needed, placed = _needed(one, bases)
     refs = {item for item in placed if isinstance(item, Ref)}
     for record in log.fetch({item.lsn for item in refs}).values():
-        for item, lsns in _lent(record).items():
+        for item, lsns in _composite_messages(record).items():
             needed |= lsns if item in refs else set()
     return one.found.step or 0, needed
 
@@ -160,7 +160,7 @@ def _verified(
 def _needed(
     one: _Pieces, read: dict[int, _Pieces]
 ) -> tuple[set[int], list[Ref | CompositeMessage | None]]:
-    """What a checkpoint refers to, and what stands for its messages."""
+    """The LSNs that a checkpoint refers to, and the references to its messages."""
     needed = one.others | set(one.bases)
     placed: list[Ref | CompositeMessage | None] = []
     chain = [*(read[lsn] for lsn in one.bases if lsn in read), one]

@@ -1,4 +1,4 @@
-"""What a log says of a run: the newest checkpoint that verifies, and what came after it."""
+"""Loads a run's history: the newest checkpoint that verifies, and the events after it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventlog import Damage, Record
+from eventlog import Damage, Packed, Record
 from recovery.errors import DamagedRunError, RecoveryError, UnreadableValueError
 from recovery.history.run_records import RunRecords
 from recovery.history.signed_resolutions import Resolutions
@@ -54,16 +54,23 @@ Item = tuple[Record, Event]
 
 
 class Listener(Protocol):
-    """Who is told of each event once it is recorded."""
+    """Receives each event after it is recorded."""
 
     def count_served(self, served: Callable[[], int]) -> None: ...
-    def event(self, lsn: int, time_ns: int, event: Event) -> None: ...
+    def event(self, lsn: int, time_ns: int, event: Event, packed: Packed) -> None: ...
     def checkpoint(self, lsn: int, time_ns: int, step: int) -> None: ...
+    def close(self) -> None: ...
 
 
-@dataclass(slots=True)
+class SpanListener(Listener, Protocol):
+    """A listener that emits spans, and has to know in which of them the present code is."""
+
+    def enter(self, scope: Any) -> Callable[[], None] | None: ...
+
+
+@dataclass(slots=True, eq=False)
 class History:
-    """A run as its log has it, ready to be replayed."""
+    """A run, read from its log and ready to be replayed."""
 
     run_id: str
     log: RunRecords
@@ -79,9 +86,10 @@ class History:
     tallies: Accumulators
     accepted: bool = False  # whether the code may diverge once
     origin: ForkedFrom | None = None
-    listener: Listener | None = None
-    size: int = 0  # of what is recorded behind the checkpoint: what a recovery has to read
-    code: str = ""  # the digest of the agent's code of now; "" if nobody knows it
+    listeners: tuple[Listener, ...] = ()
+    spans: SpanListener | None = None  # one of them
+    size: int = 0  # bytes of the records after the checkpoint, which a recovery has to read
+    code: str = ""  # the digest of the agent's present code; "" if it is unknown
     replayed: int = field(init=False)
     _values: RecordedValues = field(init=False)
 
@@ -101,24 +109,26 @@ class History:
         )
 
     def forget_values(self) -> None:
-        """No recorded message is left that the code may still come to."""
+        """Free recorded values, when no recorded message is left that the code may still replay."""
         self._values = RecordedValues(self.log.fetch)
 
     @property
     def uid(self) -> str:
-        """What tells the run from any other of its name; empty while no agent has run it."""
+        """The id that distinguishes the run from others of its name; empty while no agent has run
+        it."""
         return self.started.uid if self.started is not None else ""
 
     @property
     def rules(self) -> int:
         """The version of the contract that the run was begun under; 1 for runs of older libraries.
 
-        Where a rule has changed what a record means, the run keeps to its own.
+        If a later version gives a record another meaning, the run keeps to its own version.
         """
         return version_of(self.started.rules if self.started is not None else None)
 
     def rules_to_raise(self) -> Rules | None:
-        """What to record once in a run of an older library, so that it refuses it from now on."""
+        """The rules to record once in a run of an older library, so that the older library refuses
+        it from now on."""
         known = self.rules >= CURRENT or any(
             isinstance(event, RunResumed) and event.rules is not None
             for _, _, event in self.entries
@@ -132,12 +142,12 @@ class History:
 
     @property
     def has_another_task(self) -> bool:
-        """Whether it begins with a checkpoint of a run that had another task: in a fork."""
+        """Whether it begins, as a fork, with a checkpoint of a run that had another task."""
         origin, restored = self.origin, self.restored
         return bool(origin and origin.optional and restored and restored.lsn <= origin.until)
 
     def packed_of(self, item: Any) -> bytes:
-        """A recorded message, packed: itself, or what it refers to."""
+        """A recorded message, packed: itself, or the message that it refers to."""
         if not is_reference(item):
             return pack(item, "message")
         return packed_of_ref(self._values, self.run_id, item)
@@ -166,11 +176,11 @@ def value_of_ref(values: RecordedValues, run_id: str, item: Ref | CompositeMessa
 
 
 def load(log: RunRecords, run_id: str, approvers: Signatures | None = None) -> History:
-    """Read a run's history; changes nothing. ``approvers``: who the store knows to sign, so that
-    what they have not signed is not in it.
+    """Read a run's history; changes nothing. ``approvers``: resolutions without a signature of
+    theirs are left out.
 
-    A damaged checkpoint is passed over for an earlier one, down to none at all. Raises
-    DamagedRunError when other records are lost: one of them may be a call that was made.
+    If a checkpoint is damaged, an earlier one is used, or none at all. Raises DamagedRunError when
+    other records are lost: one of them may be a call that was made.
     """
     damage: list[Damage] = []
     broken: list[str] = []
@@ -224,7 +234,7 @@ def load(log: RunRecords, run_id: str, approvers: Signatures | None = None) -> H
 
 
 def unrepaired(losses: LostRecords, started: RunStarted | None) -> list[Damage]:
-    """The losses that nothing makes up for."""
+    """The gaps with which the run cannot be recovered."""
     lost = losses.undeclared()
     what = "lost, and the repair of the log was interrupted: `logdump repair` finishes it"
     if not lost and started is None:
@@ -234,17 +244,17 @@ def unrepaired(losses: LostRecords, started: RunStarted | None) -> list[Damage]:
 
 
 def items_of(prologue: Iterable[Record]) -> list[Item]:
-    """The events of the code before the first step, which a checkpoint has."""
+    """The events of the code before the first step, from a checkpoint."""
     return [item for record in prologue for item in _item(record, [])]
 
 
 def items_from(
     log: RunRecords, start: int, damage: list[Damage], lost: list[Damage], repaired: bool = False
 ) -> Iterator[Item]:
-    """The events from LSN ``start`` on; notes what is damaged, and what is lost with it.
+    """The events from LSN ``start`` on; reports damage, and the records that are lost by it.
 
-    What was lost before a repair is lost as well, unless whoever asks knows what to do about it
-    (``repaired``): then it is among the events.
+    Records that were lost before a repair are reported too. A caller that handles them
+    (``repaired``) gets them among the events instead.
     """
 
     def on_damage(found: Damage) -> None:
@@ -292,10 +302,10 @@ def prologue_of(tail: list[Entry], restored: Restored | None) -> dict[int, None]
         scope, call = getattr(event, "scope", ""), getattr(event, "call", 0)
         if isinstance(event, AgentRaised):
             continue
-        if isinstance(event, MessagesChanged):  # behind a checkpoint they are what that has
+        if isinstance(event, MessagesChanged):  # a checkpoint holds the messages
             continue
         if isinstance(event, RunResumed):
-            if event.rules is not None:  # so that an older library never passes it over
+            if event.rules is not None:  # so that an older library always sees it
                 needed[lsn] = None
             continue
         if before or scope == BEFORE_STEPS or call in needed:
@@ -306,7 +316,7 @@ def prologue_of(tail: list[Entry], restored: Restored | None) -> dict[int, None]
 
 
 def tallies_of(tail: list[Entry], restored: Restored | None) -> Accumulators:
-    """What is counted from the checkpoint and the events behind it."""
+    """The totals of the checkpoint and the events after it."""
     tallies = Accumulators(restored.carried if restored else {})
     for entry in tail:
         tallies.observe(*entry)
@@ -317,7 +327,7 @@ def _accepted(tail: list[Entry]) -> bool:
     accepted = False
     for _, _, event in tail:
         match event:
-            case HistoryDropped(drift=None):  # else it went on by itself, and nobody was asked
+            case HistoryDropped(drift=None):  # other drift was harmless, and used up no acceptance
                 accepted = False
             case DivergenceAccepted(inbox=None):
                 accepted = True
@@ -335,21 +345,22 @@ def ended_by(entries: Iterable[Entry]) -> Ended | None:
             and isinstance(ended, RunFailed)
             and event.call == ended.call
         ):
-            ended = None  # somebody settled the failed call, so that the run goes on
+            ended = None  # the failed call was resolved, so the run continues
         elif isinstance(event, RunResumed) and isinstance(ended, RunFinished):
             ended = None  # a conversation, which was opened again
     return ended
 
 
 def check_known(history: History, approvers: Signatures | None) -> None:
-    """Raise RecoveryError where an agent would go on by what this process cannot know to count."""
+    """Raise RecoveryError if an agent would continue by a resolution that this process cannot
+    verify."""
     if approvers is not None or not has_to_be_signed(RESOLVE, history.started, None):
         return
     for _, _, event in history.entries:
         if isinstance(event, CallResolved) and not event.by_policy:
             raise RecoveryError(
-                f"run {history.run_id!r} cannot go on here: what {event.who!r} says of call "
-                f"{event.call} counts only when it is signed, and the store of this process has no "
-                "approvers= to know it by. Nothing was executed. Give the store the approvers= "
-                "that it had."
+                f"run {history.run_id!r} cannot continue here: the resolution of call {event.call} "
+                f"by {event.who!r} counts only when it is signed, and the store of this process "
+                "has no approvers= to verify it with. Nothing was executed. Give the store the "
+                "approvers= that it had."
             )

@@ -1,4 +1,4 @@
-"""What a log says of a run, values unread: for those who decide about runs without their code."""
+"""Loads a run's history without its values, for tools that have no code of the run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from recovery.journal.events import (
     ValueRecorded,
 )
 from recovery.journal.forked_from import ForkedFrom
-from recovery.replay.call_view import call_of
+from recovery.replay.call_view import call_view
 from recovery.replay.matching import Replay
 from recovery.replay.recorded_call import RecordedCall
 from recovery.values.pack import PACKED_NONE, unpack
@@ -36,7 +36,7 @@ from recovery.values.pack import PACKED_NONE, unpack
 if TYPE_CHECKING:
     from recovery.journal.signed_statement import Signatures
 
-# What of these is let go of.
+# The field of each event whose value is dropped.
 _VALUES: dict[type, str] = {
     CallReturned: "value",
     SignalTaken: "value",
@@ -46,12 +46,12 @@ _VALUES: dict[type, str] = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ShallowHistory:
     """A run from its newest checkpoint on, as ``history.load`` reads it; no type is needed.
 
-    The checkpoint is not restored, and so not wholly verified. ``damage``: all that is not sound;
-    ``lost``: of it, what a recovery cannot do without. ``tail``: the entries behind the checkpoint.
+    The checkpoint is not restored, and so not wholly verified. ``damage``: all damage found;
+    ``lost``: the part of it that forbids a recovery. ``tail``: the entries after the checkpoint.
     """
 
     run_id: str
@@ -71,8 +71,8 @@ class ShallowHistory:
         return self.started.uid if self.started is not None else ""
 
     def check(self) -> None:
-        """Raise what would forbid a recovery: DamagedRunError, or RecoveryError for a fork that
-        was not finished."""
+        """Raise the error that forbids a recovery: DamagedRunError, or RecoveryError for a fork
+        that was not finished."""
         if self.lost:
             raise DamagedRunError(self.run_id, self.lost)
         if self.origin is not None:
@@ -80,11 +80,11 @@ class ShallowHistory:
             self.origin.check(self.run_id, last, self.start.lsn, tuple(self.damage))
 
     def open_calls(self) -> list[RecordedCall]:
-        """The calls without an outcome that a recovery would come to."""
+        """The calls without an outcome that a recovery would replay."""
         return [one for one in self.replay.unmatched() if not (one.has_outcome or one.cancelled)]
 
     def keys(self) -> dict[int, str]:
-        """The idempotency keys of the calls that are read, by LSN."""
+        """The idempotency keys of the calls that were read, by LSN."""
         return {
             lsn: event.idempotency_key(self.uid)
             for lsn, _, event in self.entries
@@ -92,14 +92,14 @@ class ShallowHistory:
         }
 
     def call(self, made: RecordedCall) -> Call:
-        """A recorded call for people; what of its arguments cannot be read here is ``...``."""
+        """The public view of a recorded call; arguments that cannot be read here are ``...``."""
         given: Any = None
         try:
             given = unpack(made.intent.args) if made.intent.args is not None else None
         except (UnreadableValueError, ValueError):
             given = [[...], {}]
         args, kwargs = given if given is not None else ([], {})
-        return call_of(
+        return call_view(
             self, made.lsn, made.intent, (tuple(args), kwargs), (made.attempts, made.time_ns)
         )
 
@@ -107,7 +107,7 @@ class ShallowHistory:
 def load_shallow(
     log: RunRecords, run_id: str, approvers: Signatures | None = None
 ) -> ShallowHistory:
-    """Read a run from its newest checkpoint on; changes nothing. Says what is lost.
+    """Read a run from its newest checkpoint on; changes nothing. Reports lost records.
 
     ``approvers``: see history.load.
     """
@@ -118,8 +118,8 @@ def load_shallow(
     def behind(start: Start) -> list[Entry]:
         lost.clear()
         counting = Resolutions(run_id, approvers)
-        before[:] = counting.of_entries(skimmed(start.prologue, lost))
-        later = skimmed(log.records(start.lsn + 1, on_damage=lost.append), lost)
+        before[:] = counting.of_entries(shallow_events(start.prologue, lost))
+        later = shallow_events(log.records(start.lsn + 1, on_damage=lost.append), lost)
         return list(_without_values(counting.of_entries(later)))
 
     for start, tail in starts(log, partial(read_shallow, log), behind, damage.append):
@@ -148,9 +148,9 @@ def load_shallow(
 
 
 def _needs_what_is_lost(log: RunRecords, start: Start, tail: list[Entry]) -> bool:
-    """Whether the checkpoint could not be restored: a repair behind it says what is lost.
+    """Whether the checkpoint could not be restored, because a later repair declares records lost.
 
-    One that was taken behind a repair refers to nothing that was lost before.
+    A checkpoint that was taken after a repair refers to no record that was lost before.
     """
     ranges = [one for _, _, event in tail if isinstance(event, LogRepaired) for one in event.ranges]
     if start.snapshot is None or not ranges:
@@ -163,8 +163,8 @@ def _needs_what_is_lost(log: RunRecords, start: Start, tail: list[Entry]) -> boo
 
 
 def _without_values(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Without values that nobody decides by: all of them together may be larger than memory. The
-    last entry keeps its own, to be shown."""
+    """The entries without their values, which together may be larger than memory. The last entry
+    keeps its value, to be shown."""
     before: tuple[int, int, Any] | None = None
     for entry in entries:
         if before is not None:
@@ -176,8 +176,8 @@ def _without_values(entries: Iterable[Entry]) -> Iterator[Entry]:
         yield before
 
 
-def skimmed(records: Iterable[Record], lost: list[Damage]) -> Iterator[Entry]:
-    """The events of records, values unread; notes records that make no sense as lost."""
+def shallow_events(records: Iterable[Record], lost: list[Damage]) -> Iterator[Entry]:
+    """The events of records, without decoding values; adds senseless records to ``lost``."""
     for record in records:
         try:
             event = decode_shallow(record)

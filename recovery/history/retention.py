@@ -1,8 +1,8 @@
-"""Which checkpoints of a run are kept, and when what is before them goes.
+"""Decides which checkpoints of a run are kept, and removes the records before them.
 
-A generation begins when what it would free is as much as it takes: so all of them together take no
-more than what is recorded besides. The log is cut behind the agent's back, once the checkpoints
-that are kept are durable and were read back as a recovery would read them.
+A generation begins when it would free as much as it takes. So all generations together take no more
+space than all other records. A thread truncates the log while the agent runs, after the kept
+checkpoints are durable and were read back as a recovery reads them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from eventlog import Damage, EventLog, LogError, RefusedValueError, Snapshot
+from eventlog.light_dataclass import light_dataclass
 from recovery.errors import RecoveryError
 from recovery.history.run_records import RunRecords
 from recovery.history.snapshot import BrokenCheckpointError, checked_body, restore, whole_prologue
@@ -34,16 +34,16 @@ _logger = logging.getLogger("recovery")
 
 Kept = Literal["all", "prune_old", "latest_only"]
 KEEP = 3  # of "prune_old"
-GAIN = 2  # a generation is worth so many times what its checkpoint takes
+GAIN = 2  # a generation must free so many times the size of its checkpoint
 NO_LSN = 1 << 63  # above all of them
 PER_RECORD = 72  # bytes that a record takes besides its body
 
-# What is due is cut in threads of these, whose name says that they are not the agent's.
+# These threads truncate logs; their name shows that they are not the agent's.
 _cutters = ThreadPoolExecutor(4, "recovery-commit-retention")
 
 
 def _begin_in_child() -> None:
-    """A forked child has none of these threads: without this it would wait for them for ever."""
+    """Make new threads in a forked child, which would wait for its parent's for ever."""
     ThreadPoolExecutor.__init__(_cutters, 4, "recovery-commit-retention")
 
 
@@ -51,7 +51,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_in_child)
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Retention:
     """The newest ``checkpoints`` are kept (0: all), and those of as many ``generations``."""
 
@@ -60,7 +60,7 @@ class Retention:
 
     @classmethod
     def of(cls, kept: Kept, keep: int | None) -> Retention:
-        """As users say it; ValueError for what makes no sense."""
+        """From the options of a store; ValueError for senseless ones."""
         check_one_of("retention", kept, ("all", "prune_old", "latest_only"))
         check_count("keep", keep, none=True)
         if keep is not None and kept != "prune_old":
@@ -79,13 +79,13 @@ class Retention:
 
 
 class Pruning:
-    """Writes the checkpoints of a run, and removes what is before those that are kept.
+    """Writes the checkpoints of a run, and removes the records before those that are kept.
 
-    ``read`` opens the run's log for reading. Guarded by whoever has the run.
+    ``read`` opens the run's log for reading. The owner of the run guards it.
 
-    A task that outlives its step is brought back by a recovery from a checkpoint before that step.
-    Where there is none any more, what the task does is refused: a plain agent's thread may do so,
-    for nobody knows of it.
+    If a task outlives its step, a recovery restarts it from a checkpoint before that step. If no
+    such checkpoint is kept, the task's actions are refused. This concerns threads of plain agents,
+    which the runtime does not know.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Pruning:
         writer.measures |= retention.checkpoints > 0
         self._prologue: list[Record] = []
         self._prologue_size = 0
-        # Whether something may go: what a process before this one left, or a generation.
+        # Whether records may be removable: of an earlier process, or of a generation.
         self._due = True
         self._work: Future[None] | None = None
         self._closed = False
@@ -107,13 +107,13 @@ class Pruning:
 
     @property
     def first(self) -> int:
-        """The LSN before which nothing is needed by checkpoints that are taken from now on."""
+        """The LSN before which new checkpoints need no record."""
         return self._writer.generation.first
 
     def write(
         self, what: CheckpointMeta, state: Mapping[str, Any], messages: Messages, due: bool = False
     ) -> int:
-        """Append a checkpoint; its LSN. See SnapshotWriter.write. ``due``: one that stands alone,
+        """Append a checkpoint; returns its LSN. See SnapshotWriter.write. ``due``: a full one,
         whatever retention says."""
         prunes = self._retention.checkpoints > 0
         if self._carries(what) if due else (prunes and self._pays(what, messages)):
@@ -138,7 +138,7 @@ class Pruning:
         return self._writer.write(what, state, messages)
 
     def _pays(self, what: CheckpointMeta, messages: Messages) -> bool:
-        """Whether as much could go as a checkpoint that stands alone would take."""
+        """Whether a full checkpoint would free as much as it takes."""
         generation = self._writer.generation
         records = self._log.last_lsn - generation.first
         recorded = (
@@ -150,7 +150,7 @@ class Pruning:
         return recorded >= GAIN * (size + self._prologue_size)
 
     def _carries(self, what: CheckpointMeta) -> bool:
-        """Whether what the code before the first step needs is there to be copied."""
+        """Whether the records of the code before the first step are there to be copied."""
         try:
             found = whole_prologue(
                 self._log.fetch, self._log.last_lsn + 1, what.prologue, self._writer.generation
@@ -162,7 +162,7 @@ class Pruning:
         return True
 
     def check(self, event: Event) -> None:
-        """RecoveryError if no recovery could bring back the code that does this."""
+        """RecoveryError if no recovery could restart the task that records this event."""
         if self.step and (step := lowest_step([event])) <= self.step:
             raise RecoveryError(
                 f"{self._log.path}: a task of step {step} is at work, which a recovery "
@@ -172,9 +172,9 @@ class Pruning:
             )
 
     def prune(self, mutex: AbstractContextManager[Any]) -> None:
-        """Have removed what can go, soon and by another thread, if there may be something.
+        """Let another thread remove records that are not needed, soon, if there may be any.
 
-        To be called behind a checkpoint. ``mutex``: in which events are recorded.
+        To be called after a checkpoint. ``mutex`` guards the recording of events.
         """
         if not self._retention.checkpoints or not self._due:
             return
@@ -186,7 +186,7 @@ class Pruning:
             self._work = _cutters.submit(partial(self._cut, mutex))
 
     def close(self) -> None:
-        """Remove nothing more. What is being removed just now is waited for."""
+        """Stop removing records; waits for a removal that is in progress."""
         self._closed = True
         if self._work is not None and not self._work.cancel():
             self._work.exception()

@@ -1,4 +1,4 @@
-"""The two sides of a run's log."""
+"""Defines the two sides of a run's log: reading records, and appending snapshots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunRecords(Protocol):
 
 
 class SnapshotSink(Protocol):
-    """Where snapshots go: an EventLog, or the draft of a log."""
+    """The writing side for snapshots: an EventLog, or the draft of a log."""
 
     def append_snapshot(self, state: Any) -> int: ...
 

@@ -1,4 +1,4 @@
-"""``run.state``: a dict, and what it was before the loop of steps of a resumed run."""
+"""Implements ``run.state``: a dict that keeps its restored values until the loop of steps."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from recovery.values.frozen import RecordedDict
 
 _MISSING: Any = object()
-# Nothing is looked for in these when they are assigned: a checkpoint looks into them.
+# Values of these types are not checked when they are assigned: a checkpoint checks them.
 _PLAIN = frozenset({str, bytes, int, float, bool, type(None), dict, list, tuple, set})
 
 
 class RunState(RecordedDict[str, Any]):
     """A dict that is saved with each checkpoint. Copies of it are plain dicts.
 
-    Before the loop of steps of a resumed run it holds what the checkpoint has: changes that are
-    made then were made, and saved, the first time, and are not made again. ``look`` is called
-    before each change.
+    Before the loop of steps of a resumed run it holds the values of the checkpoint. Changes by this
+    code were made, and saved, the first time, and are not made again. ``look`` is called before
+    each change.
     """
 
     __slots__ = ("_inside", "_look", "_restored")
@@ -124,14 +124,14 @@ class RunState(RecordedDict[str, Any]):
 
 
 def _check_key(key: object) -> None:
-    """RefusedValueError for what no checkpoint can have as a key."""
+    """RefusedValueError for an object that cannot be a key in a checkpoint."""
     from recovery.history.state_delta import pack_key  # noqa: PLC0415 - which knows of this module
 
     pack_key(key)
 
 
 def _check_carried(key: str, value: Any) -> None:
-    """RefusedValueError for what no checkpoint can carry: a file, a lock, a client, ..."""
+    """RefusedValueError for a value that no checkpoint can carry: a file, a lock, a client, ..."""
     from recovery.values.codec import codec_of  # noqa: PLC0415 - which know of this module
     from recovery.values.pack import pack  # noqa: PLC0415
 
@@ -140,7 +140,7 @@ def _check_carried(key: str, value: Any) -> None:
 
 
 class Contents:
-    """What lists, dicts, sets and other objects hold, at any depth, to put it back in place."""
+    """The contents of lists, dicts, sets and other objects, at any depth, to restore them."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         self._held: list[tuple[Any, Any]] = []
@@ -160,7 +160,7 @@ class Contents:
             to_see += [one for one in inside if type(one) not in _UNCHANGING]
 
     def put_back(self) -> None:
-        """Each object holds again what it did. All objects are the ones that they were."""
+        """Give each object its former contents. The objects stay the same ones."""
         for value, held in self._held:
             if type(value) is not list or len(value) != len(held) or not all(map(is_, value, held)):
                 _put_back(value, held)

@@ -1,11 +1,11 @@
-"""Saves the checkpoints of one run, where no log of calls could stand in for one that is lost.
+"""Saves the checkpoints of one run that has no log of calls to replace a lost checkpoint.
 
-So they are written in lanes: of two, one has every other checkpoint, as what changed since its own
-one before, and refers to no record of the other. Whatever one record is damaged, the newest
-checkpoint or the one before it is whole. Now and then a lane is begun anew, from a copy of all that
-it has, in turns: so a lane that is damaged is whole again later, and nothing depends on what is
-long past. That is due when as much was saved since the last copy as a copy takes. The copies of
-all together take no more than what is saved, and bytes per checkpoint stay the same as it grows.
+They are written in two lanes. Each lane has every other checkpoint, as the changes since its own
+previous one, and refers to no record of the other lane. So if one record is damaged, the newest
+checkpoint or the one before it is intact. Now and then a lane starts again from a full copy, in
+turns, so a damaged lane becomes intact again, and no checkpoint depends on very old records. A copy
+is due when as much was saved since the last copy as a copy takes. So all copies together take no
+more than the changes, and bytes per checkpoint stay constant as the log grows.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from recovery.journal.messages import Messages, digests_of
 if TYPE_CHECKING:
     from recovery.approvers import Approvers
 
-# A copy is due when so many times as much was saved since the last one. With 1 the copies take as
+# A copy is due when so many times its size was saved since the last one. With 1 the copies take as
 # much again as all else, and with 2 a memory that only grows is never copied.
 WORTH = 1.5
 
 PruningOf = Callable[[str, EventLog, SnapshotWriter], Pruning]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Lane:
-    """Checkpoints of which each says what changed since the one before. ``is_new``: none yet."""
+    """Checkpoints that each hold the changes since the one before. ``is_new``: none yet."""
 
     writer: SnapshotWriter
     pruning: Pruning
@@ -48,7 +48,7 @@ class _Lane:
 
 
 class Saving:
-    """A run to which checkpoints are saved; it has the run's log. ``step``: of the newest one."""
+    """Saves checkpoints to a run, whose log it owns. ``step``: of the newest one."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Saving:
             raise RecoveryError(f"run {run_id!r} has ended: nothing can be saved to it")
         self.step = self._history.step
         newest = self._history.restored
-        # Of which the newest is whole, then the one before if it needs nothing that this one does.
+        # The newest intact one, then the one before, if it shares no record with the newest.
         found = [newest, _other(log, newest)]
         self._lanes = [self._lane(one) for one in reversed(found[: retention.lanes])]
 
@@ -80,13 +80,13 @@ class Saving:
         return _Lane(writer, pruning, messages, restored is None)
 
     def in_order(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The state with the keys that it had before in front: in another order, keys would have to
-        be named again."""
+        """The state with its former keys first: in another order, keys would have to be written
+        again."""
         known = self._lanes[0].writer.keys()
         return {key: state[key] for key in known if key in state} | state
 
     def save(self, checkpoint: Checkpoint, name: str) -> str:
-        """Append a checkpoint and make it durable; its checksum."""
+        """Append a checkpoint and make it durable; returns its checksum."""
         given, _ = digests_of(checkpoint.messages)
         history, lane = self._history, self._lanes.pop(0)
         self._lanes.append(lane)  # for it is the other's turn then
@@ -114,7 +114,7 @@ class Saving:
         return what.checksum
 
     def _is_due(self, lane: _Lane) -> bool:
-        """Whether the lane is to be begun anew, from a copy of all that it has."""
+        """Whether the lane is due to start again, from a full copy."""
         if lane.is_new:
             return self.log.last_lsn > 0
         last = max((one.writer.generation for one in self._lanes), key=lambda one: one.first)
@@ -123,14 +123,14 @@ class Saving:
         return False  # it is the other one's turn
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         for lane in self._lanes:
             lane.pruning.close()
         self.log.close()
 
 
 def _other(log: EventLog, newest: Restored | None) -> Restored | None:
-    """The checkpoint before the newest that is whole, if none of its records is one of that's."""
+    """The intact checkpoint before the newest, if they share no record."""
     found = checkpoints_in(log) if newest is not None else ()
     whole: set[int] = set()
     for snapshot in found:
@@ -148,8 +148,8 @@ def _other(log: EventLog, newest: Restored | None) -> Restored | None:
 
 
 def _check_forgotten(history: History, checkpoint: Checkpoint) -> None:
-    """A checkpoint stands in for all that is recorded before it. RecoveryError if that would make
-    a later recovery forget calls: it would execute them again."""
+    """RecoveryError if a checkpoint would make a later recovery forget calls: it replaces all
+    earlier records, and the recovery would execute those calls again."""
     for call in history.replay.unmatched():
         step = step_of(call.key.scope)
         if not call.has_outcome or step is None or step > checkpoint.step_number:

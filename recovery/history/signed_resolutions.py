@@ -1,9 +1,9 @@
-"""Which of what people have said about calls in doubt counts, where the store asks for signatures.
+"""Verifies the signatures of resolutions, in stores that require them.
 
-A resolution is a record in the run's own log, and the signature is in it: under the run, the call,
-the outcome, and the place in the log. So it is checked each time that the run is read, and counts
-nowhere else. It does not make the log one that cannot be forged: who can write there can write that
-the call returned.
+A resolution is a record in the run's own log, and holds its signature: of the run, the call, the
+outcome, and the position in the log. So it is verified each time that the run is read, and is valid
+in no other place. The log can still be forged: a process that can write to it can record that the
+call returned.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from recovery.approvers import Sign
 
 
-class Saying(TypedDict, total=False):
-    """Who says what became of a call, and why, and what signs it."""
+class Attribution(TypedDict, total=False):
+    """The author of a resolution, the reason, and the function that signs it; ``force``: see
+    RunHandle.resolve."""
 
     who: str
     why: str
     sign: Sign | None
+    force: bool
 
 
 _logger = logging.getLogger("recovery")
@@ -44,7 +46,7 @@ Entry = tuple[int, int, Event]  # LSN, time in ns, event
 
 
 def kinds_signed(approvers: Signatures | None) -> list[str] | None:
-    """What a run that begins records of what has to be signed for it; None for nothing."""
+    """The kinds of messages that must be signed, as a new run records them; None for none."""
     return None if approvers is None else sorted({"decision", *approvers.also})
 
 
@@ -55,7 +57,8 @@ def check_signed(
     sign: Sign | None,
     asked: bool = False,
 ) -> None:
-    """Raise RecoveryError for what would not count. ``asked``: the call asks for a signature."""
+    """Raise RecoveryError for a message that would not count. ``asked``: the call requires a
+    signature."""
     if sign is None and (asked or has_to_be_signed(kind, started, approvers)):
         raise RecoveryError(
             f"a {kind} counts for run {started.run_id if started else ''!r} only when it is "
@@ -65,7 +68,7 @@ def check_signed(
 
 
 def signature_of(said: Statement, sign: Sign, approvers: Signatures | None) -> bytes:
-    """The signature under a statement; RecoveryError when the store does not know it."""
+    """The signature of a statement; RecoveryError when the store cannot verify it."""
     signature = sign(said.to_bytes())
     if approvers is not None and not approvers.accepts(said, signature):
         raise RecoveryError(
@@ -82,7 +85,7 @@ def append_resolution(
     key: str,
     sign: Sign | None,
 ) -> None:
-    """Record what somebody says about a call of this idempotency key, durably."""
+    """Record a resolution of the call of this idempotency key, durably."""
     started, approvers = run
     check_signed(RESOLVE, started, approvers, sign)
     time_ns = None
@@ -95,9 +98,9 @@ def append_resolution(
 
 
 class Resolutions:
-    """Tells those that count from the others, while a run is read from its beginning on.
+    """Drops resolutions that do not count, while a run is read from its beginning.
 
-    What the run's own process has decided, by what a tool says, is not for people to sign.
+    Decisions of the run's own process, by the policy of a tool, need no signature.
     """
 
     def __init__(self, run_id: str, approvers: Signatures | None) -> None:
@@ -125,7 +128,8 @@ class Resolutions:
             case CallResolved(by_policy=False):
                 if refused := self._refuses(lsn, time_ns, event):
                     what = (
-                        f"what {event.who!r} says of call {event.call} (LSN {lsn}) does not count"
+                        f"the resolution of call {event.call} by {event.who!r} (LSN {lsn}) does "
+                        "not count"
                     )
                     _logger.warning("run %s: %s: %s", self._run_id, what, refused)
                 return not refused
@@ -138,7 +142,7 @@ class Resolutions:
         if event.signature is None:
             return UNSIGNED
         if approvers is None:
-            return ""  # for who shows it: no agent goes on with it, see check_known
+            return ""  # it may be shown, but no agent continues with it: see check_known
         intent = self._intents.get(event.call)
         if intent is not None and intent.idempotency_key(started.uid) != event.key:
             return "it was signed for another call"

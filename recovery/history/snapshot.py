@@ -1,14 +1,14 @@
-"""Checkpoints as snapshot records that hold what changed.
+"""Reads and verifies checkpoints: snapshot records that hold what changed.
 
-A snapshot says how the state and the messages differ from those of an earlier one, its base, and
-where in the log the unchanged values stand. The base of the i-th snapshot of a run is the
-(i & (i - 1))-th: so a snapshot is restored from at most log2(i) others, and a message is named in
+A snapshot holds how the state and the messages differ from those of an earlier one, its base, and
+where in the log the unchanged values are. The base of the i-th snapshot of a run is the
+(i & (i - 1))-th. So a snapshot is restored from at most log2(i) others, and a message is named in
 at most log2(i) snapshots, each time by a reference of a few bytes. Bytes per step stay constant
-however long the conversation. The checksum covers all that is restored, not just what changed.
+however long the conversation is. The checksum covers all that is restored, not just the changes.
 
-Where retention is to remove the beginning of a log, a generation begins: portions, which are
-snapshot records that hold all values, and a snapshot without bases that refers to nothing in front
-of them. Neither does any that follows. See _whole.
+Before retention removes the beginning of a log, a generation begins. It consists of portions, which
+are snapshot records that hold all values, and a snapshot without bases. It and all later snapshots
+refer to no record before the portions. See full_snapshot.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eventlog import Damage, Packed, Record, Snapshot
+from eventlog.light_dataclass import light_dataclass
 from recovery.errors import UnreadableValueError
 from recovery.history.run_records import RunRecords
 from recovery.history.state_delta import Base, checksum, folded
@@ -38,13 +39,13 @@ from recovery.values.pack import PACKED_NONE, split_list, unpack, unpack_map
 from recovery.values.types import Ref, digest
 
 VERSION = 2
-# In version 1 a state was said whole each time: in place of a value that had not changed, where it
-# is. Now what stands as the base has it is not said.
+# In version 1 a snapshot named all values of the state, unchanged ones by reference. Now it names
+# only those that differ from the base.
 _VERSIONS = (1, VERSION)
 
 # The i-th snapshot has as many bases as i has bits.
 BASES_MAX = 64
-INDEX_MAX = 1 << 48  # checkpoints of a run: nobody takes one a microsecond for nine years
+INDEX_MAX = 1 << 48  # checkpoints of a run: one a microsecond for nine years
 # The number of the first one of a generation: a base of all that follow, so that none of them
 # names its messages again.
 INDEX_WHOLE = 1 << 40
@@ -78,7 +79,7 @@ _SPLIT: dict[str, Callable[[Packed], Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Generation:
     """Checkpoints of one generation need no record before LSN ``first``, whatever else is lost.
 
@@ -91,12 +92,12 @@ class Generation:
     prologue: tuple[int, ...] = ()
 
     def with_more(self, size: int) -> Generation:
-        """The same when so much more is recorded; of one that is not measured, nothing is known."""
+        """The same after ``size`` more bytes; a generation that is not measured stays as it is."""
         return replace(self, size=self.size + size) if self != Generation() else self
 
     @classmethod
     def of(cls, body: Any, lsn: int) -> Generation:
-        """That of the snapshot at ``lsn``, from what its body says."""
+        """The generation of the snapshot at ``lsn``, from its body."""
         match body:
             case None:
                 return cls()
@@ -106,9 +107,9 @@ class Generation:
         raise BrokenCheckpointError("its generation makes no sense")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Restored:
-    """What a snapshot restores, verified."""
+    """The state and messages that a snapshot restores, verified."""
 
     lsn: int
     checkpoint_id: str
@@ -134,12 +135,12 @@ class Restored:
     removed: tuple[str, ...] | None = ()
 
     def release(self) -> None:
-        """State and messages are the run's now, and change: what they were need not be kept."""
+        """Free the restored state and messages, which the run owns and changes now."""
         self.state, self.messages, self.refs = {}, [], []
 
 
 class BrokenCheckpointError(ValueError):
-    """Why a snapshot is not restored."""
+    """A snapshot that cannot be restored, and why."""
 
 
 def checkpoints_in(
@@ -150,7 +151,7 @@ def checkpoints_in(
 
 
 def prologue_in(fetch: Fetch, lsns: Iterable[int], generation: Generation) -> dict[int, Record]:
-    """Records of the code before the first step, by LSN, wherever a checkpoint has them.
+    """Records of the code before the first step, by LSN, from the portions of a checkpoint.
 
     BrokenCheckpointError when a portion makes no sense; those that are lost are left out.
     """
@@ -188,16 +189,16 @@ def _carried_in(portion: Record) -> Iterator[Record]:
 
 
 def restore(fetch: Fetch, snapshot: Snapshot, read: Callable[[Packed], Any] = unpack) -> Restored:
-    """All that a snapshot restores, read and verified; BrokenCheckpointError says why it is not.
+    """Restore and verify a snapshot; BrokenCheckpointError if that is impossible.
 
-    ``read``: what makes values of their bytes; those of the state are what it gives.
+    ``read`` decodes the values of the state.
     """
     with _named(snapshot):
         return _restore(fetch, snapshot, read)
 
 
 def checked_body(snapshot: Snapshot) -> dict[str, Any]:
-    """What a snapshot's record says, its fields checked; BrokenCheckpointError.
+    """The body of a snapshot's record, its fields checked; BrokenCheckpointError.
 
     Messages and the values of the state are packed, as they are.
     """
@@ -206,7 +207,7 @@ def checked_body(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def is_left_over(snapshot: Snapshot, oldest_lsn: int) -> bool:
-    """Whether retention has removed what a checkpoint may need: it is there for its segment is."""
+    """Whether retention has removed records that a checkpoint may need, but not its segment."""
     try:
         generation: Generation = checked_body(snapshot)["generation"]
     except BrokenCheckpointError:
@@ -240,7 +241,7 @@ def _restore(fetch: Fetch, snapshot: Snapshot, read: Callable[[Packed], Any]) ->
     state_at, gone = _state(fetch, chain)
     for base, lost in zip(bases, gone, strict=True):
         base.gone = lost
-    # Of the bytes as they were recorded: values may have types that are not what they were.
+    # Digests of the recorded bytes, because the types of values may have changed since.
     digests = {id(one): digest(one) for one in packed}
     results = body["tool_results"]
     actual = checksum(
@@ -255,7 +256,7 @@ def _restore(fetch: Fetch, snapshot: Snapshot, read: Callable[[Packed], Any]) ->
     if actual != body["checksum"]:
         raise BrokenCheckpointError(f"checksum is {actual}, recorded {body['checksum']!r:.50}")
     for one in {id(one): one for one in packed}.values():
-        read(Packed(one))  # raises what keeps it from being restored
+        read(Packed(one))  # raises if it cannot be restored
     Accumulators(body["carried"])  # raises if it makes no sense
     refs: list[Ref | None] = [ref for _, ref in placed]
     state = {key: read(value) for key, (value, *_) in state_at.items()}
@@ -285,7 +286,8 @@ def _restore(fetch: Fetch, snapshot: Snapshot, read: Callable[[Packed], Any]) ->
 def _placed(
     chain: list[tuple[int, dict[str, Any]]],
 ) -> tuple[list[tuple[Packed, Ref]], list[Base]]:
-    """The messages of a chain of checkpoints and where each is; and what each checkpoint holds."""
+    """The messages of a chain of checkpoints, and the place of each; and those of each
+    checkpoint."""
     placed: list[tuple[Packed, Ref]] = []
     bases: list[Base] = []
     for lsn, part in chain:
@@ -302,7 +304,7 @@ def _placed(
 
 
 def _body(record: Record) -> dict[str, Any]:
-    """What a snapshot holds; messages, values of the state and tool results packed as they are."""
+    """The body of a snapshot; messages, values of the state and tool results stay packed."""
     if not isinstance(record, Snapshot):
         raise BrokenCheckpointError("not a checkpoint of a run")
     parts = unpack_map(record.packed)
@@ -337,7 +339,7 @@ def _state(
     fetch: Fetch, chain: list[tuple[int, dict[str, Any]]]
 ) -> tuple[dict[str, tuple[Packed, int, int]], list[dict[str, None] | None]]:
     """The values of the state, the snapshots that hold them and those with which their keys came;
-    and what of each snapshot of the chain is gone."""
+    and the keys that are gone from each snapshot of the chain."""
     places, gone = folded((lsn, body["gone"], body["state"]) for lsn, body in chain)
     found = fetch({place.lsn for place in places.values()} - {lsn for lsn, _ in chain})
     states = {lsn: body["state"] for lsn, body in chain}

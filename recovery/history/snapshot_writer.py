@@ -1,12 +1,13 @@
-"""Writes checkpoints: what changed since the last one."""
+"""Writes checkpoints, as the changes since the last one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from eventlog import RefusedValueError
+from eventlog.light_dataclass import light_dataclass
 from recovery.errors import RecoveryError
 from recovery.history.run_records import SnapshotSink
 from recovery.history.snapshot import INDEX_WHOLE, VERSION, Generation, Restored
@@ -15,16 +16,16 @@ from recovery.journal.messages import Messages
 from recovery.values.pack import PACKED_NONE, Plain, pack, pack_list, pack_map
 from recovery.values.types import Ref, digest
 
-REF_SIZE = 9  # bytes that say where a message is, about
+REF_SIZE = 9  # bytes of a reference to a message, about
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class CheckpointMeta:
-    """What goes into a snapshot besides state and messages.
+    """The fields of a snapshot besides state and messages.
 
     ``bytes_since``: bytes that were recorded since the snapshot before. ``removed``: keys of the
     state that were there when a loop of steps was entered, and are not any more; None: all others,
-    for somebody has said what the state is.
+    because a user gave the whole state.
     """
 
     run_id: str
@@ -52,27 +53,27 @@ class SnapshotWriter:
         self.measures = self.generation != Generation()  # how much is recorded in a generation
 
     def size(self, messages: Messages) -> int:
-        """Bytes that a copy of it all takes: as the last one had it, with these messages."""
+        """Bytes of a full copy: the state of the last snapshot, with these messages."""
         return self._state.size() + messages.size + REF_SIZE * len(messages)
 
     def keys(self) -> Iterable[str]:
-        """Those of the state, as the last snapshot had them."""
+        """The keys of the state in the last snapshot."""
         return self._state.keys()
 
     def begin(
         self, generation: Generation, state_at: Mapping[str, tuple[bytes, int, int, int]]
     ) -> None:
-        """What the next snapshot restores is in portions, the first records of a generation."""
+        """Begin a generation: the values of the next snapshot are in these portions."""
         self._bases, self._state, self.generation = [], StateDelta(state_at), generation
         self.measures = True
 
     def messages_changed(self, start: int) -> None:
-        """Messages from index ``start`` on are not what they were."""
+        """Note that messages from index ``start`` on have changed."""
         for base in self._bases:
             base.keep = min(base.keep, start)
 
     def write(self, what: CheckpointMeta, state: Mapping[str, Any], messages: Messages) -> int:
-        """Append the snapshot; its LSN. Durable with the next commit of the log."""
+        """Append the snapshot; returns its LSN. Durable with the next commit of the log."""
         changed = self._state.changes(state)
         begins = INDEX_WHOLE if self.generation.first > 1 else 1
         index = self._bases[-1].index + 1 if self._bases else begins

@@ -1,8 +1,8 @@
-"""Where a recovery of a run begins in its log: one search, for all who read runs.
+"""Finds where a recovery of a run begins in its log: one search for all readers of runs.
 
-It begins with the newest checkpoint that can be restored, and behind which no task of an earlier
-step is at work. Such a task has outlived its step, and only an earlier start brings it back. Where
-there is no such checkpoint, it begins with the beginning of the log.
+It begins with the newest checkpoint that can be restored, and after which no task of an earlier
+step recorded anything. Such a task outlived its step, and only an earlier start restarts it.
+Without such a checkpoint, the recovery begins at the beginning of the log.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ T = TypeVar("T")
 Tail = TypeVar("Tail", bound=Iterable[tuple[Any, ...]])  # of tuples with an event at their end
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Start:
-    """Where reading may begin: behind a checkpoint (its LSN), or at the beginning of the log (0).
+    """Where reading may begin: after a checkpoint (its LSN), or at the beginning of the log (0).
 
-    ``prologue``: the records of the code before the first step. ``carried``: what tallies know.
-    ``restored``: None where the checkpoint was not restored, and so not wholly verified.
+    ``prologue``: the records of the code before the first step. ``carried``: totals up to the
+    checkpoint. ``restored``: None if the checkpoint was not restored, and so not wholly verified.
     """
 
     lsn: int = 0
@@ -59,7 +59,7 @@ Read = Callable[[Snapshot], Start | None]  # raises BrokenCheckpointError; None:
 
 
 def read_shallow(log: RunRecords, snapshot: Snapshot) -> Start:
-    """What the record of a checkpoint says by itself. No type is needed for it."""
+    """A start from the record of a checkpoint alone, without restoring it. It needs no types."""
     body = checked_body(snapshot)
     prologue = whole_prologue(log.fetch, snapshot.lsn, body["prologue"], body["generation"])
     return Start(
@@ -75,7 +75,7 @@ def read_shallow(log: RunRecords, snapshot: Snapshot) -> Start:
 
 
 def read_whole(log: RunRecords, snapshot: Snapshot) -> Start:
-    """A checkpoint that is restored and verified."""
+    """A start from a checkpoint that is restored and verified."""
     restored = restore(log.fetch, snapshot)
     prologue = whole_prologue(log.fetch, snapshot.lsn, restored.prologue, restored.generation)
     return Start(
@@ -100,9 +100,9 @@ def readable(
     on_damage: Callable[[Damage], None] = _ignore,
     on_broken: Callable[[str], None] = _ignore,
 ) -> Iterator[T]:
-    """What ``read`` makes of the checkpoints, the newest first, but for None and for broken ones.
+    """The starts that ``read`` makes of checkpoints, the newest first, except None and broken ones.
 
-    ``on_damage`` and ``on_broken`` are told what is not sound.
+    ``on_damage`` and ``on_broken`` are called with damage and with broken checkpoints.
     """
     for snapshot in checkpoints_in(log, on_damage):
         try:
@@ -121,9 +121,9 @@ def starts(
     on_damage: Callable[[Damage], None] = _ignore,
     on_broken: Callable[[str], None] = _ignore,
 ) -> Iterator[tuple[Start, Tail]]:
-    """Where a recovery may begin, the newest first and the beginning of the log last.
+    """The starts of a recovery, the newest first and the beginning of the log last.
 
-    ``behind`` reads what follows a start; what follows the one before it may be left out.
+    ``behind`` reads the events after a start; those after the next start may be left out.
     """
     lowest = NO_STEP
     for start in readable(log, read, on_damage, on_broken):
@@ -138,13 +138,13 @@ def starts(
 
 
 def lowest_step(events: Iterable[Event]) -> int:
-    """The lowest step of which a task is at work in these events; NO_STEP if there is none."""
+    """The lowest step whose tasks have recorded some of these events; NO_STEP if there is none."""
     steps = (step_of(getattr(event, "scope", "")) for event in events)
     return min((step for step in steps if step), default=NO_STEP)
 
 
 def beginning_gone(log: RunRecords, broken: list[str]) -> Damage:
-    """That a run begins with a checkpoint which is not sound: retention has removed the rest."""
+    """The damage of a run whose first checkpoint is not sound: retention has removed the rest."""
     reasons = f" ({'; '.join(broken)})" if broken else ""
     what = f"removed by retention, and no checkpoint behind them is sound{reasons}"
     return Damage(0, 0, 0, 1, log.oldest_lsn - 1, what)

@@ -1,4 +1,4 @@
-"""The state of a run, of which a checkpoint holds what changed. Pure."""
+"""Computes how the state of a run differs from that of the newest checkpoint. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from eventlog.format.record import Packed
 from recovery.values.pack import UNCHANGING, pack, unpack
 from recovery.values.types import digest
 
-_CHANGING = object()  # in place of a value that may be another though it is the same object
+_CHANGING = object()  # stands for a value that may have changed in place
 
 
 def pack_key(key: Any) -> bytes:
-    """A key of a state, packed; RefusedValueError for what is none."""
+    """A key of a state, packed; RefusedValueError for an object that cannot be a key."""
     try:
         if type(key) is str:
             return bytes(msgpack.packb(key))
@@ -52,10 +52,10 @@ def checksum(run_id: str, step: int, state: Mapping[str, bytes], rest: tuple[byt
     return str(xxhash.xxh3_128_hexdigest(b"\x95" + first[1:] + others[1:]))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Base:
-    """An earlier snapshot, and what of it still stands: as many of its messages, from the start;
-    of its state all but the keys that are ``gone`` (None: nothing)."""
+    """An earlier snapshot, and the part of it that still holds: so many of its messages, from the
+    start; its state without the keys that are ``gone`` (None: nothing)."""
 
     index: int
     lsn: int
@@ -63,10 +63,10 @@ class Base:
     gone: dict[str, None] | None = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Place:
-    """Where a value of the state is: in the snapshot at ``lsn``. ``since`` is that with which its
-    key came; ``part`` what the snapshot that was read has of it."""
+    """Where a value of the state is: in the snapshot at ``lsn``. ``since``: the snapshot with which
+    its key came; ``part``: the value, or its place, in the snapshot that was read."""
 
     lsn: int
     since: int
@@ -76,10 +76,10 @@ class Place:
 def folded(
     parts: Iterable[tuple[int, Sequence[str] | None, Mapping[str, Packed]]],
 ) -> tuple[dict[str, Place], list[dict[str, None] | None]]:
-    """Where the values of a state are, and what of each of the snapshots is gone.
+    """The places of the values of a state, and the keys that are gone from each snapshot.
 
     ``parts``: of a snapshot's bases, and of itself, the LSN, the keys that are gone (None: all of
-    them) and what it says of the others. ValueError for what no snapshot says.
+    them) and the others with their values or places. ValueError for an impossible combination.
     """
     at: dict[str, Place] = {}
     before: list[tuple[int, dict[str, None] | None]] = []
@@ -107,8 +107,8 @@ def place_in_state(part: Packed) -> int:
 
 
 class _Kept:
-    """A value as the newest checkpoint has it: its digest, the record that holds it and its size,
-    that with which its key came, and what stands for it in the next one (key and LSN, packed)."""
+    """A value of the newest checkpoint: its digest, the record that holds it and its size, the
+    record with which its key came, and its reference in the next one (key and LSN, packed)."""
 
     __slots__ = ("digest", "lsn", "place", "since", "size", "value")
 
@@ -118,26 +118,25 @@ class _Kept:
         self.value = value if type(value) in UNCHANGING else _CHANGING
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Changes:
     """How a state differs from that of the newest checkpoint: values that are new or changed,
-    packed, with their digests; and the keys that are gone, or were and have come again, behind all
-    others."""
+    packed, with their digests; and the keys that are gone, or that came again, at the end."""
 
     values: dict[str, tuple[Packed, bytes]]
     gone: dict[str, None]
 
 
 class StateDelta:
-    """What the newest checkpoint of a run has of its state, to tell what has changed since.
+    """The state in the newest checkpoint of a run, to find what has changed since.
 
-    A value that nobody can change is the same if it is the same object; any other is packed, for
-    a list that was changed in place is the same object too.
+    An immutable value is unchanged if it is the same object. Any other value is packed, because a
+    list that was changed in place is the same object too.
     """
 
     def __init__(self, at: Mapping[str, tuple[bytes, int, int, int]]) -> None:
         """``at``: of each value the digest, the LSN of the checkpoint that holds it, its size, and
-        the LSN of that with which its key came."""
+        the LSN of the checkpoint with which its key came."""
         self._kept = {key: _Kept(key, where, _CHANGING) for key, where in at.items()}
 
     def size(self) -> int:
@@ -149,7 +148,7 @@ class StateDelta:
         return self._kept.keys()
 
     def changes(self, state: Mapping[str, Any]) -> Changes:
-        """What has changed."""
+        """The changes since the newest checkpoint."""
         values: dict[str, tuple[Packed, bytes]] = {}
         for key, value in state.items():
             kept = self._kept.get(key)
@@ -166,7 +165,7 @@ class StateDelta:
         return Changes(values, self._gone(state))
 
     def _gone(self, state: Mapping[str, Any]) -> dict[str, None]:
-        """The keys that do not stand in front of the state, in their order."""
+        """The former keys that are not at the front of the state, in their order."""
         if [*islice(state, len(self._kept))] == [*self._kept]:
             return {}
         standing = iter(state)
@@ -184,14 +183,14 @@ class StateDelta:
         return {key: changed[key][1] if key in changed else self._kept[key].digest for key in state}
 
     def gone_of(self, base: Base, changes: Changes) -> dict[str, None] | None:
-        """The keys of the base that are gone; None: nothing of it stands."""
+        """The keys of the base that are gone; None: all of them."""
         if base.gone is None:
             return None
         return base.gone | {key: None for key in changes.gone if self._kept[key].since <= base.lsn}
 
     def packed(self, state: Mapping[str, Any], changes: Changes, base: Base) -> Packed:
-        """By each key [value] where it is new, else the LSN of the checkpoint that holds it; no
-        key whose value is where the base has it."""
+        """For each key [value] if it is new, else the LSN of the checkpoint that holds it; keys
+        whose value is where the base has it are left out."""
         stands_until = 0 if base.gone is None else base.lsn
         items: list[bytes] = []
         for key in state:
@@ -206,7 +205,8 @@ class StateDelta:
     def remember(
         self, state: Mapping[str, Any], changes: Changes, lsn: int, bases: Iterable[Base]
     ) -> None:
-        """A checkpoint at ``lsn`` has the state, and holds what is new. ``bases``: those before."""
+        """Note that the checkpoint at ``lsn`` has the state, and holds the changes. ``bases``:
+        those before."""
         for base in bases:
             base.gone = self.gone_of(base, changes)
         left = {key: self._kept.pop(key) for key in changes.gone}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recovery.journal.keys import is_idempotency_key
 from recovery.text import shorten
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -20,7 +19,7 @@ class Resolution:
 
     @classmethod
     def outcome(cls, value: Any) -> Resolution:
-        """It happened, and this is its result. It is not executed again."""
+        """It happened, and ``value`` is its result. It is not executed again."""
         return cls("outcome", value)
 
     @classmethod
@@ -30,7 +29,7 @@ class Resolution:
 
     @classmethod
     def fail(cls, reason: str) -> Resolution:
-        """It is abandoned: the agent gets a ToolError with this reason."""
+        """It is abandoned: the agent gets a ToolError with this ``reason``."""
         return cls("fail", reason)
 
     @classmethod
@@ -69,12 +68,3 @@ class Call:
             parts + [f"{name}={shorten(arg, 80)}" for name, arg in self.kwargs.items()]
         )
         return f"LSN {self.lsn}: {self.tool}({text}), idempotency key {self.idempotency_key}"
-
-
-def check_call(call: object) -> None:
-    """Raise TypeError for a value that names no call."""
-    if type(call) not in (Call, int) and not (isinstance(call, str) and is_idempotency_key(call)):
-        raise TypeError(
-            "call is a Call, as errors and pending() give it, its idempotency key (32 hexadecimal "
-            f"digits) or its LSN (an int), not {call!r:.80}"
-        )

@@ -8,14 +8,13 @@ version.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from eventlog.light_dataclass import light_dataclass
 from recovery.values.codec import BY_NAME, BY_TYPE, REGISTERED, Codec
 
 CURRENT = 2
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Rules:
     """The version, as a value of a type that older libraries do not know.
 

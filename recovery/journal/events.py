@@ -6,14 +6,15 @@ takes its default, so that later versions can add fields.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, get_args
 
 from eventlog.format.record import Packed
+from eventlog.light_dataclass import light_dataclass
 from recovery.journal.keys import CallKey, idempotency_key
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class RunStarted:
     """The run began. ``uid`` distinguishes it from any other run of the same name.
 
@@ -37,7 +38,7 @@ class RunStarted:
     signed: list[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class RunResumed:
     """A process resumed the run: the ``recovery``-th time, from the end of ``from_step``.
 
@@ -52,7 +53,7 @@ class RunResumed:
     code: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class StepStarted:
     """A step began; earlier records belong to earlier steps."""
 
@@ -63,7 +64,7 @@ class StepStarted:
 BEFORE, RESUMED, BESIDE = "before", "resumed", "beside"  # see CallIntended.loop
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class CallIntended:
     """A call is about to be made. Durable before a side effect starts.
 
@@ -119,7 +120,7 @@ class CallIntended:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class CallDecided:
     """A call that awaited approval was approved or denied. After an approval it may have begun.
 
@@ -139,7 +140,7 @@ class CallDecided:
     signature: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class CallRetried:
     """Call ``call`` (the LSN of its intent) is about to be made again, as ``attempt``."""
 
@@ -148,7 +149,7 @@ class CallRetried:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class ChildStarted:
     """The run that call ``call`` starts has a log. Durable before that run executes anything."""
 
@@ -157,7 +158,7 @@ class ChildStarted:
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class AttemptFailed:
     """An attempt raised, and is to be repeated at ``retry_at`` (seconds since 1970)."""
 
@@ -170,7 +171,7 @@ class AttemptFailed:
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class CallAbandoned:
     """No code waits for the call any more: its outcome is unknown.
 
@@ -186,7 +187,7 @@ class CallAbandoned:
     begun: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class CallReturned:
     """The call's result. ``usage`` is [input tokens, output tokens, cost] if it reports them."""
 
@@ -196,7 +197,7 @@ class CallReturned:
     usage: list[Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class SignalTaken(CallReturned):
     """A wait for signal ``name`` ended with the one at LSN ``inbox`` of the inbox of run ``uid``.
 
@@ -213,7 +214,7 @@ class SignalTaken(CallReturned):
     sent: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class CallFailed:
     """The call's exception: enough to raise it again. ``args`` is None if it cannot be recorded.
 
@@ -235,7 +236,7 @@ class CallFailed:
     cause: list[Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class CallResolved:
     """A call in doubt, or a failed one, was resolved.
 
@@ -257,7 +258,7 @@ class CallResolved:
     signature: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class ValueRecorded:
     """A value from the outside world: the time, a random number, an id."""
 
@@ -268,7 +269,7 @@ class ValueRecorded:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class MessagesChanged:
     """``messages[start:stop] = new``, where ``new`` holds values or Refs to values in the log."""
 
@@ -278,7 +279,7 @@ class MessagesChanged:
     new: list[Any] | Packed = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class DivergenceAccepted:
     """A user decided that code may continue although it does not do what is recorded.
 
@@ -292,7 +293,7 @@ class DivergenceAccepted:
     inbox: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class HistoryDropped:
     """The outcomes of these records are not awaited any more: diverged code may do without them.
 
@@ -312,7 +313,7 @@ class HistoryDropped:
     occurrence: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class RunParked:
     """The run is parked until calls (LSNs of intents) are resolved, or for the reason ``why``.
 
@@ -329,7 +330,7 @@ class RunParked:
     stays: list[int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class RunFinished:
     """The agent returned."""
 
@@ -339,7 +340,7 @@ class RunFinished:
     recovery_count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class RunFailed:
     """The agent failed for good. ``call`` is the failed call that it did not handle, or 0."""
 
@@ -350,7 +351,7 @@ class RunFailed:
     call: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class AgentRaised:
     """The agent's own code raised an error that is no outcome of a call, in ``step``; or the
     library stopped the run with one.
@@ -370,7 +371,7 @@ class AgentRaised:
     call: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class RunUndone:
     """The run was aborted by a user; the events that follow undo its calls. It is not resumed."""
 
@@ -379,7 +380,7 @@ class RunUndone:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class RunCancelled:
     """The run was ended by a user. ``calls`` were in doubt then; ``inbox`` is the LSN of the
     message in the run's inbox (0: the run was ended without one)."""
@@ -391,7 +392,7 @@ class RunCancelled:
     inbox: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class RecordsLost:
     """A placeholder for lost records, up to LSN ``last``; further placeholders have 0 there.
 
@@ -403,7 +404,7 @@ class RecordsLost:
     snapshot: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class LogRepaired:
     """The log was damaged and is repaired. ``lost``: pairs of LSNs, the first and the last one."""
 

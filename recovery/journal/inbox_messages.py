@@ -7,10 +7,11 @@ has no key, cannot make a message count in another run, or in a fork of its run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 from eventlog import Packed, Record
+from eventlog.light_dataclass import light_dataclass
 from recovery.journal.contract_version import version_of
 from recovery.journal.events import LogRepaired, RecordsLost, RunStarted
 from recovery.journal.signed_statement import (
@@ -38,7 +39,7 @@ CONTENT, SIGNATURE = "content", "signature"
 OTHER_ARGUMENTS = "it was signed for other arguments"
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Message:
     """A message; ``lsn`` is its number in the inbox, ``time_ns`` when it was sent.
 
@@ -100,7 +101,7 @@ class Message:
             return cls(*where, nonsense=f"it makes no sense ({type(exc).__name__}: {exc})"[:200])
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Recipient:
     """The run to which messages are sent. ``takes_unbound``: messages that name no run count, too.
     ``approvers``: who must sign messages. ``started``: the run's first record."""

@@ -16,6 +16,7 @@ RETRIED = "retried by its LSN "  # then the LSN of the decision in the parent's 
 # The task of a run without an agent function: an integration records a conversation. Its program
 # resumes it by opening it again.
 CONVERSATION = {"hive": "conversation"}
+CALL_JOURNAL = {"journal": "calls"}  # the same of a journal of calls
 _KEY_SIZE = 16  # hex digits: 64 bits, which no two calls of a store will share
 
 ChildState = Literal["open", "finished", "failed", "cancelled"]

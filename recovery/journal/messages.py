@@ -94,7 +94,7 @@ class Messages(Conversation):
 
     def restore(self, packed: list[bytes], refs: list[Ref | None]) -> None:
         """Replace all messages by these, which the log has already; records nothing."""
-        self._put(0, len(self), packed, refs)
+        self.change(0, len(self), packed, refs)
 
     def _splice(self, start: int, stop: int, new: Iterable[Any]) -> None:
         if self.is_past:
@@ -105,9 +105,10 @@ class Messages(Conversation):
         refs: list[Ref | None] = [None] * len(packed)
         if self.recorder is not None and (packed or stop > start):
             refs = self.recorder(start, stop, packed)
-        self._put(start, stop, packed, refs)
+        self.change(start, stop, packed, refs)
 
-    def _put(self, start: int, stop: int, packed: list[bytes], refs: list[Ref | None]) -> None:
+    def change(self, start: int, stop: int, packed: list[bytes], refs: list[Ref | None]) -> None:
+        """Replace these messages by others, which the log has already; records nothing."""
         # By object: a conversation may have the same message many times, and needs one copy.
         distinct = {id(one): one for one in packed}
         values = {key: unpack_frozen(one) for key, one in distinct.items()}

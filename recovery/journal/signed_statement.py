@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Protocol
 
+from eventlog.light_dataclass import light_dataclass
 from recovery.journal.events import RunStarted
 
 RESOLVE = "resolve"
 UNSIGNED = "it is not signed, and approvers= asks for that"
-NOBODY_KNOWS = "it has to be signed, and the store of this process has no approvers= to know it by"
+NOBODY_KNOWS = (
+    "it has to be signed, and the store of this process has no approvers= to verify it with"
+)
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Statement:
     """The signed statement: ``who`` says ``answer`` about ``about``, in the run with this ``uid``.
 

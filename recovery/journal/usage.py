@@ -27,8 +27,8 @@ class Usage:
     """What one call of a model used, or a run so far.
 
     ``input_tokens``, ``output_tokens``, and ``tokens``, their sum; ``cost`` in the currency that
-    the tools count in. For a run also: ``steps`` begun, ``calls`` made (each attempt counts, a call
-    that was served from the log does not), ``seconds`` for which a process had the run.
+    the tools count in. For a run also ``steps`` begun, ``calls`` made and ``seconds`` for which a
+    process had the run. Each attempt is a call; a call that was served from the log is none.
     """
 
     input_tokens: int = 0

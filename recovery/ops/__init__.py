@@ -1,1 +1,1 @@
-"""Operates on whole runs: fork, remove, gc."""
+"""Copies and removes whole runs: fork, remove, gc."""

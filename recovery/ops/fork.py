@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from os import urandom
 from typing import Any, TypedDict, Unpack
@@ -43,17 +42,14 @@ from recovery.journal.events import (
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.keys import UNDO_CALL, outer_call
 from recovery.journal.messages import Messages
-from recovery.ops.record_copy import RecordCopier, RecordList
+from recovery.ops.record_copy import RecordCopier, RecordList, pieces
 from recovery.option_checks import check_count, check_names
 from recovery.replay.matching import Replay
-from recovery.replay.recorded_call import RECORDED_ANEW, dropped_by
+from recovery.replay.recorded_call import RECORDED_ANEW, RecordedCall, dropped_by, fold
 from recovery.stores.protocol import RunStore, check_run_id
 from recovery.values.backrefs import CompositeMessage, RecordedValues, is_reference
 from recovery.values.pack import pack, pack_list
 from recovery.values.types import Ref
-
-# The conversation is copied in records of about this size.
-PIECE_SIZE = 4 << 20
 
 # Events about the state of the other run, not about its work.
 _LEFT_OUT = AgentRaised | RunStarted | RunParked | Ended | DivergenceAccepted
@@ -110,6 +106,13 @@ def fork(
     **changes: Unpack[Changes],
 ) -> ForkedFrom:
     """See RunHandle.fork. Returns the link, as lineage does."""
+    return fork_and_tell(store, run_id, new_run_id, at_step, changes)[0]
+
+
+def fork_and_tell(
+    store: Store, run_id: str, new_run_id: str, at_step: int | None, changes: Changes
+) -> tuple[ForkedFrom, list[RecordedCall]]:
+    """``fork``; returns also the side effects of the run after the step, which the fork repeats."""
     if run_id == check_run_id(new_run_id):
         raise ValueError(f"a fork of {run_id!r} needs a run_id of its own")
     check_count("at_step", at_step, 0, none=True)
@@ -118,10 +121,11 @@ def fork(
         raise ValueError("give at_step= with task=, state= or messages=: it says when they change")
     begun = _begun(backend_of(store), run_id, new_run_id)
     with reader_of(store, run_id) as reader:
-        link, draft = _Fork(reader, run_id, changes).draft(new_run_id, at_step, begun)
+        made = _Fork(reader, run_id, changes)
+        link, draft = made.draft(new_run_id, at_step, begun)
     with claim(store, new_run_id) as log:
         _write(log, draft, new_run_id)
-    return link
+    return link, made.later_effects
 
 
 def _begun(backend: RunStore, run_id: str, new_run_id: str) -> RunStarted | None:
@@ -166,6 +170,7 @@ class _Fork:
         self.log, self.run_id, self.changes = log, run_id, changes
         self.source = started_of(log)
         self.above = ForkedFrom.of(self.source)
+        self.later_effects: list[RecordedCall] = []
 
     def draft(
         self, new_run_id: str, at_step: int | None, begun: RunStarted | None
@@ -173,6 +178,7 @@ class _Fork:
         """The records of the new run; ``begun``: the first of them, if it is written already."""
         before = ForkedFrom.of(begun)
         part = self._part(at_step, before.seen if before else 1 << 63)
+        self.later_effects = _effects(part.later)
         new_task = "task" in self.changes
         if not self.changes.keys() <= {"who", "why"}:
             part = self._changed(part)
@@ -335,7 +341,7 @@ class _Fork:
     ) -> int:
         """Write the checkpoint into the draft, after the conversation; returns its LSN."""
         refs: list[Ref | None] = []
-        for start, stop in _pieces(base.messages):
+        for start, stop in pieces(base.messages):
             new = pack_list([Packed(one) for one in base.messages[start:stop]])
             lsn = draft.append(*encode(MessagesChanged(start, start, new)))
             refs += [Ref(lsn, i) for i in range(stop - start)]
@@ -450,13 +456,13 @@ class _Fork:
         return f"Steps with a sound checkpoint: {', '.join(map(str, steps)) or 'none'}."
 
 
-def _pieces(messages: list[bytes]) -> Iterator[tuple[int, int]]:
-    """The conversation in pieces that fit into a record."""
-    start = size = 0
-    for i, message in enumerate(messages):
-        if size and size + len(message) > PIECE_SIZE:
-            yield start, i
-            start, size = i, 0
-        size += len(message)
-    if start < len(messages):
-        yield start, len(messages)
+def _effects(items: list[Item]) -> list[RecordedCall]:
+    """The side effects among records, in the order of the log."""
+    calls: dict[int, RecordedCall] = {}
+    for record, event in items:
+        fold(calls, record.lsn, record.time_ns, event)
+    return [
+        call
+        for call in calls.values()
+        if call.intent.after_crash != "retry" and call.may_have_run and not call.was_not_begun
+    ]

@@ -6,18 +6,21 @@ to the outcome that it equals. In another log each of them has another LSN.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgpack
 
 from eventlog.format.record import Packed, Record, unpack
+from eventlog.light_dataclass import light_dataclass
 from recovery.journal.events import CallDecided, CallIntended, Event
 from recovery.journal.keys import UNDO_PREFIX, call_scope, outer_call
 from recovery.values.backrefs import CompositeMessage, parse_reference
 from recovery.values.pack import pack
 from recovery.values.types import Ref
+
+# The conversation is copied in records of about this size.
+PIECE_SIZE = 4 << 20
 
 
 def packed_again(undecoded: Any) -> Packed:
@@ -25,7 +28,7 @@ def packed_again(undecoded: Any) -> Packed:
     return Packed(msgpack.packb(undecoded, strict_types=True))
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Drafted:
     """A record that is to be written; ``time_ns`` is None for the time of writing."""
 
@@ -105,3 +108,15 @@ class RecordCopier:
         if not found.lsns <= self.at.keys():
             return unpack(self._packed_of(found))
         return unpack(pack(found.moved(self.at), "message"))
+
+
+def pieces(messages: list[bytes]) -> Iterator[tuple[int, int]]:
+    """The conversation in pieces that fit into a record."""
+    start = size = 0
+    for i, message in enumerate(messages):
+        if size and size + len(message) > PIECE_SIZE:
+            yield start, i
+            start, size = i, 0
+        size += len(message)
+    if start < len(messages):
+        yield start, len(messages)

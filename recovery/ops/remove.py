@@ -67,7 +67,7 @@ def remove(
     if not dry_run:
         for one in family:
             if isinstance(store, CheckpointStoreBase):
-                store.let_go(one.run_id)
+                store.close_run(one.run_id)
             try:
                 backend.remove(one.run_id, one.last_lsn)
             except FileNotFoundError:

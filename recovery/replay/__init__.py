@@ -1,1 +1,1 @@
-"""The core: events in, answers out. What is recorded, to be made again, in doubt, or new."""
+"""Decides from recorded events, without I/O: what is served, executed again, in doubt, or new."""

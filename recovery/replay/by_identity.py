@@ -1,4 +1,4 @@
-"""Recorded calls by the identity that the code of now would give them. Pure."""
+"""Finds recorded calls by the identity that the present code would give them. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DigestNow = Callable[[Any], bytes | None]  # of recorded arguments
 
 
 class AlikeCalls:
-    """Calls that are not matched yet, by scope, tool and call id."""
+    """The calls that are not matched yet, by scope, tool and call id."""
 
     def __init__(self, calls: Iterable[RecordedCall]) -> None:
         self._calls: dict[tuple[str, str, str], list[RecordedCall]] = {}
@@ -23,8 +23,8 @@ class AlikeCalls:
             self._calls.setdefault(_place(call.key), []).append(call)
 
     def find(self, key: CallKey, digest_now: DigestNow) -> Sequence[RecordedCall]:
-        """Those that would have this identity now, the first first. What is known of the calls of
-        a tool is found out once."""
+        """The calls that would have this identity now, in recorded order. The digests of a tool's
+        calls are computed once."""
         place = _place(key)
         if place not in self._calls:
             return ()
@@ -38,9 +38,11 @@ class AlikeCalls:
 
 
 def counterpart(left: Iterable[RecordedCall], key: CallKey) -> RecordedCall | None:
-    """What a call that is not recorded was before the code changed, if there is no doubt: the one
-    of its tool and scope, among those that are left, that has its call id, or that is the only
-    one; and it had an outcome."""
+    """The recorded call in whose place changed code makes this one; None if that is ambiguous.
+
+    It is the one unmatched call of the same tool and scope, or the one with the same call id; and
+    it had an outcome.
+    """
     place = key.scope, key.tool
     found = [call for call in left if (call.key.scope, call.key.tool) == place]
     found = [one for one in found if key.call_id and one.key.call_id == key.call_id] or found
@@ -48,8 +50,8 @@ def counterpart(left: Iterable[RecordedCall], key: CallKey) -> RecordedCall | No
 
 
 def closest(left: Iterable[RecordedCall], key: CallKey) -> RecordedCall | None:
-    """The one most like this call, for a person to compare: the first of the same scope and tool,
-    if there is one."""
+    """The recorded call for a person to compare with this one: the first of the same scope and
+    tool, if there is one."""
     return max(
         left,
         default=None,

@@ -1,4 +1,4 @@
-"""A recorded call as its tool or an operator sees it, and how it ended. Pure."""
+"""Shows a recorded call, and its outcome, to its tool or to an operator. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Outcome = CallReturned | CallFailed | CallResolved
 
 
 class CallOutcome(NamedTuple):
-    """How a call ended: its event, where that is, and the exception if it was raised just now.
+    """The outcome of a call: its LSN and event, and the exception if it was raised just now.
 
-    ``raised``: how many attempts at it have raised, in whatever process.
+    ``raised``: how many attempts at the call have raised, in all processes.
     """
 
     lsn: int
@@ -25,7 +25,7 @@ class CallOutcome(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """An exception of a call as the agent got it; the call (LSN), and how often it has raised."""
+    """An exception that the agent received from a call; the call (LSN), and how often it raised."""
 
     error: Exception
     call: int
@@ -33,7 +33,7 @@ class Failure(NamedTuple):
 
 
 class OfRun(Protocol):
-    """What tells the run of a call."""
+    """The names of the run of a call."""
 
     @property
     def run_id(self) -> str: ...
@@ -41,14 +41,14 @@ class OfRun(Protocol):
     def uid(self) -> str: ...
 
 
-def call_of(
+def call_view(
     run: OfRun,
     lsn: int,
     intent: CallIntended,
     given: Arguments,
     attempt: tuple[int, int],
 ) -> Call:
-    """The call as its tool or an operator sees it; ``attempt`` is its number and when it began."""
+    """The public view of a call. ``attempt``: its number, and the time at which it began."""
     number, started_ns = attempt
     return Call(
         run.run_id,
@@ -63,14 +63,14 @@ def call_of(
     )
 
 
-def recorded_call(run: OfRun, made: RecordedCall) -> Call:
-    """The same of a recorded call, with the arguments that its record has."""
+def recorded_call_view(run: OfRun, made: RecordedCall) -> Call:
+    """The public view of a recorded call, with the arguments that its record has."""
     given = made.intent.arguments or ((), {})
-    return call_of(run, made.lsn, made.intent, given, (made.attempts, made.time_ns))
+    return call_view(run, made.lsn, made.intent, given, (made.attempts, made.time_ns))
 
 
-def describe(recorded: RecordedCall) -> str:
-    """A recorded call for a person: with its arguments where the log has them."""
+def call_text(recorded: RecordedCall) -> str:
+    """The text of a recorded call, with its arguments if the log has them."""
     args = recorded.intent.args
     shown = f"arguments of {recorded.intent.size} bytes" if args is None else shorten(args)
     return f"{recorded.key}: {shown}, {'with an outcome' if recorded.has_outcome else 'in doubt'}"

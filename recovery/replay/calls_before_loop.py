@@ -1,16 +1,15 @@
-"""What is recorded of the code before the loop of steps, for a run that is resumed from a
-checkpoint. Pure.
+"""Matches recorded calls before the loop of steps, in a run resumed from a checkpoint. Pure.
 
-That code is history then, as state and messages are what the checkpoint has. Of its calls
+The checkpoint holds the state and messages that this code had prepared. Of its calls:
 
-    made again              each is served, by its identity, else by its tool and order: its
-                            arguments may hold the restored state and messages
-    not made again          nobody misses them; but for a side effect in doubt
-    new                     they are made, and recorded as those of a resumed run: such a call has
-                            no place in the order of the record, for it comes before all of it
+    made again              served by identity, else by tool and order: their arguments may hold
+                            the restored state and messages
+    not made again          not expected, except a side effect in doubt
+    new                     executed, and recorded as calls of a resumed run: such a call has no
+                            position in the replay order, because it precedes all of it
 
-A task that was started before the loop and runs beside it is replayed from its own beginning: what
-it does beside the loop is served by identity and in order, and missed when it is not made again.
+A task that was started before the loop and runs beside it is replayed from its own beginning. Its
+calls beside the loop are served by identity and in order. The run diverges if they are not made.
 """
 
 from __future__ import annotations
@@ -29,11 +28,14 @@ if TYPE_CHECKING:
 Kind = tuple[str, bool]  # a tool, and whether it was given a call id
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class BeforeLoop:
-    """The recorded calls of the code before the loop. ``behind``: the LSN of the checkpoint with
-    which the run is resumed; 0 where it is replayed from its beginning. ``foreign``: up to this LSN
-    it is what another run has done with another task, so none of it is served by order."""
+    """The recorded calls of the code before the loop.
+
+    ``behind``: the LSN of the checkpoint from which the run is resumed; 0 where it is replayed from
+    its beginning. ``foreign``: records up to this LSN are of another run, with another task, so
+    none of its calls are served by order.
+    """
 
     behind: int = 0
     foreign: int = 0
@@ -41,7 +43,7 @@ class BeforeLoop:
     _made: Counter[Kind] = field(default_factory=Counter)  # so far, in this process
 
     def add(self, call: RecordedCall, outer: RecordedCall | None) -> None:
-        """A recorded call, and the one inside which it was made: what is known of its place."""
+        """Note a recorded call, and the call around it, and whether it was made before the loop."""
         call.place = outer.place if outer is not None else call.intent.loop
         if outer is not None or call.key.scope != BEFORE_STEPS:
             return
@@ -51,18 +53,18 @@ class BeforeLoop:
             self._calls.setdefault(_kind(call.key), []).append(call)
 
     def may_miss(self, call: RecordedCall) -> bool:
-        """Whether the code may do without this call, or do something else in its place."""
+        """Whether the code may leave out this call, or make another one in its place."""
         is_history = call.place == RESUMED or (call.place == BEFORE and self.behind > 0)
         return is_history and not (call.in_doubt and call.intent.after_crash != "retry")
 
     def made_again(self, call: RecordedCall) -> None:
-        """This recorded call was matched."""
+        """Note that this recorded call was matched."""
         if call.place == BEFORE:
             self._made[_kind(call.key)] += 1
 
     def counterpart(self, key: CallKey, left: Container[CallKey]) -> RecordedCall | None:
-        """The call in whose place one of another identity is made: of its tool that with its call
-        id, else the one that was made when so many had been. ``left``: what is unmatched."""
+        """The call of the same tool in whose place one of another identity is made: the one with
+        its call id, else the one at its position. ``left``: the unmatched calls."""
         kind = _kind(key)
         calls, nth = self._calls.get(kind, []), self._made[kind]
         chosen = calls[nth : nth + 1]
@@ -75,7 +77,7 @@ class BeforeLoop:
         return None
 
     def passed(self, left: Iterable[RecordedCall]) -> Iterator[int]:
-        """The records (LSNs) of these calls, for which nobody waits once the loop is entered."""
+        """The records (LSNs) of these calls that are not expected once the loop is entered."""
         for call in left:
             if call.place == BEFORE and self.behind:
                 yield from (call.lsn, call.last_lsn)

@@ -1,4 +1,4 @@
-"""The runs that a run has started, from the events in its log. Pure."""
+"""Lists the runs that a run has started, from the events in its log. Pure."""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@
 The call is looked up by its identity, and gets one of these answers:
 
     Recorded          it has an outcome: that is served, and nothing is executed
-    CancelledAgain    the agent cancelled it, and went on; it is about to do so again
-    Again             it is to be made again: no outcome of it counts
-    InDoubt           it was started, and nothing says how it ended: its tool's policy decides
-    MayBeLost         it has no record, and that may be among what is lost: as good as in doubt
+    CancelledAgain    the agent cancelled it and continued; it is about to do so again
+    Again             it is to be executed again: no outcome of it counts
+    InDoubt           it was started, and no record says how it ended: its tool's policy decides
+    MayBeLost         it has no record, but its record may be lost: treated as in doubt
     New               it has no record
-    Diverged          it has no record, and another one stands in its place
+    Diverged          it has no record, and another call is recorded in its place
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from recovery.replay.matching import Replay
 from recovery.replay.recorded_call import RecordedCall
 
 Why = Literal[
-    "not begun",  # it has only waited, or nobody has approved it yet
+    "not begun",  # it has only waited, or it awaits approval
     "attempt failed",  # and its Retry allows another one
-    "resolved",  # somebody decided that it is
+    "resolved",  # an operator, or a policy, decided to retry it
     "cut short",  # by a stop before it began; or by the agent, and then it counts as failed
-    "failed in an attempt",  # at the call around it, which is made again
-    "stood still",  # the run had failed with it, and was resumed
+    "failed in an attempt",  # at the call around it, which is executed again
+    "parked the run",  # the run parked with its failure, and was resumed
 ]
 
 
 class Recorded(NamedTuple):
-    """It is served ``settled`` in this turn of the record; 0: at once."""
+    """It is served ``settled`` at this position of the replay order; 0: at once."""
 
     call: RecordedCall
-    settled: CallOutcome
+    outcome: CallOutcome
     turn: int
 
 
 class Again(NamedTuple):
-    """It is made again, not before ``at`` (seconds since 1970)."""
+    """It is executed again, not before ``at`` (seconds since 1970)."""
 
     call: RecordedCall
     why: Why
@@ -63,29 +63,29 @@ class InDoubt(NamedTuple):
 
 
 class CancelledAgain(NamedTuple):
-    """The agent is waited for, to cancel it. Should it not: ``then``."""
+    """The call waits for the agent to cancel it, or an equal call in its place. If the agent does
+    neither: ``then``."""
 
     call: RecordedCall
     then: Again | InDoubt
 
 
 class MayBeLost(NamedTuple):
-    """It is recorded now, as one that may have been made; that record is asked for an answer.
+    """It is recorded now, as a call that may have been made; that record decides about it.
 
-    ``like``: a recorded call that it may be, with something else in its arguments. Then the run
-    diverges first.
+    ``like``: a recorded call that it may be, with other arguments. Then the run diverges first.
     """
 
     like: RecordedCall | None
 
 
 class New(NamedTuple):
-    """It is made when the other code of the agent has made what is recorded, if it has:
-    ``answer_behind`` decides that."""
+    """It is executed after the agent's other code has made the recorded calls, if
+    ``answer_after_wait`` allows it."""
 
 
 class Diverged(NamedTuple):
-    """It is none of those that are recorded. ``like``: the one that is most like it."""
+    """It is none of the recorded calls. ``like``: the one that resembles it most."""
 
     like: RecordedCall | None
 
@@ -94,8 +94,9 @@ OfRecord = Recorded | CancelledAgain | Again | InDoubt
 Answer = OfRecord | MayBeLost | New | Diverged
 
 
-class Asked(NamedTuple):
-    """A call that the agent makes. ``digest_now``: of recorded arguments, by the code of now."""
+class RequestedCall(NamedTuple):
+    """A call that the agent makes. ``digest_now`` computes the digest that the present code would
+    give recorded arguments."""
 
     key: CallKey
     repeatable: bool
@@ -104,43 +105,50 @@ class Asked(NamedTuple):
     digest_now: Callable[[Any], bytes | None]
 
 
-def answer(replay: Replay, asked: Asked) -> Answer:
-    """What becomes of the call. A recorded one is given out once."""
-    key, losses = asked.key, replay.losses
-    call = _recorded(replay, asked)
+def answer(replay: Replay, requested: RequestedCall) -> Answer:
+    """Decide what becomes of the call. Each recorded call is matched once."""
+    key, losses = requested.key, replay.losses
+    call = _recorded(replay, requested)
     if call is not None:
-        return answer_of(call, asked)
+        return answer_of(call, requested)
     like = replay.resembling(key)
     if losses is not None and losses.may_contain(key):
-        if like is None and losses.redrawn and not asked.repeatable:
-            # The code was given another time or random number than the one that is lost, and this
-            # may be a call that is recorded, with that in its arguments.
+        if like is None and losses.redrawn and not requested.repeatable:
+            # The code drew another time or random number than the one that is lost. So this may be
+            # a recorded call with the lost value in its arguments.
             like = next((one for one in replay.unmatched() if _is_beside(one, key)), None)
         return MayBeLost(like)
     return New() if like is None else Diverged(like)
 
 
-def answer_behind(replay: Replay, asked: Asked, waited: bool | None) -> New | Diverged:
-    """What becomes of a new call once it has ``waited``: whether that was of use. None: it cannot
-    wait."""
+def answer_after_wait(
+    replay: Replay, requested: RequestedCall, waited: bool | None
+) -> New | Diverged:
+    """Decide what becomes of a new call after its wait. ``waited``: whether the recorded calls were
+    made meanwhile; None if the call could not wait."""
     is_last = waited and replay.exhausted
-    # Before the loop, what is recorded of the steps is yet to come.
-    if is_last or asked.before_loop or (waited is None and asked.repeatable):
+    # Before the loop, the recorded steps are yet to come.
+    if is_last or requested.before_loop or (waited is None and requested.repeatable):
         return New()
-    return Diverged(closest(replay.unmatched(), asked.key))
+    return Diverged(closest(replay.unmatched(), requested.key))
 
 
-def answer_of(call: RecordedCall, asked: Asked) -> OfRecord:
-    """What becomes of a call that is recorded."""
+def answer_of(call: RecordedCall, requested: RequestedCall) -> OfRecord:
+    """Decide what becomes of a recorded call."""
     if call.has_outcome:
-        assert isinstance(call.last, Outcome)
-        return Recorded(
-            call,
-            CallOutcome(call.last_lsn, call.last, raised=call.tries.raised),
-            call.replay_position,
-        )
-    then = _without_outcome(call, asked.fails_when_cut)
+        return recorded_answer(call)
+    then = _without_outcome(call, requested.fails_when_cut)
     return CancelledAgain(call, then) if call.cancelled and not call.from_past_attempt else then
+
+
+def recorded_answer(call: RecordedCall) -> Recorded:
+    """The answer for a recorded call that has an outcome."""
+    assert isinstance(call.last, Outcome)
+    return Recorded(
+        call,
+        CallOutcome(call.last_lsn, call.last, raised=call.tries.raised),
+        call.replay_position,
+    )
 
 
 def _without_outcome(call: RecordedCall, fails_when_cut: bool) -> Again | InDoubt:
@@ -148,7 +156,7 @@ def _without_outcome(call: RecordedCall, fails_when_cut: bool) -> Again | InDoub
         return Again(call, "not begun")
     if (
         call.uncertain
-    ):  # records are lost behind the last one: whatever that says, it may have gone on
+    ):  # records after the last one about it are lost: it may have continued, whatever that says
         return InDoubt(call)
     match call.last:
         case AttemptFailed(retry_at=at):
@@ -160,21 +168,21 @@ def _without_outcome(call: RecordedCall, fails_when_cut: bool) -> Again | InDoub
         case CallAbandoned(went_on=True) if fails_when_cut:
             return Again(call, "cut short")
         case CallFailed():
-            return Again(call, "stood still" if call.stood_still else "failed in an attempt")
+            return Again(call, "parked the run" if call.parked_run else "failed in an attempt")
         case None | CallRetried() | CallAbandoned() | CallReturned() | CallResolved():
             return InDoubt(call)
         case _:
             assert_never(call.last)
 
 
-def _recorded(replay: Replay, asked: Asked) -> RecordedCall | None:
-    """What the record has of it: by its identity, or what it was before the code or the state in
-    its arguments changed."""
-    key = asked.key
+def _recorded(replay: Replay, requested: RequestedCall) -> RecordedCall | None:
+    """The recorded call that it is: the one of its identity, or the one that it was before the
+    code, or the state in its arguments, changed."""
+    key = requested.key
     call = replay.match(key)
     if call is None and replay.has_unmatched:
-        call = replay.match_alike(key, asked.digest_now)
-    if call is None and asked.before_loop and key.scope == BEFORE_STEPS:
+        call = replay.match_alike(key, requested.digest_now)
+    if call is None and requested.before_loop and key.scope == BEFORE_STEPS:
         call = replay.match_counterpart(key)
     return call
 

@@ -1,19 +1,24 @@
-"""Counts the errors of an agent's own code, as they are recorded. Pure."""
+"""Counts the recorded errors of an agent's own code. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from recovery.errors import DivergenceError
 from recovery.journal.events import (
     AgentRaised,
+    DivergenceAccepted,
     Event,
     RunCancelled,
     RunFailed,
     RunFinished,
+    RunResumed,
     RunUndone,
     StepStarted,
 )
+from recovery.values.type_names import type_name
 
 CARRIED_SIZE_MAX = 1000  # characters of a message that a checkpoint keeps
 
@@ -29,7 +34,7 @@ class RunError:
     the run so far. ``lsn`` and ``timestamp`` (seconds since 1970): its record. ``goes_on``: whether
     the process that recorded it recovered the run by itself. ``is_past``: whether the run has got
     further since. ``call``: the call whose result could not be recorded, 0 for any other error.
-    ``traceback`` is empty behind a checkpoint.
+    ``traceback`` is empty if a checkpoint was taken since.
     """
 
     type: str
@@ -52,6 +57,18 @@ class RunError:
         return f"{self.type.removeprefix('builtins.')}: {said} (step {self.step}{where}{often})"
 
 
+def has_diverged(events: Iterable[Event]) -> bool:
+    """Whether a run last stopped by a DivergenceError that is not accepted; by the events after its
+    newest checkpoint."""
+    diverged = False
+    for event in events:
+        if isinstance(event, AgentRaised):
+            diverged = event.type == type_name(DivergenceError)
+        elif isinstance(event, RunResumed | DivergenceAccepted):
+            diverged = False
+    return diverged
+
+
 class ErrorTally:
     """Knows the last error of a run's agent, and how many there were."""
 
@@ -64,7 +81,7 @@ class ErrorTally:
         self._is_past = False
 
     def from_checkpoint(self, carried: Any) -> None:
-        """See Tally.restore."""
+        """See Accumulator.from_checkpoint."""
         match carried:
             case [
                 int(total),
@@ -105,7 +122,7 @@ class ErrorTally:
         ]
 
     def observe(self, lsn: int, time_ns: int, event: Event) -> None:
-        """See Tally.observe."""
+        """See Accumulator.observe."""
         if isinstance(event, AgentRaised):
             known = self._last
             same = (

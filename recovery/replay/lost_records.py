@@ -1,16 +1,16 @@
-"""What may have been among records that are lost. Pure.
+"""Decides which calls may have been recorded among lost records. Pure.
 
 A repair puts placeholders where records were. Any of them may have been the intent of a call, which
 may have taken effect. So a call that is not recorded is in doubt if it could have been made there:
 
-* a call of a step that may have begun before the loss ended. The next step that is known to have
-  begun behind the loss, before the repair, ends that. Where none is, a loss of n records reaches
+* a call of a step that may have begun before the gap ended. The next step that is known to have
+  begun after the gap, before the repair, ends that. Where none is, a gap of n records reaches
   over n steps at most: each step that began in it takes one;
-* a call made inside a call that had begun before the loss ended;
+* a call made inside a call that had begun before the gap ended;
 * a call made inside one that is itself in doubt for this reason.
 
-Nothing is concluded from how many of the lost records are accounted for by now. To ask about a call
-that was never made is safe; to make one again is not.
+The number of calls that were assumed so far does not shorten a gap. To ask about a call that was
+never made is safe; to make one again is not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from recovery.journal.keys import CallKey, outer_call, step_of
 from recovery.values.backrefs import is_reference
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Gap:
     """Records ``first`` to ``last`` are lost. ``last_step``: the highest step that may have begun
     before it ended. ``repaired``: the LSN of the record that says so; 0: a repair was interrupted.
@@ -61,13 +61,13 @@ class Gap:
         )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class LostRecords:
-    """The losses in the part of a log that is replayed, and what may have been among them.
+    """The gaps in the part of a log that is replayed, and the calls that may be in them.
 
-    ``step`` is the one that was over where that part begins. ``redrawn``: whether the code was
-    given another time, random number or id than the one that may be lost. ``input_changed``:
-    whether it may do something else than it did, for it was given something else.
+    ``step`` is the step that had ended where that part begins. ``redrawn``: whether the code drew
+    a new time, random number or id in place of one that may be lost. ``input_changed``: whether
+    the code may do something else than it did, because it received other values.
     """
 
     step: int
@@ -80,17 +80,19 @@ class LostRecords:
     _high: int = 0  # the highest step that may have begun
     _declared: list[tuple[int, int]] = field(default_factory=list)
     _signals: list[SignalTaken] = field(default_factory=list)  # of waits whose intents are lost
+    # (call, LSN, step) of outcomes whose calls are lost.
+    unclaimed: list[tuple[int, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._high = self.step
 
     @property
     def last_step(self) -> int:
-        """The highest step of which calls may be among what is lost."""
+        """The highest step whose calls may be among the lost records."""
         return max((gap.last_step for gap in self.gaps), default=0)
 
     def observe(self, lsn: int, event: Event) -> None:
-        """The next event of the log, or one that is recorded now."""
+        """Take in the next event of the log, or one that is recorded now."""
         match event:
             case RecordsLost(last=last, snapshot=False) if last >= lsn:
                 self._lose(lsn, last)
@@ -101,7 +103,7 @@ class LostRecords:
             case StepStarted(step=step):
                 self._begin(step)
             case HistoryDropped():
-                # Steps begin anew: that one does says nothing of when it first did.
+                # Steps begin again: a later record does not say when a step first began.
                 for gap in self.gaps:
                     gap.is_bounded = gap.is_bounded or not gap.repaired
             case CallIntended(lost=True):
@@ -109,57 +111,68 @@ class LostRecords:
             case ValueRecorded():
                 self.input_changed |= self._is_repaired
             case CallReturned() | CallFailed() | CallResolved() | CallAbandoned():
-                self._end(event)
+                self._end(lsn, event)
 
     def may_contain(self, key: CallKey) -> bool:
-        """Whether a call that is not recorded may have been, among what is lost."""
+        """Whether the record of an unrecorded call may be lost."""
         outer = outer_call(key.scope)
-        if outer:  # one that is presumed may not even be lost, but recorded in a call that is
+        if outer:  # an assumed call may be recorded inside a call whose intent is lost
             return outer in self.assumed or any(outer < gap.last for gap in self.gaps)
         step = step_of(key.scope)
         return step is not None and self.covers_step(step)
 
     def covers_step(self, step: int) -> bool:
-        """Whether what is done in this step may be among what is lost."""
+        """Whether records of this step may be lost."""
         return bool(self.gaps) and step <= self.last_step
+
+    def unclaimed_outcomes(self, key: CallKey | None = None) -> tuple[int, ...]:
+        """The outcomes (LSNs) in the log whose calls are lost; ``key``: those that may be of the
+        call of this identity."""
+        step = step_of(key.scope) if key is not None else None
+        return tuple(
+            lsn
+            for call, lsn, begun in self.unclaimed
+            if step is None
+            or (step <= begun and any(g.first <= call and step <= g.last_step for g in self.gaps))
+        )
 
     @property
     def in_copies(self) -> bool:
-        """Whether some of what is lost came here with a fork. A call among it was made in another
-        run, and has its idempotency key from there: this may be one further up."""
+        """Whether some of the lost records came here with a fork. A call among them was made in
+        another run, maybe a distant ancestor, and has its idempotency key from there."""
         return self.origin is not None and self.gaps[0].first <= self.origin.until
 
     @property
     def uid_of_copies(self) -> str:
-        """The uid of the run in which a call was made that is among what is lost, if all of that
-        came here with a fork; else ""."""
+        """The uid of the run in which a lost call was made, if all lost records came here with a
+        fork; else ""."""
         if self.origin is None or self.gaps[-1].last > self.origin.until:
             return ""
         return self.origin.uid
 
     def hold(self, lsn: int) -> bool:
-        """Whether this record is among those lost."""
+        """Whether this record is lost."""
         return any(gap.first <= lsn <= gap.last for gap in self.gaps)
 
     def refers_to_lost(self, change: MessagesChanged) -> bool:
-        """Whether a change of the messages cannot be read, for what it refers to is lost."""
+        """Whether a change of the messages cannot be read, because it refers to a lost record."""
         items = change.new if isinstance(change.new, list) else []
         return any(self.hold(lsn) for item in items if is_reference(item) for lsn in item.lsns)
 
     def cannot_read_change(self, step: int) -> None:
-        """A change recorded in this step refers to what is lost: so it is lost as well."""
+        """Note that a change recorded in this step refers to a lost record, so it is lost too."""
         self.upto_change = max(self.upto_change, step)
 
     def signal(self, names: tuple[str, ...], several: bool) -> SignalTaken | None:
-        """The first signal of these names that was taken by a wait whose intent is lost: nobody
-        sends it again. ``several``: whether that wait was for one of several names."""
+        """The first signal of these names that was taken by a wait whose intent is lost: the signal
+        is not sent again. ``several``: whether that wait was for one of several names."""
         return next(
             (one for one in self._signals if one.name in names and bool(one.several) == several),
             None,
         )
 
     def undeclared(self) -> list[Gap]:
-        """Losses of which no record says so: their repair was interrupted."""
+        """Gaps that no record declares, because their repair was interrupted."""
         return [gap for gap in self.gaps if self._next_undeclared(gap.first) <= gap.last]
 
     def _next_undeclared(self, lsn: int) -> int:
@@ -188,7 +201,7 @@ class LostRecords:
 
     def _begin(self, step: int) -> None:
         for gap in self.gaps:
-            # Steps begin one after the other. One that began behind the loss did not in it.
+            # Steps begin one after the other. One that began after the loss did not in it.
             if not gap.repaired and not gap.is_bounded and step > gap.begun:
                 gap.last_step, gap.is_bounded = min(gap.last_step, step - 1), True
         if step > self.step:
@@ -198,20 +211,24 @@ class LostRecords:
     def _is_repaired(self) -> bool:
         return any(gap.repaired for gap in self.gaps)
 
-    def _end(self, event: CallReturned | CallFailed | CallResolved | CallAbandoned) -> None:
-        """A call has its outcome, which it may have had before, among what is lost."""
+    def _end(
+        self, lsn: int, event: CallReturned | CallFailed | CallResolved | CallAbandoned
+    ) -> None:
+        """Note the outcome of a call; an earlier outcome of it may be among the lost records."""
         call = event.call
         if self.hold(call):
             if isinstance(event, SignalTaken):
                 self._signals.append(event)
+            elif isinstance(event, CallReturned | CallFailed):
+                self.unclaimed.append((call, lsn, self.step))
         elif call in self.assumed or any(gap.repaired and call < gap.last for gap in self.gaps):
             match event:
                 case SignalTaken() if self._taken_again(event):
-                    pass  # what it was given then
+                    pass  # the outcome that the code received then
                 case CallResolved(how="retry") | CallAbandoned(went_on=False):
                     pass  # not yet
                 case CallResolved(how="outcome", who=who) if who != "after_crash=report":
-                    pass  # somebody who knows says what it was given then
+                    pass  # an operator knows the outcome that the code received then
                 case CallReturned() | CallFailed() | CallResolved() | CallAbandoned():
                     self.input_changed = True
                 case _:
@@ -225,8 +242,8 @@ class LostRecords:
 
 
 def losses_in(events: Iterable[tuple[int, int, Event]], step: int) -> LostRecords | None:
-    """The losses in these (LSN, time in ns, event), behind the end of ``step``; None if nothing is
-    lost there."""
+    """The gaps in these (LSN, time in ns, event), after the end of ``step``; None if there are
+    none."""
     known = list(events)
     if not any(isinstance(event, RecordsLost) for _, _, event in known):
         return None

@@ -1,10 +1,10 @@
-"""The record against which a run is replayed. Pure: events in, answers out.
+"""Matches the code of a replayed run with its record. Pure: events in, answers out.
 
-What becomes of a call that the agent makes is decided in replay/decide_call.py.
+replay/decide_call.py decides what becomes of a call that the agent makes.
 
-An outcome is served when all that was recorded before it has been done again, so that coroutines
-go on in the order in which they first did. A new call waits until every recorded one has been
-matched: a recorded call that is not matched any more means that the code has changed.
+An outcome is served when everything that was recorded before it has been replayed, so that
+coroutines continue in the recorded order. A new call waits until every recorded call has been
+matched. If a recorded call is never matched, the code has changed.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from recovery.journal.events import (
 from recovery.journal.keys import BEFORE_STEPS, UNDO_CALL, CallKey, outer_call
 from recovery.replay.by_identity import AlikeCalls
 from recovery.replay.calls_before_loop import BeforeLoop
+from recovery.replay.equal_calls import EqualCalls
 from recovery.replay.lost_records import LostRecords, losses_in
 from recovery.replay.past_attempts import PastAttempts
 from recovery.replay.recorded_call import (
@@ -57,38 +58,39 @@ from recovery.replay.recorded_call import (
 from recovery.replay.side_effects import SideEffects
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Replay:
-    """What the record holds and the code has not yet matched.
+    """The records that the code has not yet matched.
 
-    ``matches`` counts what it has: that it grows is progress.
+    ``matches`` counts those that it has matched: a growing count is progress.
     """
 
     changes: deque[RecordedChange] = field(default_factory=deque)
     matches: int = 0
-    # Calls up to this LSN that have an outcome are served if they are made again, and not missed
-    # if they are not.
+    # Calls up to this LSN that have an outcome are optional: served if the code makes them again,
+    # and not expected.
     optional_up_to: int = 0
     before_loop: BeforeLoop = field(default_factory=BeforeLoop)
     losses: LostRecords | None = None  # what may have been among records that are lost
-    # What attempts that are over have left.
+    # The calls and values of attempts that are over.
     earlier: PastAttempts = field(default_factory=PastAttempts)
     side_effects: SideEffects = field(default_factory=SideEffects)
-    # From which LSN on which code was at work, by its digest ("": nobody knows).
+    equal: EqualCalls = field(default_factory=EqualCalls)
+    # From which LSN on which code was executed, by its digest ("": unknown).
     codes: list[tuple[int, str]] = field(default_factory=list)
     _calls: dict[CallKey, RecordedCall] = field(default_factory=dict)
     _by_lsn: dict[int, RecordedCall] = field(default_factory=dict)
     _values: dict[tuple[str, str, int], tuple[int, ValueRecorded]] = field(default_factory=dict)
     _steps: dict[int, int] = field(default_factory=dict)
     _step_ns: int = 0
-    _tools: set[str] = field(default_factory=set)  # of which calls are recorded
-    _dropped: set[int] = field(default_factory=set)  # what the code may do without
-    # What the code has yet to do again, in the order of the log: (LSN, scope). Of what was done
-    # out of that order, the LSNs stand in _matched until their turn comes.
+    _tools: set[str] = field(default_factory=set)  # the tools of recorded calls
+    _dropped: set[int] = field(default_factory=set)  # records that the code may leave out
+    # The (LSN, scope) of records that are still to be replayed, in the order of the log. Records
+    # that were replayed out of that order stay in _matched until their position comes.
     _expected: deque[tuple[int, str]] = field(default_factory=deque)
     _matched: set[int] = field(default_factory=set)
-    _alike: AlikeCalls | None = None  # what is unmatched, by how it would be known now
-    # Calls among which those are that are unmatched.
+    _alike: AlikeCalls | None = None  # the unmatched calls, by the identity of the present code
+    # Contains all unmatched calls, and maybe matched ones.
     _unmatched: deque[RecordedCall] = field(default_factory=deque)
 
     @classmethod
@@ -98,14 +100,13 @@ class Replay:
         optional: int = 0,
         at: tuple[int, int] = (0, 0),
     ) -> Replay:
-        """The replay of (LSN, time in ns, event) in the order of the log. ``at``: the checkpoint
-        with which it begins, its step and its LSN."""
+        """The replay of (LSN, time in ns, event) in the order of the log. ``at``: the step and the
+        LSN of the checkpoint with which it begins."""
         step, behind = at
         replay = cls(before_loop=BeforeLoop(behind, optional))
         known = list(events)
         replay.losses = losses_in(known, step)
-        dropped = dropped_by(event for _, _, event in known)
-        replay._dropped = dropped
+        dropped = replay._dropped = dropped_by(event for _, _, event in known)
         replay.codes = [
             (lsn, event.code or "")
             for lsn, _, event in known
@@ -115,15 +116,15 @@ class Replay:
             is_in_checkpoint = lsn <= behind and isinstance(event, MessagesChanged)
             if not (is_in_checkpoint or (lsn in dropped and isinstance(event, RECORDED_ANEW))):
                 replay._add(lsn, time_ns, event)
-        # Nobody asks for a call inside a call that is itself served; but of a side effect.
+        replay._note_unclaimed()
+        # A call inside a call that is itself served is not made again; side effects are kept.
         calls = replay._calls = {
             call.key: call
             for call in replay._calls.values()
             if call.is_open_effect
             or not replay._covered(call.key.scope, call.lsn, lambda outer: outer.has_outcome)
         }
-        wanted = [call for call in calls.values() if call.lsn not in dropped]
-        placed = [call for call in wanted if call.is_placed]
+        placed = [call for call in calls.values() if call.lsn not in dropped and call.is_placed]
         opened = [(call.lsn, call.key.scope) for call in placed]
         opened += [(call.last_lsn, call.key.scope) for call in placed if call.has_outcome]
         opened += [(lsn, value.scope) for lsn, value in replay._values.values() if lsn]
@@ -131,7 +132,7 @@ class Replay:
         opened += [(lsn, "") for lsn in replay._steps.values()]
         replay.optional_up_to = optional
         replay._unmatched.extend(calls.values())
-        # A call that was made again behind others has its place no more: its outcome has one.
+        # A call that was made again after others keeps no position: its outcome has one.
         gone = {
             one
             for _, _, event in known
@@ -142,6 +143,12 @@ class Replay:
             sorted(one for one in opened if one[0] > optional and one[0] not in gone)
         )
         return replay
+
+    def _note_unclaimed(self) -> None:
+        if (losses := self.losses) is not None:
+            for call in self._by_lsn.values():
+                if call.lsn in losses.assumed and call.is_open_effect:
+                    call.unclaimed_outcomes = losses.unclaimed_outcomes(call.key)
 
     def _add(self, lsn: int, time_ns: int, event: Event) -> None:
         match event:
@@ -169,7 +176,7 @@ class Replay:
                 self._add_change(lsn, event)
             case RunParked(calls=calls):
                 for stopped in (self._by_lsn[call] for call in calls if call in self._by_lsn):
-                    stopped.stood_still = isinstance(stopped.last, CallFailed)
+                    stopped.parked_run = isinstance(stopped.last, CallFailed)
             case RecordsLost(snapshot=False):
                 put_in_doubt(self._by_lsn.values())
             case StepStarted():
@@ -187,7 +194,7 @@ class Replay:
                 | RecordsLost()
                 | LogRepaired()
             ):
-                pass  # nothing that the code does again; or seen to in ``of``
+                pass  # the code does not do these again; or ``of`` handles them
             case _:
                 assert_never(event)
 
@@ -201,17 +208,21 @@ class Replay:
         self.earlier.add_call(call)
 
     def _forget_heard(self) -> None:
-        for call in self._by_lsn.values():  # messages are numbered anew
+        for call in self._by_lsn.values():  # messages are numbered again
             call.last_decision = 0, 0
 
     def _rename(self, event: HistoryDropped) -> None:
-        """The call was served to code that makes another one in its place: it is that one now."""
+        """Give a call the identity of the call that changed code makes in its place."""
         call = self._by_lsn.get(event.call)
         if call is not None:
-            self._calls.pop(call.key, None)
             now = event.call_id or "", event.digest or b"", event.occurrence or 0
-            call.key = CallKey(call.key.scope, call.key.tool, *now)
-            self._calls[call.key] = call
+            self.rename(call, CallKey(call.key.scope, call.key.tool, *now))
+
+    def rename(self, call: RecordedCall, key: CallKey) -> None:
+        """From here on the recorded call has this identity."""
+        self._calls.pop(call.key, None)
+        call.key = key
+        self._calls[key] = call
 
     def _add_about(self, lsn: int, time_ns: int, event: About | CallDecided) -> None:
         about = self._by_lsn.get(event.call)
@@ -222,12 +233,12 @@ class Replay:
             case AttemptFailed():
                 self._end_attempt(about.lsn)
             case CallFailed():
-                if about.key.tool != UNDO_CALL:  # which knows what failed in it
+                if about.key.tool != UNDO_CALL:  # an undo repeats the failed calls inside by itself
                     self._end_attempt(about.lsn)
             case CallReturned() | CallResolved(how="outcome" | "fail"):
                 self.earlier.forget(about.lsn)
             case CallResolved() | CallRetried() | CallAbandoned() | CallDecided():
-                pass  # the attempt goes on
+                pass  # the attempt continues
             case _:
                 assert_never(event)
 
@@ -243,10 +254,10 @@ class Replay:
         else:
             self.changes.append(RecordedChange(lsn, event))
 
-    # -- what the code does again
+    # -- what the code replays
 
     def match(self, key: CallKey) -> RecordedCall | None:
-        """The recorded call of this identity; each is given out once."""
+        """The recorded call of this identity; each is matched once."""
         call = self._calls.pop(key, None)
         if call is not None:
             self.matches += not call.is_placed
@@ -259,11 +270,11 @@ class Replay:
 
     @property
     def has_unmatched(self) -> bool:
-        """Whether there are recorded calls that have not been given out."""
+        """Whether there are recorded calls that have not been matched."""
         return bool(self._calls)
 
     def match_counterpart(self, key: CallKey) -> RecordedCall | None:
-        """The recorded call before the loop in whose place this one is. Also given out once."""
+        """The recorded call before the loop in whose place this one is made; matched once."""
         call = self.before_loop.counterpart(key, self._calls)
         if call is None:
             return None
@@ -271,7 +282,7 @@ class Replay:
         return self.match(call.key)
 
     def enter_loop(self) -> None:
-        """What the code before the loop has not made again is not waited for any more."""
+        """Stop expecting the calls before the loop that the code has not made again."""
         passed = {*self.before_loop.passed(self._calls.values())}
         passed |= {lsn for lsn, value in self._values.values() if value.scope == BEFORE_STEPS}
         self._matched |= passed & {lsn for lsn, _ in self._expected}
@@ -279,28 +290,27 @@ class Replay:
     def match_alike(
         self, key: CallKey, digest_now: Callable[[Any], bytes | None]
     ) -> RecordedCall | None:
-        """The first recorded call that the code of now would make by this identity.
+        """The first recorded call to which the present code would give this identity.
 
-        It was recorded by another one: since then a parameter was made keyword-only, say, or was
-        given a default, or is redacted.
+        It was recorded under another one: since then a parameter was made keyword-only, say, or
+        was given a default, or is redacted.
         """
         if self._alike is None:
             self._alike = AlikeCalls(self._calls.values())
         found = [one for one in self._alike.find(key, digest_now) if one.key in self._calls]
-        if self.losses is not None:  # an equal one beside it is another call: this one may be lost
+        if self.losses is not None:  # an equal call may be another one, and this one lost
             found = [one for one in found if one.key.digest != key.digest]
         return self.match(found[0].key) if found else None
 
     def forget(self, lsn: int) -> None:
-        """The call has its outcome, which covers what was recorded inside it, and was matched: it
-        is not kept for as long as the run lives."""
+        """Forget a matched call that has an outcome, and the calls inside it, to free memory."""
         for one in (lsn, *self.earlier.forget(lsn)):
             self._by_lsn.pop(one, None)
             self.side_effects.forget(one)
 
     def end_attempt(self, lsn: int, recorded: Iterable[tuple[int, int, Event]]) -> None:
-        """An attempt at this call is over, now. ``recorded``: all that is recorded of the call and
-        inside it, as ``of`` takes it."""
+        """End an attempt at this call. ``recorded``: all records of the call and inside it, as for
+        ``of``."""
         for one in self.earlier.forget(lsn):
             self._by_lsn.pop(one, None)
         key = None
@@ -311,7 +321,7 @@ class Replay:
                 self._add(*entry)
                 key = key or self._by_lsn[lsn].key
         if key is not None:
-            self._calls.pop(key, None)  # it is under way
+            self._calls.pop(key, None)  # it is in flight
         inside = list(self.earlier.inside(lsn))
         self._unmatched.extend(inside)
         scopes = self.earlier.scopes((lsn, *(call.lsn for call in inside)))
@@ -320,13 +330,13 @@ class Replay:
         self._matched -= gone
 
     def take_value(self, scope: str, name: str, occurrence: int) -> ValueRecorded | None:
-        """The recorded answer of the outside world."""
+        """The recorded value of a time, a random number, an id or another such answer."""
         _, value = self._values.get((scope, name, occurrence), (0, None))
         self.mark_replayed(self.value_of(scope, name, occurrence)[0])
         return value
 
     def value_of(self, scope: str, name: str, occurrence: int) -> tuple[int, Any]:
-        """The same for what takes time: its LSN, for ``mark_replayed`` when that is over, and the
+        """The same for a value that takes time: its LSN, for ``mark_replayed`` at the end, and the
         value; (0, None) if there is none."""
         lsn, recorded = self._values.pop((scope, name, occurrence), (0, None))
         if recorded is None and self.losses is not None:
@@ -334,39 +344,39 @@ class Replay:
         return lsn, None if recorded is None else recorded.value
 
     def take_change(self, recorded: RecordedChange) -> None:
-        """This change of the messages is made again."""
+        """Note that the code makes this change of the messages again."""
         self.changes.remove(recorded)
         self.mark_replayed(recorded.lsn)
 
     def take_step(self, step: int) -> bool:
-        """Whether it is recorded that this step began."""
+        """Match the beginning of this step; whether it is recorded."""
         lsn = self._steps.pop(step, 0)
         self.mark_replayed(lsn)
         return lsn > 0
 
     def mark_replayed(self, lsn: int) -> None:
-        """The code has done what this record says; for an outcome: it has been served."""
+        """Note that the code has replayed this record; an outcome: that it has been served."""
         if lsn:
             self.matches += 1
-            # Invariant: what stands here is still to be passed over in _expected, which is in the
-            # order of the log. (An outcome in its turn is not: all up to it was let go of.)
+            # Invariant: LSNs in _matched are still to be removed from _expected, which is in the
+            # order of the log. (An outcome in its turn is not: all up to it was removed.)
             if self._expected and self._expected[0][0] <= lsn:
                 self._matched.add(lsn)
 
-    # -- whose turn it is
+    # -- the replay order
 
     def add_outcome(self, lsn: int) -> None:
-        """An outcome is new: its turn comes behind what is recorded so far; 0: it has none."""
+        """Add a new outcome, after all that is recorded so far; 0: it has no position."""
         if lsn:
             self._expected.append((lsn, ""))
 
     def is_next(self, lsn: int) -> bool:
-        """Whether all that was recorded before this outcome has been done again."""
+        """Whether everything that was recorded before this outcome has been replayed."""
         self._skip()
         return not self._expected or self._expected[0][0] >= lsn
 
     def stop_waiting(self, up_to: int) -> None:
-        """What is recorded up to this LSN is not waited for any more: the code does without."""
+        """Stop expecting records up to this LSN: the code may leave them out."""
         while self._expected and self._expected[0][0] <= up_to:
             self._matched.discard(self._expected.popleft()[0])
 
@@ -385,12 +395,12 @@ class Replay:
         return tool in self._tools
 
     def code_at(self, lsn: int) -> str:
-        """The digest of the code that wrote a record; "" if nobody knows."""
+        """The digest of the code that wrote a record; "" if it is unknown."""
         return next((code for at, code in sorted(self.codes, reverse=True) if at <= lsn), "")
 
     def pass_over(self, inside: int = 0) -> list[int]:
-        """Miss no more what is left of calls and messages; the LSNs of it. ``inside``: only of
-        calls inside this one (LSN)."""
+        """Stop expecting the unmatched calls and messages; returns their LSNs. ``inside``: only
+        those inside this call (LSN)."""
         calls = [one for one in self.unmatched() if not inside or inside in self.around(one)]
         new = {call.lsn for call in calls}
         if not inside:
@@ -401,10 +411,10 @@ class Replay:
         self._matched |= passed & {lsn for lsn, _ in self._expected}
         return sorted(new)
 
-    # -- what is unmatched
+    # -- unmatched calls
 
     def resembling(self, key: CallKey) -> RecordedCall | None:
-        """An unmatched call with the same model's call id in the same scope, but not the same."""
+        """An unmatched call with the same call id in the same scope, but of another identity."""
         if not key.call_id:
             return None
         return next(
@@ -418,15 +428,15 @@ class Replay:
         )
 
     def unmatched(self) -> list[RecordedCall]:
-        """Recorded calls that the code has not made again. Calls inside a call that has an
-        outcome, or that the agent cancelled, are covered by it, but for side effects in doubt."""
+        """Recorded calls that the code has not made again. A call that has an outcome, or that the
+        agent cancelled, covers the calls inside it, except side effects in doubt."""
         return [call for call in self._calls.values() if self._is_unmatched(call)]
 
     def discard_unmatched(self) -> list[int]:
-        """Wait no more for what the code has not done again; the LSNs of it.
+        """Stop expecting all records that the code has not replayed; returns their LSNs.
 
-        A call among it that the code does make again is served all the same, for what it did in
-        the outside world is done; and so is what the outside world said. A step begins anew.
+        If the code makes one of these calls again, it is still served, because its effect has
+        happened; and so are recorded values. A step begins again.
         """
         left = {call.lsn for call in self._calls.values()}
         left |= {lsn for lsn, _ in self._values.values() if lsn} | {*self._steps.values()}
@@ -438,11 +448,12 @@ class Replay:
         return new
 
     def in_doubt(self) -> list[RecordedCall]:
-        """Calls that were started and of which nothing says how they ended."""
+        """Calls that were started, and of which no record says how they ended."""
         return [call for call in self.unmatched() if call.in_doubt]
 
     def covered_in_doubt(self) -> list[RecordedCall]:
-        """Side effects in doubt inside calls that are over, so that nobody makes them again."""
+        """Side effects in doubt inside calls that are over, so that the code does not make them
+        again."""
         return [
             call
             for call in self._calls.values()
@@ -467,38 +478,32 @@ class Replay:
         return found
 
     def settled(self, lsn: int, event: About) -> None:
-        """Record ``lsn`` says what became of a call in doubt."""
+        """Take in record ``lsn``, which resolves a call in doubt."""
         call = self._by_lsn.get(event.call)
         if call is not None:
             call.apply(lsn, call.last_ns, event)
 
     def undecided(self) -> list[RecordedCall]:
-        """Calls that wait for somebody to approve them."""
-        return [
-            call
-            for call in self.unmatched()
-            if call.intent.asks_until is not None
-            and call.decided is None
-            and not (call.has_outcome or call.cancelled or call.may_have_run)
-        ]
+        """Calls that await approval."""
+        return [call for call in self.unmatched() if call.is_undecided]
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing recorded is left: what comes now is new."""
+        """Whether everything recorded has been replayed: all that comes now is new."""
         self._pass_by()
         return not self._unmatched and not self.changes
 
     def _pass_by(self) -> None:
-        # Invariant: a call that was matched, covered or optional stays so, and none is added (what
-        # is recorded now is no part of what is replayed) but behind the others, when an attempt is
-        # over. So each is looked at once.
+        # Invariant: a call that was matched, covered or optional stays so. Calls are added only at
+        # the end, when an attempt is over; records that are written now are not replayed. So each
+        # call is examined once.
         while self._unmatched and not self._is_unmatched(self._unmatched[0]):
             self._unmatched.popleft()
 
     def later_steps(self, step: int) -> bool:
-        """Whether a step began, or may have, which the code has not come to again behind ``step``.
+        """Whether a step after ``step`` began, or may have, that the code has not reached again.
 
-        Of what may be among records that are lost nothing would know behind a checkpoint.
+        A checkpoint taken here would hide what may be among lost records.
         """
         may_have = self.losses is not None and self.losses.covers_step(step + 1)
         return bool(self._steps) or may_have

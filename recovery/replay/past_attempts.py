@@ -1,20 +1,18 @@
-"""What earlier attempts at a call have left for the next one. Pure.
+"""Keeps the calls of past attempts at a call, to serve them to the next attempt. Pure.
 
-A call that raised and is made again runs its function anew. What came back in the attempts that are
-over comes back again, and what did not is made again, in the process that goes on as in one that
-comes after a crash. Of a call that was made inside:
+Each attempt runs the tool's function from the start, in the same process as after a crash. The
+calls inside it are served or executed again:
 
     returned                        it is served
-    failed                          it is made again, as one more attempt at the same call
-    refused by a person, or failed  the failure is served: to make it again would be to ask, or
-    in a way that stays              to do, the same again
+    failed                          it is executed again, as one more attempt at the same call
+    denied, or failed for good      the failure is served: another attempt would change nothing
     in doubt                        its own policy decides, when it is made again
 
-and times, random numbers and ids are served. The next attempt may do without any of it, and may
-do something else: only a side effect in doubt has to be made again before anything new is.
+Times, random numbers and ids are served. The next attempt may leave out any of these calls, and
+may make others: only a side effect in doubt has to be made again before any new call.
 
-Equal calls are told apart by their occurrence. In an attempt that follows those that returned come
-first, so that one which succeeded the second time is not made a second time.
+Equal calls are distinguished by their occurrence. In the next attempt, those that returned come
+first, so that a call which succeeded the second time is not executed a second time.
 """
 
 from __future__ import annotations
@@ -31,9 +29,9 @@ if TYPE_CHECKING:
 ValueKey = tuple[str, str, int]  # scope, name, occurrence
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class PastAttempts:
-    """Calls and values that were recorded inside calls without a result, by the LSN of those."""
+    """Calls and values that were recorded inside calls without a result, by the LSN of these."""
 
     _calls: dict[int, list[RecordedCall]] = field(default_factory=dict)
     _values: dict[int, list[ValueKey]] = field(default_factory=dict)
@@ -41,22 +39,22 @@ class PastAttempts:
     _order: dict[CallKey, list[int]] = field(default_factory=dict)
 
     def add_call(self, call: RecordedCall) -> None:
-        """It is recorded that this call is about to be made."""
+        """Add a call whose intent is recorded."""
         outer = outer_call(call.key.scope)
         if outer:
             self._calls.setdefault(outer, []).append(call)
-            # Logs that were written before attempts were told apart have equal intents.
+            # Older logs do not distinguish attempts, and have equal intents.
             if call.key.occurrence in self._order.get(call.key.nth(0), ()):
                 del self._order[call.key.nth(0)]
 
     def add_value(self, key: ValueKey) -> None:
-        """This value is recorded."""
+        """Add a recorded value."""
         outer = outer_call(key[0])
         if outer:
             self._values.setdefault(outer, []).append(key)
 
     def has_calls_inside(self, lsn: int) -> bool:
-        """Whether anything was recorded inside this call."""
+        """Whether any call or value was recorded inside this call."""
         return lsn in self._calls or lsn in self._values
 
     def inside(self, lsn: int) -> Iterable[RecordedCall]:
@@ -66,7 +64,7 @@ class PastAttempts:
             yield from self.inside(call.lsn)
 
     def end_attempt(self, lsn: int) -> tuple[dict[CallKey, RecordedCall], list[ValueKey]]:
-        """An attempt at this call is over: what there is for the next one."""
+        """End an attempt at this call; returns the calls and values for the next one."""
         found: dict[CallKey, RecordedCall] = {}
         for call in self.inside(lsn):
             call.from_past_attempt = True
@@ -83,7 +81,7 @@ class PastAttempts:
         return found, [key for one in around for key in self._values.get(one, ())]
 
     def renumbered(self, key: CallKey) -> CallKey:
-        """The same call, as its occurrence is counted in the log."""
+        """The same call, with its occurrence as the log counts it."""
         order = self._order.get(key.nth(0)) if self._order else None
         if order is None:
             return key
@@ -91,7 +89,7 @@ class PastAttempts:
         return key.nth(order[key.occurrence - 1] if later <= 0 else max(order) + later)
 
     def forget(self, lsn: int) -> list[int]:
-        """There is no next attempt: the LSNs of the calls that were made inside."""
+        """Forget a call that has no next attempt; returns the LSNs of the calls inside it."""
         if not self.has_calls_inside(lsn):
             return []
         calls = [call.lsn for call in self.inside(lsn)]
@@ -102,5 +100,5 @@ class PastAttempts:
 
     @staticmethod
     def scopes(lsns: Iterable[int]) -> set[str]:
-        """The scopes of what is made inside these calls."""
+        """The scopes of the calls inside these calls."""
         return set(map(call_scope, lsns))

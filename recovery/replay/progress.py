@@ -1,4 +1,4 @@
-"""How far a run is: counted over all its lives. Pure."""
+"""Counts how far a run is, over all its processes. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _STATUS: dict[type[Event], Status] = {
     RunCancelled: "cancelled",
 }
 
-# What only the process writes that has the run: what it says of time is that process' time.
+# Only the process that owns the run writes these, so their times are times at which it ran.
 OF_ITS_PROCESS = (
     StepStarted,
     CallIntended,
@@ -63,14 +63,14 @@ OF_ITS_PROCESS = (
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is, over all its lives.
+    """How far a run is, over all its processes.
 
-    ``status``: "running" (also when its process has died: nothing in the log says so), "parked",
+    ``status``: "running" (also when its process has died: the log does not say so), "parked",
     "finished", "failed", "cancelled" or "undone" (from outside). ``step``: the highest that has
     begun. ``usage``: steps, calls, seconds, tokens and cost so far. ``in_flight``: calls that were
-    started and have not ended; ``failed``: calls that ended with an exception; ``last_tool``: what
-    was called last. ``served``: calls that were answered from the log since the run was resumed;
-    only its own process knows, 0 elsewhere.
+    started and have not ended; ``failed``: calls that ended with an exception; ``last_tool``: the
+    tool that was called last. ``served``: calls that were served from the log since the run was
+    resumed; only its own process knows, 0 elsewhere.
     """
 
     status: Status
@@ -87,7 +87,7 @@ class Progress:
 
 
 class CallMade(NamedTuple):
-    """A call under way, as its intent gives it. ``since_ns``: when this attempt began."""
+    """A call in flight, from its intent. ``since_ns``: when this attempt began."""
 
     tool: str
     call_id: str
@@ -99,7 +99,7 @@ class CallMade(NamedTuple):
 
 
 class ProgressTally:
-    """Counts what Progress and budgets say. ``about`` is the call of the event seen last."""
+    """Counts the figures of Progress and budgets. ``about``: the call of the last event."""
 
     name, wants = "progress", frozenset[type[Event]](get_args(Event))
 
@@ -108,7 +108,7 @@ class ProgressTally:
         self.step = self.failed = self._failed_call = 0
         self.last_tool = ""
         self.about: CallMade | None = None
-        self._undone = False  # whether the run was given up: what is done now undoes it
+        self._undone = False  # whether the run was aborted: later calls undo it
         self._tokens = [0, 0]
         self._cost = 0.0
         self._calls = 0
@@ -150,7 +150,8 @@ class ProgressTally:
         ]
 
     def usage(self, now_ns: int | None = None) -> Usage:
-        """What was used up to the last event; with ``now_ns``, by a process that has the run."""
+        """The usage up to the last event; with ``now_ns``, up to now in a process that owns the
+        run."""
         used_ns = self._used_ns
         if now_ns is not None and self._last_ns:
             used_ns += max(0, now_ns - self._last_ns)
@@ -158,7 +159,7 @@ class ProgressTally:
         return Usage(given, made, self._cost, self.step, self._calls, used_ns / 1e9)
 
     def progress(self, served: int = 0) -> Progress:
-        """All of it."""
+        """The progress of the run."""
         return Progress(
             self.status,
             self.step,
@@ -184,7 +185,7 @@ class ProgressTally:
                 if self._undone and isinstance(event, CallReturned) and self._is_undo():
                     self.status = "undone"
             case RunStarted() | RunResumed():
-                # What the last life left open is in doubt, or is made again: it is in no flight.
+                # Calls that the last process left open are in doubt, or made again: not in flight.
                 self._in_flight.clear()
             case CallRetried():
                 made = self._open.get(event.call) or CallMade("", "", self.step, 0, 1, time_ns)
@@ -203,8 +204,8 @@ class ProgressTally:
                 self._undone = True
 
     def _count_time(self, time_ns: int, event: Event) -> None:
-        # A life begins when the run is taken up, and what nothing was recorded after is not known
-        # to have been lived: a process that died counts up to its last record.
+        # Time counts from the record that a process resumed the run. A process that died counts up
+        # to its last record, because later times are unknown.
         if self._undone:
             return
         if isinstance(event, OF_ITS_PROCESS):
@@ -249,10 +250,10 @@ class ProgressTally:
         else:
             self._end(event)
         if self.status == "failed" and event.call == self._failed_call:
-            self.status = "parked"  # it was settled: the run goes on when it is run
+            self.status = "parked"  # its call was resolved: the run continues when it is resumed
 
     def _land(self, call: int) -> None:
-        # No record says that a wait inside a call was cut short with it.
+        # No record says that a wait inside a call was interrupted with it.
         self._in_flight.discard(call)
         if call in self._outer:
             for inner, made in self._open.items():

@@ -1,6 +1,6 @@
-"""Calls and changes of the messages, as the log knows them. Pure.
+"""Folds the events of a log into recorded calls and changes of the messages. Pure.
 
-What becomes of a call by its events is worked out here alone: by ``RecordedCall.apply``.
+``RecordedCall.apply`` alone decides what a call's events make of it.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from recovery.journal.events import (
 from recovery.journal.keys import CallKey
 from recovery.values.type_names import public_name, type_name
 
-# To make the call again would change nothing about these failures.
+# Another attempt at the call would not change these failures.
 _FINAL = {type_name(kind) for kind in (ApprovalDeniedError, PermanentError, RefusedValueError)}
 
 
 def is_final(type_name: str) -> bool:
-    """Whether a failure of the type recorded under this name stays the outcome of its call."""
+    """Whether a failure of the type with this recorded name stays the outcome of its call."""
     return public_name(type_name) in _FINAL
 
 
-# Of what was dropped, code that comes to it again records these anew; calls are served to it.
+# Dropped events that the code records again when it comes to them; dropped calls are served.
 RECORDED_ANEW = (MessagesChanged, StepStarted)
 
 
-# The code has come to a call again, and gone on with it.
+# Events which show that the code has made a call again, and continued with it.
 MADE_AGAIN = (AttemptFailed, CallAbandoned, CallDecided, CallFailed, CallRetried, CallReturned)
 
 
 def dropped_by(events: Iterable[Event]) -> set[int]:
-    """The records (LSNs) that the code may do without since a divergence was accepted; but for
-    calls that it has made again since then."""
+    """The records (LSNs) that the code may leave out since a divergence was accepted, except calls
+    that it has made again since then."""
     dropped: set[int] = set()
     for event in events:
         if isinstance(event, HistoryDropped):
@@ -59,14 +59,14 @@ def dropped_by(events: Iterable[Event]) -> set[int]:
     return dropped
 
 
-# What is recorded of a call after its intent.
+# The events about a call after its intent.
 About = CallReturned | CallFailed | CallResolved | CallRetried | AttemptFailed | CallAbandoned
 
 State = Literal["open", "returned", "failed", "to be made again", "abandoned"]
 
 
 def state_after(event: About) -> State:
-    """How a call stands when this is the newest event about it; "open" before there is one."""
+    """The state of a call whose newest event this is; "open" before there is one."""
     match event:
         case CallReturned() | CallResolved(how="outcome"):
             return "returned"
@@ -83,25 +83,26 @@ def state_after(event: About) -> State:
 
 
 class Tries(NamedTuple):
-    """Attempts at a call that have ``raised``; ``failed`` of them since it was last made again by
-    somebody's decision: these count for its Retry."""
+    """Attempts at a call that have ``raised``; ``failed`` counts those since an operator last
+    decided to retry it, which count for its Retry."""
 
     failed: int = 0
     raised: int = 0
 
     def next(self) -> Tries:
-        """One more has raised."""
+        """The counts after one more attempt has raised."""
         return Tries(self.failed + 1, self.raised + 1)
 
 
 _UNTRIED = Tries()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RecordedCall:
-    """A call as the log knows it. ``last`` is the newest event about it.
+    """A call, from its events. ``last`` is the newest event about it.
 
-    ``attempts`` were begun. ``since_ns``: when its step began. Values stay as the events have them.
+    ``attempts``: how many have begun. ``since_ns``: when its step began. Values stay as the events
+    have them.
     """
 
     lsn: int
@@ -117,31 +118,33 @@ class RecordedCall:
     decided: CallDecided | None = None
     # The last decision that counted: its LSN in the inbox, and when it was made (ns since 1970).
     last_decision: tuple[int, int] = (0, 0)
-    # Whether records are lost behind the last one about it, so that it may have gone on.
+    # Whether records after the last one about it are lost, so that it may have continued.
     uncertain: bool = False
-    # Whether it was made in an attempt, at a call around it, that is over: see past_attempts.
+    # Whether the attempt (at the call around it) in which it was made is over: see past_attempts.
     from_past_attempt: bool = False
-    # Whether the run stood still because it had failed: whoever resumes it has it made again.
-    stood_still: bool = False
+    # Whether the run parked because it had failed: resuming the run executes it again.
+    parked_run: bool = False
     place: str | None = None  # whether before the loop of steps: see CallIntended.loop
+    # Outcomes (LSNs) in the log whose calls are lost: one may be of this call.
+    unclaimed_outcomes: tuple[int, ...] = ()
     is_counterpart: bool = False  # whether it was found by its tool and order: see before_loop
 
     @classmethod
     def of(cls, lsn: int, time_ns: int, intent: CallIntended) -> RecordedCall:
-        """The call of an intent, of which nothing else is known yet."""
+        """The call of an intent, before any other event about it."""
         return cls(lsn, time_ns, intent, intent.identity, time_ns)
 
     def apply(self, lsn: int, time_ns: int, event: About | CallDecided) -> None:
-        """The next event about it."""
+        """Take in the next event about it."""
         self.uncertain = False
         if isinstance(event, CallDecided):
             self.decided = event
             self.last_decision = max(self.last_decision, (event.inbox, event.sent or 0))
-            if event.approved:  # from here on it may have begun, however it stood before
+            if event.approved:  # from here on it may have begun, whatever its state was
                 self.last = None
             return
         self.last, self.last_lsn, self.last_ns = event, lsn, time_ns
-        self.stood_still = False
+        self.parked_run = False
         self.from_past_attempt = self.from_past_attempt and isinstance(
             event, CallAbandoned | CallResolved
         )
@@ -157,37 +160,37 @@ class RecordedCall:
             case _:
                 assert_never(event)
         if self.is_to_be_repeated and not self.may_have_run:
-            self.decided = None  # whoever has it made again has to ask again
+            self.decided = None  # another attempt needs another approval
 
     @property
     def state(self) -> State:
-        """How it stands."""
+        """Its state."""
         return "open" if self.last is None else state_after(self.last)
 
     @property
     def value(self) -> Any:
-        """What it returned, or was resolved with; None where there is nothing."""
+        """Its result, or the value that it was resolved with; None if there is none."""
         return getattr(self.last, "value", None)
 
     @property
     def is_placed(self) -> bool:
-        """Whether it has a place in the order of the record. What was made before the loop of a
-        resumed run came behind what the steps had recorded by then, and comes before it now."""
+        """Whether it has a position in the replay order. A call before the loop of a resumed run
+        was recorded after earlier steps, but is replayed before them."""
         return not (self.intent.lost or self.from_past_attempt or self.place == RESUMED)
 
     @property
     def replay_position(self) -> int:
-        """Where its outcome stands in the order of the record; 0 where it has no place there."""
+        """The position of its outcome in the replay order; 0 if it has none."""
         return self.last_lsn if self.is_placed else 0
 
     @property
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """What it was made with; None when that was too large to be recorded."""
+        """Its arguments; None when they were too large to be recorded."""
         return self.intent.arguments
 
     @property
     def asks_until(self) -> float:
-        """Until when it can be decided about (seconds since 1970), if it asks."""
+        """Until when it can be approved or denied (seconds since 1970), if it needs approval."""
         until = self.intent.asks_until
         return math.inf if until is None else float(until)
 
@@ -199,62 +202,73 @@ class RecordedCall:
 
     @property
     def _fails_anew(self) -> bool:
-        """Whether its failure is not the end of it: the next attempt around it, or whoever resumes
-        the run, makes it again."""
+        """Whether its failure is no outcome: the next attempt around it, or resuming the run,
+        executes it again."""
         if not isinstance(self.last, CallFailed):
             return False
-        return self.stood_still or (self.from_past_attempt and not is_final(self.last.type))
+        return self.parked_run or (self.from_past_attempt and not is_final(self.last.type))
 
     @property
     def may_have_run(self) -> bool:
-        """Whether it may have taken effect: it does more than wait, and somebody has approved it
-        if somebody had to."""
+        """Whether it may have taken effect: it does more than wait, and has the approval that it
+        needs."""
         if self.intent.after_crash == "wait":
             return False
         if self.uncertain or (self.intent.lost and self.last is None):
             return True
-        return not self.lacks_yes
+        return not self.lacks_approval
 
     @property
-    def lacks_yes(self) -> bool:
-        """Whether somebody has to approve it before it begins, and no yes is recorded."""
+    def lacks_approval(self) -> bool:
+        """Whether it needs approval before it begins, and no approval is recorded."""
         yes = self.decided is not None and self.decided.approved
         return self.intent.asks_until is not None and not yes
 
     @property
+    def is_undecided(self) -> bool:
+        """Whether it awaits the approval that it needs."""
+        over = self.has_outcome or self.cancelled or self.may_have_run
+        return self.intent.asks_until is not None and self.decided is None and not over
+
+    @property
     def is_to_be_repeated(self) -> bool:
-        """Whether it is known that it has to be made again, so that it is not in doubt."""
+        """Whether it is known to need another execution, so that it is not in doubt."""
         if self.uncertain:
             return False
         if isinstance(self.last, CallAbandoned):
-            return not self.last.begun
+            return self.was_not_begun
         state = self.state
         return state == "to be made again" or (state == "failed" and self._fails_anew)
 
     @property
     def cancelled(self) -> bool:
-        """Whether the agent cancelled it and went on, so that it does the same on replay."""
+        """Whether the agent cancelled it and continued, so that it does the same on replay."""
         return isinstance(self.last, CallAbandoned) and self.last.went_on
 
     @property
+    def was_not_begun(self) -> bool:
+        """Whether the agent cancelled it before it began."""
+        return isinstance(self.last, CallAbandoned) and not self.last.begun
+
+    @property
     def in_doubt(self) -> bool:
-        """Whether it was started and nothing says how it ended."""
+        """Whether it was started, and no record says how it ended."""
         return self.may_have_run and not (
             self.has_outcome or self.is_to_be_repeated or self.cancelled
         )
 
     @property
     def is_open_effect(self) -> bool:
-        """Whether it is in doubt and not to be repeated: it stays so until it is settled, whatever
-        becomes of the calls around it."""
+        """Whether it is in doubt and must not be repeated: it stays in doubt until it is resolved,
+        whatever becomes of the calls around it."""
         return self.intent.after_crash != "retry" and self.in_doubt
 
 
 def fold(
     calls: dict[int, RecordedCall], lsn: int, time_ns: int, event: Event | None
 ) -> RecordedCall | None:
-    """Take in the next event of a log: one that makes a call, or is about one of ``calls``, which
-    are by LSN. The call, if it is known."""
+    """Take in the next event of a log: an intent, or an event about one of ``calls`` (by LSN).
+    Returns the call, if it is known."""
     match event:
         case CallIntended():
             calls[lsn] = RecordedCall.of(lsn, time_ns, event)
@@ -273,15 +287,15 @@ def fold(
     return None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RecordedChange:
-    """A recorded change of the messages, its new ones by digest."""
+    """A recorded change of the messages, with digests of the new ones."""
 
     lsn: int
     change: MessagesChanged
 
 
 def put_in_doubt(calls: Iterable[RecordedCall]) -> None:
-    """Records are lost, which may have been about any of these."""
+    """Mark calls as uncertain, because lost records may have been about any of them."""
     for call in calls:
         call.uncertain = not call.has_outcome

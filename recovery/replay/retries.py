@@ -1,4 +1,4 @@
-"""Counts how often failed calls were made again by somebody's decision. Pure."""
+"""Remembers the newest decision of an operator to retry a failed child run. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from recovery.journal.links import RETRIED
 
 
 class Retries:
-    """The newest decision in the parent to retry this run, which its failed call was resolved by.
+    """The newest decision in the parent's log to retry this child run.
 
-    Each counts once. They come in the order of the parent's log, so that the newest is enough.
+    Each decision counts once. They come in the order of the parent's log, so the newest is enough.
     """
 
     name, wants = "retries", frozenset[type[Event]]((CallResolved,))
@@ -20,12 +20,12 @@ class Retries:
         self.newest = ("", "")  # who and why
 
     def from_checkpoint(self, carried: Any) -> None:
-        """See Tally.restore."""
+        """See Accumulator.from_checkpoint."""
         who, why = carried
         self.newest = str(who), str(why)
 
     def observe(self, lsn: int, time_ns: int, event: Event) -> None:
-        """See Tally.observe."""
+        """See Accumulator.observe."""
         match event:
             case CallResolved(how="retry", who=who, why=why):
                 if who.startswith("run ") and why.startswith(RETRIED):

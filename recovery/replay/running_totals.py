@@ -1,7 +1,7 @@
-"""What is counted over the whole life of a run, however often it was resumed. Pure.
+"""Keeps totals over all events of a run, which survive checkpoints. Pure.
 
-A checkpoint stands in for what was recorded before it. What a run still has to know of that is kept
-by a tally: it sees each event once, and what it carries is saved with each checkpoint.
+A recovery reads only the records after a checkpoint. An accumulator sees every event once, and its
+totals are saved with each checkpoint.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ class Accumulator(Protocol):
     """Counts something over the events of a run."""
 
     name: str
-    wants: frozenset[type[Event]]  # the types of event that it takes notice of
+    wants: frozenset[type[Event]]  # the types of event that it observes
 
     def from_checkpoint(self, carried: Any) -> None:
-        """Become what ``to_checkpoint`` gave; ValueError when it makes no sense."""
+        """Restore the totals that ``to_checkpoint`` gave; ValueError when they make no sense."""
 
     def observe(self, lsn: int, time_ns: int, event: Event) -> None:
-        """One event, as recorded or read back, of whatever type. Values in it may be Packed."""
+        """Count one event, as recorded or read back. Values in it may be Packed."""
 
     def to_checkpoint(self) -> Any:
-        """What to restore from the next time, as a value that msgpack can hold; None: nothing."""
+        """The totals, as a value that msgpack can hold; None: there are none."""
 
 
 class CodeTally:
-    """The digest of the code that was at work last. It wrote what stands behind a checkpoint, up to
-    where another process took the run up."""
+    """The digest of the code that was executed last. It wrote the records after a checkpoint, up to
+    the record that another process resumed the run."""
 
     name, wants = "code", frozenset[type[Event]]((RunStarted, RunResumed))
 
@@ -64,12 +64,12 @@ KINDS: tuple[type[Accumulator], ...] = (ProgressTally, Signals, Retries, ErrorTa
 
 
 class Accumulators:
-    """The tallies of one run, by name."""
+    """The accumulators of one run, by name."""
 
     def __init__(
         self, carried: Mapping[str, Any], kinds: Iterable[type[Accumulator]] = KINDS
     ) -> None:
-        self._carried = dict(carried)  # also what another version of this library has counted
+        self._carried = dict(carried)  # also totals of another version of this library
         self._tallies = {tally.name: tally for tally in (kind() for kind in kinds)}
         self._observers: dict[type[Event], list[Observer]] = {}  # by the type of event
         for name, tally in self._tallies.items():
@@ -81,11 +81,11 @@ class Accumulators:
 
     @property
     def progress(self) -> ProgressTally:
-        """The one that every run has."""
+        """The accumulator of progress and usage."""
         return cast(ProgressTally, self._tallies[ProgressTally.name])
 
     def observe(self, lsn: int, time_ns: int, event: Event) -> None:
-        """Show an event to those that take notice of it."""
+        """Show an event to the accumulators that observe its type."""
         kind = type(event)
         observers = self._observers.get(kind)
         if observers is None:
@@ -95,6 +95,6 @@ class Accumulators:
             observe(lsn, time_ns, event)
 
     def to_checkpoint(self) -> dict[str, Any]:
-        """What goes into a checkpoint."""
+        """The totals of all accumulators, for a checkpoint."""
         carried = {name: tally.to_checkpoint() for name, tally in self._tallies.items()}
         return self._carried | {name: one for name, one in carried.items() if one is not None}

@@ -1,4 +1,4 @@
-"""Which recorded calls did something that is not to be done twice."""
+"""Finds the recorded calls that are side effects, or contain some. Pure."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from recovery.replay.recorded_call import RecordedCall
 
 
 class SideEffects:
-    """The recorded calls, by what they did outside: themselves, or calls inside them."""
+    """The recorded calls that are side effects, and the calls around those."""
 
     def __init__(self) -> None:
         self._calls: dict[int, RecordedCall] = {}
         self._around: set[int] = set()  # calls (LSNs) inside which a side effect was begun
 
     def add(self, call: RecordedCall) -> None:
-        """A call begins. Those around it are known."""
+        """Add a call; the calls around it have been added before."""
         self._calls[call.lsn] = call
         if _is_side_effect(call):
             self._around.update(self._outer(call))
 
     def forget(self, lsn: int) -> None:
-        """The call was made again, and is over: nobody asks for it any more."""
+        """Forget a call that was made again and is over."""
         self._calls.pop(lsn, None)
         self._around.discard(lsn)
 
     def has(self, call: RecordedCall) -> bool:
-        """Whether the call, or one inside it, may have done what is not to be done twice."""
+        """Whether the call, or one inside it, may have been a side effect."""
         return _is_side_effect(call) or call.lsn in self._around
 
     def among(self, calls: Iterable[RecordedCall]) -> list[RecordedCall]:
@@ -41,7 +41,7 @@ class SideEffects:
         ]
 
     def in_doubt(self, calls: Iterable[RecordedCall]) -> list[RecordedCall]:
-        """Those among these calls that are side effects, and of which nobody knows the end."""
+        """The side effects in doubt among these calls."""
         return [call for call in calls if call.in_doubt and _is_side_effect(call)]
 
     def _outer(self, call: RecordedCall) -> Iterator[int]:
@@ -49,7 +49,7 @@ class SideEffects:
         around: RecordedCall | None = call
         while around is not None:
             lsn = outer_call(around.key.scope)
-            if not 0 < lsn < around.lsn:  # none; or a log that somebody has made up
+            if not 0 < lsn < around.lsn:  # none; or a forged log
                 return
             yield lsn
             around = self._calls.get(lsn)

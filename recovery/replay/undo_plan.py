@@ -1,14 +1,14 @@
-"""What there is to undo in a run. Pure: the events of a log in, a plan out.
+"""Plans which calls of a run an undo compensates. Pure: the events of a log in, a plan out.
 
 A call is undone if its tool names a compensation, it is known to have happened, and nothing else
 undoes it:
 
     returned, or resolved with an outcome     it is undone
     failed, resolved as failed or to retry    it did not happen: there is nothing to undo
-    started, and nothing says how it ended,
+    started, and no record says how it ended,
     as after a crash or a cancellation        in doubt: it must be resolved first
-    inside a call that is itself undone       that call's compensation speaks for it
-    inside a compensation                     it is part of an undoing
+    inside a call that is itself undone       that call's compensation covers it
+    inside a compensation                     it is part of an undo
     happened in the run that this is a fork   that run may undo it
     of, before it was forked
 
@@ -29,9 +29,8 @@ from recovery.replay.recorded_call import RecordedCall, fold
 class UndoPlan:
     """The plan of the undo whose own call is record ``undo_call_lsn``: of the calls before it.
 
-    ``since``: only of calls that were made after this step began. Calls of which the outcome was
-    recorded later than ``undo_call_lsn`` count with that: an undo waits for it, so it is always the
-    same.
+    ``since``: only of calls that were made after this step began. An outcome that was recorded
+    after ``undo_call_lsn`` counts too: an undo waits for it, so the plan is always the same.
     """
 
     undo_call_lsn: int
@@ -46,7 +45,7 @@ class UndoPlan:
     _made: dict[int, RecordedCall] = field(default_factory=dict)
 
     def add(self, lsn: int, time_ns: int, event: Event) -> None:
-        """The next event of the log."""
+        """Take in the next event of the log."""
         match event:
             case StepStarted(step=step) if step == self.since and not self.begins:
                 self.begins = lsn
@@ -56,7 +55,7 @@ class UndoPlan:
                 fold(self._made, lsn, time_ns, event)
 
     def _repeat(self) -> None:
-        """This undo itself had failed, and is to go on: with what had failed in it."""
+        """Repeat the failed compensations of this undo, which had failed itself."""
         self.repeats = {}
         for one in self._made.values():
             if _did_not_happen(one) and outer_call(one.intent.scope) == self.undo_call_lsn:
@@ -65,14 +64,14 @@ class UndoPlan:
 
     @property
     def begins_in_the_log(self) -> bool:
-        """Whether the log still has all that there may be to undo."""
+        """Whether the log still has all calls that there may be to undo."""
         return self._start > 0 if self.since else self.first_lsn == 1
 
     @property
     def _start(self) -> int:
-        """The LSN behind which it undoes; 0 if step ``since`` is not in the log."""
-        # A fork's log does not have the steps up to the checkpoint that it began with: as long as
-        # that is there, so is all that the fork itself has done.
+        """The LSN after which it undoes; 0 if step ``since`` is not in the log."""
+        # A fork's log does not have the steps up to the checkpoint that it began with. As long as
+        # that checkpoint is there, so are all calls of the fork itself.
         return self.begins or (self.base if self.first_lsn <= self.base else 0)
 
     def calls_to_undo(self) -> list[RecordedCall]:
@@ -83,13 +82,14 @@ class UndoPlan:
         return sorted(found, key=lambda one: one.last_lsn, reverse=True)
 
     def in_doubt(self) -> list[RecordedCall]:
-        """What has to be resolved first: calls to undo, and compensations of an earlier undo."""
+        """The calls that must be resolved first: calls to undo, and compensations of an earlier
+        undo."""
         calls = [one for one in self._concerned() if _may_have_happened(one)]
         ours = [one for one in self._compensations() if one.intent.after_crash != "retry"]
         return calls + [one for one in ours if _may_have_happened(one)]
 
-    def under_way(self) -> list[RecordedCall]:
-        """What may be at work still: earlier undos, and calls that are tried again."""
+    def in_flight(self) -> list[RecordedCall]:
+        """The calls that may still be executing: earlier undos, and calls that are retried."""
         calls = [one for one in self._concerned() if isinstance(one.last, AttemptFailed)]
         return calls + [
             one for one in self._before() if one.intent.tool == UNDO_CALL and one.state == "open"
@@ -123,13 +123,13 @@ class UndoPlan:
 
 
 def _may_have_happened(one: RecordedCall) -> bool:
-    """Whether it was started, and nothing says how it ended."""
+    """Whether it was started, and no record says how it ended."""
     return one.state == "open" or (isinstance(one.last, CallAbandoned) and one.last.begun)
 
 
 def _did_not_happen(one: RecordedCall) -> bool:
     if isinstance(one.last, AttemptFailed):
-        return False  # it is under way
+        return False  # it is in flight
     return one.state != "returned" and not _may_have_happened(one)
 
 

@@ -28,11 +28,15 @@ def _expanded(path: str) -> str:
 
 
 class FileStore(LogStore):
-    """Runs in directory ``path``, each a log in a directory of its own; made when first used.
+    """Runs in a directory, each a log in a directory of its own. The methods are those of RunStore.
 
-    ``durability`` is that of the logs: "power", "process" or "none" (see EventLog.open).
-    ``encryption``: everything that runs record is encrypted, except their ids, which name
-    directories.
+    Args:
+        path: The directory, made when first used. None (the default) is ``$EVENTLOG_HOME``, else
+            ``~/.eventlog``.
+        durability: That of the logs: "power" (the default), "process" or "none". Without "power", a
+            crash of the system may lose the last records: see EventLog.open.
+        encryption: Encrypts everything that runs record (None), except their ids, which name
+            directories.
     """
 
     def __init__(

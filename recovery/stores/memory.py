@@ -8,7 +8,10 @@ from recovery.stores.protocol import LogStore
 
 
 class MemoryStore(LogStore):
-    """Runs in this process' memory, in the same log format as on disk, ``encryption`` included."""
+    """Runs in this process' memory, in the same log format as on disk, ``encryption`` included.
+
+    The methods are those of RunStore.
+    """
 
     def __init__(self, encryption: Encryption | None = None) -> None:
         super().__init__("memory", MemoryFiles(), "power", encryption)

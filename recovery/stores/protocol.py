@@ -28,12 +28,16 @@ POST_WAIT_S, POST_PAUSE_S = 10.0, 0.005
 
 
 class RunStore(Protocol):
-    """Logs of runs by run id."""
+    """Logs of runs by run id.
+
+    ``run_id`` names a run, and a directory: ValueError for an impossible one. ``takeover`` (False):
+    take the log from a process that is known to be stuck.
+    """
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         """The run's log, for this process alone; made if it does not exist.
 
-        Raises LogLockedError when another process has it, ValueError for an impossible run id.
+        Raises LogLockedError when another process has it.
         """
 
     def read(self, run_id: str) -> LogReader | None:
@@ -54,10 +58,11 @@ class RunStore(Protocol):
         """Put a message into the inbox of an existing run, which any process may have; returns its
         number.
 
-        ``body`` has the ``uid`` of the run that it is for; it counts in no other run. ``time_ns``:
-        when it was sent (since 1970), for a signed message; else now. Durable when this returns. A
-        message that was posted under the same ``key`` is not posted again: ValueError when it is
-        another message. Raises LogLockedError when other senders keep the inbox.
+        ``kind``: "signal", "decision" or "cancel". ``body`` has the ``uid`` of the run that it is
+        for; it counts in no other run. ``time_ns``: when it was sent (since 1970), for a signed
+        message; else now. Durable when this returns. A message that was posted under the same
+        ``key`` is not posted again: ValueError when it is another message. Raises LogLockedError
+        when other senders keep the inbox.
         """
 
     def inbox(self, run_id: str) -> LogReader | None:
@@ -112,7 +117,10 @@ def _posted(records: Iterable[Record], message: tuple[str, dict[str, Packed]], k
 
 
 class LogStore:
-    """Runs as logs in the directories of ``root``, in any implementation of ``files``."""
+    """Runs as logs in the directories of ``root``, in any implementation of ``files``.
+
+    ``durability``, ``encryption``: as of EventLog.open.
+    """
 
     def __init__(
         self,
@@ -125,7 +133,7 @@ class LogStore:
         self._files, self.durability, self.encryption = files, durability, encryption
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
-        """See RunStore.claim."""
+        """See ``RunStore.claim``."""
         path = self._path(run_id)
         return EventLog.open(
             path,
@@ -136,14 +144,14 @@ class LogStore:
         )
 
     def read(self, run_id: str) -> LogReader | None:
-        """See RunStore.read."""
+        """See ``RunStore.read``."""
         try:
             return EventLog.read(self._path(run_id), files=self._files, encryption=self.encryption)
         except (FileNotFoundError, UnsupportedFormatError):  # or an empty directory so far
             return None
 
     def run_ids(self) -> list[str]:
-        """See RunStore.run_ids."""
+        """See ``RunStore.run_ids``."""
         return [name for name in self._files.list_directories(self.root) if RUN_ID.fullmatch(name)]
 
     def post(
@@ -154,7 +162,7 @@ class LogStore:
         key: str = "",
         time_ns: int | None = None,
     ) -> int:
-        """See RunStore.post."""
+        """See ``RunStore.post``."""
         parts = {
             name: value if type(value) is Packed else pack(value, name)
             for name, value in (*body.items(), (KEY, key))
@@ -179,7 +187,7 @@ class LogStore:
             return lsn
 
     def inbox(self, run_id: str) -> LogReader | None:
-        """See RunStore.inbox."""
+        """See ``RunStore.inbox``."""
         try:
             path = f"{self._path(run_id)}/{INBOX}"
             return EventLog.read(path, files=self._files, encryption=self.encryption)
@@ -187,13 +195,13 @@ class LogStore:
             return None
 
     def remove(self, run_id: str, at: int | None = None) -> None:
-        """See RunStore.remove."""
+        """See ``RunStore.remove``."""
         from eventlog.remove import remove  # noqa: PLC0415 - only where runs are removed
 
-        remove(self._files, self._path(run_id), at, also=frozenset({INBOX}))
+        remove(self._path(run_id), at, also=frozenset({INBOX}), files=self._files)
 
     def size(self, run_id: str) -> int:
-        """See RunStore.size."""
+        """See ``RunStore.size``."""
         size = 0
         for path in (self._path(run_id), f"{self._path(run_id)}/{INBOX}"):
             with suppress(FileNotFoundError):  # no inbox, or the run is being removed
@@ -207,10 +215,10 @@ class LogStore:
         return size
 
     def sweep(self) -> int:
-        """See RunStore.sweep."""
+        """See ``RunStore.sweep``."""
         from eventlog.remove import purge_removed  # noqa: PLC0415 - as above
 
-        return purge_removed(self._files, self.root)
+        return purge_removed(self.root, files=self._files)
 
     def unswept(self) -> list[str]:
         """The runs (by id) that an interrupted removal has left partly."""

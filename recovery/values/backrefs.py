@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeGuard, cast
 
 import msgpack
@@ -20,6 +19,7 @@ import msgpack
 from eventlog.format.frame import PAYLOAD_SIZE_MAX
 from eventlog.format.record import Packed, Record
 from eventlog.format.record import unpack as unpack_undecoded
+from eventlog.light_dataclass import light_dataclass
 from recovery.values.codec import BY_CODE, BY_TYPE, Codec
 from recovery.values.pack import EXT_PARTS, EXT_REF, pack, split_list, unpack, unpack_map
 from recovery.values.types import Ref
@@ -43,7 +43,7 @@ Fetch = Callable[[set[int]], dict[int, Record]]
 Span = tuple[int, int, int]  # LSN of an outcome; where in its packed value: from, to
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class CompositeMessage:
     """A packed message in pieces: literal bytes, and ranges in the values of outcomes."""
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, NoReturn
 
 import msgpack
 
 from eventlog.errors import RefusedValueError
 from eventlog.format.record import DEPTH_MAX, decode, kind_name, may_hold_timestamps
+from eventlog.light_dataclass import light_dataclass
 from recovery.errors import UnreadableValueError
 from recovery.text import shorten
 from recovery.values.frozen import FrozenDict, FrozenList
@@ -40,7 +41,7 @@ def as_it_is(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Codec:
     """How values of one type are encoded.
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import xxhash
 
+from eventlog.light_dataclass import light_dataclass
 
-@dataclass(frozen=True, slots=True)
+
+@light_dataclass
 class Ref:
     """A value that the log has already: record ``lsn``, and the index of the value in it."""
 

@@ -479,7 +479,7 @@ def test_each_unrecorded_side_effect_is_asked_about_until_a_step_begins_behind_t
         (what,) = call.args
         found.append(what)
         how = Resolution.outcome("sent") if executed[what] else Resolution.retry()
-        resolve(store, RUN, call.lsn, how, who="me")
+        resolve(store, RUN, call.lsn, how, who="me", force=True)
     assert run_sync(agent, store)["result"] == "done" and found == asked
     assert executed == {f"{step}{letter}": 1 for step in (1, 2, 3) for letter in "ab"}
 
@@ -553,7 +553,7 @@ def test_a_call_that_was_never_made_is_in_doubt_once_and_then_made() -> None:
     executed["letter 3"] = 0
     with pytest.raises(InDoubtError) as stopped:
         run_sync(agent, store)
-    resolve(store, RUN, stopped.value.calls[0].lsn, Resolution.retry())
+    resolve(store, RUN, stopped.value.calls[0].lsn, Resolution.retry(), force=True)
     run_sync(agent, store)
     assert executed["letter 3"] == 1
     (how,) = recorded(store, CallResolved)

@@ -246,7 +246,7 @@ def test_nobody_decides_in_time(bank: Bank, clock: Clock) -> None:
     (other,) = bank.asked(ALICE, MALLORY, approval_timeout_s=10**4)
     assert other.args == MALLORY
     approve(bank.store, RUN, other)
-    said = "pay was denied: nobody decided in time. It was not executed."
+    said = "pay was denied: no decision came in time. It was not executed."
     assert bank.run(ALICE, MALLORY) == [said, "paid 9999"]
     assert bank.paid == [MALLORY]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -503,6 +504,50 @@ def test_an_agent_that_does_not_cancel_any_more_gets_an_outcome(
     clock.runs = True
     assert run(patient, store)["result"] == ["sent gave up on a"]
     assert (executed["again"], executed["gave up on a"]) == (1, 1)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_wait_that_is_not_cancelled_any_more_is_seen_to_wait(
+    monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    monkeypatch.setattr(recovery.agent.drivers, "time", time)  # the real one
+    monkeypatch.setattr(recovery.calls.attempts, "LATE_S", 0.0)
+    pay = tool(name="pay", needs_approval=True)(send)
+
+    async def waits(run: Run) -> Any:
+        return await (run.call(pay, "bob") if asks else run.wait_for("go"))
+
+    async def hasty(run: Run) -> Any:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await waits(run)
+        await run.call(send, "next")
+        raise Died
+
+    async def patient(run: Run) -> Any:
+        return [await waits(run), await run.call(send, "next")]
+
+    async def outside(store: CheckpointStore) -> Any:
+        running = asyncio.ensure_future(
+            RecoverableAgent(patient, store).run_with_recovery("task", "run")
+        )
+        handle = store.run("run")
+        async with asyncio.timeout(30):
+            while not (handle.pending() if asks else handle.status().calls):
+                assert not running.done(), running.result()
+                await asyncio.sleep(0.01)
+        if asks:
+            (call,) = handle.pending()
+            handle.approve(call, who="ann")
+        else:
+            (open_call,) = handle.status().calls
+            assert (open_call.tool, open_call.state) == ("wait_for", "waits")
+            handle.signal("go", 7)
+        return (await asyncio.wait_for(running, 30))["result"]
+
+    store = die_in(hasty, disk_store())
+    assert asyncio.run(outside(store)) == ["sent bob" if asks else 7, "sent next"]
+    assert executed == {"next": 1, **({"bob": 1} if asks else {})}
 
 
 def test_the_agent_has_as_long_to_cancel_a_call_as_it_took(

@@ -570,7 +570,7 @@ def test_calls_under_way_are_to_be_awaited_first():
         await task
         return len(await run.undo())
 
-    with pytest.raises(RecoveryError, match="began while other calls of the run were under way"):
+    with pytest.raises(RecoveryError, match="began while other calls of the run were in flight"):
         start(agent, store)
     assert undone() == []
 
@@ -580,7 +580,7 @@ def test_two_undos_at_once_are_refused():
         await run.call(book, "a")
         await asyncio.gather(run.undo(), run.undo())
 
-    with pytest.raises(RecoveryError, match="under way"):
+    with pytest.raises(RecoveryError, match="in flight"):
         start(agent, CheckpointStore())
 
 

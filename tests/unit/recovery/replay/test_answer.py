@@ -26,15 +26,15 @@ from recovery.journal.keys import BEFORE_STEPS, CallKey
 from recovery.replay.decide_call import (
     Again,
     Answer,
-    Asked,
     CancelledAgain,
     Diverged,
     InDoubt,
     MayBeLost,
     New,
     Recorded,
+    RequestedCall,
     answer,
-    answer_behind,
+    answer_after_wait,
 )
 from recovery.replay.matching import Replay
 
@@ -43,10 +43,10 @@ def intent(scope: str = "1", after_crash: str = "park", **more: Any) -> CallInte
     return CallIntended(scope, "t", more.pop("call_id", ""), b"d", 1, after_crash, **more)
 
 
-def asked(scope: str = "1", tool: str = "t", **more: Any) -> Asked:
+def requested(scope: str = "1", tool: str = "t", **more: Any) -> RequestedCall:
     key = CallKey(scope, tool, more.pop("call_id", ""), more.pop("digest", b"d"), 1)
     told = {"repeatable": False, "fails_when_cut": False, "before_loop": False, **more}
-    return Asked(key, digest_now=lambda given: None, **told)
+    return RequestedCall(key, digest_now=lambda given: None, **told)
 
 
 def replay(*events: Event, at: tuple[int, int] = (0, 0)) -> Replay:
@@ -93,14 +93,14 @@ CUT = CallAbandoned(1, 1, "cancelled", went_on=True, begun=True)
         ([CallAbandoned(1, 1, "cancelled", begun=False)], "again: cut short"),
         ([CallAbandoned(1, 1, "timeout", begun=True)], "in doubt"),
         ([CUT], "cancelled again, else in doubt"),
-        ([FAILED, RunParked([1])], "again: stood still"),
+        ([FAILED, RunParked([1])], "again: parked the run"),
         ([LOST[0], LOST[1]], "in doubt"),
     ],
 )
 def test_a_recorded_call(behind: list[Event], expected: str) -> None:
     found = replay(intent(), *behind)
-    assert told(answer(found, asked())) == expected
-    assert told(answer(found, asked())) in ("new", "may be lost"), "each is given out once"
+    assert told(answer(found, requested())) == expected
+    assert told(answer(found, requested())) in ("new", "may be lost"), "each is given out once"
 
 
 @pytest.mark.parametrize(
@@ -120,17 +120,17 @@ def test_a_recorded_call(behind: list[Event], expected: str) -> None:
     ],
 )
 def test_a_call_that_needs_a_yes(behind: list[Event], expected: str) -> None:
-    assert told(answer(replay(intent(asks_until=9.0), *behind), asked())) == expected
+    assert told(answer(replay(intent(asks_until=9.0), *behind), requested())) == expected
 
 
 def test_a_call_that_only_waits_has_not_begun() -> None:
-    assert told(answer(replay(intent(after_crash="wait")), asked())) == "again: not begun"
+    assert told(answer(replay(intent(after_crash="wait")), requested())) == "again: not begun"
     found = replay(intent(after_crash="wait"), *LOST)
-    assert told(answer(found, asked())) == "again: not begun", "whatever is lost behind it"
+    assert told(answer(found, requested())) == "again: not begun", "whatever is lost behind it"
 
 
 def test_a_read_that_the_agent_cancelled_is_made_again_if_it_does_not_now() -> None:
-    found = answer(replay(intent(after_crash="retry"), CUT), asked(fails_when_cut=True))
+    found = answer(replay(intent(after_crash="retry"), CUT), requested(fails_when_cut=True))
     assert told(found) == "cancelled again, else again: cut short"
 
 
@@ -138,41 +138,41 @@ def test_what_failed_in_an_attempt_that_is_over_is_made_again() -> None:
     failed = CallFailed(2, "ValueError", "", [], "")
     over = AttemptFailed(1, 1, "E", "", 7.5)
     found = replay(intent(), intent("call 1"), failed, over)
-    assert told(answer(found, asked("call 1"))) == "again: failed in an attempt"
+    assert told(answer(found, requested("call 1"))) == "again: failed in an attempt"
 
 
 def test_a_call_of_a_resumed_run_before_the_loop_has_no_turn() -> None:
     found = replay(intent(BEFORE_STEPS, loop=RESUMED), CallReturned(1, 5))
-    assert told(answer(found, asked(BEFORE_STEPS))) == "recorded in turn 0"
+    assert told(answer(found, requested(BEFORE_STEPS))) == "recorded in turn 0"
 
 
 def test_before_the_loop_a_call_is_known_by_its_order() -> None:
     def at_a_checkpoint() -> Replay:
         return replay(intent(BEFORE_STEPS), CallReturned(1, 5), StepStarted(1), at=(1, 3))
 
-    other = asked(BEFORE_STEPS, digest=b"other", before_loop=True)
+    other = requested(BEFORE_STEPS, digest=b"other", before_loop=True)
     found = answer(at_a_checkpoint(), other)
     assert isinstance(found, Recorded) and found.call.is_counterpart
-    beside = answer(at_a_checkpoint(), asked(BEFORE_STEPS, digest=b"other"))
+    beside = answer(at_a_checkpoint(), requested(BEFORE_STEPS, digest=b"other"))
     assert told(beside) == "new"
 
 
 @pytest.mark.parametrize(
     ("recorded", "made", "expected"),
     [
-        ([], asked(), "new"),
-        ([intent()], asked(tool="u"), "new"),
-        ([intent(call_id="c")], asked(call_id="c", digest=b"other"), "diverged, like another"),
-        ([StepStarted(1), *LOST], asked(), "may be lost"),
-        ([StepStarted(1), *LOST], asked("2"), "new"),
+        ([], requested(), "new"),
+        ([intent()], requested(tool="u"), "new"),
+        ([intent(call_id="c")], requested(call_id="c", digest=b"other"), "diverged, like another"),
+        ([StepStarted(1), *LOST], requested(), "may be lost"),
+        ([StepStarted(1), *LOST], requested("2"), "new"),
         (
             [StepStarted(1), intent(call_id="c"), *LOST_BEHIND_TWO],
-            asked(call_id="c", digest=b"other"),
+            requested(call_id="c", digest=b"other"),
             "may be lost, like another",
         ),
     ],
 )
-def test_a_call_without_a_record(recorded: list[Event], made: Asked, expected: str) -> None:
+def test_a_call_without_a_record(recorded: list[Event], made: RequestedCall, expected: str) -> None:
     assert told(answer(replay(*recorded), made)) == expected
 
 
@@ -180,7 +180,7 @@ def test_a_call_without_a_record(recorded: list[Event], made: Asked, expected: s
 def test_a_lost_number_may_be_in_the_arguments_of_a_recorded_side_effect(repeatable: bool) -> None:
     found = replay(StepStarted(1), intent(), *LOST_BEHIND_TWO)
     found.take_value("1", "random", 1)
-    made = asked(digest=b"other", repeatable=repeatable)
+    made = requested(digest=b"other", repeatable=repeatable)
     assert told(answer(found, made)) == f"may be lost{'' if repeatable else ', like another'}"
 
 
@@ -199,4 +199,4 @@ def test_a_new_call_is_made_behind_all_that_is_recorded(
     left: bool, waited: bool | None, more: dict[str, Any], expected: str
 ) -> None:
     found = replay(*[intent()] * left)
-    assert told(answer_behind(found, asked(tool="u", **more), waited)) == expected
+    assert told(answer_after_wait(found, requested(tool="u", **more), waited)) == expected

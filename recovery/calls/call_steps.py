@@ -1,4 +1,4 @@
-"""The life of one call, written once for plain and for async code.
+"""Carries out one call, from its lookup to its outcome, for plain and for async code alike.
 
 ``call_steps`` does no waiting itself: it yields an effect, and a driver (agent.drivers) performs
 it.
@@ -6,36 +6,35 @@ it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
 from typing import Any, assert_never
 
-from eventlog import Packed
 from recovery.agent_code.call_site import call_site
 from recovery.calls.approval import ApprovalRequest, await_approval
-from recovery.calls.attempts import another_attempt, attempts, drain, resume
-from recovery.calls.identity import ambiguity, digest_now, identify
-from recovery.calls.in_doubt import recorded_inside, settle_all
+from recovery.calls.attempts import another_attempt, attempts, cancelled_again, drain, resume
+from recovery.calls.identity import ambiguity, compared, digest_now, identify
+from recovery.calls.in_doubt import recorded_inside, resolve_all
 from recovery.calls.intent import arguments_for_people, intent_of, record_intent
 from recovery.calls.serve_outcome import serve
-from recovery.calls.waiting import behind_waits, is_due
+from recovery.calls.waiting import after_waits, is_due
 from recovery.declare.scope import Scope
 from recovery.declare.spec import ToolSpec
 from recovery.engine.call_in_progress import CallInProgress, Identified
-from recovery.engine.changed_in_place import tell_of_arguments
+from recovery.engine.changed_in_place import warn_of_changed_arguments
 from recovery.engine.driver_effects import Effect, Perform, WaitForTurn
 from recovery.engine.execution import Execution
 from recovery.engine.metering import admit
 from recovery.errors import AmbiguousCallError, Sides, Stop
 from recovery.journal.call import Arguments, Call
 from recovery.journal.keys import UNDO_PREFIX, CallKey
-from recovery.replay.call_view import CallOutcome, call_of, describe
+from recovery.replay.call_view import CallOutcome, call_text, call_view
 from recovery.replay.decide_call import (
     Again,
-    Asked,
     CancelledAgain,
     Diverged,
     InDoubt,
@@ -43,8 +42,9 @@ from recovery.replay.decide_call import (
     New,
     OfRecord,
     Recorded,
+    RequestedCall,
     answer,
-    answer_behind,
+    answer_after_wait,
     answer_of,
 )
 from recovery.replay.recorded_call import RecordedCall, Tries
@@ -61,12 +61,23 @@ DIRECTLY = (
 
 
 def call_steps(
-    run: Execution, spec: ToolSpec, given: Arguments, call_id: str
+    run: Execution,
+    spec: ToolSpec,
+    given: Arguments,
+    call_id: str,
+    steps: Callable[[ToolSpec, Arguments, str], Generator[Effect, Any, Any]] | None = None,
 ) -> Generator[Effect, Any, Any]:
-    """The life of a call; returns its result or raises its exception."""
+    """Carry out a call; returns its result or raises its exception.
+
+    ``steps``: of a call that is not looked up in the order of the record.
+    """
     if call_id.__class__ is not str:
         raise TypeError(f"call_id is text, such as the model's id of the call; not {call_id!r:.80}")
+    if spec.call_id:  # of a call that is made directly, which says it in no other way
+        spec, call_id = replace(spec, call_id=""), call_id or spec.call_id
     try:
+        if steps is not None:
+            return (yield from steps(spec, given, call_id))
         return (yield from _call_steps(run, spec, given, call_id))
     except Stop:
         yield Perform(drain(run))
@@ -83,68 +94,87 @@ def _call_steps(
         run.undoable[spec.name] = spec
     scope = run.current_scope()
     key = CallKey(scope.path, spec.name, made.call_id, made.digest)
-    _check_distinct(run, scope, key, made)
+    check_distinct(run, scope, key, made)
     key = run.replay.earlier.renumbered(key.nth(scope.next_occurrence(key)))
     found = yield from _answer(run, key, made)
+    if isinstance(found, CancelledAgain):
+        found = yield from _cancelled_again(run, found, made)
     match found:
         case Recorded():
-            yield from _wait_for_turn(run, found.turn)
+            yield from _wait_for_turn(run, found.turn, found.call)
             run.served += 1
-            return serve(run, spec, found.call.lsn, found.settled)
+            return serve(run, spec, found.call.lsn, found.outcome)
         case New():
             is_placed = run.replay.exhausted  # else it is made between recorded calls
-            steps = _begun(run, key, made)
-        case CancelledAgain() | Again() | InDoubt():
+            steps = begin_call(run, key, made)
+        case Again() | InDoubt():
             is_placed = not found.call.intent.lost
-            steps = _taken_up(run, found, made)
+            steps = resume_call(run, found, made)
         case _:
             assert_never(found)
     run.enter(scope)
     try:
-        lsn, settled = yield from steps
+        lsn, outcome = yield from steps
         run.replay.forget(lsn)
     finally:
         run.leave(scope)
     if not spec.only_waits:  # whose turn has come, see wait_in_turn
-        yield from _new_in_turn(run, settled.lsn if is_placed else 0)
-    return serve(run, spec, lsn, settled)
+        yield from _new_in_turn(run, outcome.lsn if is_placed else 0)
+    return serve(run, spec, lsn, outcome)
 
 
-def _begun(
+def begin_call(
     run: Execution, key: CallKey, made: Identified
 ) -> Generator[Effect, Any, tuple[int, CallOutcome]]:
-    """A call that is new: its LSN, and how it ended."""
+    """Make a new call; returns its LSN and its outcome."""
     call, asking = record_intent(run, key, made)
     if not made.spec.only_waits and is_due(run):
         yield from _let_waits_go_first(run, made.spec, call)
     return call.lsn, (yield from _made(run, made, call, asking, Tries()))
 
 
-def _taken_up(
-    run: Execution, found: CancelledAgain | Again | InDoubt, made: Identified
+def _cancelled_again(
+    run: Execution, found: CancelledAgain, made: Identified
+) -> Generator[Effect, Any, Recorded | Again | InDoubt]:
+    """Decide what becomes of a recorded call that the agent cancelled, if it does not now."""
+    scope = run.current_scope()
+    run.enter(scope)
+    try:
+        if made.spec.child_id is not None:
+            one = found.call
+            attempt = one.attempts, one.time_ns
+            run.children.cancel_child(call_view(run, one.lsn, one.intent, made.shown, attempt))
+        return (yield from cancelled_again(run, found))
+    finally:
+        run.leave(scope)
+
+
+def resume_call(
+    run: Execution, found: Again | InDoubt, made: Identified
 ) -> Generator[Effect, Any, tuple[int, CallOutcome]]:
-    """The same of a recorded call without an outcome."""
+    """Resume a recorded call that has no outcome; returns its LSN and its outcome."""
     spec, given, recorded = made.spec, made.shown, found.call
     if spec.only_waits:  # until the time recorded first, whatever the code says now
         given = recorded.arguments or given
     attempt = recorded.attempts, recorded.time_ns
-    call = call_of(run, recorded.lsn, recorded.intent, given, attempt)
-    settled = yield from resume(run, spec, found, call)
-    if settled is None:
+    call = call_view(run, recorded.lsn, recorded.intent, given, attempt)
+    outcome = yield from resume(run, spec, found, call)
+    if outcome is None:
         if recorded.may_have_run:
             call = another_attempt(run, call)
-        settled = yield from _made(run, made, call, ApprovalRequest.of(recorded), recorded.tries)
-    recorded.last = settled.event
-    return call.lsn, settled
+        outcome = yield from _made(run, made, call, ApprovalRequest.of(recorded), recorded.tries)
+    recorded.last = outcome.event
+    return call.lsn, outcome
 
 
 def _let_waits_go_first(run: Execution, spec: ToolSpec, call: Call) -> Generator[Effect, Any, None]:
-    """Begin a new call behind waits that are over: else an agent that is always at work would never
-    have them. The call is recorded before them, so a replay does not end them before it is made.
+    """Begin a new call after waits that are over; otherwise an agent that always has calls in
+    flight would never get them. The call is recorded before them, so a replay does not end them
+    before the call is made.
     """
     try:
-        yield from behind_waits(run)
-    except BaseException as exc:  # what the agent has made of them has cancelled it
+        yield from after_waits(run)
+    except BaseException as exc:  # the agent cancelled this call when it had them
         around = run.current_scope().calls
         run.note_cancelled(CallInProgress(spec, call, (*around, call.lsn), begun=False), exc)
         raise
@@ -153,50 +183,58 @@ def _let_waits_go_first(run: Execution, spec: ToolSpec, call: Call) -> Generator
 def _made(
     run: Execution, made: Identified, call: Call, asking: ApprovalRequest | None, tries: Tries
 ) -> Generator[Effect, Any, CallOutcome]:
-    """Make the call, once somebody has approved it if it asks, with what its record lacks."""
+    """Execute the call, after its approval if it needs one."""
     if asking is not None:
         shown = arguments_for_people(made)
         denied = yield from await_approval(run, made.spec, call, asking, shown)
         if denied is not None:
             return denied
     if made.given is made.shown:
-        settled = yield from attempts(run, made.spec, call, tries)
+        outcome = yield from attempts(run, made.spec, call, tries)
     else:
         run.secrets.keep(call.lsn, made.given)
         try:
-            settled = yield from attempts(run, made.spec, call, tries)
+            outcome = yield from attempts(run, made.spec, call, tries)
         finally:
             run.secrets.forget(call.lsn)
         if made.spec.redact:
             # The tool's frame has the secret, and some show the local variables of a traceback's
             # frames.
-            settled = settled._replace(cause=None)
-    tell_of_arguments(run, made)
-    return settled
+            outcome = outcome._replace(cause=None)
+    warn_of_changed_arguments(run, made)
+    return outcome
 
 
-def _check_distinct(run: Execution, scope: Scope, key: CallKey, made: Identified) -> None:
+def check_distinct(run: Execution, scope: Scope, key: CallKey, made: Identified) -> None:
     """Stop the run at a call that could be taken for another one of its scope."""
     why = ambiguity(scope, key, made)
     if why is not None:
         run.stop(AmbiguousCallError(run.run_id, run.step, why, call_site()))
 
 
-def _wait_for_turn(run: Execution, outcome: int) -> Generator[Effect, Any, None]:
-    """Wait until all that was recorded before this outcome has been done again."""
-    scope = run.current_scope()
+def _wait_for_turn(
+    run: Execution, outcome: int, recorded: RecordedCall | None = None
+) -> Generator[Effect, Any, None]:
+    """Wait until everything that was recorded before this outcome has been replayed. ``recorded``:
+    the call that has this outcome, unless the outcome is new."""
+    scope, replay = run.current_scope(), run.replay
+    exchanged = False
     try:
-        yield WaitForTurn(lambda: run.must_stop(scope) or run.replay.is_next(outcome), turn=outcome)
+        yield WaitForTurn(lambda: run.must_stop(scope) or replay.is_next(outcome), turn=outcome)
         run.check()
-        run.replay.stop_waiting(outcome)
-    finally:  # also when its task is cancelled: nobody is to wait for it
-        run.replay.mark_replayed(outcome)
+        replay.stop_waiting(outcome)
+    except asyncio.CancelledError:
+        exchanged = recorded is not None and replay.equal.exchange(recorded)
+        raise
+    finally:  # also when its task is cancelled: no other call may wait for it then
+        if not exchanged:
+            replay.mark_replayed(outcome)
 
 
 def _new_in_turn(run: Execution, outcome: int) -> Generator[Effect, Any, None]:
-    """What was recorded is served before what is new, as it was the first time. Of what may be
-    lost nobody knows when it was; what is new before the loop is before all that is recorded; and
-    what is made between recorded calls has no place among them: 0.
+    """Wait for the turn of a new outcome: recorded outcomes are served first, as they were the
+    first time. Three kinds have no position among them (0): calls that may be lost, because their
+    time is unknown; new calls before the loop of steps; and calls made between recorded ones.
     """
     turn = 0 if run.before_loop else outcome
     run.replay.add_outcome(turn)
@@ -206,42 +244,43 @@ def _new_in_turn(run: Execution, outcome: int) -> Generator[Effect, Any, None]:
 def _answer(
     run: Execution, key: CallKey, made: Identified
 ) -> Generator[Effect, Any, OfRecord | New]:
-    """What becomes of the call. One that the record does not have may stop the run."""
+    """Decide what becomes of the call. A call that is not recorded may stop the run."""
     spec, replay = made.spec, run.replay
-    asked = Asked(
+    requested = RequestedCall(
         key,
         spec.repeatable,
         spec.when_cut == "fail",
         run.before_loop,
         partial(digest_now, run, made),
     )
-    found, why = answer(replay, asked), ""
+    found, why = answer(replay, requested), ""
     if isinstance(found, New):
         if late := run.current_scope().overdue:
-            # What is recorded inside was made in an attempt that was further when its process died.
-            yield from settle_all(run, recorded_inside(run, late))
+            # The calls recorded inside are of an attempt that had come further when its process
+            # died.
+            yield from resolve_all(run, recorded_inside(run, late))
             replay.pass_over(late)
-        # A recorded call that nobody has made yet may be made by other code of the agent.
+        # Other code of the agent may still make the recorded call that is expected here.
         scope = run.current_scope()
         waited = yield WaitForTurn(
             lambda: run.must_stop(scope) or run.caught_up() or run.is_left_by_stop(), turn=0
         )
         run.check()
-        found = answer_behind(replay, asked, waited)
+        found = answer_after_wait(replay, requested, waited)
         why = DIRECTLY if waited is None else ""
     match found:
         case Diverged(like):
-            sides = _sides(run, like, key, made.packed)
+            sides = _sides(run, like, key, made)
             sides = replace(sides, found=f"{sides.found}{why}")
-            call = run.drift.judge(spec, key, sides, unpack(made.packed))
-            return New() if call is None else answer_of(call, asked)
+            call = run.drift.judge(spec, key, sides, partial(_compared, run, made))
+            return New() if call is None else answer_of(call, requested)
         case MayBeLost(like):
             if like is not None:
-                run.drift.diverge(_sides(run, like, key, made.packed), key)
-            return answer_of(_assumed_made(run, key, made), asked)
+                run.drift.diverge(_sides(run, like, key, made), key)
+            return answer_of(assumed_made(run, key, made), requested)
         case Recorded() | CancelledAgain():
             if found.call.is_counterpart:
-                _tell_of_counterpart(run, found.call, key, made.packed)
+                _report_counterpart(run, found.call, key, made)
             return found
         case Again() | InDoubt() | New():
             return found
@@ -249,10 +288,10 @@ def _answer(
             assert_never(found)
 
 
-def _tell_of_counterpart(
-    run: Execution, recorded: RecordedCall, key: CallKey, packed: Packed
+def _report_counterpart(
+    run: Execution, recorded: RecordedCall, key: CallKey, made: Identified
 ) -> None:
-    sides = _sides(run, recorded, key, packed)
+    sides = _sides(run, recorded, key, made)
     _logger.info(
         "run %s: before the loop of steps: %s. It was served what is recorded in LSN %d: %s",
         run.run_id,
@@ -262,41 +301,53 @@ def _tell_of_counterpart(
     )
 
 
-def _assumed_made(run: Execution, key: CallKey, made: Identified) -> RecordedCall:
-    """A call that may have been made, for records are lost: recorded as if its intent had been
-    there."""
+def assumed_made(run: Execution, key: CallKey, made: Identified) -> RecordedCall:
+    """A call that may have been made, because records are lost: recorded as if its intent had
+    been there."""
     event = replace(intent_of(run, key, made)[0], lost=True)
     losses = run.replay.losses
     assert losses is not None
     if losses.uid_of_copies and not (
         event.key or event.child or made.spec.name.startswith(UNDO_PREFIX)
     ):
-        # Invariant: a call keeps its idempotency key, also where its intent is recorded anew.
+        # Invariant: a call keeps its idempotency key, also where its intent is recorded again.
         event = replace(event, key=event.idempotency_key(losses.uid_of_copies))
     admit(run, "call", key.tool)
     now = time.time_ns()
     return RecordedCall(run.record(event), now, event, key, now)
 
 
-def _sides(run: Execution, recorded: RecordedCall | None, key: CallKey, packed: Packed) -> Sides:
+def _compared(run: Execution, made: Identified, args: Any) -> Any:
+    """What is compared of recorded arguments, [positional, by name]; of those of the call itself
+    for None."""
+    match unpack(made.packed) if args is None else args:
+        case [list(given), dict(named)]:
+            return list(compared(run, made, (tuple(given), named)))
+        case other:
+            return other
+
+
+def _sides(run: Execution, recorded: RecordedCall | None, key: CallKey, made: Identified) -> Sides:
     """The recorded and the new call side by side; without one, what else is recorded."""
-    args = unpack(packed)
+    args = unpack(made.packed)
     found = f"{key}: {shorten(args)}, {call_site()}"
     if recorded is None:
         lsn, missing = run.missing()
-        return Sides(lsn, missing or "the loop of steps goes on from a checkpoint", found)
+        return Sides(lsn, missing or "the loop of steps continues from a checkpoint", found)
     known = recorded.intent.args
     if known is None:  # too large to be recorded whole
         known, args = (
             f"{size:,} bytes, digest {digest.hex()[:8]}"
             for size, digest in (
                 (recorded.intent.size, recorded.key.digest),
-                (len(packed), key.digest),
+                (len(made.packed), key.digest),
             )
         )
+    elif made.spec.name == recorded.key.tool:
+        known, args = _compared(run, made, known), _compared(run, made, None)
     return Sides(
         recorded.lsn,
-        describe(recorded),
+        call_text(recorded),
         found,
         differences(_shown(recorded.key, known), _shown(key, args)),
     )
