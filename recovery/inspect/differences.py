@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
 from eventlog import Packed
+from eventlog.light_dataclass import light_dataclass
 from recovery.errors import UnreadableValueError
 from recovery.inspect.outline import CallOutline, EndDetail, MessageChange, RunOutline, StoredValue
 from recovery.text import shorten
@@ -30,7 +30,7 @@ class Ended(dict[str, Any]):
         return ", ".join(f"{end}: {shorten(what)}" for end, what in self.items())
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class Side:
     """The side of one run in a difference: the record, and the value there.
 
@@ -45,7 +45,7 @@ class Side:
     start: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class FoundDifference:
     """A difference. ``name``: of the call, if it is in one; ``path``: where in the value.
 

@@ -12,12 +12,12 @@ from recovery.errors import RecoveryError
 from recovery.journal.inbox_messages import Message, is_message, is_repair
 from recovery.replay.taken_signals import Signals
 from recovery.stores.protocol import RunStore
-from recovery.text import shown_time
+from recovery.text import shown_time, store_option
 
 
 def inbox_damage(inbox: LogReader | None, signals: Signals, uid: str) -> str:
     """The problem of the inbox of run ``uid``, by what the run has read of it; "" if none."""
-    lsn, sent = signals.heard(uid)
+    lsn, sent = signals.newest_read(uid)
     if not lsn:
         return ""
     if inbox is None:
@@ -34,13 +34,14 @@ def inbox_damage(inbox: LogReader | None, signals: Signals, uid: str) -> str:
     )
 
 
-def lost_inbox(run_id: str, damage: str) -> RecoveryError:
+def lost_inbox(run_id: str, damage: str, store: RunStore | None = None) -> RecoveryError:
     """The error for an inbox other than the one that the run has read messages from."""
     return RecoveryError(
         f"run {run_id!r} cannot be resumed safely: {damage}. Messages that were not read are lost "
         "with it: signals, decisions, perhaps a request to end the run. Nothing was executed. Put "
         f"the directory `inbox` of the run back; or let the run continue without it: `recovery "
-        f"accept {run_id}`, store.run({run_id!r}).accept(). What is sent from then on counts."
+        f"accept {run_id}{store_option(store)}`, store.run({run_id!r}).accept(). What is sent from "
+        "then on counts."
     )
 
 

@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from eventlog import Damage, Packed, Record, Snapshot
+from eventlog.light_dataclass import light_dataclass
 from recovery.history.first_record import started_of
-from recovery.history.load_shallow import skimmed
+from recovery.history.load_shallow import shallow_events
 from recovery.history.run_records import RunRecords
 from recovery.history.snapshot import Restored, checked_body, prologue_in, restore
 from recovery.history.start import readable
@@ -41,7 +42,7 @@ from recovery.values.types import Ref, digest
 ARGUMENTS = -1  # in place of the index of a value: the arguments of a call
 
 
-@dataclass(frozen=True, slots=True)
+@light_dataclass
 class StoredValue:
     """The position of a value in the log: record ``lsn``, and its index there.
 
@@ -184,7 +185,9 @@ def outline_run(log: RunRecords, run_id: str, state_at: int = 0) -> RunOutline:
     builder = _OutlineBuilder(outline)
     start = _read_checkpoints(builder, state_at)
     length = len(outline.initial_messages)
-    for lsn, _, event in skimmed(log.records(1, on_damage=outline.damage.append), outline.damage):
+    for lsn, _, event in shallow_events(
+        log.records(1, on_damage=outline.damage.append), outline.damage
+    ):
         if lsn < start or (lsn in builder.dropped and isinstance(event, RECORDED_ANEW)):
             continue  # a call that was repeated has a new record
         if isinstance(event, MessagesChanged):
@@ -209,7 +212,7 @@ class _OutlineBuilder:
         self._recent = RecentValues()
         kinds = HistoryDropped.kind, RunStarted.kind
         read = outline.log.records(1, on_damage=lambda damage: None)
-        for lsn, _, event in skimmed((one for one in read if one.kind in kinds), []):
+        for lsn, _, event in shallow_events((one for one in read if one.kind in kinds), []):
             if isinstance(event, HistoryDropped):
                 self.dropped.update(event.records)
             elif isinstance(event, RunStarted) and not outline.started_lsn:

@@ -15,6 +15,7 @@ from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
 from recovery.history.load import Ended, Entry
 from recovery.history.load_shallow import ShallowHistory, load_shallow
 from recovery.inspect.inbox_view import OpenInbox, PendingMessage, awaited, unread
+from recovery.inspect.open_call import CallState, OpenCall
 from recovery.inspect.run_event import EventReader, text_of
 from recovery.journal.events import (
     RunCancelled,
@@ -27,8 +28,9 @@ from recovery.journal.events import (
 )
 from recovery.journal.forked_from import ForkedFrom
 from recovery.journal.keys import step_of
-from recovery.journal.links import CONVERSATION, ParentRun
-from recovery.replay.error_counts import ErrorTally, RunError
+from recovery.journal.links import CALL_JOURNAL, CONVERSATION, ParentRun
+from recovery.replay.crash_counts import crashes_in_a_row
+from recovery.replay.error_counts import ErrorTally, RunError, has_diverged
 from recovery.replay.matching import Replay
 from recovery.replay.progress import Progress, ProgressTally
 from recovery.replay.recorded_call import RecordedCall
@@ -53,11 +55,19 @@ State = Literal[
     "damaged",
     "unreadable",
 ]
-Kind = Literal["agent", "conversation", "checkpoints"]
+Kind = Literal["agent", "conversation", "journal", "checkpoints"]
 STATES: tuple[State, ...] = get_args(State)
-CallState = Literal["in doubt", "under way", "asks", "waits", "to be made again"]
 
-_CONVERSATION = pack(CONVERSATION, "task")
+# States of runs that no process has and that have not ended.
+OPEN: tuple[State, ...] = ("interrupted", "in doubt", "waiting", "parked")
+
+# As many processes that die at the same place are a crash loop.
+CRASHES_MIN = 3
+
+_KINDS: dict[Packed, Kind] = {
+    pack(CONVERSATION, "task"): "conversation",
+    pack(CALL_JOURNAL, "task"): "journal",
+}
 
 # What a recovery does with a call in doubt, by the policy of its tool.
 _THEN = {
@@ -66,49 +76,6 @@ _THEN = {
     "report": "tells the agent that its outcome is unknown",
     "reconcile": "asks the tool's reconcile function what became of it",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class OpenCall:
-    """A call of a run without an outcome.
-
-    ``lsn``: of its intent, which ``resolve`` and ``approve`` take. ``state``: "in doubt" (begun,
-    and its process has died), "under way" (its process is alive), "asks" (for approval), "waits"
-    (for a time or a signal), "to be made again" (it failed or was not begun). ``then``: what a
-    recovery does with it, in words. ``step``: None for a nested call. ``since``: when it was first
-    intended, in seconds since 1970. ``size``: bytes of its arguments. ``child``: the run that it
-    started, if it did. ``signals``: those that it waits for, by name. ``signed``: whether a
-    decision about it counts only with a signature.
-    """
-
-    lsn: int
-    tool: str
-    call_id: str
-    step: int | None
-    state: CallState
-    then: str
-    after_crash: str
-    attempt: int
-    since: float
-    idempotency_key: str
-    size: int
-    child: str = ""
-    signals: tuple[str, ...] = ()
-    signed: bool = False
-    packed: Packed | None = field(default=None, repr=False)
-
-    @property
-    def name(self) -> str:
-        """Tool and LSN, as in ``charge#88``."""
-        return f"{self.tool}#{self.lsn}"
-
-    @property
-    def arguments(self) -> Any:
-        """[positional, by name]; None when they were too large to be recorded.
-
-        UnreadableValueError when a type in them is not registered here.
-        """
-        return None if self.packed is None else unpack(self.packed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +92,8 @@ class RunStatus:
     the program has ended.
 
     ``why`` explains the state in a line, if there is more to say. ``kind``: what resumes the run:
-    "agent" (its agent), "conversation" (the program that records it opens it again, also when it
-    has finished), "checkpoints" (the program that saved them).
+    "agent" (its agent), "conversation" and "journal" (the program that records it opens it again,
+    also when it has finished; see CallJournal), "checkpoints" (the program that saved them).
 
     ``progress``: steps, calls, tokens, cost (see Progress). ``owner``: the process that has it, or
     had it last. ``started`` and ``last``: its first and last record, in seconds since 1970, 0.0 if
@@ -145,7 +112,11 @@ class RunStatus:
     misspelt) stays there. ``inbox_damage``: why the inbox cannot be read, or that messages which
     the run has read are lost. ``error``: the last error that the agent's own code raised (see
     RunError); None if there was none. ``signed``: what counts in the run only with a signature (see
-    Approvers.also).
+    Approvers.also). ``unclaimed_outcomes``: outcomes (LSNs) in the log whose calls were lost. The
+    agent's call that one of them is of becomes in doubt when the run is resumed. ``crashes``: how
+    many processes in a row have died without getting further than the one before. ``diverged``:
+    whether its code stopped it by a DivergenceError when it was last run, which is not accepted.
+    ``traceback``: of the error that a failed run ended by.
     """
 
     run_id: str
@@ -175,16 +146,70 @@ class RunStatus:
     error: RunError | None = None
     signed: tuple[str, ...] = ()
     kind: Kind = "agent"
+    unclaimed_outcomes: tuple[int, ...] = ()
+    crashes: int = 0
+    diverged: bool = False
+    traceback: str = ""
     packed_task: Packed | None = field(default=None, repr=False)
 
     @property
     def due(self) -> bool:
         """Whether it would continue if it were resumed now: it was interrupted, the time that it
-        waits for has come, or the message that it waits for was sent."""
+        waits for has come, or the message that it waits for was sent. Not if it would park for a
+        call in doubt."""
+        if self._to_resolve:
+            return False
         if self.state == "waiting" and self.wake_at is not None and self.wake_at <= time.time():
             return True
         sent = any(message.wanted for message in self.unread)
         return self.state == "interrupted" or (self.state in ("waiting", "parked") and sent)
+
+    @property
+    def crash_loop(self) -> str:
+        """The place where processes die again and again, in words; "" if they do not."""
+        if self.crashes < CRASHES_MIN:
+            return ""
+        calls = ", ".join(call.name for call in self.calls if call.state != "waits")
+        where = f"step {self.progress.step}" + (f", in {calls}" if calls else "")
+        return f"{self.crashes} processes in a row died in {where}"
+
+    @property
+    def _to_resolve(self) -> list[str]:
+        return [one.name for one in self.in_doubt if one.after_crash == "park"]
+
+    @property
+    def _stuck(self) -> str:
+        """Why the run gets no further by being resumed; "" if it may."""
+        if self.state not in OPEN:
+            return ""
+        if self._to_resolve:
+            return f"in doubt: {', '.join(self._to_resolve)}"
+        if self.diverged:
+            return "its code does not do what is recorded"
+        error = self.error
+        if error is not None and not error.is_past and error.in_a_row >= CRASHES_MIN:
+            return str(error)
+        return self.crash_loop
+
+    @property
+    def needs_person(self) -> str:
+        """Why a person has to act, in a line; "" if none has to.
+
+        A call in doubt has to be resolved, or a call approved; the code has diverged, or fails at
+        the same place again and again; the log is damaged; or the run is parked for a limit, or has
+        failed.
+        """
+        if self.state in ("damaged", "unreadable", "failed"):
+            return f"{self.state}: {self.why}"
+        if self.state not in (*OPEN, "running"):
+            return ""
+        sent = {one.about for one in self.unread if one.kind not in ("signal", "cancel")}
+        asks = [one for one in self.calls if one.state == "asks" and str(one.lsn) not in sent]
+        if self._stuck or not asks:
+            limited = self.state == "parked" and not self.due
+            parked = limited and not any(one.child for one in self.calls)
+            return self._stuck or (f"parked: {self.why}" if parked else "")
+        return f"asks for approval: {', '.join(one.name for one in asks)}"
 
     @property
     def in_doubt(self) -> tuple[OpenCall, ...]:
@@ -267,6 +292,10 @@ def status_of(
         inbox_damage=inbox_damage,
         error=read.errors.last,
         signed=tuple(read.started.signed or ()) if read.started else (),
+        unclaimed_outcomes=_unclaimed(read.replay),
+        crashes=crashes_in_a_row((event for *_, event in read.run.tail), is_dead=not alive),
+        traceback=read.ended.traceback if isinstance(read.ended, RunFailed) else "",
+        diverged=has_diverged(event for *_, event in read.run.tail),
         **known,
     )
 
@@ -335,11 +364,12 @@ class _Read:
             intent.after_crash,
             call.attempts,
             call.time_ns / 1e9,
-            intent.idempotency_key(uid),
+            intent.idempotency_key(uid) if self.started is not None or intent.key else "",
             intent.size,
             intent.child,
             awaited(intent.args)[0] if state == "waits" else (),
             intent.signed is True,
+            call.unclaimed_outcomes,
             _packed(intent.args),
         )
 
@@ -353,6 +383,12 @@ def _unread(
         return tuple(unread(inbox, run, approvers)), ""
     except (LogError, RecoveryError, ValueError) as exc:
         return (), str(exc)
+
+
+def _unclaimed(replay: Replay) -> tuple[int, ...]:
+    """The outcomes of lost calls, until a resumed run has calls that they may be of."""
+    losses = replay.losses
+    return losses.unclaimed_outcomes() if losses is not None and not losses.assumed else ()
 
 
 def _last_event_text(reader: LogReader, run_id: str, read: _Read) -> str:
@@ -401,7 +437,8 @@ def _read(reader: LogReader, run_id: str, approvers: Approvers | None) -> _Read:
 def _kind(read: _Read) -> Kind:
     if read.started is None:
         return "checkpoints" if read.checkpoint else "agent"
-    return "conversation" if read.started.task == _CONVERSATION else "agent"
+    task = read.started.task
+    return _KINDS.get(task, "agent") if type(task) is Packed else "agent"
 
 
 def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State, str]:
@@ -423,7 +460,7 @@ def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State
     if read.parked is None or read.tally.status != "parked":
         error = read.errors.last
         return "interrupted", str(error) if error is not None and not error.is_past else ""
-    again = {call.lsn for call in read.replay.unmatched() if call.stood_still}
+    again = {call.lsn for call in read.replay.unmatched() if call.parked_run}
     return _parked(read.parked, calls, again)
 
 

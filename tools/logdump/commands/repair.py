@@ -11,6 +11,7 @@ from eventlog.dump import Json
 from eventlog.repair import RepairPlan, plan, repair
 from logdump.command import Command, Context
 from logdump.show import as_line, finding_line
+from logdump.verify.consequences import HOPELESS
 from logdump.verify.verify import meaning_of, run_in
 from recovery.cli.who import who_or_login
 from recovery.text import count, printable, size
@@ -106,7 +107,7 @@ def _show(context: Context, found: RepairPlan, meanings: list[tuple[str, list[st
         return
     for finding, (consequence, _) in zip(found.findings, meanings, strict=False):
         context.print_prose(finding_line(finding))
-        if consequence and finding.bit > 1 and not done:
+        if consequence and finding.bit > 1 and (not done or consequence == HOPELESS):
             context.print_prose(f"  {printable(consequence)}")
     for one in found.segments:
         what = "made" if one.missing else "made anew"
@@ -132,11 +133,23 @@ def _show(context: Context, found: RepairPlan, meanings: list[tuple[str, list[st
         context.print_prose(f"{path}: {lost_text}. The log as it is will be copied to {backup}.")
         key = " and the key (--key-file)" if found.encrypted and not context.encryption else ""
         context.print_prose(f"Nothing was changed. With --apply{key} it is done.")
+        if all(consequence != HOPELESS for consequence, _ in meanings):
+            context.print(_next(context, f"logdump repair --apply {shlex.quote(found.path)}"))
         return
     context.print_prose(
         f"{path}: repaired, {lost_text} (said in LSN {found.lsn}). The log as it was: {backup}"
     )
     context.print_prose(f"to undo: {printable(_undo(found))}")
+    if any(consequence for consequence, _ in meanings):  # of a run
+        home, run = os.path.split(os.path.realpath(found.path))
+        show = f"recovery show {shlex.quote(run)} --store {shlex.quote(home)}"
+        context.print(_next(context, show))
+
+
+def _next(context: Context, command: str) -> str:
+    """The next command, not folded."""
+    key = context.args.key_file
+    return f"next: {printable(command)}" + (f" --key-file {shlex.quote(key)}" if key else "")
 
 
 def _show_json(context: Context, found: RepairPlan, meanings: list[tuple[str, list[str]]]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from functools import reduce
 from importlib.metadata import version
 from operator import or_
@@ -18,16 +17,18 @@ from eventlog.errors import EncryptedLogError
 from eventlog.read.verify import EncryptedFrame, Finding, Totals, examine
 from eventlog.repair import LOST
 from logdump.command import Command, Context
-from logdump.otlp.json_output import line, request
-from logdump.otlp.spans import Span, SpanOptions, Spans, span_id, trace_id
-from logdump.otlp.values import Values
+from logdump.otlp.json_output import request, span_line
 from logdump.show import problems
 from recovery import RecoveryError
 from recovery.history.first_record import started_of
+from recovery.inspect.genai_names import PROVIDER_UNKNOWN
+from recovery.inspect.run_trace import run_span, trace_of
+from recovery.inspect.span import Span
+from recovery.inspect.span_values import SpanOptions, SpanValues
+from recovery.inspect.spans import Spans
 from recovery.journal.encoding import decode_shallow
 from recovery.journal.events import CallIntended, RunStarted
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.links import ParentRun
 from recovery.stores.protocol import check_run_id
 
 TEXT = """\
@@ -62,7 +63,6 @@ examples:
 
 # A request has at most so many spans, or so much text. The collector reads lines of 1 MiB.
 LINE_SPANS, LINE_SIZE = 100, 256 << 10
-DEPTH_MAX = 100  # of runs that started one another, in the search for the first
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,9 +74,16 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="tools that call a model, beside those that recorded tokens; a pattern",
     )
+    add(
+        "--without",
+        metavar="TOOL",
+        action="append",
+        default=[],
+        help="tools without a span, for another library makes theirs; a pattern",
+    )
     add("--content", action="store_true", help="with arguments, results and the task")
-    add("--agent", metavar="NAME", help="the agent's name (gen_ai.agent.name)")
-    add("--provider", metavar="NAME", default="_OTHER", help="gen_ai.provider.name")
+    add("--agent", metavar="NAME", default="", help="the agent's name (gen_ai.agent.name)")
+    add("--provider", metavar="NAME", default=PROVIDER_UNKNOWN, help="gen_ai.provider.name")
     add("--service", metavar="NAME", default="agent-eventlog", help="service.name")
 
 
@@ -85,7 +92,7 @@ def _run(context: Context) -> int:
         run = _Run(context, reader)
         batch: list[str] = []
         for span in run.spans():
-            batch.append(line(run.values.span(span, run.trace)))
+            batch.append(span_line(span, run.trace))
             if len(batch) >= LINE_SPANS or sum(map(len, batch)) >= LINE_SIZE:
                 context.print(run.request(batch))
                 batch.clear()
@@ -107,8 +114,7 @@ class _Run:
         log_id = reader.listing.log_id() or b""
         self._uid = started.uid if started is not None else f"log {log_id.hex()}"
         self._run_id = started.run_id if started is not None else self._path.resolve().name
-        self.values = Values(context.args, context.redaction, self._run_id)
-        self.trace = self._trace_of(self._uid, started)
+        self.trace = trace_of(self._uid, started, self._sibling)
 
     def request(self, spans: list[str]) -> str:
         """Print a line."""
@@ -116,46 +122,26 @@ class _Run:
 
     def spans(self) -> Iterator[Span]:
         """Each span as soon as it has ended; the run's span last."""
-        run = Span(span_id(self._uid, "run"), "", "run", "", 0)
-        run.attributes |= {
-            "agent_eventlog.run.id": self._run_id,
-            "agent_eventlog.run.uid": self._uid,
-        }
-        parent, origin = ParentRun.of(self._started), ForkedFrom.of(self._started)
-        if parent is not None:
-            run.parent = span_id(parent.uid, "call", parent.lsn)
-        if origin is not None:
-            run.links.append(
-                (
-                    self._trace_of(origin.uid, self._sibling(origin.run_id, origin.uid)),
-                    span_id(origin.uid, "run"),
-                )
-            )
-        patterns = self._context.args.chat
-        options = SpanOptions(
-            lambda tool: any(fnmatchcase(tool, one) for one in patterns),
-            self.values.of_call,
-            self.values.of_run,
-            self._fetch,
-        )
+        run = run_span(self._run_id, self._uid, self._started, 0, self._sibling)
+        origin = ForkedFrom.of(self._started)
+        values = SpanValues(_options(self._context.args), self._run_id)
         spans: Spans | None = None
-        until = origin.until if origin is not None else 0
         for lsn, time_ns, event in self._events():
             if spans is None:
                 run.start_ns = time_ns
-                spans = Spans(self._uid, run, until, options)
+                until = origin.until if origin is not None else 0
+                spans = Spans(self._uid, run, until, values, self._fetch)
             if event is None:
                 spans.lost(1)
             else:
                 yield from spans.observe(lsn, time_ns, event)
         if spans is None:
             raise RecoveryError(f"{self._path} holds no record of a run: there is nothing to tell")
-        lost = self._lost
-        if lost:
-            spans.lost(lost)
+        if self._lost:
+            spans.lost(self._lost)
         oldest = self._reader.oldest_lsn
         if oldest > 1:
-            run.attributes["agent_eventlog.oldest_lsn"] = oldest
+            spans.cut_off(oldest)
         owner = self._reader.owner()
         yield from spans.finish(owner is not None and bool(owner.alive))
 
@@ -190,23 +176,24 @@ class _Run:
             return None
         return (record.time_ns, event) if record and isinstance(event, CallIntended) else None
 
-    def _trace_of(self, uid: str, started: RunStarted | None) -> str:
-        """The trace of a run: that of the first run in its chain of parents."""
-        for _ in range(DEPTH_MAX):
-            parent = ParentRun.of(started)
-            if parent is None:
-                break
-            uid, started = parent.uid, self._sibling(parent.run_id, parent.uid)
-        return trace_id(uid)
-
-    def _sibling(self, run_id: str, uid: str) -> RunStarted | None:
+    def _sibling(self, run_id: str) -> RunStarted | None:
         """The first record of another run of the same store; None when it cannot be read."""
         try:
             with self._context.read(str(self._path.resolve().parent / check_run_id(run_id))) as log:
-                started = started_of(log)
+                return started_of(log)
         except (LogError, OSError, ValueError, RecoveryError):
             return None
-        return started if started is not None and started.uid == uid else None
+
+
+def _options(args: argparse.Namespace) -> SpanOptions:
+    return SpanOptions(
+        chat=args.chat,
+        without=args.without,
+        content=args.content,
+        agent=args.agent,
+        provider=args.provider,
+        redact=args.redact or (),
+    )
 
 
 COMMAND = Command("otlp", "print a run as spans of OpenTelemetry", TEXT, MORE, _arguments, _run)

@@ -9,13 +9,18 @@ from eventlog import LogError, LogReader, Snapshot
 from eventlog.dump import BAD_SNAPSHOT, MISSING, NOT_A_LOG, TORN, Finding
 from recovery.history.inventory import needs
 from recovery.history.load import Entry
-from recovery.history.load_shallow import skimmed
+from recovery.history.load_shallow import shallow_events
 from recovery.history.start import Start, starts
-from recovery.inspect.status import OpenCall
+from recovery.inspect.open_call import OpenCall
 from recovery.journal.encoding import is_event
 from recovery.journal.events import RecordsLost
 from recovery.replay.lost_records import Gap, LostRecords
 
+# Where the first record is lost, and no checkpoint has it.
+HOPELESS = (
+    "the run cannot be resumed, nor after a repair: the record with its task and its keys is lost. "
+    "Restore the log from a copy"
+)
 NAMES_MAX = 10  # of calls, that are listed
 
 Range = tuple[int, int]  # LSNs, the first and the last
@@ -59,7 +64,7 @@ def start_of_recovery(reader: LogReader, lost: Lost) -> Start:
 
 
 def _entries(reader: LogReader, after: int) -> Iterator[Entry]:
-    return skimmed(reader.records(after + 1, on_damage=lambda damage: None), [])
+    return shallow_events(reader.records(after + 1, on_damage=lambda damage: None), [])
 
 
 class Consequences:
@@ -76,9 +81,9 @@ class Consequences:
         self._calls = tuple(calls)
         self.lost = Lost((one.first_lsn, one.last_lsn) for one in findings)
         self.start = start_of_recovery(reader, self.lost) if self.lost.ranges else Start()
-        self._gaps = self._read_gaps(reader) if self.lost.ranges else []
+        self._losses = self._read_gaps(reader) if self.lost.ranges else LostRecords(0)
 
-    def _read_gaps(self, reader: LogReader) -> list[Gap]:
+    def _read_gaps(self, reader: LogReader) -> LostRecords:
         """The gaps after the start, as a recovery sees them after a repair."""
         losses = LostRecords(self.start.step)
         ranges = [one for one in self.lost.ranges if one[1] > self.start.lsn]
@@ -88,7 +93,11 @@ class Consequences:
             losses.observe(lsn, event)
         for first, last in ranges:
             losses.observe(max(first, self.start.lsn + 1), RecordsLost(last))
-        return losses.gaps
+        return losses
+
+    def _gap(self, finding: Finding) -> Gap | None:
+        gaps = self._losses.gaps
+        return next((gap for gap in gaps if gap.first <= finding.last_lsn <= gap.last), None)
 
     def of(self, finding: Finding) -> str:
         """The consequence in a line; "" for a finding that is no problem."""
@@ -101,6 +110,8 @@ class Consequences:
             )
         if finding.bit == BAD_SNAPSHOT:
             return f"recovery begins with {self.start} instead; nothing is executed again"
+        if finding.first_lsn <= 1:
+            return HOPELESS
         names = [call.name for call in self.calls_hit(finding)]
         more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
         listed = f"{', '.join(names[:NAMES_MAX])}{more}"
@@ -108,14 +119,22 @@ class Consequences:
         return (
             "recovery stops there, until `logdump repair` marks it as lost: then "
             f"{known if names else ''}any call{self._steps(finding)} that may have been recorded "
-            f"there{'' if names else ' is in doubt'}"
+            f"there{'' if names else ' is in doubt'}{self._outcomes(finding)}"
         )
+
+    def _outcomes(self, finding: Finding) -> str:
+        """The outcomes that are left of calls in it."""
+        if (gap := self._gap(finding)) is None:
+            return ""
+        found = self._losses.unclaimed
+        lsns = ", ".join(str(lsn) for call, lsn, _ in found if gap.first <= call <= gap.last)
+        return f". LSN {lsns}: outcome of such a call; resolve the call with it" if lsns else ""
 
     def _steps(self, finding: Finding) -> str:
         """The steps of the calls that may be lost."""
         first = self.start.step + 1
-        here = (gap.last_step for gap in self._gaps if gap.first <= finding.last_lsn <= gap.last)
-        upto = next(here, 0)
+        gap = self._gap(finding)
+        upto = gap.last_step if gap is not None else 0
         if upto < first:
             return ""
         return f" of step {first}" if upto == first else f" of steps {first} to {upto}"

@@ -16,7 +16,8 @@ from logdump.exit_codes import IO_ERROR, NO_KEY
 from logdump.show import as_line, finding_line, place_line, summary_line
 from logdump.verify.consequences import Consequences, InboxConsequences, Refusal, is_run
 from recovery import RecoveryError
-from recovery.inspect.status import OpenCall, RunStatus, status_of
+from recovery.inspect.open_call import OpenCall
+from recovery.inspect.status import RunStatus, status_of
 from recovery.stores.protocol import INBOX, RUN_ID
 from recovery.text import count, printable
 

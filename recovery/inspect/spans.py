@@ -9,13 +9,13 @@ fork belongs to the trace of the other run.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Literal, assert_never
-
-import xxhash
+from dataclasses import dataclass
+from typing import Any, assert_never
 
 from eventlog.format.record import Packed
+from recovery.inspect.genai_names import ERROR_TYPE, INPUT_TOKENS, OUTPUT_TOKENS
+from recovery.inspect.span import Attributes, Span, span_id
+from recovery.inspect.span_values import SpanValues
 from recovery.journal.events import (
     AgentRaised,
     AttemptFailed,
@@ -41,10 +41,6 @@ from recovery.journal.keys import outer_call, step_of
 from recovery.journal.usage import usage_from
 from recovery.replay.recorded_call import RecordedCall
 
-# Events of a span; further ones are only counted. OpenTelemetry's own limit.
-EVENTS_MAX = 128
-
-Attributes = dict[str, Any]  # str, int, float or bool
 _STATUS = {
     RunStarted: "running",
     RunResumed: "running",
@@ -56,66 +52,6 @@ _STATUS = {
 }
 
 
-def trace_id(uid: str) -> str:
-    """The trace of the run of that uid and of the runs that it starts: 32 hex digits."""
-    return str(xxhash.xxh3_128_hexdigest(_joined("trace", uid)))
-
-
-def span_id(uid: str, *what: str | int) -> str:
-    """The id of a span in a run ("run"; "step", n; "call", LSN): 16 hex digits."""
-    return str(xxhash.xxh3_64_hexdigest(_joined("span", uid, *what)))
-
-
-def _joined(*parts: str | int) -> bytes:
-    return "\0".join(map(str, parts)).encode("utf-8", "surrogatepass")
-
-
-@dataclass(slots=True)
-class Span:
-    """A span. Times are ns since 1970; ``error`` is None unless it failed.
-
-    ``model``: it is a call of a model. ``links``: (trace id, span id) of its origin.
-    """
-
-    id: str
-    parent: str
-    what: Literal["run", "step", "call", "wait"]
-    name: str
-    start_ns: int
-    end_ns: int = 0
-    model: bool = False
-    error: str | None = None
-    attributes: Attributes = field(default_factory=dict)
-    events: list[tuple[str, int, Attributes]] = field(default_factory=list)
-    dropped_events: int = 0
-    links: list[tuple[str, str]] = field(default_factory=list)
-
-    def event(self, name: str, time_ns: int, **attributes: Any) -> None:
-        """Add an event."""
-        if len(self.events) < EVENTS_MAX:
-            self.events.append((name, time_ns, attributes))
-        else:
-            self.dropped_events += 1
-
-    def exception(
-        self, time_ns: int, failed: AttemptFailed | CallFailed | RunFailed | AgentRaised
-    ) -> None:
-        """Add an exception, by OpenTelemetry's conventions."""
-        about = {
-            "exception.type": failed.type.removeprefix("builtins."),
-            "exception.message": failed.message,
-        }
-        if failed.traceback:
-            about["exception.stacktrace"] = failed.traceback
-        self.event("exception", time_ns, **about)
-
-    def failed(self, time_ns: int, failed: CallFailed | RunFailed) -> None:
-        """End the span with an exception."""
-        self.exception(time_ns, failed)
-        self.attributes["error.type"] = failed.type.removeprefix("builtins.")
-        self.error = failed.message
-
-
 @dataclass(slots=True)
 class _Open:
     """A call without an outcome. ``own``: a record about it is of this run, not from before a
@@ -124,32 +60,22 @@ class _Open:
     span: Span
     made: RecordedCall
     own: bool
+    left_out: bool  # whether another library makes its span
 
 
-@dataclass(frozen=True, slots=True)
-class SpanOptions:
-    """Inputs besides the log.
-
-    ``is_model``: whether the user says that a tool calls a model; calls that report tokens count as
-    such anyway. ``values``: attributes from the values of a call, given (whether it is of a model,
-    its intent, its outcome or None). ``of_run``: attributes of the run, given ("task" or "result",
-    value). ``fetch``: the time and the intent in the record of an LSN.
-    """
-
-    is_model: Callable[[str], bool]
-    values: Callable[[bool, CallIntended, Packed | None], Attributes]
-    of_run: Callable[[str, Any], Attributes]
-    fetch: Callable[[int], tuple[int, CallIntended] | None]
+Fetch = Callable[[int], tuple[int, CallIntended] | None]
 
 
 class Spans:
     """Makes spans of a run's events, each as soon as it has ended. Keeps only open calls.
 
-    ``until``: the last LSN that a fork copied; 0 for a run that is no fork.
+    ``until``: the last LSN that a fork copied; 0 for a run that is no fork. ``fetch``: the time and
+    the intent in the record of an LSN.
     """
 
-    def __init__(self, uid: str, run: Span, until: int, options: SpanOptions) -> None:
-        self._uid, self._run, self._until, self._options = uid, run, until, options
+    def __init__(self, uid: str, run: Span, until: int, values: SpanValues, fetch: Fetch) -> None:
+        self._uid, self._run, self._until = uid, run, until
+        self._values, self._fetch = values, fetch
         self._step: Span | None = None
         self._steps: list[list[int]] = []  # ranges of the steps that have spans
         self._open: dict[int, _Open] = {}
@@ -189,6 +115,10 @@ class Spans:
         about = self._run.attributes
         about["agent_eventlog.lost_records"] = about.get("agent_eventlog.lost_records", 0) + records
 
+    def cut_off(self, oldest: int) -> None:
+        """The log begins with this LSN: what was before is removed."""
+        self._run.attributes["agent_eventlog.oldest_lsn"] = oldest
+
     def finish(self, alive: bool) -> Iterator[Span]:
         """The spans that have not ended, and the run's. ``alive``: a process has the run."""
         self._alive = alive
@@ -207,8 +137,8 @@ class Spans:
         }
         if given or made or cost:
             run.attributes |= {
-                "gen_ai.usage.input_tokens": int(given),
-                "gen_ai.usage.output_tokens": int(made),
+                INPUT_TOKENS: int(given),
+                OUTPUT_TOKENS: int(made),
                 "agent_eventlog.cost": float(cost),
             }
         yield self._closed(run, self._last_ns)
@@ -219,15 +149,15 @@ class Spans:
         run = self._run
         match event:
             case RunStarted():
-                run.attributes |= self._options.of_run("task", event.task)
+                run.attributes |= self._values.of_run("task", event.task)
             case RunResumed():
                 self._resumed(time_ns, event)
             case RunParked():
                 run.event("run parked", time_ns, **{"agent_eventlog.calls": len(event.calls)})
             case RunFinished():
                 run.error = None
-                run.attributes.pop("error.type", None)
-                run.attributes |= self._options.of_run("result", event.result)
+                run.attributes.pop(ERROR_TYPE, None)
+                run.attributes |= self._values.of_run("result", event.result)
             case RunFailed():
                 run.failed(time_ns, event)
             case AgentRaised():
@@ -253,7 +183,7 @@ class Spans:
         )
         if self._status == "failed":  # the run was resumed after its failure
             self._run.error = None
-            self._run.attributes.pop("error.type", None)
+            self._run.attributes.pop(ERROR_TYPE, None)
 
     def _next_step(self, step: int, time_ns: int) -> Iterator[Span]:
         if self._has_step(step):
@@ -279,7 +209,7 @@ class Spans:
 
     def _closed(self, span: Span, time_ns: int) -> Span:
         span.end_ns = max(span.start_ns, time_ns)  # clocks are set back at times
-        return span
+        return self._values.complete(span)
 
     # -- calls
 
@@ -289,7 +219,7 @@ class Spans:
         if outer is not None:
             self._inside.setdefault(outer_call(intent.scope), []).append(lsn)
             self._mark_own(outer, lsn)
-            parent = outer.span.id
+            parent = outer.span.parent if outer.left_out else outer.span.id
             step = outer.span.attributes.get("agent_eventlog.step")
         elif step is not None and self._has_step(step):
             parent = span_id(self._uid, "step", step)
@@ -299,14 +229,14 @@ class Spans:
             about["agent_eventlog.step"] = step
         if intent.child:
             about["agent_eventlog.child.run.id"] = intent.child
-        if not waits:
-            with suppress(ValueError, OverflowError):  # a forged identity
-                key = intent.idempotency_key(self._uid)
-                about["agent_eventlog.idempotency_key"] = key
         made = Span(
             span, parent, "wait" if waits else "call", intent.tool, time_ns, attributes=about
         )
-        return _Open(made, RecordedCall.of(lsn, time_ns, intent), lsn > self._until)
+        recorded, left_out = (
+            RecordedCall.of(lsn, time_ns, intent),
+            self._values.is_left_out(intent.tool),
+        )
+        return _Open(made, recorded, lsn > self._until, left_out)
 
     def _mark_own(self, call: _Open | None, lsn: int) -> None:
         """A record is inside the call: so it gets a span here, also if another run began it."""
@@ -341,7 +271,7 @@ class Spans:
 
     def _begin_again(self, lsn: int, retried: int) -> _Open | None:
         """A call that had an outcome, and is made again, gets another span."""
-        found = self._options.fetch(lsn)
+        found = self._fetch(lsn)
         if found is None:
             return None
         again = span_id(self._uid, "call", lsn, "again", retried)
@@ -361,8 +291,8 @@ class Spans:
             return
         if used is not None:
             call.span.attributes |= {
-                "gen_ai.usage.input_tokens": used.input_tokens,
-                "gen_ai.usage.output_tokens": used.output_tokens,
+                INPUT_TOKENS: used.input_tokens,
+                OUTPUT_TOKENS: used.output_tokens,
                 "agent_eventlog.cost": float(used.cost),
             }
             if lsn > self._until:
@@ -407,15 +337,17 @@ class Spans:
             call = self._open.pop(one, None)
             if call is not None and at > self._until:
                 ended = (state, value) if one == lsn else (self._state_of(call), None)
-                yield self._finished_span(call, time_ns, *ended)
+                span = self._finished_span(call, time_ns, *ended)
+                if not call.left_out:
+                    yield span
 
     def _finished_span(self, call: _Open, time_ns: int, state: str, value: Any) -> Span:
         self._calls += 1
         span, intent = call.span, call.made.intent
         if span.what == "call":
-            span.model = intent.tool in self._models or self._options.is_model(intent.tool)
+            span.model = intent.tool in self._models or self._values.is_model(intent.tool)
         packed = value if type(value) is Packed else None
-        span.attributes |= self._options.values(span.model, intent, packed)
+        span.attributes |= self._values.of_call(span.model, intent, packed)
         span.attributes |= {
             "agent_eventlog.call.state": state,
             "agent_eventlog.attempts": call.made.attempts,
