@@ -1,0 +1,261 @@
+"""Encodes the values of channels in records, as what is new and references to what is recorded.
+
+A value is ``[encoding, bytes]``, or a reference ``[lsn, part, at]`` to one that another record has.
+A list is a map: ``n`` has its new elements, and ``p`` pieces in order. A piece ``[start, count]``
+is of the list that ``b`` names (LSN and part); ``[lsn, part, at, count]`` is of the new elements of
+another record, LSN 0 for those of its own. A fifth item is the id that a message got since.
+
+A list that only grows refers to the list 1, 2, 4, ... steps before it, as a Fenwick tree does
+(``k`` counts the steps). So a step adds a few bytes, and a list of n steps is read from log2(n)
+records, besides those of its elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from recovery.integrations.langgraph.elements import Address, Element, Elements, Recorded
+from recovery.integrations.langgraph.serializer import Codec, Stored, digest_of
+
+Form = Any  # an encoded value
+FormOf = Callable[[int, "int | str"], Form]
+
+HOPS_MAX = 64  # lists that a list is read through
+SMALL = 32  # bytes: less than what a reference saves
+
+
+class Level(NamedTuple):
+    """A recorded list that is the beginning of later ones."""
+
+    steps: int
+    lsn: int
+    part: int | str
+    length: int
+    hops: int
+
+
+class ListState:
+    """A recorded list: its elements, and the lists that are its beginning, the shortest first."""
+
+    __slots__ = ("elements", "held", "levels")
+
+    def __init__(
+        self, elements: list[Element], levels: list[Level], begins_with: ListState | None = None
+    ) -> None:
+        self.elements, self.levels = elements, levels
+        below = None if begins_with is None else begins_with.held
+        self.held: Elements = Elements(elements, below)
+
+
+State = Element | ListState
+
+
+class Encoder:
+    """Encodes the values of one record, part by part.
+
+    ``base``: the states of the checkpoint before it; ``recorded``: what was recorded since.
+    """
+
+    def __init__(self, codec: Codec, base: dict[str, State], recorded: list[Recorded]) -> None:
+        self._codec, self._base, self._recorded = codec, base, recorded
+        self._encoded: list[tuple[int | str, State, list[Element], Level | None]] = []
+
+    def encode(self, part: int | str, channel: str, value: Any) -> Form:
+        """The value of a channel, as this part of the record has it."""
+        base = self._base.get(channel)
+        if type(value) is list and value:
+            state = base if isinstance(base, ListState) else None
+            if state is not None and 2 * len(value) < len(state.elements):
+                state = None  # too little of it can be there
+            elements, kept = self._elements(value, state)
+            return self.list_of(part, elements, kept, state)
+        if isinstance(base, ListState):
+            base = None
+        return self.whole(part, self._element(value, base))
+
+    def whole(self, part: int | str, element: Element) -> Form:
+        """A value that is not taken apart."""
+        address, stored = element.address, element.stored
+        if address is not None:
+            self._encoded.append((part, element, [], None))
+            return list(address if address.id else address[:3])
+        assert stored is not None
+        self._encoded.append((part, element, [element], None))
+        return [*stored, element.new_id] if element.new_id else stored
+
+    def list_of(
+        self, part: int | str, elements: list[Element], kept: int, base: ListState | None
+    ) -> Form:
+        """A list, the first ``kept`` elements of which are those of ``base``."""
+        form: dict[str, Any] = {}
+        levels: list[Level] = []
+        steps = hops = 0
+        if base is not None and kept == len(base.elements):
+            steps = base.levels[-1].steps + 1
+            levels = [level for level in base.levels if level.steps <= steps & (steps - 1)]
+            below = levels[-1]
+            hops, form["b"] = below.hops + 1, [below.lsn, below.part]
+            pieces = [[0, below.length], *_pieces(elements[below.length :])]
+        elif base is not None and base.levels[-1].hops < HOPS_MAX:
+            below = base.levels[-1]
+            hops, form["b"] = below.hops + 1, [below.lsn, below.part]
+            pieces = _ranges(elements, base.elements)
+        else:
+            pieces = _pieces(elements)
+        form |= {"k": steps, "h": hops, "p": pieces}
+        fresh = [element for element in elements[kept:] if element.address is None]
+        if fresh:
+            form["n"] = [element.stored for element in fresh]
+        level = Level(steps, 0, part, len(elements), hops)
+        grown = base if base is not None and kept == len(base.elements) else None
+        self._encoded.append((part, ListState(elements, levels, grown), fresh, level))
+        return form
+
+    def written(self, lsn: int) -> list[State]:
+        """The states of the parts in order, once the record has this LSN."""
+        states: list[State] = []
+        for part, state, fresh, level in self._encoded:
+            for at, element in enumerate(fresh):
+                place = -1 if level is None else at
+                element.address = Address(lsn, part, place, element.new_id)
+                element.stored = None
+            if isinstance(state, ListState):
+                assert level is not None
+                state.levels.append(level._replace(lsn=lsn))
+            states.append(state)
+        return states
+
+    def _elements(self, values: list[Any], base: ListState | None) -> tuple[list[Element], int]:
+        if base is None:
+            return [self._element(value, None) for value in values], 0
+        before = base.elements
+        end = min(len(values), len(before))
+        kept, known = base.held.unchanged(values, 0), True
+        while kept < end and self._has_bytes(values[kept], before[kept]):
+            known = before[kept].hold(values[kept]).structure is None and known
+            kept = base.held.unchanged(values, kept + 1)
+        if not known:  # from now on they are known as objects
+            base.held = Elements(before)
+        elements = before[:kept]
+        others = Recorded(before[kept:]) if kept < len(before) and kept < len(values) else None
+        return elements + [self._element(value, None, others) for value in values[kept:]], kept
+
+    def _has_bytes(self, value: Any, element: Element) -> bool:
+        return bool(element.digest) and digest_of(self._codec.plain(value)) == element.digest
+
+    def _element(
+        self, value: Any, before: Element | None, others: Recorded | None = None
+    ) -> Element:
+        known = [*self._recorded, others] if others is not None else self._recorded
+        if before is not None and before.is_unchanged(value):
+            return before
+        for recorded in known:
+            if found := recorded.same(value):
+                return found
+        typed = self._codec.plain(value)
+        digest = digest_of(typed)
+        if before is not None and before.digest == digest:
+            return before
+        if len(typed[1]) > SMALL or others is not None:
+            for recorded in known:
+                if found := recorded.equal(digest):
+                    return found
+        made = Element(None, digest).hold(value)
+        made.stored = self._codec.sealed(typed)
+        return made
+
+
+def _ranges(elements: list[Element], base: list[Element]) -> list[list[Any]]:
+    """Pieces of a list that shares elements with the list before it."""
+    places = {id(element): at for at, element in enumerate(base)}
+    pieces: list[list[Any]] = []
+    others: list[Element] = []
+    fresh = 0
+    for element in [*elements, None]:
+        at = None if element is None else places.get(id(element))
+        if element is not None and at is None:
+            others.append(element)
+            continue
+        if others:
+            pieces += _pieces(others, fresh)
+            fresh += sum(other.address is None for other in others)
+            others = []
+        if at is None:
+            break
+        if pieces and len(pieces[-1]) == 2 and sum(pieces[-1]) == at:
+            pieces[-1][1] += 1
+        else:
+            pieces.append([at, 1])
+    return pieces
+
+
+def _pieces(elements: list[Element], fresh: int = 0) -> list[list[Any]]:
+    """Pieces by addresses; those of new elements count from ``fresh``."""
+    pieces: list[list[Any]] = []
+    for element in elements:
+        if element.address is None:
+            address = Address(0, "", fresh, element.new_id)
+            fresh += 1
+        else:
+            address = element.address
+        if address.id:
+            pieces.append([*address[:3], 1, address.id])
+        elif pieces and _continues(pieces[-1], address):
+            pieces[-1][3] += 1
+        else:
+            pieces.append([*address[:3], 1])
+    return pieces
+
+
+def _continues(piece: list[Any], address: Address) -> bool:
+    lsn, part, at, _ = address
+    return (
+        len(piece) == 4
+        and piece[:2] == [lsn, part]
+        and at > 0
+        and piece[2] >= 0
+        and piece[2] + piece[3] == at
+    )
+
+
+def is_list(form: Form) -> bool:
+    """Whether it encodes a list by its elements."""
+    return type(form) is dict
+
+
+def address_of(form: Form, lsn: int, part: int | str) -> Address:
+    """Where a value is that is not taken apart."""
+    if type(form[0]) is int:
+        return Address(*form)
+    return Address(lsn, part, -1, *form[2:])
+
+
+def resolve(lsn: int, part: int | str, form_of: FormOf) -> tuple[list[Address], list[Level]]:
+    """Where the elements of a recorded list are, and the lists that are its beginning."""
+    chain = [(lsn, part, form_of(lsn, part))]
+    while (base := chain[-1][2].get("b")) is not None:
+        chain.append((base[0], base[1], form_of(base[0], base[1])))
+    addresses: list[Address] = []
+    levels: list[Level] = []
+    for lsn, part, form in reversed(chain):
+        below, addresses = addresses, []
+        for piece in form["p"]:
+            if len(piece) == 2:
+                addresses += below[piece[0] : piece[0] + piece[1]]
+            else:
+                where, of, at, count, *new_id = piece
+                if where == 0:
+                    where, of = lsn, part
+                addresses += (Address(where, of, i, *new_id) for i in range(at, at + count))
+        if not form["k"]:
+            levels = []
+        levels.append(Level(form["k"], lsn, part, len(addresses), form["h"]))
+    return addresses, levels
+
+
+def stored_at(address: Address, form_of: FormOf) -> Stored:
+    """What is stored at an address."""
+    form = form_of(address.lsn, address.part)
+    stored: Stored = form[:2] if address.at < 0 else form["n"][address.at]
+    return stored

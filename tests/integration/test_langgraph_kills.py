@@ -1,0 +1,170 @@
+"""LangChain agents without a checkpointer are killed at any append, and end as if nobody had."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("langchain")
+
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import ToolException
+from langchain_core.tools import tool as langchain_tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
+
+from recovery import CheckpointStore, Run, SyncRun
+from recovery.integrations.langgraph.tools import RecordedCalls
+from tests.support import outside
+from tests.support.framework_lives import ended, kills, survives
+from tests.support.kill_sweep import RUNS, settle
+from tests.support.langchain_models import OfflineModel
+from tests.support.lives import RUN
+
+Turns = list[list[tuple[str, dict[str, Any]]]]
+TURNS: Turns = [
+    [("search", {"query": "tea"}), ("pay", {"cents": 5, "to": "ann"})],  # at once
+    [("refund", {"cents": 3})],
+    [("weather", {"city": "nowhere"})],
+    [("weather", {"city": "Bonn"})],
+]
+ASKS: Turns = [[("order", {"what": "tea"}), ("pay", {"cents": 6, "to": "bob"})]]
+
+
+@langchain_tool
+def search(query: str) -> list[str]:
+    """Searches."""
+    return [query, "cup"]
+
+
+@langchain_tool
+def pay(cents: int, to: str) -> str:
+    """Pays."""
+    return outside.did(f"pay {cents}", f"receipt for {to}")
+
+
+@langchain_tool
+def refund(cents: int) -> str:
+    """Refunds, when somebody has approved it."""
+    return outside.did(f"refund {cents}", "refunded")
+
+
+@langchain_tool
+def weather(city: str) -> str:
+    """Wants a city that there is."""
+    if city == "nowhere":
+        raise ToolException("there is no such city: try another one")
+    return outside.did(f"weather in {city}", "sunny")
+
+
+weather.handle_tool_error = True  # the model gets a message, as with many tools
+
+
+@langchain_tool
+def order(what: str) -> str:
+    """Orders, when somebody has said how many."""
+    many = interrupt(f"how many of {what}?")
+    return outside.did(f"order {many} {what}", f"{many} ordered")
+
+
+class Model(OfflineModel):
+    """Says what the script has; each request is kept, and gets a random id."""
+
+    place: Path
+    turns: Turns = TURNS
+
+    def says(self, messages: Any) -> AIMessage:
+        turn = sum(isinstance(one, AIMessage) for one in messages)
+        runs = CheckpointStore(self.place / RUNS)
+        events = runs.run(RUN).events(until="now") if RUN in runs.backend.run_ids() else ()
+        answered = [one for one in events if one.kind == "outcome" and one.tool == "model"]
+        assert len(answered) <= turn, f"request {turn} is made again"
+        with (self.place / "requests").open("a") as file:
+            file.write(json.dumps([turn, *transcript(messages)]) + "\n")
+        calls = [
+            {"name": name, "args": given, "id": f"{turn}-{at}"}
+            for at, (name, given) in enumerate(self.turns[turn] if turn < len(self.turns) else [])
+        ]
+        return AIMessage(f"turn {turn}", tool_calls=calls)
+
+
+def transcript(messages: list[Any]) -> list[str]:
+    """The messages without the ids that LangGraph draws."""
+    return [repr(message.model_dump(exclude={"id"})) for message in messages]
+
+
+def agent_of(place: Path, turns: Turns = TURNS, **options: Any) -> Any:
+    policies: dict[str, Any] = {
+        "search": {"after_crash": "retry"},
+        "refund": {"needs_approval": True},
+    }
+    return create_agent(
+        Model(place=place, turns=turns),
+        [search, pay, refund, weather, order],
+        system_prompt="Sell tea.",
+        middleware=[RecordedCalls(policies)],
+        **options,
+    )
+
+
+def plain(place: Path) -> Any:
+    agent = agent_of(place)
+
+    def sell(run: SyncRun) -> Any:
+        return transcript(agent.invoke({"messages": [HumanMessage(run.task)]})["messages"])
+
+    return told(place, ended(place, sell)["result"])
+
+
+def awaited(place: Path) -> Any:
+    """The same, with a tool that asks a person by an interrupt."""
+
+    async def sell(run: Run) -> Any:
+        agent = agent_of(place, TURNS + ASKS, checkpointer=InMemorySaver())
+        config: Any = {"configurable": {"thread_id": "1"}}
+        state = await agent.ainvoke({"messages": [HumanMessage(run.task)]}, config)
+        while "__interrupt__" in state:
+            (asked,) = state["__interrupt__"]
+            assert asked.value == "how many of tea?"
+            answer = Command(resume={asked.id: await run.wait_for("how many")})
+            state = await agent.ainvoke(answer, config)
+        return transcript(state["messages"])
+
+    return told(place, ended(place, sell)["result"])
+
+
+def told(place: Path, result: Any) -> Any:
+    lines = (place / "requests").read_text().splitlines()
+    return [result, sorted({*lines})]  # a request that is made again has the same body
+
+
+def person(place: Path, how: str) -> None:
+    run = CheckpointStore(place / RUNS).run(RUN)
+    if how == "WaitingError" and not run.pending():
+        return run.signal("how many", 7)
+    assert all((call.tool, call.kwargs) == ("refund", {"cents": 3}) for call in run.pending())
+    settle(place, how)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is slow the first time, before the processes are forked."""
+    place = tmp_path_factory.mktemp("warm")
+    asyncio.run(create_agent(Model(place=place)).ainvoke({"messages": [HumanMessage("warm")]}))
+    convert_to_openai_tool(search)
+
+
+@kills(3)
+@pytest.mark.parametrize("live", [plain, awaited])
+def test_an_agent_survives_kills(
+    live: Callable[[Path], Any], points: int, tmp_path: Path, rng: random.Random
+) -> None:
+    survives(live, tmp_path, rng, points, appends=20, settle=person)

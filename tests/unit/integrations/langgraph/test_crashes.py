@@ -1,0 +1,346 @@
+"""A thread whose process is killed, whose disk lies, and that several processes want."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Send
+
+from eventlog import DamagedError, LogLockedError
+from eventlog.testing import Crash, SimulatedDisk
+from recovery.integrations.langgraph import (
+    EventLogSaver,
+    ThreadMovedError,
+    abegin_or_resume,
+    begin_or_resume,
+    thread,
+)
+from recovery.integrations.langgraph.thread import log_name
+from recovery.stores.protocol import LogStore
+from tests.support.kill_sweep import sweep
+from tests.support.paths import ROOT
+from tests.support.scale import scaled
+from tests.unit.integrations.langgraph.test_saver import CONFIG, put, run, values
+
+# -- SIGKILL before and after every append
+
+
+class State(TypedDict):
+    messages: Annotated[list[Any], add_messages]
+
+
+CALLS = [("weather", "Oslo"), ("weather", "Rome"), ("mail", "both")]
+
+
+def model(state: State) -> dict[str, Any]:
+    """Asks for two tools at once, then for one, then answers."""
+    asked = sum(isinstance(message, AIMessage) for message in state["messages"])
+    wanted = [CALLS[:2], CALLS[2:], []][asked]
+    calls = [{"name": n, "args": {"about": a}, "id": f"{n}-{a}"} for n, a in wanted]
+    # Without an id of its own, as many models answer: LangGraph draws one.
+    return {"messages": [AIMessage(f"answer {asked}", tool_calls=calls)]}
+
+
+def tool(state: dict[str, Any]) -> dict[str, Any]:
+    call = state["call"]
+    # The effect is one that may be repeated: a task that was cut short runs again.
+    answer = f"{call['name']} of {call['args']['about']}"
+    return {"messages": [ToolMessage(answer, tool_call_id=call["id"])]}
+
+
+def route(state: State) -> Any:
+    calls = state["messages"][-1].tool_calls
+    return [Send("tool", {"call": call}) for call in calls] or END
+
+
+def graph_of(saver: EventLogSaver) -> Any:
+    graph: Any = StateGraph(State)
+    graph.add_node("model", model)
+    graph.add_node("tool", tool)
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", route, ["tool", END])
+    graph.add_edge("tool", "model")
+    return graph.compile(checkpointer=saver)
+
+
+def live(place: Path) -> Any:
+    """Begins the thread, or resumes it; all messages but the ids that LangGraph draws."""
+    with EventLogSaver(place / "threads") as saver:
+        question = {"messages": [HumanMessage("What is the weather?", id="q")]}
+        result = begin_or_resume(graph_of(saver), question, CONFIG)
+        assert saver.get_tuple(CONFIG) is not None
+        assert values(saver)["messages"] == result["messages"]
+    return [(m.type, m.content, getattr(m, "tool_calls", None)) for m in result["messages"]]
+
+
+def test_a_graph_with_parallel_tools_survives_a_kill_at_every_append(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    found = sweep(live, tmp_path, rng, points=scaled(5, 10_000))
+    assert found.bad == []
+    assert found.appends >= 12 and found.points >= 5
+
+
+def test_an_empty_next_does_not_mean_that_a_thread_has_finished(tmp_path: Path) -> None:
+    """The writes of the last task are recorded, and the checkpoint after them is not."""
+    with EventLogSaver(tmp_path) as saver:
+        graph = graph_of(saver)
+        question = {"messages": [HumanMessage("What is the weather?", id="q")]}
+        for _ in graph.stream(question, CONFIG, stream_mode="updates", durability="sync"):
+            break  # left after the model's first answer
+        unfinished = graph.get_state(CONFIG)
+        assert len(unfinished.values["messages"]) < 6
+        result = begin_or_resume(graph, question, CONFIG)
+        assert [m.type for m in result["messages"]] == [
+            "human",
+            "ai",
+            "tool",
+            "tool",
+            "ai",
+            "tool",
+            "ai",
+        ]
+        assert begin_or_resume(graph, question, CONFIG) == result, "and it is done"
+
+
+def test_several_inputs_of_a_thread_each_once(tmp_path: Path) -> None:
+    def answer(state: State) -> dict[str, Any]:
+        return {"messages": [AIMessage(f"to {state['messages'][-1].content}")]}
+
+    def graph_with(saver: EventLogSaver) -> Any:
+        graph = StateGraph(State)
+        graph.add_node("answer", answer)
+        graph.add_edge(START, "answer")
+        return graph.compile(checkpointer=saver)
+
+    async def later(saver: EventLogSaver) -> Any:
+        said = {"messages": [HumanMessage("third")]}
+        await abegin_or_resume(graph_with(saver), said, CONFIG, key="3")
+        return await abegin_or_resume(graph_with(saver), said, CONFIG, key="3")
+
+    for _ in range(2):  # as by a queue that delivers each twice
+        for key in ("first", "second"):
+            with EventLogSaver(tmp_path) as saver:
+                said = {"messages": [HumanMessage(key)]}
+                result = begin_or_resume(graph_with(saver), said, CONFIG, key=key)
+    assert [m.content for m in result["messages"]] == ["first", "to first", "second", "to second"]
+    with EventLogSaver(tmp_path) as saver:
+        assert len(asyncio.run(later(saver))["messages"]) == 6
+    with pytest.raises(TypeError, match="no checkpointer"):
+        begin_or_resume(graph_with(None), {}, CONFIG)  # type: ignore[arg-type]
+
+
+# -- deleting, pruning and copying, on a disk that dies at any call
+
+
+def simulated(disk: SimulatedDisk) -> EventLogSaver:
+    return EventLogSaver(LogStore("home", disk, "power"), release_after_s=60)
+
+
+def small_thread(saver: Any) -> Any:
+    config: Any = CONFIG
+    for number in range(4):
+        config = put(saver, {"list": [f"{n} " * 30 for n in range(number + 1)]}, config)
+        saver.put_writes(config, [("list", [f"{number + 1} " * 30])], "task")
+    return config
+
+
+def told(saver: EventLogSaver, thread_id: str = "t") -> Any:
+    found = saver.list({"configurable": {"thread_id": thread_id}})
+    return [(one.checkpoint, one.pending_writes) for one in found]
+
+
+OPERATIONS: dict[str, Callable[[EventLogSaver], None]] = {
+    "delete": lambda saver: saver.delete_thread("t"),
+    "prune": lambda saver: saver.prune(["t"]),
+    "copy": lambda saver: saver.copy_thread("t", "u"),
+    "write": lambda saver: put(saver, {"list": ["new"]}),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_crash_at_any_call_leaves_all_or_nothing(name: str) -> None:
+    operation, calls, states = OPERATIONS[name], 0, set()
+    first = SimulatedDisk()
+    with simulated(first) as saver:
+        small_thread(saver)
+        before = told(saver)
+    ended = False
+    while not ended:
+        disk = first.after_process_death()
+        saver = simulated(disk)
+        disk.crash_at(calls)
+        try:
+            operation(saver)
+            ended = True
+            disk.crash_at(1 << 30)
+            saver.close()
+        except Crash:
+            for one, _ in saver._threads._open.values():
+                with suppress(Crash):
+                    one.close()
+            saver._threads._open.clear()  # nothing of a dead process is closed later
+        afters = [disk.after_process_death(), *(disk.after_power_loss(n) for n in range(3))]
+        for after in afters:
+            with simulated(after) as again:
+                found, copied = told(again), told(again, "u")
+                if name == "write":
+                    assert found[-len(before) :] == before and len(found) - len(before) in (0, 1)
+                else:
+                    assert found in (before, [] if name == "delete" else before[:1])
+                assert copied in ([], before)
+                states.add((len(found), len(copied)))
+                operation(again) if name != "copy" or not copied else None
+                put(again, {"list": ["goes on"]})
+                assert told(again)[0][0]["channel_values"] == {"list": ["goes on"]}
+        calls += 1
+    assert calls > 5 and len(states) == 2, "both ends were seen"
+
+
+# -- damage
+
+
+def test_one_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, rng: random.Random) -> None:
+    with EventLogSaver(tmp_path) as saver:
+        run(saver, 60)
+        expected = saver.get_tuple(CONFIG)
+    (segment,) = (tmp_path / log_name("t")).glob("*.seg")
+    sound = segment.read_bytes()
+    found = 0
+    regions = 40
+    for region in range(regions):
+        data = bytearray(sound)
+        low, high = len(data) * region // regions, len(data) * (region + 1) // regions
+        data[rng.randrange(low, high)] ^= 1 << rng.randrange(8)
+        segment.write_bytes(data)
+        with EventLogSaver(tmp_path) as saver:
+            try:
+                assert saver.get_tuple(CONFIG) == expected
+            except DamagedError:
+                found += 1
+            with pytest.raises(DamagedError):
+                put(saver, {"x": 1}, expected.config if expected else CONFIG)
+                list(saver.list(CONFIG))
+    assert found > regions // 2
+    segment.write_bytes(sound)
+    with EventLogSaver(tmp_path) as saver:
+        assert saver.get_tuple(CONFIG) == expected
+
+
+# -- two processes
+
+OTHER = """
+import sys, time
+from recovery.integrations.langgraph import EventLogSaver
+from tests.unit.integrations.langgraph.test_saver import CONFIG, put, values
+saver = EventLogSaver(sys.argv[1], release_after_s=float(sys.argv[2]))
+found = saver.get_tuple(CONFIG)
+put(saver, {"by": "other"}, found.config if found else CONFIG)
+print("written", flush=True)
+for line in sys.stdin:
+    found = saver.get_tuple(CONFIG)
+    put(saver, {"by": line.strip()}, found.config)
+    print("written", flush=True)
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Callable[[float], Any]]:
+    made: list[Any] = []
+
+    def begin(release_after_s: float) -> Any:
+        made.append(
+            subprocess.Popen(
+                [sys.executable, "-c", OTHER, str(tmp_path), str(release_after_s)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+            )
+        )
+        assert made[-1].stdout.readline() == "written\n"
+        return made[-1]
+
+    yield begin
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_writer_is_refused_and_a_reader_beside_it_served(
+    tmp_path: Path, other: Callable[[float], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "LOCK_WAIT_S", 0.2)
+    process = other(3600)
+    with EventLogSaver(tmp_path) as saver:
+        assert values(saver) == {"by": "other"}
+        with pytest.raises(LogLockedError, match=f"held by process {process.pid}"):
+            put(saver, {"by": "me"}, saver.get_tuple(CONFIG).config)  # type: ignore[union-attr]
+        with pytest.raises(LogLockedError):
+            saver.delete_thread("t")
+        print("again", file=process.stdin, flush=True)
+        assert process.stdout.readline() == "written\n"
+        assert values(saver) == {"by": "again"}, "the reader sees what was added"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        put(saver, {"by": "me"}, saver.get_tuple(CONFIG).config)  # type: ignore[union-attr]
+        assert values(saver) == {"by": "me"}
+
+
+def test_an_idle_worker_lets_go_and_another_goes_on_and_a_stale_one_is_refused(
+    tmp_path: Path, other: Callable[[float], Any]
+) -> None:
+    process = other(0.2)
+    with EventLogSaver(tmp_path, release_after_s=0.2) as saver:
+        mine = put(saver, {"by": "me"}, saver.get_tuple(CONFIG).config)  # type: ignore[union-attr]
+        print("meanwhile", file=process.stdin, flush=True)  # waits until this one lets go
+        assert process.stdout.readline() == "written\n"
+        with pytest.raises(ThreadMovedError, match="another process has continued it"):
+            put(saver, {"by": "stale"}, mine)
+        with pytest.raises(ThreadMovedError, match="another process has continued it"):
+            saver.put_writes(mine, [("by", "stale")], "task")
+        newest = saver.get_tuple(CONFIG)
+        assert newest is not None and newest.checkpoint["channel_values"] == {"by": "meanwhile"}
+        put(saver, {"by": "me again"}, newest.config)
+        assert values(saver) == {"by": "me again"}
+
+
+def test_files_that_are_open_are_few(tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len([*Path("/proc/self/fd").iterdir()])
+
+    before = descriptors()
+    with EventLogSaver(tmp_path, threads_open_max=5, release_after_s=60) as saver:
+        for number in range(60):
+            put(saver, {"x": number}, {"configurable": {"thread_id": str(number)}})
+            values(saver, {"configurable": {"thread_id": str(number // 2)}})
+        assert descriptors() - before <= 5 * 5
+        assert len(list(saver.list(None))) == 60
+        assert descriptors() - before <= 5 * 5
+    assert descriptors() == before
+
+
+def test_a_thread_that_is_not_written_is_let_go(tmp_path: Path) -> None:
+    with (
+        EventLogSaver(tmp_path, release_after_s=0.05) as saver,
+        EventLogSaver(tmp_path) as second,
+    ):
+        put(saver, {"x": 1})
+        time.sleep(0.3)
+        began = time.monotonic()
+        put(second, {"x": 2}, second.get_tuple(CONFIG).config)  # type: ignore[union-attr]
+        assert time.monotonic() - began < thread.LOCK_WAIT_S / 2
