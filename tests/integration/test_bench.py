@@ -19,12 +19,13 @@ pytest.importorskip("tabulate", reason="as above")
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))  # behind what is installed
 from bench import __main__ as bench
-from bench import _peers, _worker, checkpoint, graphs, report, resume
+from bench import _peers, _worker, checkpoint, graphs, report, resume, threads
 from bench._result import Result, found
 from bench.subjects.paced import Paced, Watch
 
 # Of those that take seconds, one is with the quick tests; `make crash` has the others.
-SLOW = {"append", "checkpoint", "graphs", "import", "memory", "resume", "scan", "unsynced"}
+SLOW = {"append", "checkpoint", "graphs", "import", "memory", "resume", "scan", "step"}
+SLOW |= {"threads", "toolcalls", "unsynced"}
 NAMES = [
     pytest.param(name, marks=[pytest.mark.crash] if name in SLOW else [])
     for name in bench.BENCHMARKS
@@ -47,6 +48,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resume, "STEPS", resume.STEPS[:2])
     monkeypatch.setattr(graphs, "SIZES", graphs.SIZES[:2])
     monkeypatch.setattr(graphs, "RESUME_ROUNDS", 3)
+    monkeypatch.setattr(threads, "SIZES", threads.SIZES[:2])
     small = [
         (name, min(size, 10_000), min(messages, 100), says, 1)
         for name, size, messages, says, _ in checkpoint.CASES

@@ -180,15 +180,8 @@ def test_a_naive_agent_runs_its_tools_twice(work: Path, temporary: Path) -> None
     assert not (work / "outbox.txt").exists()  # each run had a directory of its own
 
 
-def test_the_same_agent_with_this_library_is_clean(work: Path) -> None:
-    args = ("--tool", "recoverable:send", "--points", "4", "--kills", "0", "--json")
-    report = report_of(crashtest(work, *args, "recoverable:agent"))
-    assert report["ok"] and report["findings"] == []
-    assert report["points"] == report["resumptions"] == 4
-
-
 @pytest.mark.crash
-def test_it_is_clean_at_every_record_disk_call_and_random_moment(work: Path) -> None:
+def test_the_same_agent_with_this_library_is_clean_wherever_it_is_killed(work: Path) -> None:
     args = ("--tool", "recoverable:send", "--points", "1000", "--kills", "40", "--json")
     report = report_of(crashtest(work, *args, "recoverable:agent"))
     assert kinds(report) == set() and report["ok"]
@@ -197,6 +190,7 @@ def test_it_is_clean_at_every_record_disk_call_and_random_moment(work: Path) -> 
     assert report["points"] >= report["possible"] - 45 >= 50
 
 
+@pytest.mark.crash
 def test_one_that_always_believes_that_it_happened_loses_what_did_not(work: Path) -> None:
     # Kills that only come after an effect do not see this.
     path = work / "recoverable.py"

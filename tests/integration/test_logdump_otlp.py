@@ -358,6 +358,14 @@ def test_a_model_is_named_where_the_call_or_the_reply_names_it(tmp_path: Path) -
     assert chat["name"] == "chat m-1" and chat["parentSpanId"] == run["spanId"]
     assert about(chat)["gen_ai.request.model"] == "m-1"
     assert about(chat)["gen_ai.response.model"] == "m-1-0613"
+    with EventLog.open(tmp_path / "whole") as log:
+        log.append("run_started", {"run_id": "whole", "task": 1, "uid": "a" * 32})
+        log.append("call", {**call, "args": [[[1], {"model": "m-2"}], {}]})
+        reply = {"id": "r", "model": "m", "choices": [{"finish_reason": "stop"}]}
+        log.append("outcome", {"call": 2, "value": reply, "usage": [1, 2, 0.5]})
+    (chat, _) = told(tmp_path, "whole")
+    assert chat["name"] == "chat m-2" and about(chat)["gen_ai.response.id"] == "r"
+    assert about(chat)["gen_ai.response.finish_reasons"] == {"values": [{"stringValue": "stop"}]}
     assert about(told(tmp_path, "run", "--redact", "model")[0])["gen_ai.request.model"] == (
         "[redacted]"
     )

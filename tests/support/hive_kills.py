@@ -103,7 +103,7 @@ def _model(life: Life, items: int) -> Any:
 
     base: Any = names["LLMProvider"]
 
-    class Model(base):  # type: ignore[misc]
+    class Model(base):
         model = "offline"
 
         def complete(self, messages: Any, system: str = "", **options: Any) -> Any:
@@ -249,7 +249,7 @@ def _nodes(life: Life, ids: list[str], **shape: Any) -> bool:
 
     base: Any = names["NodeProtocol"]
 
-    class Node(base):  # type: ignore[misc]
+    class Node(base):
         async def execute(self, ctx: Any) -> Any:
             return names["NodeResult"](success=True, output={ctx.node_id: send_once(ctx.node_id)})
 
@@ -289,7 +289,7 @@ def chain_of_checkpoints(life: Life) -> bool:
 
     base: Any = names["NodeProtocol"]
 
-    class Node(base):  # type: ignore[misc]
+    class Node(base):
         async def execute(self, ctx: Any) -> Any:
             ctx.memory.write(f"out_{ctx.node_id}", life.send(ctx.node_id))
             return names["NodeResult"](success=True)

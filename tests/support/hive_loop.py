@@ -108,19 +108,19 @@ class FileConversationStore:
         self._write(self._base / "meta.json", data)
 
     async def read_meta(self) -> dict[str, Any] | None:
-        return self._read(self._base / "meta.json")  # type: ignore[no-any-return]
+        return self._read(self._base / "meta.json")
 
     async def write_cursor(self, data: dict[str, Any]) -> None:
         self._write(self._base / "cursor.json", data)
 
     async def read_cursor(self) -> dict[str, Any] | None:
-        return self._read(self._base / "cursor.json")  # type: ignore[no-any-return]
+        return self._read(self._base / "cursor.json")
 
     async def write_partial(self, seq: int, data: dict[str, Any]) -> None:
         self._write(self._path("partials", seq), data)
 
     async def read_partial(self, seq: int) -> dict[str, Any] | None:
-        return self._read(self._path("partials", seq))  # type: ignore[no-any-return]
+        return self._read(self._path("partials", seq))
 
     async def read_all_partials(self) -> list[dict[str, Any]]:
         return self._read_all("partials")

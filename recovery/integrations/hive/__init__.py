@@ -5,12 +5,13 @@ releases with graph executors (0.8.0) as those with AgentLoop and Orchestrator (
 docs/hive.md.
 """
 
+from recovery import current_call
 from recovery.integrations.hive.conversation import DamagedConversationError, RecordedConversation
 from recovery.integrations.hive.graph import recorded_llm, recorded_nodes, recorded_result
 from recovery.integrations.hive.home import default_store
 from recovery.integrations.hive.loops import RecordedLoops
 from recovery.integrations.hive.session import RecordedLoop
-from recovery.integrations.hive.tools import RecordedTools, current_call
+from recovery.integrations.hive.tools import RecordedTools
 
 __all__ = [
     "DamagedConversationError",

@@ -18,9 +18,14 @@ from typing import Any
 
 from eventlog import RefusedValueError
 from recovery import RecoveryError
-from recovery.integrations.hive.keyed_run import SHARED, Book, conversation_of, ids_of
+from recovery.call_journal import FinishedCall
+from recovery.integrations.hive.conversation_record import (
+    SHARED,
+    ConversationRecord,
+    conversation_of,
+    ids_of,
+)
 from recovery.integrations.hive.tools import outcome_of
-from recovery.replay.recorded_call import RecordedCall
 
 _logger = logging.getLogger("recovery")
 
@@ -49,13 +54,14 @@ class RecordedConversation:
 
     def __init__(
         self,
-        book: Book,
+        record: ConversationRecord,
         inner: Any,
         settle: Callable[[], Awaitable[None]],
-        policy: Callable[[str], Any],
+        function: Callable[[str, dict[str, Any]], tuple[Callable[..., Any], dict[str, Any]]],
         spillover_dir: str | Path | None = None,
     ) -> None:
-        self._book, self._inner, self._settle, self._policy = book, inner, settle, policy
+        self._record, self._journal = record, record.journal
+        self._inner, self._settle, self._function = inner, settle, function
         self._spillover_dir = spillover_dir
         self._opening = asyncio.Lock()
         self._is_open = False
@@ -70,30 +76,30 @@ class RecordedConversation:
     async def write_part(self, seq: int, data: dict[str, Any]) -> None:
         """Record a message, and write it."""
         await self._open()
-        self._record(seq, data)
+        self._write(seq, data)
         await self._inner.write_part(seq, data)
 
     async def read_parts(self) -> list[dict[str, Any]]:
         """All messages, in order."""
         await self._open()
-        return [deepcopy(part) for part in self._book.parts]
+        return [deepcopy(part) for part in self._record.parts]
 
     async def write_meta(self, data: dict[str, Any]) -> None:
         """Record and write what the conversation is about."""
         await self._open()
-        self._book.put("meta", _plain(data))
+        self._journal.keep("meta", _plain(data))
         await self._inner.write_meta(data)
 
     async def read_meta(self) -> dict[str, Any] | None:
         """The same; None of a conversation that has not begun, or was cleared, and of no other."""
         await self._open()
-        found: dict[str, Any] | None = deepcopy(self._book.state.get("meta"))
+        found: dict[str, Any] | None = deepcopy(self._journal.values.get("meta"))
         return found
 
     async def write_cursor(self, data: dict[str, Any]) -> None:
         """Record and write where the loop is."""
         await self._open()
-        self._book.put("cursor", _cursor(_plain(data)))
+        self._journal.keep("cursor", _cursor(_plain(data)))
         await self._inner.write_cursor(data)
 
     async def read_cursor(self) -> dict[str, Any] | None:
@@ -105,8 +111,8 @@ class RecordedConversation:
     async def delete_parts_before(self, seq: int, run_id: str | None = None) -> None:
         """Take the messages before ``seq`` out of the conversation; the record keeps them."""
         await self._open()
-        self._book.put("from", seq)
-        self._book.write(0, self._book.place_of(seq), [])
+        self._journal.keep("from", seq)
+        self._record.write(0, self._record.place_of(seq), [])
         # 0.8.0 has no run ids.
         await self._inner.delete_parts_before(seq, *([] if run_id is None else [run_id]))
 
@@ -152,15 +158,15 @@ class RecordedConversation:
 
     # -- what is recorded
 
-    def _record(self, seq: int, data: dict[str, Any]) -> None:
-        book = self._book
-        with book.mutex:
-            at = book.place_of(seq)
+    def _write(self, seq: int, data: dict[str, Any]) -> None:
+        record = self._record
+        with record.mutex:
+            at = record.place_of(seq)
             part = _plain({**data, "seq": seq})
-            if book.part(seq) is None:
-                book.write(at, at, [part])
-            elif book.parts[at] != part:
-                book.write(at, at + 1, [part])
+            if record.part(seq) is None:
+                record.write(at, at, [part])
+            elif record.parts[at] != part:
+                record.write(at, at + 1, [part])
 
     async def _partials(self) -> list[dict[str, Any]]:
         read = getattr(self._inner, "read_all_partials", None)
@@ -168,25 +174,25 @@ class RecordedConversation:
         return found
 
     async def _leave(self) -> None:
-        book = self._book
-        if not book.parts and book.state.get("meta") is None:
+        record = self._record
+        if not record.parts and self._journal.values.get("meta") is None:
             return
-        book.forget_calls()
         partials = await self._partials()
-        with book.mutex:
+        with record.mutex:
             if partials:
-                book.put("left", _plain(partials))
+                self._journal.keep("left", _plain(partials))
             _logger.warning(
                 "run %s: Hive clears the conversation; its %d messages stay in the log, up to "
                 "LSN %d",
-                book.run_id,
-                len(book.parts),
-                book.last_lsn,
+                self._journal.run_id,
+                len(record.parts),
+                self._journal.last_lsn,
             )
-            book.put("meta", None)
-            book.put("cursor", None)
-            book.put("from", 0)
-            book.write(0, len(book.parts), [])
+            self._journal.keep("meta", None)
+            self._journal.keep("cursor", None)
+            self._journal.keep("from", 0)
+            record.write(0, len(record.parts), [])
+            self._journal.forget()  # the new conversation asks for nothing of these
 
     # -- opening it
 
@@ -198,85 +204,86 @@ class RecordedConversation:
             await self._settle()
             await self._promote_partials()
             await self._heal()
+            self._journal.resume(self._record.known())
             self._is_open = True
         for line in self.opened:
-            _logger.warning("run %s: %s", self._book.run_id, line)
+            _logger.warning("run %s: %s", self._journal.run_id, line)
 
     async def _agree(self) -> None:
         """Files and record say the same: the record counts for what it has, and takes what it does
         not know, from the time before it began or from a loop without it."""
-        book, inner = self._book, self._inner
-        book.earlier = {call.lsn for call in [*book.left, *book.unseen.values()]}
+        record, journal, inner = self._record, self._journal, self._inner
         meta, cursor = await inner.read_meta(), await inner.read_cursor()
         parts = {part["seq"]: part for part in await inner.read_parts() if _is_message(part)}
-        if meta is None and book.state.get("meta") is None and (parts or cursor or book.lost):
+        known = journal.values.get("meta")
+        if meta is None and known is None and (parts or cursor or journal.lost):
             why = "nothing of it is recorded"
-            if book.lost:
-                why = f"records of it are lost too (LSN {book.lost})"
+            if journal.lost:
+                why = f"records of it are lost too (LSN {journal.lost})"
             raise DamagedConversationError(
-                f"run {book.run_id!r}: meta.json of a conversation of {len(parts)} messages cannot "
-                f"be read, and {why}. No tool was called, and no file changed. Put Hive's files "
-                "back from a copy, and open it again. To give the conversation up: another "
+                f"run {journal.run_id!r}: meta.json of a conversation of {len(parts)} messages "
+                f"cannot be read, and {why}. No tool was called, and no file changed. Put Hive's "
+                "files back from a copy, and open it again. To give the conversation up: another "
                 "directory, and another run_id; what its tools have done is then not known."
             )
-        first = book.state.get("from") or 0
+        first = journal.values.get("from") or 0
         # Hive writes no number that its cursor has not come to; an altered one may say anything.
         limit = (cursor or {}).get("next_seq", max(parts, default=0))
-        news = [seq for seq in sorted(parts) if book.part(seq) is None and seq <= limit]
-        if any(seq < first for seq in news) and not any(one["seq"] < first for one in book.parts):
+        news = [seq for seq in sorted(parts) if record.part(seq) is None and seq <= limit]
+        if any(seq < first for seq in news) and record.place_of(first) == 0:
             await inner.delete_parts_before(first)  # a crash came between record and files
             news = [seq for seq in news if seq >= first]
         for seq in news:
-            self._record(seq, parts[seq])
-        for part in book.parts:
+            self._write(seq, parts[seq])
+        for part in record.parts:
             await self._put_right(part, parts.get(part["seq"]))
-        known = book.state.get("meta")
+        known = journal.values.get("meta")
         if known is not None and (meta is None or (meta != known and not news)):
             self.opened.append("meta.json was lost or altered, and is put right from the record")
             await inner.write_meta(deepcopy(known))
         elif meta is not None:
-            book.put("meta", _plain(meta))
+            journal.keep("meta", _plain(meta))
         await self._agree_about_cursor(cursor, bool(news))
         await self._doubt(set(news))
 
     async def _doubt(self, news: set[int]) -> None:
         """What was asked for by a message that only Hive's files have, and has neither a result nor
         a record, may have been done: by a loop without this, or among records that are lost."""
-        book = self._book
-        last = {conversation_of(part): part for part in book.parts if part["role"] == "assistant"}
+        record = self._record
+        last = self._last_turns()
         asking = [part for part in last.values() if part["seq"] in news]
-        if book.lost or book.is_new:
+        if self._journal.lost or record.is_new:
             asking += [part for part in await self._partials() if _is_message(part)]
         for part in asking:
-            told = {one.get("tool_use_id") for one in book.parts if one["seq"] > part["seq"]}
-            known = {call.key.call_id for call in [*book.left, *book.unseen.values()]}
+            told = {one.get("tool_use_id") for one in record.parts if one["seq"] > part["seq"]}
+            known = {one.call_id for one in self._journal.unfinished()}
+            known |= {one.call_id for one in record.missing()}
             for call_id, how in ids_of(part).items():
                 tool, given = _asked(how)
                 if tool not in HIVES_OWN and call_id not in told | known:
-                    policy = self._policy(tool)
-                    policy = policy if isinstance(policy, str) else "reconcile"
-                    book.doubt(tool, call_id, given or {}, policy)
+                    function, given = self._function(tool, given or {})
+                    self._journal.doubt(function, **given, call_id=call_id)
 
     async def _put_right(self, part: Any, found: Any) -> None:
         if found == part:
             return
         what = "lost or cut" if found is None else "altered"
         if found is not None:
-            self._book.put("set aside", _plain(found))
+            self._journal.keep("set aside", _plain(found))
         self.opened.append(f"message {part['seq']} was {what}, and is put right from the record")
         await self._inner.write_part(part["seq"], deepcopy(part))
 
     async def _agree_about_cursor(self, cursor: Any, is_newer: bool) -> None:
-        book = self._book
-        known = book.state.get("cursor")
-        after = book.parts[-1]["seq"] + 1 if book.parts else 0
+        record = self._record
+        known = self._journal.values.get("cursor")
+        after = record.parts[-1]["seq"] + 1 if record.parts else 0
         if known is not None and (cursor is None or (_cursor(cursor) != known and not is_newer)):
             self.opened.append("cursor.json was lost or altered, and is put right from the record")
             cursor = {**deepcopy(known), "next_seq": after}
             await self._inner.write_cursor(cursor)
         elif cursor is not None:
-            book.put("cursor", _cursor(_plain(cursor)))
-        if book.parts and (cursor or {}).get("next_seq", 0) < after:
+            self._journal.keep("cursor", _cursor(_plain(cursor)))
+        if record.parts and (cursor or {}).get("next_seq", 0) < after:
             await self._inner.write_cursor({**(cursor or {}), "next_seq": after})
 
     async def _promote_partials(self) -> None:
@@ -285,12 +292,13 @@ class RecordedConversation:
         for partial in await self._partials():
             seq = partial.get("seq", -1)
             asked = ids_of(partial).keys()
-            if asked.isdisjoint(self._book.unseen) or self._book.part(seq) is not None:
+            missing = {one.call_id for one in self._record.missing()}
+            if asked.isdisjoint(missing) or self._record.part(seq) is not None:
                 continue
-            if self._book.parts and seq <= self._book.parts[-1]["seq"]:
+            if self._record.parts and seq <= self._record.parts[-1]["seq"]:
                 continue
             part = {name: value for name, value in partial.items() if value is not None}
-            self._record(seq, part)
+            self._write(seq, part)
             await self._inner.write_part(seq, part)
             await self._inner.clear_partial(seq)
             self.opened.append(f"message {seq}, which the model had not ended, is one now")
@@ -298,46 +306,50 @@ class RecordedConversation:
     async def _heal(self) -> None:
         """Put in what tools have done and the conversation does not know, where Hive looks for it:
         right behind the message that asks for it, and what had come after that behind it."""
-        book = self._book
+        record = self._record
         # Of each conversation in the store the last one: ids may be those of former turns again.
-        last = {conversation_of(part): part for part in book.parts if part["role"] == "assistant"}
-        for asking in last.values():
-            at = book.place_of(asking["seq"]) + 1
+        for asking in self._last_turns().values():
+            at = record.place_of(asking["seq"]) + 1
             # Hive may have waited no longer for a tool, and said so, before that had its result.
             told = {
                 part.get("tool_use_id")
-                for part in book.parts[at:]
+                for part in record.parts[at:]
                 if part["role"] == "tool" and conversation_of(part) == conversation_of(asking)
             }
             made = {
                 call_id: call
                 for call_id, how in ids_of(asking).items()
-                if call_id not in told and (call := book.answer(call_id, *_asked(how))) is not None
+                if call_id not in told and (call := record.outcome(call_id, *_asked(how)))
             }
             if not made:
                 continue
-            while at < len(book.parts) and _answers(book.parts[at], asking):
+            while at < len(record.parts) and _answers(record.parts[at], asking):
                 at += 1
             new = [self._answer(asking, call_id, call) for call_id, call in made.items()]
-            rest = [deepcopy(part) for part in book.parts[at:]]
-            seq = book.parts[at - 1]["seq"]
+            rest = [deepcopy(part) for part in record.parts[at:]]
+            seq = record.parts[at - 1]["seq"]
             # Invariant: no message keeps a number that it is not written under, for there is no
             # way to take a single one out of Hive's files.
             for part in [*new, *rest]:
                 seq += 1
                 part["seq"] = seq = max(seq, part.get("seq", 0))
             self.opened += [
-                f"the recorded result of {call.key.tool} ({call_id}) was put in"
+                f"the recorded result of {call.tool} ({call_id}) was put in"
                 for call_id, call in made.items()
             ]
-            book.write(at, len(book.parts), [*new, *rest])
+            record.write(at, len(record.parts), [*new, *rest])
             for part in reversed([*new, *rest]):
                 await self._inner.write_part(part["seq"], part)
             cursor = await self._inner.read_cursor() or {}
             await self._inner.write_cursor({**cursor, "next_seq": seq + 1})
 
-    def _answer(self, asking: Any, call_id: str, call: RecordedCall) -> dict[str, Any]:
-        held = outcome_of(call, self._book.call(call).idempotency_key)
+    def _last_turns(self) -> dict[tuple[Any, ...], Any]:
+        """The last message of the model in each conversation of the store."""
+        parts = self._record.parts
+        return {conversation_of(part): part for part in parts if part["role"] == "assistant"}
+
+    def _answer(self, asking: Any, call_id: str, call: FinishedCall) -> dict[str, Any]:
+        held = outcome_of(call)
         text = str(held.get("content") or "")
         part = {"role": "tool", "content": text, "tool_use_id": call_id}
         part |= {name: asking[name] for name in SHARED if asking.get(name) is not None}
@@ -350,9 +362,9 @@ class RecordedConversation:
             part["content"] = _cut(text, part.get("spillover_path"))
         return part
 
-    def _spill(self, call: RecordedCall, text: str) -> str:
+    def _spill(self, call: FinishedCall, text: str) -> str:
         """Where the whole result is, for the model's own tools: Hive's loop writes it there too."""
-        name = re.sub(r"[^A-Za-z0-9_-]", "_", call.key.tool)
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", call.tool)
         path = Path(self._spillover_dir or "").resolve() / f"{name}_recorded_{call.lsn}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Hive's graph executors inside of a run: visits of nodes, and what edges ask of models, are calls.
+"""Records the work of Hive's graph executors: visits of nodes, and models' answers about edges.
 
-Hive's executor begins at the entry node each time, and is given what the record has: results, what
-the nodes wrote to the shared memory themselves, and what the model said about edges. So memory,
-edges, visits and retries make themselves again, in 0.8.0's GraphExecutor as in the Orchestrator of
-August 2026, and nothing that was recorded is executed.
+Hive's executor begins at the entry node each time, and receives the recorded values: results, the
+nodes' own writes to the shared memory, and the model's answers about edges. So it computes the same
+memory, edges, visits and retries again, and no recorded call is executed. This works in 0.8.0's
+GraphExecutor and in the Orchestrator of August 2026.
 """
 
 from __future__ import annotations
@@ -43,42 +43,43 @@ def recorded_nodes(
     registry: Mapping[str, Any],
     after_crash: NodePolicy | Mapping[str, NodePolicy] = "park",
 ) -> dict[str, Any]:
-    """Hive's node registry, each visit a recorded call of ``run``: give it to the executor.
+    """Hive's node ``registry``, each visit a recorded call of ``run``: give it to the executor.
 
-    A visit is known by its node and its number; its NodeResult, and what the node wrote to the
-    shared memory itself, come from the record ever after. Nodes that come to what is returned later
-    are recorded as well, in place: those that an executor makes itself for nodes that are not in
-    it, too. Of such a loop a visit is recorded as a whole; RecordedLoops records its calls.
+    A visit is identified by its node and its number. Its NodeResult, and the node's own writes to
+    the shared memory, come from the record ever after. Nodes that are added to the registry later
+    are recorded as well, in place: also those that an executor makes itself for missing nodes. A
+    visit of such a loop is recorded as a whole; RecordedLoops records its calls.
 
-    ``after_crash`` says what to do about a visit that a crash cut short, for all nodes or by node:
-    "park" (the run stops with an InDoubtError until somebody resolves it)
-    or "retry" (the node is entered again: for one without effects, or an AgentLoop with a recorded
-    conversation and recorded tools). A node of RecordedLoops is entered again.
+    ``after_crash``: the policy for a visit that a crash cut short, for all nodes or by node: "park"
+    (the run stops with an InDoubtError until an operator resolves it) or "retry" (the node is
+    entered again: for one without effects, or an AgentLoop with a recorded conversation and
+    recorded tools). A node of RecordedLoops is entered again.
 
-    A failed visit is a result like any other while something is recorded behind it. The last one
-    of a run that is resumed is made again. A node that gives what cannot be recorded stops the run
-    (UnrecordedResultError), and is in doubt.
+    A failed visit is a result like any other if later records exist. If it is the last record, a
+    resumed run makes it again. If a node's result cannot be recorded, the run stops
+    (UnrecordedResultError), and the visit is in doubt.
     """
     for policy in after_crash.values() if isinstance(after_crash, Mapping) else [after_crash]:
-        if policy not in ("park", "retry"):  # told a failure, an executor would try it again
+        if policy not in ("park", "retry"):  # an executor would retry a reported failure
             raise ValueError(f'after_crash of a node is "park" or "retry", not {policy!r}')
     return _Registry(run, registry, after_crash)
 
 
 def recorded_llm(run: Run, llm: Any) -> Any:
-    """Hive's LLM provider, ``complete`` and ``acomplete`` as recorded calls of ``run``.
+    """Hive's LLM provider ``llm``, ``complete`` and ``acomplete`` as recorded calls of ``run``.
 
-    For the executor, whose edges may ask it where to go. Repeatable: one that a crash cut short is
-    made again. All else that the provider has, ``stream`` too, is passed through.
+    For the executor, whose edges may ask it for the next node. Repeatable: a call that a crash cut
+    short is made again. Other attributes of the provider, ``stream`` too, are passed through.
     """
     return _LLM(run, llm)
 
 
 def recorded_result(run: Run, result: Any) -> dict[str, Any]:
-    """What the agent function returns for an ExecutionResult: its fields that can be recorded.
+    """The agent function's result for ``result``, an ExecutionResult: its fields that can be
+    recorded.
 
-    A graph that failed does not end the run: it parks (GraphParkedError, with Hive's reason), and
-    run again it makes its last visit again.
+    A graph that failed does not end ``run``: it parks (GraphParkedError, with Hive's reason). When
+    it is resumed, it makes its last visit again.
     """
     if not result.success:
         path = getattr(result, "path", None) or ["?"]
@@ -99,7 +100,7 @@ class _Registry(dict[str, Any]):
             super().__setitem__(node_id, self._recorded(node_id, node))
 
     def __setitem__(self, node_id: str, node: Any) -> None:
-        # Whoever brings a node later may keep it, and execute it without asking for it here: the
+        # Code that adds a node later may keep it, and execute it without looking it up here: the
         # executors do so with loops that they have made themselves.
         recorded = self._recorded(node_id, node)
         try:
@@ -131,7 +132,7 @@ class _Registry(dict[str, Any]):
         return _Node(node, _Visits(self._run, node_id, policy))
 
     def __bool__(self) -> bool:
-        return True  # else an executor would take another one as long as it is empty
+        return True  # otherwise an executor would replace an empty registry
 
 
 @dataclass(slots=True)
@@ -144,12 +145,12 @@ class _Visits:
     count: int = 0
 
     async def next(self, visit: Callable[[], Any]) -> tuple[dict[str, Any], bool]:
-        """What came of the next one, and whether it was made just now; raises what it raised."""
+        """The outcome of the next visit, and whether it was made just now; raises its exception."""
         self.count += 1
         again, call_id = 0, f"{self.node_id} visit {self.count}"
         found, executed = await self._call(visit, call_id)
-        # A failure behind which nothing is recorded is where an earlier process gave up, or died.
-        # What is made in its place is a call of its own, so that later replays do the same.
+        # After a failure without later records an earlier process parked, or died. The visit in its
+        # place is a call of its own, so that later replays do the same.
         while not (executed or _succeeded(found)):
             again += 1
             call_id = f"{self.node_id} visit {self.count} again {again}"
@@ -175,12 +176,12 @@ class _Visits:
             found = await execution_of(self.run).perform_async(spec, ((), {}), call_id)
             return _as_recorded(found), executed
         except RefusedValueError as exc:
-            # It took effect, and what came of it cannot be kept: an executor would try it again.
+            # It took effect, and its result cannot be recorded: an executor would retry it.
             execution_of(self.run).stop(exc)
-        except LeftBehindError:  # nothing is recorded of it, and again it would be the same
+        except LeftBehindError:  # it is not recorded, and another attempt would not be either
             raise
         except Exception as exc:
-            if is_final(exc):  # and an executor would try it again
+            if is_final(exc):  # an executor would retry it
                 park(self.run, self.node_id, f"{call_id}: {exc}")
             return exc, executed
 
@@ -226,8 +227,8 @@ class _Node(Standin):
         return made(kind or self._result_type(ctx), held)
 
     def _result_type(self, ctx: Any) -> Any:
-        """What the node says that it gives (an AgentLoop's is its own), else a NodeResult. Never
-        what a record says: that could be anything."""
+        """The result type that the node declares (an AgentLoop has its own), else NodeResult. It is
+        never taken from a record, which could name any type."""
         execute = self._execute
         if isinstance(self._real, LoopNode):
             execute = self._real.loop.execute
@@ -243,7 +244,7 @@ def _succeeded(found: dict[str, Any] | Exception) -> bool:
 
 
 def _as_recorded(found: Any) -> dict[str, Any]:
-    """What a visit has recorded; else what somebody says that its output was."""
+    """The recorded entry of a visit; or one made of the output that an operator gave."""
     if isinstance(found, dict) and found.keys() == {"result", "written"}:
         return found
     output = dict(found) if isinstance(found, dict) else {"result": found}
@@ -258,7 +259,7 @@ def _memory_of(ctx: Any) -> tuple[str, Any]:
 
 
 def _watched(ctx: Any) -> tuple[Any, dict[str, Any]]:
-    """The context for a node, and what the node writes to the shared memory itself."""
+    """The context for a node, and a dict of the node's own writes to the shared memory."""
     name, memory = _memory_of(ctx)
     seen, written = copy.copy(ctx), dict[str, Any]()
     setattr(seen, name, _Memory(memory, written))
@@ -271,7 +272,7 @@ class _Memory(Standin):
         self._written = written
 
     def write(self, key: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        """As the memory's own, which may refuse."""
+        """Write to the memory, which may refuse."""
         self._real.write(key, value, *args, **kwargs)
         self._written[key] = value
 

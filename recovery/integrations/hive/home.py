@@ -1,4 +1,4 @@
-"""Where what is recorded of Hive's agents lives."""
+"""Finds the default store for runs of Hive's agents."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""The AgentLoops of a graph: made by their user, each with its conversation and tools recorded.
+"""Makes the AgentLoops of a graph, each with its conversation and tools recorded.
 
 Hive's executors make the loop of an ``event_loop`` node themselves, with a store of their own that
-nothing here could take the place of. So those loops are made beforehand, and registered.
+cannot be replaced. So the user makes those loops beforehand, and registers them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -14,13 +15,11 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from recovery import RecoveryError, Run
-from recovery.agent.run import execution_of
-from recovery.declare.scope import current_scope
 from recovery.integrations.hive.plain import Standin, type_beside
 from recovery.integrations.hive.session import LoopOptions, RecordedLoop
 from recovery.integrations.hive.tools import PASSED
-from recovery.journal.links import ParentRun, child_run_id
 
+RUN_ID_SIZE_MAX = 128
 LOOP_TYPES = ("event_loop", "gcu")  # of nodes for which Hive's executors make a loop
 
 
@@ -30,11 +29,11 @@ class RecordedLoops(dict[str, Any]):
     ``make(node, recorded)`` makes the loop of a node, with the user's own configuration, and with
     ``recorded.tool_executor`` and ``recorded.conversation_store``. ``tool_executor`` is Hive's, and
     ``files(name)`` makes Hive's store for the conversation of this name: a node's id, and "" for
-    the one that all nodes of a graph in continuous mode share. What is recorded of a conversation
-    is a run of its own, which ``recovery show`` of ``run`` names when it is in doubt.
+    the one that all nodes of a graph in continuous mode share. The record of a conversation is a
+    run of its own, which ``recovery show`` of ``run`` names when it is in doubt.
 
     Options: ``after_crash`` and ``spillover_dir``, see RecordedLoop. A visit that a crash cut short
-    is entered again: its loop goes on where its conversation is.
+    is entered again: its loop continues where its conversation is.
     """
 
     def __init__(
@@ -47,23 +46,18 @@ class RecordedLoops(dict[str, Any]):
         **options: Unpack[LoopOptions],
     ) -> None:
         super().__init__()
-        self._held, execution = ExitStack(), execution_of(run)
+        self._held = ExitStack()
         shared = getattr(graph, "conversation_mode", "isolated") == "continuous"
         everyone = None
 
         def open_(name: str) -> RecordedLoop:
-            scope = current_scope.get()
-            lsn = scope.call.lsn if scope is not None and scope.call is not None else 0
-            parent = ParentRun(run.run_id, execution.uid, lsn)
-            run_id = child_run_id(run.run_id, name or "loops", _digest(name))
             return RecordedLoop(
-                run_id,
+                _run_id(run, name),
                 tool_executor,
                 files(name),
-                execution.store,
                 **options,
                 node_id=name,
-                parent=parent,
+                parent=run,
             )
 
         for node in graph.nodes:
@@ -85,8 +79,8 @@ class RecordedLoops(dict[str, Any]):
 
 
 class _Session:
-    """A recorded conversation that is open while a visit goes on; with ``held``, until that is
-    left: a conversation that several nodes share is written between their visits, too."""
+    """A recorded conversation that is open during a visit; with ``held``, until that is left: a
+    conversation that several nodes share is written between their visits, too."""
 
     def __init__(self, open_: Callable[[], RecordedLoop], held: ExitStack | None = None) -> None:
         self._open, self._held = open_, held
@@ -113,10 +107,14 @@ class _Session:
             )
         self._visited_by = node_id
         try:
-            if self._held is not None:
+            if self._held is None:
+                with self._open() as self._now:
+                    return await execute(ctx)
+            try:
                 return await execute(ctx)
-            with self._open() as self._now:
-                return await execute(ctx)
+            finally:
+                if self._now is not None:
+                    self._now.check()
         finally:
             self._visited_by = ""
             if self._held is None:
@@ -124,7 +122,7 @@ class _Session:
 
 
 class _Place:
-    """What a loop is made with: it is there before the conversation is open."""
+    """Stands for the conversation when a loop is made, before the conversation is open."""
 
     def __init__(self, session: _Session, node_id: str, executor: Callable[[Any], Any]) -> None:
         self.conversation_store = _Store(session, node_id)
@@ -173,5 +171,8 @@ class LoopNode(Standin):
         return await kind.restore(store) if hasattr(kind, "restore") else None
 
 
-def _digest(name: str) -> str:
-    return hashlib.sha256(name.encode()).hexdigest()
+def _run_id(run: Run, name: str) -> str:
+    """The id of the conversation of this name: for people, and unique."""
+    shown = re.sub(r"[^A-Za-z0-9_.@=-]", "_", name or "loops")[:32]
+    tail = f"+{shown}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return run.run_id[: RUN_ID_SIZE_MAX - len(tail)] + tail

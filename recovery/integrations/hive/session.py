@@ -1,31 +1,23 @@
-"""A conversation of an AgentLoop, recorded: its tools and its store."""
+"""Records a conversation of an AgentLoop in a journal of calls: its tools and its store."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack
 
-from recovery import Call, InDoubtError, Resolution
-from recovery.declare.spec import AfterCrash, Reconcile
-from recovery.declare.tool_options import check_policy
-from recovery.history.checkpoint_store_base import CheckpointStoreBase
+from recovery import Call, CheckpointStore, Run
+from recovery.call_journal import CallJournal
 from recovery.integrations.hive.conversation import RecordedConversation
+from recovery.integrations.hive.conversation_record import ConversationRecord
 from recovery.integrations.hive.home import default_store
-from recovery.integrations.hive.keyed_run import Book
-from recovery.integrations.hive.tools import RecordedTools, unknown
-from recovery.journal.events import CallResolved, CallRetried, RunParked
-from recovery.journal.links import ParentRun
-from recovery.option_checks import check_names
-from recovery.replay.recorded_call import RecordedCall
-from recovery.values.pack import pack
+from recovery.integrations.hive.tools import RecordedTools, with_policy
 
 _logger = logging.getLogger("recovery")
 
-Policy = AfterCrash | Reconcile
+Policy = Literal["park", "retry", "report"] | Callable[[Call], Any]  # a Resolution, or awaitable
 
 
 class LoopOptions(TypedDict, total=False):
@@ -39,28 +31,31 @@ class OneLoopOptions(LoopOptions, total=False):
     """See RecordedLoop."""
 
     node_id: str
-    parent: ParentRun | None
+    parent: Run | None
 
 
 class RecordedLoop:
-    """What an AgentLoop is given so that it can die at any instant and go on where it stopped.
+    """What an AgentLoop is given so that it can die at any instant and resume where it stopped.
 
     ``tool_executor`` and ``conversation_store``: Hive's own, wrapped; give the attributes of these
     names to ``AgentLoop(...)``. ``run_id`` names the recorded conversation, in ``store`` (None: see
     default_store); it is opened by one process at a time (LogLockedError). A context manager.
+    ``journal``: the CallJournal that records it.
 
-    ``after_crash`` says what to do about a call of a tool that a crash cut short, for all tools or
-    by the tool's name: "park" (nothing is executed until somebody resolves it), "retry" (it is made
-    again, under the same idempotency key), "report" (the model is told that it may have taken
-    effect), or a function from the Call to a Resolution, sync or async, that finds out.
+    ``after_crash`` is the policy for calls of a tool that a crash interrupted, for all tools or by
+    the tool's name: "park" (nothing is executed until an operator resolves the call), "retry" (it
+    is made again, under the same idempotency key), "report" (the model reads that it may have taken
+    effect), or a function from the Call to a Resolution, sync or async, that asks the outside
+    world.
 
-    ``node_id``: the node whose conversation this is. Messages that say none get it as their
+    ``node_id``: the node whose conversation this is. Messages that name none get it as their
     phase_id: release 0.8.0 looks for it when it restores a conversation, and does not write it.
     ``spillover_dir``: as in Hive's LoopConfig; whole results that are put in are written there, as
-    Hive does, for the model to look at. ``parent``: the run that this is a part of.
+    Hive does, for the model to look at. ``parent``: the run that this is a part of; without
+    ``store``, it is recorded in that of the run.
 
-    Left without an exception, and with nothing under way or in doubt, the conversation has finished
-    (as ``recovery show`` says, and ``gc`` collects it); opened again, it goes on.
+    Left without an exception, and with no call in flight or in doubt, the conversation has finished
+    (as ``recovery show`` says, and ``gc`` collects it); opened again, it continues.
 
     Raises InDoubtError where a call is to be resolved first: ``RunHandle.resolve``, and open it
     again. DamagedRunError when records of it are lost.
@@ -71,39 +66,41 @@ class RecordedLoop:
         run_id: str,
         tool_executor: Callable[[Any], Any],
         conversation_store: Any,
-        store: CheckpointStoreBase | None = None,
+        store: CheckpointStore | None = None,
         **options: Unpack[OneLoopOptions],
     ) -> None:
-        check_names("RecordedLoop", options, OneLoopOptions.__annotations__)
+        for name in options.keys() - OneLoopOptions.__annotations__:
+            raise TypeError(f"RecordedLoop has no option {name!r}")
+        parent = options.get("parent")
         self._after_crash = after_crash = options.get("after_crash", "park")
         for policy in after_crash.values() if isinstance(after_crash, Mapping) else [after_crash]:
-            if not callable(policy):
-                check_policy(policy)
-        self._book = Book(store or default_store(), run_id, options.get("parent"))
+            with_policy(policy)  # which checks it
+        if store is None and parent is None:
+            store = default_store()
+        self.journal = CallJournal(store, run_id, parent=parent)
         try:
-            parked = [
-                call
-                for call in self._book.left
-                if not call.is_to_be_repeated and self._policy(call.key.tool) == "park"
-            ]
-            if parked:
-                self._park(parked)
+            self._park()
         except BaseException:
             self.close()
             raise
-        self.tool_executor = RecordedTools(self._book, tool_executor, self._policy)
+        self._record = ConversationRecord(self.journal)
+        self.tool_executor = RecordedTools(self.journal, tool_executor, self._policy)
         self.conversation = RecordedConversation(
-            self._book,
+            self._record,
             conversation_store,
             self._settle,
-            self._policy,
+            self.tool_executor.function,
             options.get("spillover_dir"),
         )
         self.conversation_store = self.conversation.of_node(options.get("node_id", ""))
 
+    def check(self) -> None:
+        """Raise what has stopped the record, if anything has: see CallJournal."""
+        self.journal.check()
+
     def close(self) -> None:
-        """Let go of the conversation, unfinished. Calls that are under way are then in doubt."""
-        self._book.close()
+        """Close the record, unfinished. Calls in flight are then in doubt."""
+        self.journal.close()
 
     def __enter__(self) -> Self:
         return self
@@ -112,65 +109,26 @@ class RecordedLoop:
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         try:
-            if kind is None:
-                self._book.finish()
+            if kind is None and (known := self._record.known()):
+                self.journal.forget(known)
         finally:
-            self.close()
+            self.journal.__exit__(kind, exc, tb)
 
     def _policy(self, tool: str) -> Policy:
         policy = self._after_crash
         return policy.get(tool, "park") if isinstance(policy, Mapping) else policy
 
-    def _park(self, calls: list[RecordedCall]) -> None:
-        book = self._book
-        book.emit(RunParked([call.lsn for call in calls]))
-        book.commit()
-        raise InDoubtError(book.run_id, [book.call(call) for call in calls])
+    def _park(self) -> None:
+        """Stop for calls in doubt that an operator has to resolve, before any is decided."""
+        parked = [one for one in self.journal.in_doubt() if self._policy(one.tool) == "park"]
+        if parked:
+            self.journal.park(parked)
 
     async def _settle(self) -> None:
-        """What became of calls that an earlier process had begun: as their policies say."""
-        decided = [(call, *await self._decided(call)) for call in self._book.left]
-        open_ = [call for call, how, _ in decided if how.how == "unknown"]
-        if open_:  # before anything is executed
-            self._park(open_)
-        for call, how, who in decided:
-            _logger.info(
-                "run %s: was in doubt: %s: %s (%s)",
-                self._book.run_id,
-                self._book.call(call),
-                how.how,
-                who,
-            )
-            if how.how == "retry":
-                call.attempts += 1
-                self._book.emit(CallRetried(call.lsn, call.attempts))
-                self._book.commit()
+        """Have calls that an earlier process began decided by their policies."""
+        self._park()
+        for call in self.journal.unfinished():
+            try:
                 await self.tool_executor.again(call)
-            else:
-                value = pack(how.value, f"resolution of {call.key.tool}")
-                self._book.ended(call, CallResolved(call.lsn, how.how, value, who, by_policy=True))
-
-    async def _decided(self, call: RecordedCall) -> tuple[Resolution, str]:
-        policy = self._policy(call.key.tool)
-        if call.is_to_be_repeated or policy == "retry":
-            return Resolution.retry(), "after_crash=retry"
-        shown = self._book.call(call)
-        if policy == "report":
-            return Resolution.outcome(unknown(call, shown.idempotency_key)), "after_crash=report"
-        if callable(policy):
-            return await self._asked(policy, shown), "reconcile"
-        return Resolution.unknown(), "after_crash=park"
-
-    async def _asked(self, policy: Reconcile, call: Call) -> Resolution:
-        try:
-            how = policy(call)
-            found = await how if inspect.isawaitable(how) else how
-        except Exception:
-            _logger.exception("asking failed, the call stays in doubt: %s", call)
-            return Resolution.unknown()
-        if not isinstance(found, Resolution):
-            _logger.error(
-                "what was asked gave %r, no Resolution; the call stays in doubt: %s", found, call
-            )
-            return Resolution.unknown()
-        return found
+            except Exception:
+                _logger.info("made again, and failed: %s", call, exc_info=True)

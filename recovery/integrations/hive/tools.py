@@ -1,38 +1,20 @@
-"""The tool executor of an AgentLoop: each call recorded before it starts, and when it has ended."""
+"""Wraps the tool executor of an AgentLoop: each call is recorded in a journal."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from recovery import Call, OutcomeUnknown
-from recovery.integrations.hive.keyed_run import Book
+from recovery import Call, OutcomeUnknown, ToolError, tool
+from recovery.call_journal import CallJournal, FinishedCall
 from recovery.integrations.hive.plain import fields_of, made, packable, plain, type_beside
-from recovery.journal.contract_version import CURRENT
-from recovery.journal.events import CallFailed, CallResolved, CallReturned
-from recovery.journal.failure import failure
-from recovery.journal.rebuilt_errors import rebuilt
-from recovery.replay.recorded_call import RecordedCall
-from recovery.values.pack import pack
-
-_logger = logging.getLogger("recovery")
 
 PASSED = ("probe_for_tool", "kill_for_tool")  # what an executor may have, and Hive then uses
-_current: ContextVar[Call | None] = ContextVar("hive_call", default=None)
-
-
-def current_call() -> Call | None:
-    """The recorded call of a tool inside which this code runs: its idempotency key, its attempt.
-
-    None outside of one. In the thread of the tool, and in what it awaits.
-    """
-    return _current.get()
 
 
 @dataclass(slots=True)
@@ -53,96 +35,98 @@ class RecordedTools:
     """
 
     def __init__(
-        self, book: Book, executor: Callable[[Any], Any], policy: Callable[[str], Any]
+        self, journal: CallJournal, executor: Callable[[Any], Any], policy: Callable[[str], Any]
     ) -> None:
-        self._book, self._executor, self._policy = book, executor, policy
+        self._journal, self._executor, self._policy = journal, executor, policy
+        self._use: ContextVar[Any] = ContextVar("tool_use")
+        self._tools: dict[str, Callable[..., Any]] = {}
         for name in PASSED:
             if hasattr(executor, name):
                 setattr(self, name, getattr(executor, name))
 
     def __call__(self, tool_use: Any) -> Any:
-        """A ToolResult, or what gives one when it is awaited; as the wrapped executor does it."""
+        """A ToolResult, or an awaitable of one, as the wrapped executor returns it."""
         given = tool_use.input
         given = dict(plain(given)) if isinstance(given, Mapping) else {"input": plain(given)}
-        known = self._book.answer(tool_use.id, tool_use.name, given)
-        if known is not None and known.has_outcome:
-            return served(known, tool_use)
-        policy = self._policy(tool_use.name)
-        policy = policy if isinstance(policy, str) else "reconcile"
-        return self._make(self._book.intend(tool_use.name, tool_use.id, given, policy), tool_use)
-
-    async def again(self, call: RecordedCall) -> None:
-        """Make a call of an earlier process again: that it may be is recorded."""
-        given = call.arguments or ((), {})
-        use = ToolUse(call.key.call_id, call.key.tool, given[1])
+        token = self._use.set(tool_use)
         try:
-            found = await asyncio.to_thread(self._make, call, use)
-            if inspect.isawaitable(found):
-                await found
-        except Exception:
-            _logger.info("made again, and failed: %s", self._book.call(call), exc_info=True)
-
-    def _make(self, call: RecordedCall, tool_use: Any) -> Any:
-        token = _current.set(self._book.call(call))
-        try:
-            found = self._executor(tool_use)
-        except Exception as exc:
-            self._book.ended(call, failure(call.lsn, exc))
-            raise
+            function, given = self.function(tool_use.name, given)
+            found = self._journal.start(function, **given, call_id=tool_use.id)
         finally:
-            _current.reset(token)
-        if inspect.isawaitable(found):
-            return self._awaited(call, found)
-        self._returned(call, found)
-        return found
+            self._use.reset(token)
+        return (
+            self._awaited(found, tool_use)
+            if inspect.isawaitable(found)
+            else _result(found, tool_use)
+        )
 
-    async def _awaited(self, call: RecordedCall, found: Awaitable[Any]) -> Any:
-        token = _current.set(self._book.call(call))
+    async def again(self, call: Call) -> None:
+        """Not for users: makes a call of an earlier process again, or decides it, as its policy
+        says."""
+        token = self._use.set(ToolUse(call.call_id, call.tool, call.kwargs))
         try:
-            result = await found
-        except asyncio.CancelledError:
-            self._book.cancelled(call)
-            raise
-        except Exception as exc:
-            await asyncio.to_thread(self._book.ended, call, failure(call.lsn, exc))
-            raise
+            function, given = self.function(call.tool, call.kwargs)
+            await self._journal.call(function, **given, call_id=call.call_id)
         finally:
-            _current.reset(token)
-        await asyncio.to_thread(self._returned, call, result)
-        return result
+            self._use.reset(token)
 
-    def _returned(self, call: RecordedCall, result: Any) -> None:
-        # What cannot be carried is told in words: the tool has done what it did.
-        held = {
-            name: value if packable(value) else plain(value)
-            for name, value in fields_of(result).items()
-        }
-        self._book.ended(call, CallReturned(call.lsn, pack(held, f"result of {call.key.tool}")))
+    def function(
+        self, name: str, given: dict[str, Any]
+    ) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Not for users: the function that the journal calls for a tool, and its arguments."""
+        found = self._tools.get(name)
+        if found is None:
+            policy = self._policy(name)
+            found = self._tools[name] = with_policy(policy, name=name)(self._executed())
+        if "call_id" in given:  # an argument of the tool, and none of the journal's
+            return partial(found, **given), {}
+        return found, given
 
+    def _executed(self) -> Callable[..., Any]:
+        def executed(**given: Any) -> Any:
+            found = self._executor(self._use.get())
+            return _recordable_later(found) if inspect.isawaitable(found) else _recordable(found)
 
-def outcome_of(call: RecordedCall, key: str = "") -> dict[str, Any]:
-    """What a call that is over came to: the fields of a ToolResult, but for the id."""
-    match call.last:
-        case CallReturned(value=value) | CallResolved(how="outcome", value=value):
-            if isinstance(value, dict) and "content" in value:
-                return {name: one for name, one in value.items() if name != "tool_use_id"}
-            return {"content": value if isinstance(value, str) else json.dumps(plain(value))}
-        case CallFailed() as failed:
-            kind = failed.type.removeprefix("builtins.")
-            return {"content": f"{kind}: {failed.message}", "is_error": True}
-        case CallResolved(value=reason):
-            return {"content": f"This call was given up: {reason}", "is_error": True}
-    return unknown(call, key)
+        return executed
+
+    async def _awaited(self, coming: Awaitable[Any], tool_use: Any) -> Any:
+        return _result(await coming, tool_use)
 
 
-def unknown(call: RecordedCall, key: str) -> dict[str, Any]:
-    """What the model is told of a call of which nobody knows what became of it."""
-    return {"content": str(OutcomeUnknown(call.key.tool, key)), "is_error": True}
+def with_policy(policy: Any, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``tool`` with a policy of Hive's tools. A loop that cancels a call continues without it."""
+    how = {"reconcile": policy} if callable(policy) else {"after_crash": policy}
+    return tool(**how, **options, on_timeout="fail")
 
 
-def served(call: RecordedCall, tool_use: Any) -> Any:
-    """The recorded outcome, as Hive's executors give it."""
-    if isinstance(call.last, CallFailed):
-        raise rebuilt(call.last, (), CURRENT)
+async def _recordable_later(coming: Awaitable[Any]) -> dict[str, Any]:
+    return _recordable(await coming)
+
+
+def _recordable(result: Any) -> dict[str, Any]:
+    # What cannot be recorded is recorded in words: the tool has done what it did.
+    held = fields_of(result).items()
+    return {name: value if packable(value) else plain(value) for name, value in held}
+
+
+def _result(value: Any, tool_use: Any) -> Any:
     kind = type_beside(type(tool_use), "ToolResult")
-    return made(kind, {"tool_use_id": tool_use.id, **outcome_of(call)})
+    return made(kind, {"tool_use_id": tool_use.id, **_fields(value)})
+
+
+def outcome_of(call: FinishedCall) -> dict[str, Any]:
+    """The outcome of a call that is over: the fields of a ToolResult, except the id."""
+    if call.error is None:
+        return _fields(call.value)
+    text = str(call.error)
+    if not isinstance(call.error, ToolError):
+        text = f"{type(call.error).__name__}: {text}"
+    return {"content": text, "is_error": True}
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    if isinstance(value, dict) and "content" in value:
+        return {name: one for name, one in value.items() if name != "tool_use_id"}
+    if isinstance(value, OutcomeUnknown):
+        return {"content": str(value), "is_error": True}
+    return {"content": value if isinstance(value, str) else json.dumps(plain(value))}

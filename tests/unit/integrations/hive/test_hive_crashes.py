@@ -16,7 +16,8 @@ import eventlog.write.log
 from eventlog import EventLog
 from eventlog.testing import SimulatedDisk
 from recovery import Resolution
-from recovery.integrations.hive import RecordedLoop, current_call, keyed_run
+from recovery.call_journal import journal_execution
+from recovery.integrations.hive import RecordedLoop, current_call
 from tests.conftest import Figures
 from tests.support.hive_loop import (
     AgentContext,
@@ -112,7 +113,7 @@ class Mortal:
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints come soon, and nothing is flushed behind the loop's back."""
     monkeypatch.setattr(eventlog.write.log, "committer", SimpleNamespace(request=lambda log: None))
-    monkeypatch.setattr(keyed_run, "CHECKPOINT_SIZE", 1500)
+    monkeypatch.setattr(journal_execution, "CHECKPOINT_SIZE", 1500)
 
 
 def killed(path: Path, ats: tuple[int, ...], early: bool, power: int | None = None) -> int:

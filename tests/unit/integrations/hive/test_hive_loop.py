@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, RecoveryError, Resolution
+from recovery.call_journal import journal_execution
 from recovery.control.resolve import resolve
 from recovery.errors import DamagedRunError
 from recovery.inspect.status import status
@@ -23,7 +25,6 @@ from recovery.integrations.hive import (
     RecordedLoop,
     current_call,
     default_store,
-    keyed_run,
 )
 from recovery.journal.events import CallIntended, CallReturned
 from tests.support.hive_loop import (
@@ -72,7 +73,7 @@ class World:
         self.ids = count()
         self.recycled = False
         self.dies_at, self.dies_behind = -1, False
-        self.others = threading.Event()  # all but the one that dies have their results
+        self.others: Callable[[], bool] = lambda: True  # whether all others have their results
         self.llm = LLM(self)
         self.policy: Any = "park"
         self.inject: list[str] = []
@@ -88,7 +89,10 @@ class World:
         call = current_call()
         assert call is not None
         if item == self.dies_at:
-            assert self.others.wait(10)
+            until = time.monotonic() + 10
+            while not self.others():
+                assert time.monotonic() < until
+                time.sleep(0.002)
             if self.dies_behind:
                 self.made[item] += 1
             raise Died
@@ -121,25 +125,19 @@ class World:
             finally:
                 self.opened = session.conversation_store.opened
 
-    def die(self, at: int, *, behind: bool = False, executor: Any = None) -> None:
+    def die(
+        self, at: int, *, behind: bool = False, executor: Any = None, waits: bool = True
+    ) -> None:
         """Run until the tool for an item dies, when all others of its batch have their results."""
         self.dies_at, self.dies_behind = at, behind
         others = len(
             range(at - at % self.batch, min(self.items, at - at % self.batch + self.batch))
         )
         with self.opens(executor) as session:
-            tools, book = session.tool_executor, session._book
-            ended = book.ended
-
-            def counted(*args: Any) -> None:
-                ended(*args)
-                if len(book.unseen) >= others - 1:
-                    self.others.set()
-
-            book.ended = counted  # type: ignore[assignment,method-assign]
-            if others == 1:
-                self.others.set()
-            loop = AgentLoop(None, None, self.config, tools, session.conversation_store)
+            self.others = lambda: not waits or len(session.journal.finished()) >= others - 1
+            loop = AgentLoop(
+                None, None, self.config, session.tool_executor, session.conversation_store
+            )
             loop.inject = list(self.inject)
             with pytest.raises(Died):
                 asyncio.run(loop.execute(AgentContext(self.llm)))
@@ -243,7 +241,7 @@ def test_what_cannot_be_found_out_stops_for_a_person_before_anything_is_made_aga
     world.resolve(Resolution.fail("it bounced"))
     world.items = 1
     world.live()
-    assert "ERROR: This call was given up: it bounced" in tool_messages(world).values()
+    assert "ERROR: resolved as failed: it bounced" in tool_messages(world).values()
 
 
 def test_the_model_is_told_that_a_call_may_have_taken_effect(tmp_path):
@@ -394,10 +392,10 @@ def test_a_run_of_another_kind_is_refused(tmp_path):
         asyncio.run(
             RecoverableAgent(_fails, world.store, max_recoveries=0).run_with_recovery("task", RUN)
         )
-    with pytest.raises(RecoveryError, match="not one of a conversation"), world.opens():
+    with pytest.raises(RecoveryError, match="no journal of calls"), world.opens():
         pass
     asyncio.run(RecoverableAgent(_nothing, world.store).run_with_recovery("task", RUN))
-    with pytest.raises(RecoveryError, match="not one of a conversation"), world.opens():
+    with pytest.raises(RecoveryError, match="no journal of calls"), world.opens():
         pass
 
 
@@ -423,7 +421,7 @@ def test_awaitables_are_awaited_where_the_loop_awaits_them(tmp_path):
 
         return awaited()
 
-    world.die(4, behind=True, executor=executor)
+    world.die(4, behind=True, executor=executor, waits=False)
     assert threading.main_thread() not in threads
     world.resolve(Resolution.outcome("sent 4"))
     assert world.live(executor) == "all done"
@@ -431,9 +429,10 @@ def test_awaitables_are_awaited_where_the_loop_awaits_them(tmp_path):
 
 
 def test_a_cancelled_call_is_told_to_be_unknown(tmp_path):
-    world = World(tmp_path, 1, 1)
+    world, begun = World(tmp_path, 1, 1), asyncio.Event()
 
     async def hangs(use: ToolUse) -> Any:
+        begun.set()
         await asyncio.Event().wait()
 
     with world.opens(hangs) as session:
@@ -442,8 +441,12 @@ def test_a_cancelled_call_is_told_to_be_unknown(tmp_path):
         )
 
         async def main() -> None:
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(loop.execute(AgentContext(world.llm)), 0.05)
+            task = asyncio.create_task(loop.execute(AgentContext(world.llm)))
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await session.conversation_store.write_cursor({"iteration": 1})  # Hive continues
 
         asyncio.run(main())
         world.store = after_death(world.store)
@@ -700,7 +703,7 @@ def test_what_hive_clears_stays_in_the_record(tmp_path, caplog):
 
 @pytest.mark.parametrize(("batch", "dies_at"), [(1, 2), (4, 3)])
 def test_a_crash_between_record_and_file_loses_no_message(tmp_path, monkeypatch, batch, dies_at):
-    monkeypatch.setattr(keyed_run, "CHECKPOINT_SIZE", 1)  # one as often as one may be taken
+    monkeypatch.setattr(journal_execution, "CHECKPOINT_SIZE", 1)  # one as often as one may be taken
     world = World(tmp_path, 4, batch)
 
     class Dies(FileConversationStore):
@@ -748,7 +751,7 @@ def test_compaction_is_followed_also_when_a_crash_comes_before_the_files(tmp_pat
 
 
 def test_a_long_conversation_is_opened_from_its_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(keyed_run, "CHECKPOINT_SIZE", 2000)
+    monkeypatch.setattr(journal_execution, "CHECKPOINT_SIZE", 2000)
     world = World(tmp_path, 24, 2)
     world.die(21, behind=True)
     assert status(world.store, RUN).checkpoint > 0
@@ -759,7 +762,7 @@ def test_a_long_conversation_is_opened_from_its_checkpoint(tmp_path, monkeypatch
 
 
 def test_behind_a_damaged_checkpoint_an_earlier_one_stands_in(tmp_path, monkeypatch):
-    monkeypatch.setattr(keyed_run, "CHECKPOINT_SIZE", 2000)
+    monkeypatch.setattr(journal_execution, "CHECKPOINT_SIZE", 2000)
     world = World(tmp_path, 24, 2)
     world.live()
     assert isinstance(world.store.backend, Disk)

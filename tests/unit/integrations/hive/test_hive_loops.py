@@ -129,7 +129,7 @@ class World:
 
         made = RecoverableAgent(agent, self.store, max_recoveries=0)
         found = asyncio.run(made.run_with_recovery("task", RUN))
-        return found["result"]  # type: ignore[no-any-return]
+        return found["result"]
 
     def die(self, at: int, *, behind: bool = False, helped: bool = True) -> None:
         self.calls, self.dies_at, self.behind = 0, at, behind
@@ -186,7 +186,7 @@ def test_a_loop_in_doubt_parks_the_graph_and_says_which_call_it_is(tmp_path):
     world.look = lambda call: Resolution.unknown()  # type: ignore[method-assign]
     with pytest.raises(RecoveryError) as told:
         world.live()
-    (loops,) = (one for one in runs(world.store) if one.kind == "conversation")
+    (loops,) = (one for one in runs(world.store) if one.kind == "journal")
     assert loops.run_id in str(told.value)
     (call,) = loops.in_doubt
     world.store.run(loops.run_id).resolve(call.lsn, Resolution.outcome("sent"))

@@ -26,7 +26,7 @@ from tests.support.hive_loop import (
     ToolResult,
     ToolUse,
 )
-from tests.support.lives import RUN, Died, disk_store, recorded
+from tests.support.lives import RUN, Died, after_death, disk_store, recorded
 from tests.unit.integrations.hive.test_hive_loop import LLM, World, finished
 from tests.unit.recovery.agent.test_repaired import PATH, damage, disk_of
 
@@ -76,13 +76,14 @@ def test_a_call_whose_record_is_lost_is_in_doubt_and_can_be_resolved(tmp_path):
     with pytest.raises(DamagedRunError, match="logdump repair"):
         world.live()
     repair(PATH, files=disk_of(world.store), who="ops")
-    world.policy = "park"
+    truth, world.policy = world.policy, "park"
     with pytest.raises(InDoubtError) as told:
         world.live()
     (call,) = told.value.calls
     assert (call.tool, call.kwargs) == ("send", json.loads(json.dumps({"item": 7})))
     assert status(world.store, RUN).state == "in doubt"
     world.store.run(RUN).resolve(call.lsn, Resolution.outcome("it was sent"))
+    world.policy = truth  # of a call beside it, which the stop may have cut short
     assert world.live() == "all done"
     assert world.made == Counter(range(8))
 
@@ -141,7 +142,7 @@ def test_a_record_and_files_that_are_both_damaged_are_refused_with_a_way_out(tmp
 def test_a_conversation_that_was_left_in_good_order_has_finished_is_collected_and_goes_on(tmp_path):
     world = finished(tmp_path)
     found = status(world.store, RUN)
-    assert (found.state, found.kind) == ("finished", "conversation")
+    assert (found.state, found.kind) == ("finished", "journal")
     world.items = 6
     assert world.live() == "all done"  # opened again, it goes on
     assert status(world.store, RUN).state == "finished"
@@ -161,7 +162,7 @@ def test_a_conversation_that_was_cut_short_says_how_it_goes_on(tmp_path):
     assert found.state == "in doubt"
     *resolves, last = Commands(RUN, None).next(found)
     assert all(line.startswith(f"recovery resolve {RUN} ") for line in resolves)
-    assert last == f"# run its program again, which opens RecordedLoop('{RUN}')"
+    assert last == f"# run its program again, which opens CallJournal('{RUN}')"
     world.store.run(RUN).resolve(call.lsn, Resolution.outcome("sent"))
     found = status(world.store, RUN)
     assert (found.state, Commands(RUN, None).next(found)) == ("interrupted", [last])
@@ -178,12 +179,47 @@ def test_a_result_that_the_conversation_does_not_have_keeps_it_from_finishing(tm
     assert status(world.store, RUN).state == "interrupted"
 
 
+def test_a_result_that_no_message_asks_for_is_needed_for_one_turn_more(tmp_path):
+    for turns, state in ((1, "interrupted"), (2, "finished")):
+        world = World(tmp_path / str(turns))
+
+        async def says(world: World = world, turns: int = turns) -> None:
+            with world.opens(lambda use: ToolResult(use.id, "found")) as session:
+                store = session.conversation_store
+                session.tool_executor(ToolUse("a", "look", {}))
+                for seq in range(turns):
+                    await store.write_part(seq, {"seq": seq, "role": "assistant", "content": "so"})
+
+        asyncio.run(says())
+        assert status(world.store, RUN).state == state
+
+
+def test_a_result_that_has_no_place_answers_the_same_call_under_another_id_once(tmp_path):
+    world, made = World(tmp_path), list[str]()
+
+    def look(use: ToolUse) -> ToolResult:
+        made.append(use.id)
+        return ToolResult(use.id, f"for {use.id}")
+
+    async def asks(*ids: str) -> list[str]:
+        with world.opens(look) as session:
+            await session.conversation_store.read_parts()
+            found = [session.tool_executor(ToolUse(one, "look", {"at": 1})) for one in ids]
+            world.store = after_death(world.store)
+        assert [one.tool_use_id for one in found] == [*ids]
+        return [one.content for one in found]
+
+    assert asyncio.run(asks("a")) == ["for a"]
+    assert asyncio.run(asks("b", "c")) == ["for a", "for c"]
+    assert made == ["a", "c"]
+
+
 def test_a_conversation_that_was_cancelled_is_not_gone_on_with(tmp_path):
     world = finished(tmp_path)
     with pytest.raises(ZeroDivisionError), world.opens():
         raise ZeroDivisionError
     world.store.run(RUN).cancel()
-    with pytest.raises(RecoveryError, match="has ended"), world.opens():
+    with pytest.raises(RecoveryError, match="was ended"), world.opens():
         pass
 
 
@@ -194,7 +230,6 @@ class World080(World):
     """The same with what 0.8.0 has."""
 
     def live080(self, dies_at: int = -1) -> str:
-        self.others.set()
         self.dies_at = dies_at
         files = FileConversationStore080(self.files)
         with RecordedLoop(
