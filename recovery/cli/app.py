@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
@@ -21,6 +24,7 @@ from recovery.cli.commands import (
     runs,
     show,
     signal,
+    status,
     undo,
 )
 from recovery.cli.exit_codes import FOUND
@@ -40,6 +44,7 @@ def recovery() -> None:
 
 
 app.command("runs", epilog=runs.MORE)(runs.command)
+app.command("status", epilog=status.MORE)(status.command)
 app.command("show", epilog=show.MORE)(show.command)
 app.command("resume", epilog=resume.MORE)(resume.command)
 app.command("retry", epilog=retry.MORE)(retry.command)
@@ -58,12 +63,25 @@ app.command("doctor", epilog=doctor.MORE)(doctor.command)
 app.command("crashtest", epilog=crashtest.MORE)(crashtest.command)
 
 
+def arranged(argv: Sequence[str]) -> list[str]:
+    """The words in the order of the parser: --store and --key-file may come before the command, and
+    a run may be named by the path of its log."""
+    words, front = list(argv), list[str]()
+    while words and words[0].partition("=")[0] in ("--store", "--key-file"):
+        size = 1 if "=" in words[0] else 2
+        front, words = front + words[:size], words[size:]
+    if len(words) > 1 and os.sep in words[1] and any(Path(words[1]).glob("*.seg")):
+        path = Path(words[1]).resolve()
+        front, words[1] = [*front, "--store", str(path.parent)], path.name
+    return [*words[:1], *front, *words[1:]]
+
+
 def run(argv: list[str] | None) -> int:
     """Run a command; returns its exit code. Wrong usage is reported in one line, with code 2."""
     for name in ("eventlog", "recovery"):  # their warnings are shown by the commands, or raised
         logging.getLogger(name).addHandler(logging.NullHandler())
     try:
-        app(sys.argv[1:] if argv is None else argv, prog_name="recovery")
+        app(arranged(sys.argv[1:] if argv is None else argv), prog_name="recovery")
     except OSError as exc:  # of the help; commands handle their own
         complain(because(exc), FOUND)
         return FOUND

@@ -20,8 +20,9 @@ def meant(
     """The call that ``name`` names, by its idempotency key; RecoveryError lists the candidates.
 
     The key means the same call, also if another run gets this name before the decision. A number is
-    the LSN of any call, because a call that is resolved need not be open. Other names are searched
-    among ``calls``, and the call whose failure ended the run.
+    the LSN of any call, because a call that is resolved need not be open. Other names (a call id,
+    the beginning of a key, a tool) are searched among ``calls``, and the call whose failure ended
+    the run.
     """
     tool, sign, number = name.rpartition("#")
     if number.isdecimal() and number.isascii() and len(number) < 20:
@@ -34,6 +35,7 @@ def meant(
     found = [call.idempotency_key for call in calls if call.call_id == name]
     known = dict.fromkeys([*(call.idempotency_key for call in calls), one.failed_call_key])
     found = found or [key for key in known if len(name) >= KEY_PART_MIN and key.startswith(name)]
+    found = found or [call.idempotency_key for call in calls if call.tool == name]
     if len(found) == 1:
         return found[0]
     if not found and is_idempotency_key(name):  # perhaps of a call that an undo is about

@@ -22,10 +22,11 @@ import xxhash
 from eventlog import LogError
 from eventlog.files.posix import OSFiles
 from eventlog.format import frame
+from recovery import CheckpointStore
 from recovery.cli.doctor_disk import Check, Level, disk
 from recovery.inspect.status import State, runs
 from recovery.stores.file import FileStore
-from recovery.text import count
+from recovery.text import count, size
 
 DESCRIPTORS = 6  # of an open run: directory, LOCK, MARK, segment, and two of its inbox
 SPACE_MIN, SPACE_LOW = 32 << 20, 1 << 30
@@ -126,6 +127,14 @@ def space(store: FileStore, told: Callable[[int], str]) -> Iterator[Check]:
         yield Check("space", "ok", text)
 
 
+def low_space(store: CheckpointStore) -> str:
+    """A line if so little space is left that runs stop with an error; else ""."""
+    if not isinstance(store.backend, FileStore):
+        return ""
+    found = next(space(store.backend, size))
+    return f"DISK: {found.text}. {found.todo}" if found.level == "problem" else ""
+
+
 def limits(unended: int) -> Iterator[Check]:
     """How many runs this process could have open, beside the ``unended`` ones that there are."""
     try:
@@ -174,6 +183,8 @@ class Seen:
 
     states: Counter[State]
     newest: float = 0.0
+    need_a_person: int = 0
+    due: int = 0
     open_to_others: list[str] = field(default_factory=list)  # runs that they can change
 
     @property
@@ -189,6 +200,8 @@ def look(store: FileStore) -> Seen:
     for one in runs(store):
         seen.states[one.state] += 1
         seen.newest = max(seen.newest, one.last)
+        seen.need_a_person += bool(one.needs_person)
+        seen.due += one.due
         with suppress(OSError), closing(files.open_directory(f"{store.root}/{one.run_id}")) as run:
             if run.writable_by():
                 seen.open_to_others.append(one.run_id)
@@ -198,8 +211,6 @@ def look(store: FileStore) -> Seen:
 _TROUBLE: dict[State, tuple[Level, str]] = {
     "damaged": ("problem", "recovery runs --state damaged; then logdump verify PATH"),
     "unreadable": ("warning", "recovery runs --state unreadable; then recovery show RUN: why"),
-    "in doubt": ("warning", 'recovery runs --state "in doubt"; then recovery show RUN'),
-    "interrupted": ("warning", "recovery runs --state interrupted: resume them"),
 }
 
 
@@ -211,6 +222,12 @@ def of_runs(store: FileStore, seen: Seen) -> Iterator[Check]:
     for state, (level, todo) in _TROUBLE.items():
         if seen.states[state]:
             yield Check("runs", level, f"{seen.states[state]:,} {state}", todo)
+    if seen.need_a_person:
+        text = f"{count(seen.need_a_person, 'run')} to be decided about"
+        yield Check("runs", "warning", text, "recovery status")
+    if seen.due:
+        text = f"{count(seen.due, 'run')} that can be resumed"
+        yield Check("runs", "warning", text, "recovery resume --due --agent MODULE:NAME")
     if seen.open_to_others:
         yield Check(
             "runs",

@@ -23,6 +23,7 @@ from recovery.values.pack import pack
 from recovery.values.render import Redaction, readable, short
 
 RECENT = 6  # events shown
+FAMILY_MAX = 100_000  # records that are searched for child runs
 LOOKED_AT = 200  # records that are searched for the agent's last words
 SAID_SIZE_MAX = 1 << 20  # bytes of messages that are decoded for that
 SHOWN_MAX = 10  # children
@@ -35,21 +36,23 @@ _FAMILY = {"call", "child", "outcome", "failure", "resolved", "retry", "abandone
 @dataclass(slots=True)
 class Story:
     """``resumed``: LSN, time and record of the last resumption. ``said``: the agent's last words,
-    as a readable value."""
+    as a readable value. ``children``: those that began in the last FAMILY_MAX records."""
 
     recent: list[RunEvent] = field(default_factory=list)
     resumed: tuple[int, float, RunResumed] | None = None
     said: Any = None
     children: list[ChildRun] = field(default_factory=list)
+    skipped: int = 0  # records that were not searched for children
 
 
 def read_story(store: CheckpointStore, one: RunStatus) -> Story:
-    """Reads the log once, and its end once more; keeps what is shown."""
+    """Reads the end of the log, twice; keeps what is shown."""
     story = Story()
     if one.state == "unreadable":
         return story
     with reader_of(store, one.run_id) as reader:
-        story.children = children_of(_family(reader, story))
+        story.skipped = max(0, one.last_lsn - FAMILY_MAX)
+        story.children = children_of(_family(reader, story, story.skipped))
     recent: deque[RunEvent] = deque(maxlen=RECENT)
     after = max(0, one.last_lsn - LOOKED_AT)
     for event in events(store, one.run_id, after=after, until="now"):
@@ -68,10 +71,10 @@ def children_known(store: CheckpointStore, run: str) -> list[ChildRun]:
         return children_of(_family(reader, Story()))
 
 
-def _family(reader: LogReader, story: Story) -> Iterator[tuple[int, Event | None]]:
+def _family(reader: LogReader, story: Story, after: int = 0) -> Iterator[tuple[int, Event | None]]:
     """The children; notes the last resumption on the way."""
     calls: set[int] = set()
-    for record in reader.records(1, on_damage=lambda damage: None):
+    for record in reader.records(after + 1, on_damage=lambda damage: None):
         if record.kind == RunResumed.kind:
             with suppress(ValueError):
                 resumed = decode_shallow(record)
@@ -108,6 +111,8 @@ def rows(one: RunStatus, story: Story, now: float, redaction: Redaction) -> Iter
         )
     for label, event in zip(labels("recent"), story.recent, strict=False):
         told = cut(line(event, redaction), LINE_MAX)
+        if event.kind == "agent_raised":  # the rows of the error have the rest
+            told = f"the agent raised {event.error.partition(':')[0]}"
         yield label, f"{when(event.timestamp)[11:]}  LSN {event.lsn}: {told}", ""
     if one.parent is not None:
         yield "parent", f"{one.parent.run_id}, which started it (LSN {one.parent.lsn})", ""
@@ -118,6 +123,9 @@ def rows(one: RunStatus, story: Story, now: float, redaction: Redaction) -> Iter
         yield label, f"{child.run_id}: {child.state}", ""
     if len(story.children) > SHOWN_MAX:
         yield "", f"and {len(story.children) - SHOWN_MAX} more", ""
+    if story.skipped:
+        children = f"store.run({one.run_id!r}).children() reads all"
+        yield "", f"child runs up to LSN {story.skipped:,} are not shown: {children}", "dim"
 
 
 def as_json_object(story: Story, redaction: Redaction) -> dict[str, Any]:

@@ -12,6 +12,9 @@ CALLS_MAX = 5  # whose commands are shown
 KEY_SHOWN = 16
 _KIND = {"retry": "resolve"}  # commands whose messages have another kind
 
+# What a program opens again, by the kind of the run.
+_OPENED_BY = {"conversation": "RecordedLoop", "journal": "CallJournal"}
+
 
 class Commands:
     """The commands about one run, ready to type except for words in capitals.
@@ -19,31 +22,52 @@ class Commands:
     ``store`` is the option that the user gave, if any; ``path``: of the run's log.
     """
 
-    def __init__(self, run: str, store: str | None, path: str = "") -> None:
+    def __init__(
+        self, run: str, store: str | None, path: str = "", key_file: str | None = None
+    ) -> None:
         self.run, self._path = run, path
         self.agent = "MODULE:NAME"
         self.signed: Sequence[str] = ()  # as in RunStatus
-        self._where = f" --store {quote(store)}" if store is not None else ""
+        self._key = f" --key-file {quote(key_file)}" if key_file is not None else ""
+        self._where = (f" --store {quote(store)}" if store is not None else "") + self._key
 
     def of(self, verb: str, rest: str = "", run: str = "") -> str:
         """A command of ``recovery``."""
         sign = " --sign KEYFILE" * (_KIND.get(verb, verb) in self.signed)
         return f"recovery {verb} {quote(run or self.run)}{rest and ' '}{rest}{sign}{self._where}"
 
-    def resolve(self, call: int | str) -> list[str]:
+    def resolve(self, key: str, unclaimed: Sequence[int] = ()) -> list[str]:
         """The commands that resolve a call in doubt."""
-        return [
-            self.of("resolve", f"{call} {how}")
-            for how in ("--outcome JSON", "--retry", "--fail TEXT")
+        read = [self.logdump(f"dump --full --lsn {lsn}") for lsn in unclaimed]
+        again = "--retry --force" if read else "--retry"
+        how = [
+            self.of("resolve", f"{key} {how}") for how in ("--outcome JSON", again, "--fail TEXT")
         ]
+        if read:
+            read[-1] += "   # an outcome, maybe of this call"
+            how[1] += "   # only if that is another call's"
+        return read + how
 
     def resume(self, run: str = "") -> str:
         """The command that resumes it."""
         return self.of("resume", f"--agent {self.agent}", run)
 
+    def resume_due(self) -> str:
+        """The command that resumes all runs that can continue."""
+        return f"recovery resume --due --agent {self.agent}{self._where}"
+
     def logdump(self, verb: str) -> str:
         """A command of ``logdump``."""
-        return f"logdump {verb} {quote(self._path or self.run)}"
+        return f"logdump {verb}{self._key} {quote(self._path or self.run)}"
+
+    def of_divergence(self, step: int) -> list[str]:
+        """The commands for a run whose code diverged in this step."""
+        return [
+            f"{self.resume()}   # with the code that made the record",
+            f"{self.of('accept', '--why TEXT')}   # the new code's history counts from here on",
+            self.of("fork", f"NEW_ID --at {max(step - 1, 0)}"),
+            self.of("cancel"),
+        ]
 
     def next(self, one: RunStatus) -> list[str]:
         """The next commands, the most important one first."""
@@ -62,7 +86,9 @@ class Commands:
                     self.of("resolve", f"{call} {said}")
                     for said in ("--outcome JSON", "--fail TEXT")
                 ]
-                todo = [f"{again}   # once the tool is mended", *how]
+                denied = "ApprovalDeniedError" in one.why.partition(":")[0]
+                when = "it asks for approval again" if denied else "once the tool is mended"
+                todo = [f"{again}   # {when}", *how]
             case "failed":
                 at = max(one.progress.step - 1, 0)
                 todo = [self.of("fork", f"NEW_ID --at {at}"), self.of("undo", "--tools MODULE")]
@@ -77,19 +103,34 @@ class Commands:
                     line for call in one.calls[:CALLS_MAX] for line in self._answers(call, sent)
                 ]
                 todo += [self.logdump("dump --follow"), self.of("cancel")]
+            case _ if one.diverged and one.error is not None:
+                todo = [*self._decisions(one, sent), *self.of_divergence(one.error.step)]
             case _:
-                todo = [line for call in one.calls[:CALLS_MAX] for line in self._about(call, sent)]
-                if one.kind == "conversation" and one.parent is None:
-                    todo.append(f"# run its program again, which opens RecordedLoop({self.run!r})")
+                todo = [*self._decisions(one, sent), *self._out_of_crashes(one)]
+                opens = _OPENED_BY.get(one.kind)
+                if opens is not None and one.parent is None:
+                    todo.append(f"# run its program again, which opens {opens}({self.run!r})")
                 else:
                     todo.append(self.resume(one.parent.run_id if one.parent else ""))
         return todo
+
+    def _decisions(self, one: RunStatus, sent: Sequence[PendingMessage]) -> Iterator[str]:
+        return (line for call in one.calls[:CALLS_MAX] for line in self._about(call, sent))
+
+    def _out_of_crashes(self, one: RunStatus) -> Iterator[str]:
+        """The commands by which a run does not do again what its processes die of."""
+        if one.crash_loop:
+            for call in one.in_doubt:
+                if call.after_crash != "park":
+                    key = call.idempotency_key[:KEY_SHOWN]
+                    yield f"{self.of('resolve', f'{key} --fail TEXT')}   # not made again"
+            yield self.of("fork", f"NEW_ID --at {max(one.progress.step - 1, 0)}")
 
     def _about(self, call: OpenCall, sent: Sequence[PendingMessage]) -> Iterator[str]:
         if call.child:
             yield self.of("show", run=call.child)
         elif call.state == "in doubt" and call.after_crash == "park":
-            yield from self.resolve(call.idempotency_key[:KEY_SHOWN])
+            yield from self.resolve(call.idempotency_key[:KEY_SHOWN], call.unclaimed_outcomes)
         else:
             yield from self._answers(call, sent)
 

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery.cli.event_lines import call_text
+from recovery.errors import CHOICES
 from recovery.replay.error_counts import RunError
 from recovery.reports import OpenCall, PendingMessage, RunStatus
-from recovery.text import age, count, duration, printable
+from recovery.text import age, count, cut, duration, printable
 from recovery.values.render import HIDDEN, Redaction, readable, short
 
 # Styles of Rich for states and calls.
@@ -31,6 +32,7 @@ STYLES = {
 }
 KINDS = {
     "conversation": "a conversation of Aden Hive: its program resumes it by opening it",
+    "journal": "calls of a loop that has its own checkpoints: its program opens the journal again",
     "checkpoints": "checkpoints that a program saves itself: the program resumes by loading one",
 }
 VALUE_MAX = 400  # characters of a value
@@ -59,12 +61,16 @@ def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
     yield "owner", _owner(one), ""
     if one.packed_task is not None:
         yield "task", short(redaction.shown(readable(one.packed_task), "task"), VALUE_MAX), ""
+    if one.traceback and not redaction.hides_any:
+        yield from _quoted("error", one.traceback.rstrip().split("\n")[-TRACEBACK_LINES:])
     if one.last:
-        said = HIDDEN if redaction.hides_any else one.last_event  # which may quote any value
+        said = HIDDEN if redaction.hides_any else cut(_last(one), VALUE_MAX)
         ago = f"{when(one.last)}, {age(now - one.last)} ago"
         yield "last", f"LSN {one.last_lsn}, {ago}{said and ': '}{said}", ""
+    if one.crash_loop:
+        yield "CRASHES", f"{one.crash_loop}, none got further", "bold red"
     if one.error is not None:
-        yield from _error(one.error, now, redaction)
+        yield from _error(one, one.error, now, redaction)
     if one.progress.step or one.checkpoint:
         yield "step", _step(one), ""
     yield "used", _used(one), ""
@@ -73,6 +79,12 @@ def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
         due = f"in {duration(left)}" if left > 0 else f"due since {age(-left)}: run it again"
         yield "wakes", f"{when(one.wake_at)}, {due}", "cyan"
     yield from _tail(one)
+    if one.unclaimed_outcomes:
+        yield (
+            "REPAIRED",
+            f"{unclaimed(one)}. Its call becomes in doubt: do not retry it",
+            "bold red",
+        )
     for call in one.calls:
         yield from _call(call, now, redaction)
     if one.inbox_damage:
@@ -129,20 +141,33 @@ def _owner(one: RunStatus) -> str:
     return f"none; last {one.owner}"
 
 
-def _error(error: RunError, now: float, redaction: Redaction) -> Iterator[Row]:
+def _last(one: RunStatus) -> str:
+    """The last event; an error only by its type, because it has rows of its own."""
+    if one.error is not None and one.error.lsn == one.last_lsn:
+        return f"the agent raised {one.error.type.removeprefix('builtins.')}"
+    return one.last_event
+
+
+def _error(one: RunStatus, error: RunError, now: float, redaction: Redaction) -> Iterator[Row]:
     """The last error of the agent's own code, and whether the run has got past it."""
-    said = HIDDEN if redaction.hides_any else str(error)
+    said = f": {HIDDEN if redaction.hides_any else error}" if one.why != str(error) else ""
     style = "" if error.is_past else "red"
-    yield "error", f"LSN {error.lsn}, {age(now - error.timestamp)} ago: {said}", style
-    if error.is_past:
-        yield "", f"the run has got further since; {count(error.total, 'error')} in all", ""
-    elif error.goes_on:
-        yield "", f"recovered by its process; {count(error.total, 'error')} in all", ""
-    else:
-        yield "", f"raised to the caller; {count(error.total, 'error')} in all", ""
-    if error.traceback and not error.is_past and not redaction.hides_any:
-        for line in error.traceback.rstrip().split("\n")[-TRACEBACK_LINES:]:
-            yield "", f"| {line}", "dim"
+    yield "error", f"LSN {error.lsn}, {age(now - error.timestamp)} ago{said}", style
+    then = "the run has got further since" if error.is_past else "raised to the caller"
+    if error.goes_on and not error.is_past:
+        then = "recovered by its process"
+    yield "", f"{then}; {count(error.total, 'error')} in all", ""
+    if not error.is_past and not redaction.hides_any:
+        lines = error.traceback.rstrip().split("\n")[-TRACEBACK_LINES:]
+        if one.diverged:  # what differs, and what is at stake
+            lines = error.message.partition(CHOICES)[0].rstrip().split("\n")[1:]
+        yield from _quoted("", lines)
+
+
+def _quoted(label: str, lines: list[str]) -> Iterator[Row]:
+    for name, line in zip(labels(label), lines, strict=False):
+        if line:
+            yield name, f"| {line}", "dim"
 
 
 def _step(one: RunStatus) -> str:
@@ -187,8 +212,16 @@ def _call(call: OpenCall, now: float, redaction: Redaction) -> Iterator[Row]:
     named = f" id {call.call_id}" if call.call_id else ""
     yield call.state, f"{call.name}{named}, {where}{attempt}, {age(now - call.since)} ago", style
     yield "", arguments(call, redaction), ""
-    yield "", f"idempotency key {call.idempotency_key}", ""
+    yield "", f"idempotency key {call.idempotency_key or 'unknown: lost with the first record'}", ""
     yield "", f"recovery {call.then}", ""
+    if call.unclaimed_outcomes:
+        yield "", f"{unclaimed(call)}, maybe this one: a retry would repeat it", "bold red"
+
+
+def unclaimed(one: RunStatus | OpenCall) -> str:
+    """The outcomes whose calls were lost, in words."""
+    lsns = ", ".join(f"LSN {lsn}" for lsn in one.unclaimed_outcomes)
+    return f"{lsns}: outcome of a call that was lost"
 
 
 def arguments(call: OpenCall, redaction: Redaction) -> str:
@@ -245,6 +278,7 @@ def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
             "alive": owner.alive,
             "epoch": owner.epoch,
         },
+        "traceback": HIDDEN if redaction.hides_any and one.traceback else one.traceback,
         "failed_call": one.failed_call,
         "failed_call_key": one.failed_call_key,
         "error": None if one.error is None else _error_json(one.error, redaction),
@@ -252,6 +286,9 @@ def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
         "forked_from": one.forked_from.run_id if one.forked_from else None,
         "inbox_damage": one.inbox_damage,
         "signed": list(one.signed),
+        "unclaimed_outcomes": list(one.unclaimed_outcomes),
+        "crashes": one.crashes,
+        "diverged": one.diverged,
         "inbox": [_message_json(sent, redaction) for sent in one.unread],
         "open_calls": [_call_json(call, redaction) for call in one.calls],
     }
@@ -295,6 +332,7 @@ def _call_json(call: OpenCall, redaction: Redaction) -> dict[str, Any]:
         "child": call.child,
         "signals": list(call.signals),
         "signed": call.signed,
+        "unclaimed_outcomes": list(call.unclaimed_outcomes),
     }
 
 

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from recovery import CheckpointStore, RecoveryError
+from recovery.agent.stop_signals import ImportedRunError, imported_module
 from recovery.cli.key_options import encryption_from
 from recovery.cli.terminal import their_own
 from recovery.inspect.status import status
@@ -98,7 +99,7 @@ def signer(path: str | None) -> Callable[[bytes], bytes] | None:
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")  # a tool's name that needs no quotes in a shell
 
 
-def _complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     try:
         found = open_store(ctx.params.get("store"), None, reading=True).backend.run_ids()
     except Exception:  # a completion cannot report errors
@@ -119,7 +120,7 @@ def _complete_calls(ctx: typer.Context, incomplete: str) -> list[str]:
 
 RunId = Annotated[
     str,
-    typer.Argument(metavar="RUN", help="The id of a run.", autocompletion=_complete_runs),
+    typer.Argument(metavar="RUN", help="The id of a run.", autocompletion=complete_runs),
 ]
 
 CallName = Annotated[
@@ -217,8 +218,11 @@ def named(name: str) -> Any:
     parts = attributes.split(".") if attributes else []
     if not all(part.isidentifier() for part in (*module.split("."), *parts)):
         raise ValueError(f"{name!r} is not MODULE:NAME")
+    token = imported_module.set(module)
     try:
         found: Any = resolve_name(f"{module}:")
+    except ImportedRunError:
+        raise
     except ModuleNotFoundError as exc:
         if exc.name is None or not f"{module}.".startswith(f"{exc.name}."):
             raise their_own(exc, f"module {module} raised this") from None
@@ -227,6 +231,8 @@ def named(name: str) -> Any:
         ) from None
     except Exception as exc:
         raise their_own(exc, f"module {module} raised this") from None
+    finally:
+        imported_module.reset(token)
     for part in parts:
         if not hasattr(found, part):
             like = get_close_matches(part, dir(found), 1)

@@ -75,10 +75,10 @@ def their_own(exc: BaseException, what: str) -> typer.Exit:
     return complain(f"{what}: {type(exc).__name__}", FOUND)
 
 
-def hint(commands: Sequence[str]) -> None:
-    """Show commands to type next on standard error, not folded."""
+def hint(commands: Sequence[str], *, err: bool = False) -> None:
+    """Show commands to type next, not folded. ``err``: on standard error."""
     for i, line in enumerate(commands):
-        typer.echo(f"{'' if i else 'next:':<5} {printable(line)}", err=True)
+        typer.echo(f"{'' if i else 'next:':<5} {printable(line)}", err=err)
 
 
 def say(text: str) -> None:

@@ -146,6 +146,13 @@ HOW: dict[str, How] = {
             "--store . --state waiting --match ing": ("all",),
         },
     ),
+    "recovery status": How(
+        "--store .",
+        runs=("all",),
+        missing=0,
+        of_store=True,
+        variants={"--store . --check --json --redact *": ("all",)},
+    ),
     "recovery show": How(
         "--store . {run}",
         missing=1,

@@ -129,9 +129,11 @@ def golden(name: str, found: str) -> None:
 
 
 def neutral(text: str, store: Path) -> str:
-    """Without what differs from machine to machine, and from version to version."""
+    """Without what differs from machine to machine, and from version to version. A line is as wide
+    as the path in it."""
     text = text.replace(str(store), "{store}").replace(os.path.realpath(store), "{store}")
-    return text.replace(version("agent-eventlog"), "{version}")
+    text = text.replace(version("agent-eventlog"), "{version}")
+    return "\n".join(line.rstrip(" ") for line in text.split("\n"))
 
 
 # -- what may reach a terminal

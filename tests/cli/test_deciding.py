@@ -191,9 +191,8 @@ def test_an_inbox_of_nonsense_is_passed_over(store: Path) -> None:
 
 
 def test_without_a_terminal_nothing_is_done_unless_told_so(store: Path) -> None:
-    for words in (["cancel", "waiting"], ["accept", "waiting"]):
-        done = recovery(store, *words)
-        assert done.code == 2 and "--yes" in done.err
+    done = recovery(store, "cancel", "waiting")
+    assert done.code == 2 and "--yes" in done.err
     assert state(store, "waiting") == "waiting"
     assert recovery(store, "cancel", "waiting", "--yes").code == 0
     assert state(store, "waiting") == "cancelled"
@@ -237,7 +236,6 @@ def test_what_a_live_run_waits_for_is_among_what_to_do_next(store: Path) -> None
         "resolve parked 58 --retry",
         "approve waiting 38 -y",
         "signal sleeping answer",
-        "accept parked -y",
         "cancel waiting --yes",
         "fork finished new --at 4",
         "show parked",

@@ -221,7 +221,7 @@ def test_clock(now: float, newest: float, level: str, monkeypatch: pytest.Monkey
 
 
 def test_runs_in_trouble_and_what_was_left_are_named(store: FileStore) -> None:
-    seen = Seen(Counter({"finished": 3, "damaged": 1, "in doubt": 2, "interrupted": 4}), 5.0)
+    seen = Seen(Counter({"finished": 3, "damaged": 1, "in doubt": 2, "interrupted": 4}), 5.0, 3, 4)
     assert seen.unended == 7
     (Path(store.root) / ".gone.removed-0123abcd").mkdir()
     (Path(store.root) / "run.~1~").mkdir()

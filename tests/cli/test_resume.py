@@ -281,6 +281,18 @@ def test_an_error_of_the_users_module_has_its_traceback(
     assert done.err.splitlines()[-1] == f"recovery: module {place.module} raised this: {error}"
 
 
+def test_a_module_that_executes_a_run_when_it_is_imported_does_not(place: Place) -> None:
+    place.begin()
+    file = place.path / f"{place.module}.py"
+    file.write_text(
+        f"{AGENTS}\nimport sys\nRecoverableAgent(plain).run_with_recovery_sync(1, 'new')"
+    )
+    done = place.resume("plain")
+    assert done.code == 1 and "Traceback" not in done.err and "__main__" in done.err
+    assert f"module {place.module} executes run 'new' when it is imported" in done.err
+    assert not (place.path / "looked").exists()
+
+
 def test_an_error_of_the_factory_has_its_traceback(place: Place) -> None:
     place.begin()
     done = place.resume("broken")
@@ -359,7 +371,7 @@ def test_a_waiting_run_is_sent_its_signal_and_goes_on(place: Place) -> None:
     place.begin()
     done = place.resume("waiting")
     assert done.code == 1 and "recovery signal run go JSON" in done.err
-    assert place.recovery("runs", "--due").out == "no such runs\n"
+    assert place.recovery("runs", "--due").out == "no such runs (1 run in the store)\n"
     assert place.recovery("signal", "run", "go", '{"n": 3}').code == 0
     assert "run" in place.recovery("runs", "--due").out
     shown = place.recovery("show", "run").out

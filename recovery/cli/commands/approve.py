@@ -19,7 +19,7 @@ from recovery.cli.store_options import (
     signer,
     store_of,
 )
-from recovery.cli.terminal import confirm, ends_politely, say
+from recovery.cli.terminal import confirm, ends_politely, hint, say
 from recovery.cli.who import who_or_login
 from recovery.control.send import approve, deny
 from recovery.values.render import Redaction
@@ -64,12 +64,14 @@ def no(
     call: CallName,
     who: Who = None,
     why: Why = "",
+    yes: Yes = False,
     sign: SignWith = None,
     store: StoreOption = None,
     key_file: KeyFile = None,
     redact: Redact = None,
 ) -> None:
     """Deny a call that awaits approval: its agent gets an ApprovalDeniedError."""
+    del yes  # it asks nothing: scripts may say it to each command that decides
     _decide(None, run, call, (who, why, sign), (store, key_file), redact)
 
 
@@ -99,4 +101,4 @@ def _decide(
         shown = call if found is None else found.name
         say(f"{shown} of run {run}: asks -> {'denied' if is_asked is None else 'approved'}")
         if one.state != "running":
-            say("next: " + commands_for(runs, run, where[0]).resume())
+            hint([commands_for(runs, run, *where).resume()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from recovery import RecoveryError
 from recovery.cli.commands.show import commands_for
 from recovery.cli.history_view import children_known
 from recovery.cli.store_options import (
@@ -16,7 +17,7 @@ from recovery.cli.store_options import (
     signer,
     store_of,
 )
-from recovery.cli.terminal import confirm, ends_politely, say
+from recovery.cli.terminal import confirm, ends_politely, hint, say
 from recovery.cli.who import who_or_login
 from recovery.control.cancel import cancel
 from recovery.control.resolve import accept
@@ -42,13 +43,14 @@ examples:
 ACCEPT_MORE = """\b
 For a run that stops with a DivergenceError, because its code is not what it
 was. From the difference on the history of the new code counts. What is
-dropped stays done in the outside world: read what differs before you accept
-it. Holds for one divergence. A call in doubt has to be resolved first.
+dropped stays done in the outside world: recovery show says what differs.
+Refused if the run has not diverged, so run it with the new code first. Holds
+for one divergence. A call in doubt has to be resolved first.
 
 \b
 exit codes:
   0    recorded, durably
-  1    refused: no such run, or it has ended; or you said no
+  1    refused: no such run, it has ended or not diverged; or you said no
   2    wrong usage, or no terminal to ask at and no --yes
 
 \b
@@ -96,8 +98,15 @@ def accepted(
     """Let a run continue though its code does not do what is recorded."""
     with ends_politely():
         runs = store_of(run, store, key_file)
-        known(runs, run)
+        one = known(runs, run)
+        is_open = one.state in ("interrupted", "in doubt", "waiting", "parked")
+        # The error of a child run is recorded by its parent.
+        if is_open and not (one.diverged or one.inbox_damage or one.parent):
+            raise RecoveryError(
+                f"run {run!r} did not stop by a divergence when it was last run, so there is none "
+                "to accept. Nothing was written. Run it with the new code, and read what differs"
+            )
         confirm(f"Let run {run} diverge from its record, once?", yes)
         accept(runs, run, who=who_or_login(who), why=why)
         say(f"run {run}: it may diverge once")
-        say("next: " + commands_for(runs, run, store).resume())
+        hint([commands_for(runs, run, store, key_file).resume()])

@@ -14,6 +14,7 @@ from rich.status import Status
 
 from recovery.cli.exit_codes import FOUND, OK, USAGE
 from recovery.cli.terminal import ends_politely, progress
+from recovery.testing.crash_report import CrashReport
 from recovery.testing.processes.counting_proxy import Service
 from recovery.testing.processes.crashtest import (
     CannotTestError,
@@ -24,7 +25,6 @@ from recovery.testing.processes.crashtest import (
     crashtest,
     module_agent,
 )
-from recovery.testing.report import CrashReport
 
 MORE = """\b
 exit codes:

@@ -25,18 +25,22 @@ from recovery.cli.store_options import (
     imported,
     store_of,
 )
-from recovery.cli.terminal import because, complain, ends_politely, output, say, show_json
+from recovery.cli.terminal import because, complain, ends_politely, hint, output, say, show_json
 from recovery.cli.value_arguments import VALUE, value_given
 from recovery.cli.who import who_or_login
 from recovery.history.find_run import reader_of
 from recovery.history.inventory import StoredCheckpoint, stored_checkpoints
-from recovery.ops.fork import fork
+from recovery.ops.fork import fork_and_tell
 from recovery.text import printable, size
+
+NAMES_MAX = 10  # of side effects, that are listed
 
 FORK_MORE = """\b
 NEW_ID is as RUN was at the end of step N (0: before the first; without --at
 everything recorded so far). It shares nothing with RUN, which is only read.
-Run it like any run: what is recorded is served, nothing is executed again.
+When it is run, what RUN did up to there is served. What comes after is done
+again: side effects that RUN has made after step N are made a second time,
+with new idempotency keys. The command lists them. A fork executes nothing.
 With --task, --state or --messages it continues with these from there.
 
 \b
@@ -99,7 +103,8 @@ def command(
         imported(imports)
         runs = store_of(run, store, key_file)
         try:
-            link = fork(runs, run, new_id, at_step=at, who=who_or_login(who), why=why, **changes)
+            changes |= {"who": who_or_login(who), "why": why}
+            link, effects = fork_and_tell(runs, run, new_id, at, changes)
         except RecoveryError as exc:
             said = str(exc).replace("None takes", "without --at it takes")
             raise complain(said, FOUND) from None
@@ -109,10 +114,17 @@ def command(
                 "Remove the cause, and the same command makes it whole.",
                 FOUND,
             ) from None
+        names = [f"{one.intent.tool}#{one.lsn}" for one in effects]
         if as_json:
-            return show_json(asdict(link) | {"new_run_id": new_id})
+            return show_json(asdict(link) | {"new_run_id": new_id, "made_again": names})
         say(f"run {new_id}: as run {run} was at the end of step {link.step} (LSN {link.lsn})")
-        say("next: " + commands_for(runs, new_id, store).resume())
+        if names:
+            more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+            say(
+                f"run {run} has made these side effects since, and {new_id} would make them again "
+                f"if it does the same: {', '.join(names[:NAMES_MAX])}{more}"
+            )
+        hint([commands_for(runs, new_id, store, key_file).resume()])
 
 
 def checkpoints(

@@ -18,14 +18,16 @@ from recovery.cli.store_options import (
     StoreOption,
     Who,
     Why,
+    Yes,
     known,
     signer,
     store_of,
 )
-from recovery.cli.terminal import ends_politely, say
+from recovery.cli.terminal import ends_politely, hint, say
 from recovery.cli.value_arguments import VALUE, AsText, value_given
 from recovery.cli.who import who_or_login
 from recovery.control.resolve import resolve
+from recovery.history.signed_resolutions import Attribution
 from recovery.inspect.status import status
 from recovery.reports import RunStatus
 from recovery.text import cut
@@ -62,10 +64,20 @@ Outcome = Annotated[
     ),
 ]
 Retry = Annotated[bool, typer.Option("--retry", help="It did not take effect: make it again.")]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Retry it although the log has the outcome of a lost call, which may be this one.",
+    ),
+]
 Fail = Annotated[
     str | None,
     typer.Option(
-        metavar="TEXT", help="It failed: the agent gets a ToolError with this.", show_default=False
+        metavar="TEXT",
+        help="It failed: the agent gets a ToolError with this text, also if the text names another "
+        "exception.",
+        show_default=False,
     ),
 ]
 
@@ -76,7 +88,9 @@ def command(
     outcome: Outcome = None,
     text: AsText = False,
     retry: Retry = False,
+    force: Force = False,
     fail: Fail = None,
+    yes: Yes = False,
     who: Who = None,
     why: Why = "",
     sign: SignWith = None,
@@ -84,16 +98,18 @@ def command(
     key_file: KeyFile = None,
 ) -> None:
     """Say what became of a call in doubt. The run continues when it is resumed."""
+    del yes  # it asks nothing: scripts may say it to each command that decides
     with ends_politely():
         how, said = _resolution(outcome, text, retry, fail)
         runs = store_of(run, store, key_file)
         before = known(runs, run)
         which = meant(runs, before, call, before.calls)
         name, state = _about(runs, before, which)
-        resolve(runs, run, which, how, who=who_or_login(who), why=why, sign=signer(sign))
+        saying = Attribution(who=who_or_login(who), why=why, sign=signer(sign), force=force)
+        resolve(runs, run, which, how, **saying)
         say(f"{name} of run {run}: {state} -> {said}")
         after = status(runs, run)
-        say("next: " + commands_for(runs, run, store).next(after)[0])
+        hint([commands_for(runs, run, store, key_file).next(after)[0]])
 
 
 def _resolution(

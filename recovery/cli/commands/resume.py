@@ -18,16 +18,16 @@ import typer
 from eventlog import LogError, LogLockedError
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, RecoveryError, RunResult
 from recovery.cli.commands.show import commands_for
-from recovery.cli.exit_codes import FOUND, INTERRUPTED
+from recovery.cli.exit_codes import FOUND, INTERRUPTED, OK
 from recovery.cli.next_steps import Commands
 from recovery.cli.store_options import (
     AsJson,
     KeyFile,
     Redact,
-    RunId,
     StoreOption,
     Yes,
     check_there,
+    complete_runs,
     known,
     named,
     open_store,
@@ -44,10 +44,10 @@ from recovery.cli.terminal import (
     their_own,
 )
 from recovery.declare.spec import ToolSpec
-from recovery.errors import DivergenceError, StoppedError
-from recovery.inspect.status import status
+from recovery.errors import CHOICES, DivergenceError, StoppedError
+from recovery.inspect.status import OPEN, status
 from recovery.reports import RecoveryReport, RunStatus
-from recovery.text import printable_lines
+from recovery.text import count, printable_lines
 from recovery.values.pack import pack
 from recovery.values.render import Redaction, readable, short
 
@@ -57,13 +57,19 @@ a RecoverableAgent, an agent function (of a run), or a function without
 parameters that makes one of these. Its task is the recorded one. A
 RecoverableAgent keeps its own store, unless --store names another.
 
+--due and --all-unfinished resume runs one after the other, by one agent.
+They skip runs that a process has, child runs (their parents resume them) and
+conversations. If other agents have runs in the store, --match chooses by id.
+An agent that waits needs park_after_s=, or it holds the others.
+
 Ctrl-C, or SIGTERM, stops it at its next safe point, where nothing gets in
 doubt; a second one ends it at once, as a crash would.
 
 \b
 exit codes:
   0    finished: its result is printed, its report on standard error
-  1    it failed, or is parked: why, and what to do, on standard error
+  1    it failed, or is parked: why, and what to do, on standard error; of
+       several, one did
   2    wrong usage
   130  stopped by Ctrl-C; it can be resumed
 
@@ -72,11 +78,29 @@ examples:
   recovery resume run_001 --agent trips:agent
   recovery resume run_001 --agent trips:book_trip --store ./runs --json
   recovery resume run_001 --agent trips:agent --takeover
+  recovery resume --due --agent trips:agent            # in a cron job
 """
 
 Agent = Annotated[
     str, typer.Option("--agent", metavar="MODULE:NAME", help="The agent.", show_default=False)
 ]
+OneRun = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN]",
+        help="The id of a run.",
+        autocompletion=complete_runs,
+        show_default=False,
+    ),
+]
+Due = Annotated[
+    bool,
+    typer.Option("--due", help="All runs that would continue: recovery runs --due lists them."),
+]
+AllUnfinished = Annotated[
+    bool, typer.Option("--all-unfinished", help="All runs that no process has and that can end.")
+]
+Match = Annotated[str, typer.Option(metavar="TEXT", help="Of these, those with this in their id.")]
 TakeOver = Annotated[
     bool,
     typer.Option("--takeover", help="Take the run from a process that is known to be stuck. Asks."),
@@ -87,8 +111,11 @@ Verbose = Annotated[
 
 
 def command(
-    run: RunId,
     agent: Agent,
+    run: OneRun = None,
+    due: Due = False,
+    all_unfinished: AllUnfinished = False,
+    match: Match = "",
     takeover: TakeOver = False,
     yes: Yes = False,
     verbose: Verbose = False,
@@ -97,29 +124,67 @@ def command(
     redact: Redact = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an agent on an existing run, from where it stopped."""
+    """Run an agent on an existing run, from where it stopped; or on several."""
     with ends_politely(), _logged(logging.INFO if verbose else logging.WARNING):
+        if (run is not None) + due + all_unfinished != 1:
+            raise ValueError("say RUN, or --due, or --all-unfinished")
         found = agent_of(agent, store, key_file)
+
+        def resume(one: str) -> None:
+            commands = commands_for(found.store, one, store, key_file)
+            commands.agent = quote(agent)
+            ended = _resumed(found, one, takeover, commands)
+            _show(one, ended, Redaction(redact or ()), as_json)
+
+        if run is None:
+            if takeover:
+                raise ValueError("--takeover is about one RUN")
+            chosen = (one for one in found.store.runs(state=OPEN, due=due) if match in one.run_id)
+            return _resume_all(list(chosen), resume)
         check_there(found.store, run)
         one = known(found.store, run)
         if takeover:
             _ask(one, yes)
-        commands = commands_for(found.store, run, store)
-        commands.agent = quote(agent)
-        ended = _resumed(found, run, takeover, commands)
-        value = Redaction(redact or ()).shown(readable(pack(ended["result"], "result")), "result")
-        if as_json:
-            return show_json(
-                {
-                    "run_id": run,
-                    "result": value,
-                    "recovery_count": ended["recovery_count"],
-                    "recovered_from_step": ended["recovered_from_step"],
-                    "report": _report(ended["report"]),
-                }
-            )
-        say(short(value, None))
-        typer.echo(printable_lines(str(ended["report"])), err=True)
+        resume(run)
+
+
+def _resume_all(runs: list[RunStatus], resume: Callable[[str], None]) -> None:
+    """Resume runs one after the other, whatever becomes of the others. Children are resumed by
+    their parents, and conversations by their programs."""
+    codes = []
+    for one in runs:
+        if one.kind != "agent" or one.parent is not None:
+            continue
+        typer.echo(f"run {one.run_id}:", err=True)
+        try:
+            resume(one.run_id)
+        except typer.Exit as exc:
+            if exc.exit_code == INTERRUPTED:
+                raise
+            codes.append(exc.exit_code)
+        except LogLockedError:
+            pass  # a process has it since
+        else:
+            codes.append(OK)
+    finished = codes.count(OK)
+    typer.echo(f"{count(len(codes), 'run')} resumed, {finished:,} finished", err=True)
+    raise typer.Exit(OK if finished == len(codes) else FOUND)
+
+
+def _show(run: str, ended: RunResult, redaction: Redaction, as_json: bool) -> None:
+    value = redaction.shown(readable(pack(ended["result"], "result")), "result")
+    if as_json:
+        return show_json(
+            {
+                "run_id": run,
+                "result": value,
+                "recovery_count": ended["recovery_count"],
+                "recovered_from_step": ended["recovered_from_step"],
+                "report": _report(ended["report"]),
+            }
+        )
+    say(short(value, None))
+    typer.echo(printable_lines(str(ended["report"])), err=True)
 
 
 def _report(report: RecoveryReport) -> dict[str, Any]:
@@ -187,9 +252,9 @@ def _resumed(agent: RecoverableAgent, run: str, takeover: bool, commands: Comman
             ended = complain(str(exc), INTERRUPTED if asked else FOUND)
             todo = [commands.resume()]
         except DivergenceError as exc:
-            ended = complain(str(exc).partition("\nThe record is untouched")[0], FOUND)
+            ended = complain(str(exc).partition(f"\n{CHOICES}")[0], FOUND)
             todo = commands.next(status(agent.store, run))
-            todo = todo if exc.in_doubt else _choices(exc, commands)
+            todo = todo if exc.in_doubt else commands.of_divergence(exc.step)
         except (RecoveryError, LogError) as exc:
             ended = complain(_in_doubt(exc) if type(exc) is InDoubtError else str(exc), FOUND)
             todo = commands.next(status(agent.store, run))
@@ -198,7 +263,7 @@ def _resumed(agent: RecoverableAgent, run: str, takeover: bool, commands: Comman
                 exc, f"run {run}: its agent raised this. The record stays, and it can be resumed"
             )
             todo = [commands.resume()]
-    hint(todo)
+    hint(todo, err=True)
     raise ended
 
 
@@ -220,16 +285,6 @@ def _store_failed(exc: Exception, store: CheckpointStore) -> typer.Exit | None:
         "cause (free space, check the disk, let it be written to); then resume it.",
         FOUND,
     )
-
-
-def _choices(exc: DivergenceError, commands: Commands) -> list[str]:
-    """The commands for a divergence."""
-    return [
-        f"{commands.resume()}   # with the code that made the record",
-        f"{commands.of('accept', '--why TEXT')}   # the new code's history counts from here on",
-        commands.of("fork", f"NEW_ID --at {max(exc.step - 1, 0)}"),
-        commands.of("cancel"),
-    ]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from recovery.cli.store_options import (
     signer,
     store_of,
 )
-from recovery.cli.terminal import ends_politely, say
+from recovery.cli.terminal import ends_politely, hint, say
 from recovery.cli.who import who_or_login
 from recovery.control.resolve import retry
 from recovery.inspect.status import status
@@ -74,6 +74,6 @@ def command(
             typer.echo(printable_lines(said), err=True)
         else:
             say(said)
-            commands = commands_for(runs, run, store)
-            return say("next: " + commands.next(status(runs, run))[0])
-    resume.command(run, agent, store=store, key_file=key_file)
+            commands = commands_for(runs, run, store, key_file)
+            return hint([commands.next(status(runs, run))[0]])
+    resume.command(agent, run, store=store, key_file=key_file)

@@ -13,13 +13,16 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from recovery import CheckpointStore
+from recovery.cli.commands.show import commands_for
+from recovery.cli.doctor_checks import low_space
 from recovery.cli.status_view import STYLES, as_json_object
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, open_store
-from recovery.cli.terminal import ends_politely, output, say, show_json
+from recovery.cli.terminal import ends_politely, hint, output, say, show_json
 from recovery.inspect.status import STATES
 from recovery.inspect.status import runs as all_runs
 from recovery.reports import RunStatus
-from recovery.text import age, printable
+from recovery.text import age, count, printable
 from recovery.values.render import Redaction
 
 MORE = """\b
@@ -70,7 +73,7 @@ def command(
     redact: Redact = None,
     as_json: AsJson = False,
 ) -> None:
-    """The runs of a store: state, step, age, last activity, owner, calls in doubt."""
+    """The runs of a store: state, step, age, last activity, owner, and what a person decides."""
     with ends_politely():
         if wrong := {*(state or ())} - {*STATES}:
             raise ValueError(f"no such state: {', '.join(wrong)}; one of {', '.join(STATES)}")
@@ -90,8 +93,12 @@ def command(
             found = sorted(found, key=order)
         found = islice(found, limit)
         if as_json:
+            any_shown = False
             for one in found:
                 show_json(as_json_object(one, Redaction(redact or ())))
+                any_shown = True
+            if not any_shown:
+                typer.echo(_none(there), err=True)
             return
         shown = list(found)
         # Columns that are empty for all runs are left out.
@@ -103,11 +110,23 @@ def command(
             depths[one.run_id] = depths.get(above, -1) + 1
             cells = _cells(one, now, depths[one.run_id])
             sent = [Text(str(len(one.unread) or "-"), "cyan")] * unread
-            table.add_row(*cells, *sent, *[Text(printable(_error(one) or "-"), "red")] * raised)
+            errors = [Text(printable(_error(one) or "-"), "red")] * raised
+            table.add_row(*cells, *sent, *errors)
         if table.row_count:
             output().print(table)
         else:
-            say("no such runs")
+            say(_none(there))
+        if low := low_space(there):
+            say(low)
+        for one in shown:
+            if one.crash_loop:
+                say(f"{one.run_id}: {one.crash_loop}")
+                hint([commands_for(there, one.run_id, store, key_file).of("show")])
+
+
+def _none(store: CheckpointStore) -> str:
+    there = len(store.backend.run_ids())
+    return f"no such runs ({count(there, 'run')} in the store)" if there else "no runs"
 
 
 def _table(unread: bool, raised: bool) -> Table:
@@ -117,7 +136,7 @@ def _table(unread: bool, raised: bool) -> Table:
     for name in ("STEP", "AGE", "LAST"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("OWNER", overflow="fold", max_width=16)
-    table.add_column("IN DOUBT", overflow="fold", max_width=16)
+    table.add_column("TO DECIDE", overflow="fold", max_width=16)
     if unread:
         table.add_column("UNREAD", justify="right", no_wrap=True)
     if raised:
@@ -127,6 +146,9 @@ def _table(unread: bool, raised: bool) -> Table:
 
 def _cells(one: RunStatus, now: float, depth: int) -> tuple[Text, ...]:
     owner = one.owner if one.owner is not None and one.owner.alive else None
+    is_over = one.state in ("cancelled", "undone")
+    asking = [f"approve {call.name}" for call in one.calls if call.state == "asks" and not is_over]
+    doubt = [call.name for call in one.in_doubt if call.after_crash == "park"]
     texts = (
         "  " * depth + one.run_id,
         one.state,
@@ -134,14 +156,17 @@ def _cells(one: RunStatus, now: float, depth: int) -> tuple[Text, ...]:
         _ago(one.started, now),
         _ago(one.last, now),
         f"{owner.pid}@{owner.host}" if owner else "-",
-        ", ".join(call.name for call in one.in_doubt) or "-",
+        ", ".join([*doubt, *asking]) or "-",
     )
-    styles = ("", STYLES.get(one.state, ""), "", "", "", "", "bold red" if one.in_doubt else "")
+    decide = "bold red" if doubt else STYLES["asks"] if asking else ""
+    styles = ("", STYLES.get(one.state, ""), "", "", "", "", decide)
     return tuple(Text(printable(text), style) for text, style in zip(texts, styles, strict=True))
 
 
 def _error(one: RunStatus) -> str:
-    """The last error of its agent, if the run has not got past it."""
+    """The last error of its agent, if the run has not got past it; and a crash loop."""
+    if one.crash_loop:
+        return f"crashed {one.crashes}x"
     error = one.error
     if error is None or error.is_past:
         return ""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+
+import typer
 
 from recovery import CheckpointStore
 from recovery.cli import history_view
-from recovery.cli.history_view import Story, read_story
+from recovery.cli.doctor_checks import low_space
+from recovery.cli.history_view import read_story
 from recovery.cli.next_steps import Commands
-from recovery.cli.status_view import Row, as_json_object, grid, rows
+from recovery.cli.status_view import as_json_object, grid, rows
 from recovery.cli.store_options import AsJson, KeyFile, Redact, RunId, StoreOption, store_of
-from recovery.cli.terminal import ends_politely, output, show_json
+from recovery.cli.terminal import ends_politely, output, say, show_json
 from recovery.inspect.status import status
-from recovery.reports import RunStatus
 from recovery.stores.file import FileStore
+from recovery.text import printable
 from recovery.values.render import Redaction
 
 MORE = """\b
@@ -42,25 +44,26 @@ def command(
         found = status(runs, run)
         redaction = Redaction(redact or ())
         story = read_story(runs, found)
-        commands = commands_for(runs, run, store).next(found)
+        commands = commands_for(runs, run, store, key_file).next(found)
         if as_json:
             told = history_view.as_json_object(story, redaction)
             show_json(as_json_object(found, redaction) | told | {"next": commands})
             return
-        output().print(grid(_rows(found, story, redaction, commands)))
+        now = time.time()
+        shown = [*rows(found, now, redaction), *history_view.rows(found, story, now, redaction)]
+        output().print(grid(shown))
+        if low := low_space(runs):
+            say(low)
+        width = max(len(label) for label, *_ in shown) + 1
+        for i, command in enumerate(commands):
+            typer.echo(f"{'' if i else 'next':<{width}}{printable(command)}")  # not folded
 
 
-def commands_for(store: CheckpointStore, run: str, where: str | None) -> Commands:
+def commands_for(
+    store: CheckpointStore, run: str, where: str | None, key_file: str | None
+) -> Commands:
     """The commands about a run in a store, which was given as ``where``."""
     root = getattr(store.backend, "root", "")
     if where is None and root and root != FileStore().root:  # the agent's own store
         where = root
-    return Commands(run, where, f"{root}/{run}" if root else "")
-
-
-def _rows(one: RunStatus, story: Story, redaction: Redaction, commands: list[str]) -> Iterator[Row]:
-    now = time.time()
-    yield from rows(one, now, redaction)
-    yield from history_view.rows(one, story, now, redaction)
-    for i, command in enumerate(commands):
-        yield "" if i else "next", command, "bold"
+    return Commands(run, where, f"{root}/{run}" if root else "", key_file)

@@ -17,7 +17,7 @@ from recovery.cli.store_options import (
     signer,
     store_of,
 )
-from recovery.cli.terminal import ends_politely, say
+from recovery.cli.terminal import ends_politely, hint, say
 from recovery.cli.value_arguments import VALUE, AsText, value_given
 from recovery.cli.who import who_or_login
 from recovery.control.send import signal
@@ -68,4 +68,4 @@ def command(
         signal(runs, run, name, given, who=who_or_login(who), key=key, sign=signer(sign))
         say(f"run {run}: sent {name!r}")
         if one.state != "running":
-            say("next: " + commands_for(runs, run, store).resume())
+            hint([commands_for(runs, run, store, key_file).resume()])

@@ -100,9 +100,10 @@ def command(
                 "and undo the run again.",
                 FOUND,
             )
-            commands = commands_for(runs, run, store)
+            commands = commands_for(runs, run, store, key_file)
             commands.signed = status(runs, run).signed
-            hint([line for call in exc.calls for line in commands.resolve(call.idempotency_key)])
+            keys = [call.idempotency_key for call in exc.calls]
+            hint([line for key in keys for line in commands.resolve(key)], err=True)
             raise ended from None
         if as_json:
             return show_json([one | {"result": _readable(one, redaction)} for one in done])

@@ -1,0 +1,87 @@
+"""``recovery status``: say which runs need a person, and how many can be resumed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from recovery.cli.commands.show import commands_for
+from recovery.cli.doctor_checks import low_space
+from recovery.cli.exit_codes import FOUND, OK
+from recovery.cli.next_steps import Commands
+from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, open_store
+from recovery.cli.terminal import ends_politely, hint, say, show_json
+from recovery.inspect.status import runs as all_runs
+from recovery.reports import RunStatus
+from recovery.text import count
+from recovery.values.render import Redaction
+
+MORE = """\b
+A run needs a person if a call is in doubt or asks for approval, its code has
+diverged or dies or fails at the same place again and again, its log is
+damaged, it is parked for a limit, or it has failed. Each run is read from its
+newest checkpoint on; no lock is taken and nothing is written.
+
+\b
+exit codes:
+  0    no run needs a person; or without --check
+  1    with --check: a run needs a person, or the disk is full
+  2    wrong usage
+
+\b
+examples:
+  recovery status
+  recovery status --check --store /srv/agents     # in a monitor
+  recovery status --json | jq -r '.need_a_person[].run_id'
+"""
+
+SHOWN_MAX = 5  # runs with a command
+
+Check = Annotated[
+    bool, typer.Option("--check", help="Exit with 1 if a run needs a person, or the disk is full.")
+]
+
+
+def command(
+    check: Check = False,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+    redact: Redact = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which runs need a person, and why; and how many can be resumed."""
+    with ends_politely():
+        there = open_store(store, key_file, reading=True)
+        redaction = Redaction(redact or ())
+        needs: list[tuple[RunStatus, str]] = []
+        due: list[str] = []
+        total = 0
+        for one in all_runs(there):
+            total += 1
+            if one.needs_person:
+                needs.append((one, redaction.text(one.needs_person, "why")))
+            if one.due:
+                due.append(one.run_id)
+        low = low_space(there)
+        if as_json:
+            persons = [{"run_id": one.run_id, "why": why} for one, why in needs]
+            show_json({"runs": total, "need_a_person": persons, "due": due, "disk": low})
+        else:
+            for one, why in needs:
+                say(f"{one.run_id}: {why}")
+            if low:
+                say(low)
+            say(
+                f"{count(total, 'run')}: {len(needs):,} to be decided about, "
+                f"{len(due):,} that can be resumed"
+            )
+            todo = [
+                commands_for(there, one.run_id, store, key_file).of("show")
+                for one, _ in needs[:SHOWN_MAX]
+            ]
+            if due:
+                commands: Commands = commands_for(there, "", store, key_file)
+                todo.append(commands.resume_due())
+            hint(todo)
+        raise typer.Exit(FOUND if check and (needs or low) else OK)

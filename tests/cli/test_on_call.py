@@ -1,0 +1,545 @@
+"""What a person on call meets: a run has a problem, and the commands say its cause and the way
+out. Each test does what that person would do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventlog.encryption import Encryption
+from recovery import CheckpointStore, RecoverableAgent, Resolution, SyncRun, tool
+from recovery.cli import history_view
+from recovery.errors import (
+    DivergenceError,
+    InDoubtError,
+    NoAnswerError,
+    PermanentError,
+    RecoveryError,
+    RunFailedError,
+    UnrecordedResultError,
+    WaitingError,
+)
+from tests.cli.harness import Done, Processes, call, environment
+
+
+def recovery(where: Path, *args: str) -> Done:
+    return call("recovery", *args, "--store", "runs", cwd=where)
+
+
+def damage(where: Path, lsn: int) -> None:
+    """Change a byte of this record, as a bad disk would."""
+    shown = call("logdump", "dump", "--raw", "--headers", "runs/order", cwd=where).out
+    found = re.search(rf"segment (\d+), offset (\d+): frame of LSN {lsn}, ", shown)
+    assert found is not None
+    segment = where / f"runs/order/{int(found[1]):08d}.seg"
+    content = bytearray(segment.read_bytes())
+    content[int(found[2]) + 60] ^= 1
+    segment.write_bytes(content)
+
+
+@pytest.fixture
+def charges() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def agent(tmp_path: Path, charges: list[int]) -> RecoverableAgent:
+    """It charges a customer, and then does not know whether its mail was sent."""
+
+    @tool
+    def charge(cents: int) -> dict[str, str]:
+        charges.append(cents)
+        return {"receipt": "R-1"}
+
+    @tool
+    def send_mail(receipt: str) -> str:
+        raise NoAnswerError("no answer")
+
+    def order(run: SyncRun) -> Any:
+        for step in run.steps():
+            if step == 1:
+                run.state["paid"] = charge(5)
+            else:
+                return send_mail(run.state["paid"]["receipt"])
+        return None
+
+    store = CheckpointStore(tmp_path / "runs")
+    return RecoverableAgent(order, store, checkpoint_every_n=None)
+
+
+def lost_intent(agent: RecoverableAgent, where: Path) -> None:
+    """The charge's intent is lost, and its outcome is not; then the log is repaired."""
+    with pytest.raises(InDoubtError):
+        agent.run_with_recovery_sync(None, "order")
+    (made,) = [one.lsn for one in agent.run("order").events(until="now") if one.tool == "charge"][
+        :1
+    ]
+    damage(where, made)
+    verified = call("logdump", "verify", "runs/order", cwd=where)
+    assert f"LSN {made + 1}: outcome of such a call" in verified.out
+    assert call("logdump", "repair", "--apply", "runs/order", cwd=where).code == 0
+
+
+def test_a_lost_call_whose_outcome_is_there_is_not_retried_by_mistake(
+    tmp_path: Path, agent: RecoverableAgent, charges: list[int]
+) -> None:
+    lost_intent(agent, tmp_path)
+    shown = recovery(tmp_path, "show", "order").out
+    assert re.search(r"REPAIRED +LSN 4: outcome of a call that was lost", shown)
+    with pytest.raises(InDoubtError):
+        agent.resume_sync("order")
+    shown = recovery(tmp_path, "show", "order").out
+    assert "LSN 4: outcome of a call that was lost, maybe this one" in shown
+    assert "REPAIRED" not in shown
+    (charged,) = [one for one in agent.run("order").status().in_doubt if one.tool == "charge"]
+    assert charged.unclaimed_outcomes == (4,)
+    # Each command that is shown is typed: reading the outcome works, a bare retry is refused.
+    commands = json.loads(recovery(tmp_path, "show", "order", "--json").out)["next"]
+    (dump,) = [one for one in commands if "logdump dump" in one]
+    read = call(*dump.partition("   #")[0].split(), cwd=tmp_path)
+    assert '{"receipt": "R-1"}' in read.out
+    refused = recovery(tmp_path, "resolve", "order", "charge", "--retry")
+    assert refused.code == 1 and "the outcome of a lost call (LSN 4)" in refused.err
+    with pytest.raises(RecoveryError, match="force=True"):
+        agent.run("order").resolve(charged, Resolution.retry())
+    # Another call in doubt is not held up by it.
+    assert recovery(tmp_path, "resolve", "order", "send_mail", "--retry").code == 0
+    paid = recovery(tmp_path, "resolve", "order", "charge", "--outcome", '{"receipt": "R-1"}')
+    assert paid.code == 0
+    with pytest.raises(InDoubtError):
+        agent.resume_sync("order")
+    assert charges == [5]
+
+
+def test_a_retry_that_is_meant_is_forced(
+    tmp_path: Path, agent: RecoverableAgent, charges: list[int]
+) -> None:
+    lost_intent(agent, tmp_path)
+    with pytest.raises(InDoubtError):
+        agent.resume_sync("order")
+    assert recovery(tmp_path, "resolve", "order", "charge", "--retry", "--force").code == 0
+    with pytest.raises(InDoubtError):
+        agent.resume_sync("order")
+    assert charges == [5, 5]
+
+
+# -- a fork
+
+
+def test_a_fork_names_the_side_effects_that_it_would_make_again(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    @tool(after_crash="retry")
+    def look(what: str) -> str:
+        return what
+
+    @tool
+    def send(to: str) -> str:
+        made.append(to)
+        return "sent"
+
+    def sends(run: SyncRun) -> None:
+        for step in run.steps():
+            look("x")
+            send(f"ann{step}")
+            if step == 3:
+                return
+
+    agent = RecoverableAgent(sends, CheckpointStore(tmp_path / "runs"))
+    agent.run_with_recovery_sync(None, "order")
+    sent = [one.lsn for one in agent.run("order").events() if one.kind == "call"][1::2]
+    done = recovery(tmp_path, "fork", "order", "other", "--at", "1")
+    assert (
+        f"would make them again if it does the same: send#{sent[1]}, send#{sent[2]}\n" in done.out
+    )
+    assert made == ["ann1", "ann2", "ann3"]
+    agent.resume_sync("other")
+    assert made[3:] == ["ann2", "ann3"]  # as was said
+    nothing = recovery(tmp_path, "fork", "order", "whole")
+    assert nothing.code == 0 and "again" not in nothing.out
+    told = recovery(tmp_path, "fork", "order", "third", "--at", "2", "--json")
+    assert json.loads(told.out)["made_again"] == [f"send#{sent[2]}"]
+
+
+# -- deaths at the same place
+
+DIES = """
+import os, sys
+from recovery import CheckpointStore, RecoverableAgent, tool
+
+@tool(after_crash="retry")
+def parse(page):
+    if os.environ["DIES"] == "in parse" and page == 2:
+        os.kill(os.getpid(), 9)
+    return page
+
+def read(run):
+    for step in run.steps():
+        parse(step)
+        if step == 2 and os.environ["DIES"] == "beside it":
+            os.kill(os.getpid(), 9)
+        if step == 3:
+            return "read"
+
+agent = RecoverableAgent(read, CheckpointStore("runs"))
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        if os.fork() == 0:
+            agent.run_with_recovery_sync(None, name)
+        os.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("dies", "where"), [("in parse", r"step 2, in parse#\d+"), ("beside it", "step 2")]
+)
+def test_processes_that_die_at_the_same_place_are_seen(
+    tmp_path: Path, dies: str, where: str
+) -> None:
+    (tmp_path / "dies.py").write_text(DIES)
+    names = ["once", *["often"] * 4, "twice", "twice"]
+    env = environment(DIES=dies, PYTHONPATH=os.pathsep.join(sys.path))
+    subprocess.run([sys.executable, "dies.py", *names], cwd=tmp_path, env=env, check=True)
+    listed = recovery(tmp_path, "runs").out
+    assert re.search(r"often .* crashed 4x", listed) and listed.count("crashed") == 1
+    assert re.search(rf"often: 4 processes in a row died in {where}\n", listed)
+    assert "next: recovery show often --store runs\n" in listed
+    shown = recovery(tmp_path, "show", "often").out
+    assert re.search(rf"CRASHES +4 processes in a row died in {where}, none got further", shown)
+    assert "CRASHES" not in recovery(tmp_path, "show", "twice").out
+    # The way out that is shown ends the loop.
+    next_ = json.loads(recovery(tmp_path, "show", "often", "--json").out)["next"]
+    if dies == "in parse":
+        out = next_[0].partition("   #")[0].replace("TEXT", "poison")
+        assert call(*out.split(), cwd=tmp_path).code == 0
+        assert recovery(tmp_path, "show", "often", "--json").out.count('"crashes": 0')
+    else:
+        assert next_[0] == "recovery fork often NEW_ID --at 1 --store runs"
+
+
+# -- the first record is lost
+
+
+def test_a_repair_promises_nothing_where_the_first_record_is_lost(
+    tmp_path: Path, agent: RecoverableAgent
+) -> None:
+    with pytest.raises(InDoubtError):
+        agent.run_with_recovery_sync(None, "order")
+    damage(tmp_path, 1)
+    for apply in ([], ["--apply"]):
+        done = call("logdump", "repair", *apply, "runs/order", cwd=tmp_path)
+        assert "the run cannot be resumed, nor after a repair" in done.out
+        assert "becomes in doubt" not in done.out and "next: logdump repair" not in done.out
+    shown = recovery(tmp_path, "show", "order").out
+    assert "unreadable" in shown
+    # Its keys are made of the first record: a search by another key finds nothing.
+    assert "idempotency key unknown" in shown
+    with pytest.raises(RecoveryError, match="cannot be resumed"):
+        agent.resume_sync("order")
+
+
+def test_a_repair_says_how_to_go_on(tmp_path: Path, agent: RecoverableAgent) -> None:
+    with pytest.raises(InDoubtError):
+        agent.run_with_recovery_sync(None, "order")
+    damage(tmp_path, 3)
+    said = call("logdump", "repair", "runs/order", cwd=tmp_path).out
+    for _ in range(2):  # each next command is typed
+        (command,) = re.findall(r"^next: (.*)", said, re.M)
+        done = call(*command.split(), cwd=tmp_path)
+        assert done.code == 0, done.err
+        said = done.out
+    assert "REPAIRED" in said
+
+
+# -- other code
+
+
+def orders(tmp_path: Path, cents: int, sent: list[int]) -> RecoverableAgent:
+    @tool
+    def charge(cents: int) -> str:
+        sent.append(cents)
+        return "R-1"
+
+    def order(run: SyncRun) -> None:
+        charge(cents)
+        run.wait_for("delivered")
+
+    return RecoverableAgent(order, CheckpointStore(tmp_path / "runs"), park_after_s=0)
+
+
+def test_show_of_a_diverged_run_has_the_difference_and_the_ways_out(tmp_path: Path) -> None:
+    sent: list[int] = []
+    with pytest.raises(WaitingError):
+        orders(tmp_path, 5, sent).run_with_recovery_sync(None, "order")
+    refused = recovery(tmp_path, "accept", "order", "--yes")
+    assert refused.code == 1 and "did not stop by a divergence" in refused.err
+    with pytest.raises(DivergenceError):
+        orders(tmp_path, 7, sent).resume_sync("order")
+    shown = recovery(tmp_path, "show", "order")
+    assert "different: args[0]: 5 -> 7" in shown.out
+    assert "LSN 2: charge(5)" in shown.out  # at stake
+    assert "store.run(" not in shown.out  # the commands say it
+    next_ = json.loads(recovery(tmp_path, "show", "order", "--json").out)["next"]
+    assert [one.split()[1] for one in next_] == ["signal", "resume", "accept", "fork", "cancel"]
+    asked = recovery(tmp_path, "accept", "order")
+    assert asked.code == 2 and "--yes" in asked.err
+    accept = next_[2].partition("   #")[0].replace("TEXT", "cheaper")
+    assert call(*accept.split(), "--yes", cwd=tmp_path).code == 0
+    again = recovery(tmp_path, "accept", "order", "--yes")
+    assert again.code == 1  # it is armed once
+    with pytest.raises(WaitingError):
+        orders(tmp_path, 7, sent).resume_sync("order")
+    assert sent == [5, 7]
+
+
+def test_an_error_of_many_lines_is_shown_once(tmp_path: Path) -> None:
+    def fails(run: SyncRun) -> None:
+        raise KeyError("\n".join(f"line {i} of it" for i in range(5)))
+
+    agent = RecoverableAgent(fails, CheckpointStore(tmp_path / "runs"))
+    with pytest.raises(KeyError):
+        agent.run_with_recovery_sync(None, "order")
+    shown = recovery(tmp_path, "show", "order").out
+    assert shown.count("line 3 of it") == 1 and "| KeyError" in shown
+    assert re.search(r"last .* the agent raised KeyError *\n", shown)
+
+
+def test_a_failed_tool_is_shown_with_its_traceback(tmp_path: Path) -> None:
+    @tool
+    def charge(cents: int) -> None:
+        raise PermanentError("no money")
+
+    def order(run: SyncRun) -> None:
+        charge(5)
+
+    agent = RecoverableAgent(order, CheckpointStore(tmp_path / "runs"))
+    with pytest.raises(RunFailedError):
+        agent.run_with_recovery_sync(None, "order")
+    shown = recovery(tmp_path, "show", "order").out
+    assert re.search(r"^error +\| ", shown, re.M) and "in charge" in shown
+    assert "in charge" not in recovery(tmp_path, "show", "order", "--redact", "*").out
+    assert "once the tool is mended" in shown
+
+
+# -- commands that can be pasted
+
+
+def test_commands_are_not_folded_and_keep_the_key_file(tmp_path: Path) -> None:
+    keys = tmp_path / "a-file-with-a-rather-long-name-in-which-the-keys-of-this-store-are.txt"
+    keys.write_text(f"k1 {'ab' * 32}\n")
+    keys.chmod(0o600)
+    key = Encryption(bytes.fromhex("ab" * 32), "k1")
+    store = CheckpointStore(tmp_path / "runs", encryption=key)
+
+    @tool
+    def charge(cents: int) -> None:
+        raise NoAnswerError("no answer")
+
+    agent = RecoverableAgent(lambda run: charge(5), store)
+    with pytest.raises(InDoubtError):
+        agent.run_with_recovery_sync(None, "order")
+    given = "--store", "runs", "--key-file", keys.name
+    with Processes(tmp_path) as processes:
+        shown = processes.on_terminal("recovery", "show", "order", *given).shown
+        commands = [line[9:].split() for line in shown.splitlines() if "recovery resolve" in line]
+        assert len(commands) == 3
+        retry = next(one for one in commands if "--retry" in one)
+        done = processes.on_terminal(*retry)
+    assert done.code == 0
+    assert re.search(rf"^next: recovery resume order .* --key-file {keys.name}$", done.shown, re.M)
+    assert call(*retry, cwd=tmp_path).code == 0
+
+
+def test_a_command_in_a_python_error_names_the_store(tmp_path: Path) -> None:
+    @tool
+    def charge(cents: int) -> object:
+        return object()
+
+    agent = RecoverableAgent(lambda run: charge(5), CheckpointStore(tmp_path / "runs"))
+    with pytest.raises(UnrecordedResultError) as failed:
+        agent.run_with_recovery_sync(None, "order")
+    (command,) = re.findall(r"`(recovery resolve .*?)`", str(failed.value))
+    done = call(*command.replace("JSON", "null").split(), cwd=Path("/"))
+    assert done.code == 0, done.err
+
+
+# -- which runs need a person, and which can go on
+
+SHOP = """
+from recovery import CheckpointStore, RecoverableAgent, tool
+from recovery.errors import NoAnswerError
+from pathlib import Path
+
+@tool
+def charge(cents):
+    raise NoAnswerError("no answer")
+
+@tool(needs_approval=True)
+def refund(cents):
+    return cents
+
+def order(run):
+    with Path("made").open("a") as file:
+        file.write(run.run_id + " ")
+    match run.task:
+        case "charge":
+            charge(5)
+        case "refund":
+            refund(5)
+        case "wait":
+            run.wait_for("delivered")
+        case "fail" if not Path("mended").exists():
+            raise KeyError("tuesday")
+    return "done"
+
+agent = RecoverableAgent(order, CheckpointStore("runs"), park_after_s=0)
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A run of each kind, in a directory with their agent."""
+    (tmp_path / "night_shop.py").write_text(SHOP)
+    with contextlib.chdir(tmp_path):
+        agent = runpy.run_path("night_shop.py")["agent"]
+        for kind in ("charge", "refund", "wait", "fail", "finish"):
+            with contextlib.suppress(RecoveryError, KeyError):
+                agent.run_with_recovery_sync(kind, f"to-{kind}")
+    (tmp_path / "made").unlink()
+    return tmp_path
+
+
+def resumed(where: Path, *args: str) -> Done:
+    try:
+        return recovery(where, "resume", "--agent", "night_shop:agent", *args)
+    finally:
+        sys.modules.pop("night_shop", None)
+
+
+def made(where: Path) -> list[str]:
+    return (where / "made").read_text().split()
+
+
+def test_one_answer_to_which_runs_need_a_person_and_which_can_go_on(shop: Path) -> None:
+    checked = recovery(shop, "status", "--check")
+    assert checked.code == 1
+    assert "to-charge: in doubt: charge#2\n" in checked.out
+    assert "to-refund: asks for approval: refund#2\n" in checked.out
+    assert "5 runs: 2 to be decided about, 1 that can be resumed\n" in checked.out
+    assert recovery(shop, "status").code == 0
+    # All commands agree.
+    listed = recovery(shop, "runs", "--due", "--json").out.splitlines()
+    assert [json.loads(one)["run_id"] for one in listed] == ["to-fail"]
+    checks = json.loads(recovery(shop, "doctor", "--json").out)["checks"]
+    texts = {one["text"] for one in checks if one["name"] == "runs"}
+    assert texts > {"2 runs to be decided about", "1 run that can be resumed"}
+    # The commands that are shown, until nothing is left.
+    assert recovery(shop, "resolve", "to-charge", "charge", "--outcome", "1").code == 0
+    assert recovery(shop, "approve", "to-refund", "refund#2", "--yes").code == 0
+    done = recovery(shop, "status", "--check")
+    assert done.code == 0 and "0 to be decided about, 3 that can be resumed" in done.out
+    (shop / "mended").touch()
+    ended = resumed(shop, "--due")
+    assert ended.code == 0 and "3 runs resumed, 3 finished" in ended.err
+    assert made(shop) == ["to-charge", "to-fail", "to-refund"]
+
+
+def test_a_run_that_fails_again_and_again_needs_a_person(shop: Path) -> None:
+    for _ in range(3):
+        assert "to-fail" not in recovery(shop, "status").out
+        assert resumed(shop, "--due").code == 1
+    assert "to-fail: KeyError: 'tuesday'" in recovery(shop, "status").out
+    (shop / "mended").touch()  # and then it goes on like others
+    assert resumed(shop, "--due").code == 0
+
+
+def test_all_unfinished_runs_are_tried_whatever_becomes_of_the_others(shop: Path) -> None:
+    (shop / "mended").touch()
+    done = resumed(shop, "--all-unfinished")
+    assert done.code == 1 and "4 runs resumed, 1 finished" in done.err
+    assert made(shop) == ["to-charge", "to-fail", "to-refund", "to-wait"]
+    only = resumed(shop, "--all-unfinished", "--match", "wait")
+    assert "1 run resumed, 0 finished" in only.err
+    for words in (["to-wait", "--due"], [], ["--due", "--all-unfinished"]):
+        assert resumed(shop, *words).code == 2
+
+
+def test_a_filter_that_matches_nothing_says_so(shop: Path) -> None:
+    for words in (["--match", "zzz"], ["--state", "damaged"]):
+        assert recovery(shop, "runs", *words).out == "no such runs (5 runs in the store)\n"
+        as_json = recovery(shop, "runs", "--json", *words)
+        assert as_json.out == "" and "no such runs" in as_json.err
+
+
+def test_a_cancelled_run_asks_for_nothing(shop: Path) -> None:
+    assert recovery(shop, "cancel", "to-refund", "--yes").code == 0
+    assert "approve" not in recovery(shop, "runs").out
+    assert "to-refund" not in recovery(shop, "status").out
+
+
+def test_a_full_disk_is_seen(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = os.statvfs_result((4096, 4096, 1000, 10, 10, 1000, 900, 900, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    for words in (["runs"], ["show", "to-wait"], ["status"]):
+        assert "DISK: 41.0 KB free" in recovery(shop, *words).out
+    resolved = recovery(shop, "status", "--check", "--json")
+    assert resolved.code == 1 and json.loads(resolved.out)["disk"].startswith("DISK: ")
+
+
+# -- how a command may be typed
+
+
+def test_the_store_may_come_first_and_a_run_may_be_a_path(shop: Path) -> None:
+    shown = call("recovery", "show", "to-wait", "--store", "runs", cwd=shop).out.splitlines()[:4]
+    for words in (
+        ["--store", "runs", "show", "to-wait"],
+        ["--store=runs", "show", "to-wait"],
+        ["show", "runs/to-wait"],
+        ["show", f"{shop}/runs/to-wait/"],
+    ):
+        done = call("recovery", *words, cwd=shop)
+        assert done.code == 0 and done.out.splitlines()[:4] == shown, words
+    sent = call("recovery", "signal", "runs/to-wait", "delivered", cwd=shop)
+    assert sent.code == 0 and f"--store {shop}/runs" in sent.out
+    elsewhere = call("recovery", "show", "none/to-wait", "--store", "runs", cwd=shop)
+    assert elsewhere.code == 2  # no log there: it is an impossible id
+
+
+def test_every_deciding_command_takes_yes(shop: Path) -> None:
+    assert recovery(shop, "deny", "to-refund", "refund", "--yes").code == 0
+    assert recovery(shop, "resolve", "to-charge", "charge", "--fail", "no", "--yes").code == 0
+
+
+def test_show_of_a_long_log_reads_its_end(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_view, "FAMILY_MAX", 2)
+    shown = recovery(shop, "show", "to-wait").out
+    assert "child runs up to LSN 1 are not shown" in shown
+    monkeypatch.undo()
+    assert "not shown" not in recovery(shop, "show", "to-wait").out
+
+
+def test_a_run_that_waits_for_approval_says_how_to_approve_it(tmp_path: Path) -> None:
+    """In a program that has set up no logging, on standard error; as typed, it is approved."""
+    (tmp_path / "asks.py").write_text(SHOP + "agent.run_with_recovery_sync('refund', 'order')\n")
+    env = environment(PYTHONPATH=os.pathsep.join(sys.path))
+    command = [sys.executable, "asks.py"]
+    asked = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    (approve,) = re.findall(
+        "^run order waits for the approval of .*: (recovery approve .*)$", asked.stderr, re.M
+    )
+    assert call(*approve.split(), "--yes", cwd=Path("/")).code == 0
+    again = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 0 and "waits for" not in again.stderr
