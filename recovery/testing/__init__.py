@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from recovery.testing.report import CrashReport, Finding
+from recovery.testing.crash_report import CrashReport, Finding
 
 if TYPE_CHECKING:
     from recovery.testing.simulated.crash import CrashOptions, crash_everywhere

@@ -19,12 +19,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from recovery.testing.crash_report import CrashReport, Finding
 from recovery.testing.processes import child
 from recovery.testing.processes.counting_proxy import Proxy, Service
 from recovery.testing.processes.process_tree import TOKEN, Ended, Life, end_all, new_token
 from recovery.testing.processes.verdict import Outcome, Volatile, counted, judge, volatile
 from recovery.testing.processes.watch import Listener, Moment, Watch, short
-from recovery.testing.report import CrashReport, Finding
 
 COPY_SIZE_MAX, COPY_FILES_MAX = 64 * 1024 * 1024, 5000  # of a working directory, for each run
 NOT_COPIED = (".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".*_cache")

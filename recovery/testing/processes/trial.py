@@ -243,7 +243,7 @@ class Trial:
         for one in made:
             if one.done:
                 return Resolution.outcome(one.value)
-        # Entered and cut short in the middle: not even the test knows.
+        # Entered and interrupted in the middle: not even the test knows.
         return Resolution.unknown() if made else Resolution.retry()
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from recovery.testing.crash_report import Finding
 from recovery.testing.processes.watch import Effect, Moment, short
-from recovery.testing.report import Finding
 
 RESULT_SIZE_MAX = 200  # shown characters
 

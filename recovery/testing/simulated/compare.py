@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from recovery.errors import DivergenceError, RunFailedError
+from recovery.testing.crash_report import Finding
 from recovery.testing.processes.trial import End, Trial
-from recovery.testing.report import Finding
 from recovery.testing.simulated.simulated_life import Execution
 from recovery.text import shorten
 

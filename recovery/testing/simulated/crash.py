@@ -18,8 +18,8 @@ from recovery.agent.checkpoint_store import CheckpointStore
 from recovery.agent.recoverable import RecoverableAgent
 from recovery.declare.spec import function_name
 from recovery.journal.call import Call, Resolution
+from recovery.testing.crash_report import NEVER, CrashReport, Finding
 from recovery.testing.processes.trial import End, Plan, Trial, World, waiting
-from recovery.testing.report import NEVER, CrashReport, Finding
 from recovery.testing.simulated.compare import ended_alike, forgotten, judge, lost_signals, told
 from recovery.testing.simulated.nondeterminism_hints import Hints
 from recovery.testing.simulated.plain_functions import Watch
@@ -56,25 +56,31 @@ def crash_everywhere(
 ) -> CrashReport:
     """Run an agent, kill it at every point and resume it; returns a report.
 
-    ``agent``: a function that makes a RecoverableAgent (called for each process; given what
-    ``setup`` returned, if it takes an argument), or an agent function: async, or with ``run`` as
-    its first parameter. Its store is replaced by one on a simulated disk.
+    The run is made twice without a crash, then once for each crash point. These are each changing
+    call of the disk, each write torn in the middle, and a crash of the recovery itself. Each
+    execution of a tool has one before its effect, and one after it. It is resumed until it ends,
+    and compared: effects of tools, result, state, messages. Tools are really executed: give fakes.
+    Sleeping takes no time.
 
-    The run is made twice without a crash, then once for each crash point: each changing call of
-    the disk, each write torn in the middle, a crash of the recovery itself, and before and after
-    the effect of each execution of a tool. It is resumed until it ends, and compared: effects of
-    tools, result, state, messages. Tools are really executed: give fakes. Sleeping takes no time.
-
-    ``setup``: called before each run; makes, or resets, the outside world. ``effects``: returns
-    the effects there, as an iterable to be compared (given what ``setup`` returned, if it takes an
-    argument). ``watch``: plain functions to count and to die in, too. ``resolve``: the answer of a
-    person about a call in doubt; by default the truth. ``answer``: what others do about a run that
-    waits (``RunHandle.signal`` with a key, ``approve``), given its store and its id, called
-    repeatedly while it waits.
-
-    ``points``: at most so many, chosen by ``seed`` ("all": every one; texts of a report: these).
-    ``power_loss``: also lose unflushed writes. ``strict``: a call in doubt is a failure.
-    ``timeout_s``: how long, in real time, the run may make no progress before it counts as stuck.
+    Args:
+        agent: A function that makes a RecoverableAgent. It is called for each process, and given
+            what ``setup`` returned, if it takes an argument. Or an agent function: async, or with
+            ``run`` as its first parameter. Its store is replaced by one on a simulated disk.
+        task: The task of the run (None).
+        setup: Called before each run; makes, or resets, the outside world.
+        effects: Returns the effects there, as an iterable to be compared (given what ``setup``
+            returned, if it takes an argument).
+        watch: Plain functions to count and to die in, too (none).
+        resolve: The answer of a person about a call in doubt (the truth).
+        answer: What others do about a run that waits (``RunHandle.signal`` with a key,
+            ``approve``), given its store and its id, called repeatedly while it waits.
+        points: At most so many points, chosen by the seed (500); "all": every one; texts of a
+            report: these.
+        seed: Chooses the points (0).
+        power_loss: Also lose unflushed writes (False).
+        strict: A call in doubt is a failure (False).
+        timeout_s: How long, in real seconds, the run may make no progress before it counts as stuck
+            (10).
 
     Raises what the agent raises without a crash, TypeError for an object that is no agent.
     """

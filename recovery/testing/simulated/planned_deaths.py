@@ -25,6 +25,11 @@ def quiet() -> Iterator[None]:
     were = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
+    # What is there now is no leftover of the runs. In a process with large frameworks, to look
+    # through it takes longer than a run.
+    freezes = not gc.get_freeze_count()
+    if freezes:
+        gc.freeze()
     try:
         with (
             mock.patch.object(threading, "excepthook", _but_planned(threading.excepthook)),
@@ -33,6 +38,8 @@ def quiet() -> Iterator[None]:
             yield
             gc.collect()  # generators that are left in cycles
     finally:
+        if freezes:
+            gc.unfreeze()
         for logger, was in zip(loggers, were, strict=True):
             logger.disabled = was
 

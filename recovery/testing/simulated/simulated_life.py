@@ -353,14 +353,10 @@ def _seen(run: Any, spec: ToolSpec, given: Arguments) -> tuple[ToolSpec, Argumen
         spec, given = plainly(spec, given)
     if spec.waits or spec.name == UNDO_CALL:  # it has no effect outside
         return spec, given
-    try:
-        return _seen_cached(spec), given
-    except TypeError:  # a function that cannot be hashed
-        return cast(ToolSpec, cast(Any, _seen_cached).__wrapped__(spec)), given
+    return _watched(spec), given
 
 
-@functools.lru_cache(maxsize=1024)
-def _seen_cached(spec: ToolSpec) -> ToolSpec:
+def _watched(spec: ToolSpec) -> ToolSpec:
     """The tool, which reports to its session when its body is entered and left."""
     function = spec.function
 

@@ -33,7 +33,7 @@ from recovery import (
 )
 from recovery.control.send import signal
 from recovery.testing import CrashOptions, CrashReport, Finding, crash_everywhere
-from recovery.testing.report import Kind
+from recovery.testing.crash_report import Kind
 from tests.support.paths import ROOT
 
 # -- a world, and tools that act on it
@@ -1046,7 +1046,9 @@ def test_the_worst_is_what_is_to_be_done_about() -> None:
     assert text.splitlines()[-1].startswith("What to do: Make the effect inside a recorded call")
     assert not CrashReport("agent", 3, 3, "None", found).ok
     allowed = (finding("ran twice", "a", allowed=True),)
-    assert str(CrashReport("agent", 3, 3, "None", allowed)).endswith("\nNothing to do.")
+    report = str(CrashReport("agent", 3, 3, "None", allowed))
+    assert report.endswith("\nNothing to do.")
+    assert "made again (allowed): " in report and "ran twice" not in report
 
 
 def test_a_report_says_what_it_rests_on() -> None:
@@ -1128,4 +1130,4 @@ def test_the_page_tells_of_every_kind_and_option() -> None:
         assert f"| `{kind if kind == 'in doubt' else kind.upper()}` |" in page
     doc = crash_everywhere.__doc__ or ""
     for option in CrashOptions.__annotations__:
-        assert f"``{option}``" in doc, option
+        assert f"\n        {option}: " in doc, option

@@ -114,6 +114,8 @@ class CrashReport:
     def _finding_lines(self, alike: list[Finding]) -> Iterator[str]:
         first, count = alike[0], len({found.point for found in alike})
         kind = first.kind.upper() if self._fails(first) else f"{first.kind} (allowed)"
+        if first.allowed and first.kind == "ran twice":  # as its author wants it
+            kind = "made again (allowed)"
         what = first.what if len(first.what) <= TEXT_SIZE_MAX else first.what[:TEXT_SIZE_MAX] + "…"
         yield f"    {kind}: {what}".replace("\n", "\n      ")
         where = first.point if count == 1 else f"{count} points, the first: {first.point}"
