@@ -1,15 +1,19 @@
-"""The README's example is run as it stands, but for the bodies that it leaves to the reader."""
+"""The README's example is run as it stands, and killed on the way."""
 
 from __future__ import annotations
 
+import os
+import random
 import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 import recovery
 from recovery.declare.tool import ToolOptions
-from recovery.errors import RunFailedError
+from tests.support import outside
+from tests.support.kill_sweep import RUNS, sweep
 from tests.support.paths import ROOT
 
 
@@ -19,66 +23,36 @@ def example() -> str:
     return str(code)
 
 
-def run_example(model: object, sent: list[str], task: str) -> None:
-    code = example()
-    for stub, body in (
-        ("ask_model(messages: list) -> dict: ...", "ask_model(messages): return MODEL(messages)"),
-        ("send_email(to: str, body: str) -> str: ...", "send_email(to, body): return SEND(to)"),
-        ('"write to Ann"', "TASK"),
-    ):
-        assert stub in code
-        code = code.replace(stub, body)
+def live(place: Path) -> str:
+    """One life of the example, as it stands. A mail is an effect in the outside world."""
+    os.environ["EVENTLOG_HOME"] = str(place / RUNS)
+    said: list[str] = []
 
-    def send(to: str) -> str:
-        sent.append(to)
-        return "sent"
+    def prints(text: str) -> None:
+        if text.startswith("mail to "):
+            outside.did(text, gives="sent")
+        said.append(text)
 
-    names = {"MODEL": model, "SEND": send, "TASK": task, "__name__": "readme"}
-    exec(compile(code, "README.md", "exec"), names)  # noqa: S102 - our own README
+    exec(compile(example(), "README.md", "exec"), {"print": prints, "__name__": "__main__"})  # noqa: S102 - our own README
+    return said[-1]
 
 
-def answer(messages: list[dict[str, object]]) -> dict[str, object]:
-    if len(messages) == 1:
-        call = {"id": "c1", "name": "send_email", "args": {"to": "ann", "body": "hello"}}
-        return {"role": "assistant", "content": "", "tool_calls": [call]}
-    return {"role": "assistant", "content": f"done: {messages[-1]['content']}"}
+def test_the_example_is_killed_anywhere_and_sends_one_mail(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    found = sweep(live, tmp_path, rng)
+    assert found.bad == [] and found.doubted and found.points > 10
+    assert outside.counted() == {"mail to ann@example.org: Hi!": 1}
 
 
-def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    sent: list[str] = []
-    run_example(answer, sent, "write to Ann")
-    assert capsys.readouterr().out == "done: sent\n"
-    assert sent == ["ann"]
-
-
-def test_the_example_resumes_without_sending_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    sent: list[str] = []
-    died: list[bool] = []
-
-    class Died(BaseException):
-        """The process dies here."""
-
-    def dies_once(messages: list[dict[str, object]]) -> dict[str, object]:
-        if len(messages) > 1 and not died:
-            died.append(True)
-            raise Died
-        return answer(messages)
-
-    with pytest.raises(Died):
-        run_example(dies_once, sent, "write to Ann")
-    assert sent == ["ann"]
-    run_example(dies_once, sent, "write to Ann")
-    run_example(dies_once, sent, "write to Ann")  # finished: the recorded result
-    assert capsys.readouterr().out == "done: sent\ndone: sent\n"
-    assert sent == ["ann"]
-
-
-def test_the_example_does_not_lose_a_failure() -> None:
-    def fails(messages: list[dict[str, object]]) -> dict[str, object]:
-        raise ValueError("no such model")
-
-    with pytest.raises(RunFailedError, match="no such model"):
-        run_example(fails, [], "write to Ann")
+def test_the_example_prints_the_mail_and_the_recorded_result(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for _ in range(2):
+        exec(compile(example(), "README.md", "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
+    assert capsys.readouterr().out == (
+        "mail to ann@example.org: Hi!\nAnn has her mail.\nAnn has her mail.\n"
+    )
 
 
 def test_the_commands_of_the_readme_are_targets() -> None:

@@ -1,0 +1,50 @@
+"""The code in docs/opentelemetry.md runs, and the page has each option and the revision."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExportResult
+
+from recovery import tracing
+from recovery.tracing import SpanOptions
+from tests.support.paths import ROOT
+
+PAGE = ROOT / "docs/opentelemetry.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def test_the_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exported: list[str] = []
+
+    def export(self: Any, spans: Any) -> SpanExportResult:
+        exported.extend(span.name for span in spans)
+        return SpanExportResult.SUCCESS
+
+    monkeypatch.setattr(ConsoleSpanExporter, "export", export)
+    names: dict[str, Any] = {}
+    tree, printed = re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL)
+    try:
+        for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+            exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102 - our own page
+    finally:
+        names["spans"].stop()
+    assert list(names["names"].ended_spans) == [
+        line.strip() for line in (*tree.splitlines()[1:], tree.splitlines()[0])
+    ]
+    names["provider"].shutdown()
+    assert capsys.readouterr().out == printed
+    assert exported == names["names"].ended_spans
+
+
+def test_every_option_and_the_revision_are_on_the_page() -> None:
+    for one in fields(SpanOptions):
+        assert f"`{one.name}=" in TEXT, one.name
+    assert f"`{tracing.REVISION}`" in TEXT
