@@ -6,19 +6,24 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 comma := ,
 
 # The demo's default model is offline; the client library is installed only for a real endpoint.
-DEMO_EXTRAS := demo$(if $(OPENAI_BASE_URL)$(OPENAI_API_KEY),$(comma)openai)
+DEMO_EXTRAS := $(if $(WITH),cli$(comma)$(WITH),demo$(if $(OPENAI_BASE_URL)$(OPENAI_API_KEY),$(comma)openai))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hive test lint bench bench-report soak crash model mutation fuzz docs clean
+.PHONY: help demo hive integrations test lint bench bench-report soak crash model mutation fuzz docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
-demo: $(VENV)/.with-$(DEMO_EXTRAS) ## kill a working agent again and again, and see it finish (DIR= KILLS= SEED=)
+demo: $(VENV)/.with-$(DEMO_EXTRAS) ## kill a working agent again and again, and see it finish (DIR= KILLS= SEED=), or one of a framework (WITH=langgraph)
+ifdef WITH
+	@cd examples/shops && "$(CURDIR)/$(BIN)/recovery" crashtest with_$(subst -,_,$(WITH)):shop --task '"Buy tea and a cup."' --tool bank:pay \
+		--points $(or $(KILLS),10) --kills 2 $(if $(SEED),--seed $(SEED))
+else
 	@$(BIN)/python examples/demo.py $(if $(DIR),--dir "$(DIR)") $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+endif
 
 test: $(VENV)/.with-dev ## the test suite without the long crash sweeps
-	@$(BIN)/pytest -q -n auto --dist worksteal -m "not crash" --ignore tests/lint
+	@tests/suite.sh $(BIN)/pytest
 
 crash: $(VENV)/.with-dev ## the long crash sweeps, and the random tests with many more examples
 	@EVENTLOG_TEST_PROFILE=crash $(BIN)/pytest -m "crash or hypothesis" --figures $(VENV)/sweeps.json
@@ -33,6 +38,23 @@ ifdef SRC
 	@HIVE_SRC="$(SRC)" HIVE_KILLS=$(or $(KILLS),12) $(BIN)/pytest -q -s -m "not crash" tests/integration/test_hive_kills.py
 else
 	@echo "skipped: give a checkout of Aden Hive, as in: make hive SRC=../hive   (see docs/hive.md)"
+endif
+
+integrations: $(VENV)/.with-dev ## integrations with the oldest versions of frameworks; with SRC=, LangGraph's own tests (ONLY= SRC= LANGGRAPH= TIMES=)
+ifndef SRC
+	@$(BIN)/python -m tests.oldest $(ONLY)
+	@echo "LangGraph's own tests are skipped: give a checkout of it at a tag, as in: make integrations SRC=../langgraph"
+else
+	@$(PYTHON) -m venv --clear build/langgraph
+	@build/langgraph/bin/python -m pip install --quiet --editable . "langgraph==$(or $(LANGGRAPH),$(shell git -C "$(SRC)" describe --tags --match '[0-9]*'))" \
+		langgraph-checkpoint-sqlite langgraph-checkpoint-postgres "psycopg[binary]" psycopg-pool redis pycryptodome \
+		pytest pytest-mock pytest-dotenv syrupy httpx anyio
+	@rm -rf build/langgraph-tests && mkdir -p build/langgraph-tests && \
+		cp -r "$(SRC)/libs/langgraph/tests" "$(SRC)/libs/langgraph/pyproject.toml" build/langgraph-tests
+	@cd build/langgraph-tests && for strict in $$(yes false true | head -n $(or $(TIMES),1)); do \
+		NO_DOCKER=true LANGSMITH_TRACING=false LANGGRAPH_STRICT_MSGPACK=$$strict PYTHONPATH="$(CURDIR)/tests/support" \
+		../langgraph/bin/python -m pytest -q -p langgraph_suite --rootdir . -k sqlite -o addopts=--snapshot-warn-unused \
+		$$(grep -l "sync_checkpointer" tests/test_*.py) || exit 1; done
 endif
 
 fuzz: $(VENV)/.with-dev,fuzz ## fuzz the decoders, all in turn (SECONDS= TARGETS="...")

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 import recovery.agent.agent_errors
 from recovery.declare.tool import undoable_tools
 from recovery.testing.simulated.virtual_time import Clock, virtual_time
+from recovery.values import codec
 from tests.support.lives import Limited, executed
 
 # The seed alone repeats a run, so no example database: it would replay what other runs found.
@@ -130,6 +131,15 @@ def _tools_of_other_tests() -> Iterator[None]:
     yield
     undoable_tools.clear()
     undoable_tools.update(before)
+
+
+@pytest.fixture(autouse=True)
+def _types_of_other_tests() -> Iterator[None]:
+    """A test that forgets registered types takes none from the tests after it."""
+    names, kinds = dict(codec.BY_NAME), dict(codec.BY_TYPE)
+    yield
+    codec.BY_NAME.update(names | codec.BY_NAME)
+    codec.BY_TYPE.update(kinds | codec.BY_TYPE)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from importlib.metadata import distribution
@@ -83,3 +84,39 @@ def test_wheel_works_in_an_empty_environment(wheel: Path, tmp_path: Path) -> Non
     assert seen["intruders"] == []
     assert PACKAGES <= set(seen["installed"]) <= PACKAGES | set(DEPENDENCIES)
     assert "verify" in run(python.with_name("logdump"), "--help", cwd=empty)
+
+
+@pytest.mark.parametrize("start", ["import recovery", "import logdump; logdump.main()"])
+def test_a_foreign_package_named_eventlog_is_reported(start: str, tmp_path: Path) -> None:
+    (tmp_path / "eventlog").mkdir()
+    (tmp_path / "eventlog/__init__.py").write_text("")
+    done = subprocess.run(
+        (sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {start}"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: agent-eventlog has a package named `eventlog`"), last
+    assert str(tmp_path / "eventlog") in last
+
+
+def test_a_python_without_file_locks_is_told_where_it_runs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        (sys.executable, "-c", "import sys; sys.modules['fcntl'] = None; import recovery"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "runs on Linux and macOS" in done.stderr.splitlines()[-1]
+
+
+def test_the_source_distribution_has_the_tests_without_the_fuzz_corpus(tmp_path: Path) -> None:
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=ROOT)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"tests/conftest.py", "SECURITY.md", "README.md", "LICENSE"} <= names
+    assert not [name for name in names if name.startswith("tests/fuzz/corpus/")]

@@ -30,7 +30,7 @@ from tests.support.broken_tree import ROOT, SEED, Tree
 
 FILES = [
     "recovery/replay/matching.py",
-    "recovery/calls/call.py",
+    "recovery/calls/call_steps.py",
     "recovery/calls/attempts.py",
     "recovery/engine/execution_base.py",
     "recovery/engine/execution.py",
@@ -91,7 +91,7 @@ def equivalent() -> set[str]:
 
 
 def not_caught(output: Path) -> set[str]:
-    """The names of changes that the output of a former session says nobody noticed."""
+    """The names of changes that the output of a former run says nobody noticed."""
     pattern = r"^(?:survived|hangs|unfinished) .* tests  line \d+ of (.*?)  .*$"
     return set(re.findall(pattern, output.read_text(encoding="utf-8"), re.M))
 

@@ -28,11 +28,15 @@ def exchange(path: Path, source: str | ast.Module) -> None:
     old = _outermost(compile(path.read_text(encoding="utf-8"), name, "exec", dont_inherit=True))
     new = _outermost(compile(source, name, "exec", dont_inherit=True))
     codes = {_place(one): other for one, other in zip(old, new, strict=True)}
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()  # else these are not among the objects
     for function in gc.get_objects():
         if isinstance(function, FunctionType) and function.__code__.co_filename == name:
             found = codes.get(_place(function.__code__))
             if found is not None:
                 function.__code__ = found
+    if frozen:
+        gc.freeze()
 
 
 def _place(code: CodeType) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import Phase, settings
 
 from tests.mutation._forked import Allowed, Forked
 from tests.mutation._live import Marks, exchange
@@ -48,7 +49,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a session is to do: see __main__. ``map_to``: where the map of the tests is kept."""
+    """What a run is to do: see __main__. ``map_to``: where the map of the tests is kept."""
 
     changes: tuple[Change, ...]
     files: tuple[str, ...]
@@ -69,12 +70,14 @@ class Loop:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.failed = False
+        self.failed = ""  # why the test has failed
         # Whether a test that failed passes where nothing is changed.
         self.sound: dict[str, bool] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.failed = self.failed or report.failed
+        if report.failed and not self.failed:
+            (*_, last) = ["", *report.longreprtext.splitlines()]
+            self.failed = last or "?"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -103,13 +106,16 @@ class Loop:
         print(f"{len(tests.tests)} tests are mapped, {len(left)} are not", flush=True)
         while left:
             done = 0
-            for name, cpu_s, seconds, seen in Forked(self._mapped, left).said(lambda _: MAPPED):
+            for said in Forked(self._mapped, left).said(lambda _: MAPPED):
+                if said == ["silent"]:
+                    break
+                name, cpu_s, seconds, seen, why = said
                 done += 1
-                if seen is not None and cpu_s < TEST_S:
+                if not why and cpu_s < TEST_S:
                     tests.add(name, cpu_s, seconds, list(map(tuple, seen)))
                 else:
                     tests.tests[name] = None
-                    why = "fails as it is" if seen is None else f"takes {cpu_s:.0f} s"
+                    why = f"fails as it is: {why}" if why else f"takes {cpu_s:.0f} s"
                     print(f"left out: {name} {why}", flush=True)
                 if done % KEPT_EVERY == 0:
                     tests.keep()
@@ -124,8 +130,8 @@ class Loop:
         marks = Marks(root / file for file in self.plan.files)
         for item, cpu_s, seconds in self._run(items):
             seen = [(str(Path(file).relative_to(root)), *place) for file, *place in marks.take()]
-            say([item.nodeid, cpu_s, seconds, None if self.failed else seen])
-            self.failed = False
+            say([item.nodeid, cpu_s, seconds, seen, self.failed])
+            self.failed = ""
 
     def _run(self, items: list[pytest.Item]) -> Iterator[tuple[pytest.Item, float, float]]:
         following: Iterable[pytest.Item | None] = [*items[1:], None]
@@ -207,4 +213,8 @@ class Loop:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # What fails is not made small: that takes as long as a test that hangs.
+    phases = [Phase.explicit, Phase.generate]
+    settings.register_profile("mutation", settings(), phases=phases)
+    settings.load_profile("mutation")
     config.pluginmanager.register(Loop(Plan.read(Path(os.environ["MUTATION_PLAN"]))))

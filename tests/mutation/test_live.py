@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 from pathlib import Path
 from types import ModuleType
@@ -48,6 +49,17 @@ def imported(folder: Path) -> tuple[ModuleType, Path]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module, path
+
+
+def test_functions_that_the_garbage_collector_does_not_look_at_are_changed(tmp_path: Path) -> None:
+    """Those that are there when a crash test begins, which freezes them."""
+    module, path = imported(tmp_path)
+    gc.freeze()
+    try:
+        exchange(path, SOURCE.replace("return 0", "return 9"))
+        assert (module.kept(0), gc.get_freeze_count() > 0) == (9, True)
+    finally:
+        gc.unfreeze()
 
 
 def test_whoever_holds_a_function_has_the_changed_one(tmp_path: Path) -> None:
