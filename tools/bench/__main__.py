@@ -22,6 +22,8 @@ from . import (
     resume,
     scan,
     step,
+    threads,
+    toolcalls,
     unsynced,
 )
 from ._bench import Bench, Benchmark
@@ -37,6 +39,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "resume": resume,
     "checkpoint": checkpoint,
     "graphs": graphs,
+    "threads": threads,
+    "toolcalls": toolcalls,
     "growth": growth,
     "scan": scan,
     "memory": footprint,
@@ -61,7 +65,13 @@ def main(argv: list[str] | None = None) -> int:
     add("--scale", type=float, default=1.0, help="so many times the repetitions, and steps")
     add("--quick", action="store_true", help="the same as --scale 0.1 --no-peers")
     add("--no-peers", action="store_true", help="leave out other packages (and install none)")
-    add("--sizes", type=_sizes, default=(), metavar="N,N", help="of graphs: so many nodes")
+    add(
+        "--sizes",
+        type=_sizes,
+        default=(),
+        metavar="N,N",
+        help="of graphs: so many nodes; of threads: steps",
+    )
     args = parser.parse_args(argv)
     if args.quick:
         args.scale, args.no_peers = QUICK, True

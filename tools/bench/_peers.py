@@ -20,7 +20,9 @@ PACKAGES = (
     "langgraph==1.2.22",
     "langgraph-checkpoint-sqlite==3.1.2",
     "lmdb==3.0.0",
+    "pgserver==0.1.4",
     "plyvel==1.5.1",
+    "pydantic-ai-slim==2.68.0",
     "rocksdict==0.3.29",
     "msgpack",
 )

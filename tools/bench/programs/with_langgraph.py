@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import sys
 import time
+from typing import Any
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, StateGraph
@@ -41,6 +42,6 @@ graph = StateGraph(State)
 graph.add_node("work", work)
 graph.add_edge(START, "work")
 graph.add_conditional_edges("work", lambda state: "work", ["work"])
-config = {"configurable": {"thread_id": "run"}, "recursion_limit": 1_000_000_000}
+config: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": 1_000_000_000}
 begin: State | None = {"number": 0, "last": ""} if MODE == "crash" else None
 graph.compile(checkpointer=SqliteSaver(connection)).invoke(begin, config, durability="sync")

@@ -34,7 +34,7 @@ class Conversation:
         graph.add_edge(START, "work")
         graph.add_conditional_edges("work", self._next, ["work", END])
         compiled = graph.compile(checkpointer=SqliteSaver(connection))
-        config = {"configurable": {"thread_id": "run"}, "recursion_limit": 1_000_000}
+        config: Any = {"configurable": {"thread_id": "run"}, "recursion_limit": 1_000_000}
         compiled.invoke({"messages": []}, config)
         connection.close()
 
