@@ -269,7 +269,7 @@ def test_an_idiom_gives_what_it_gives_without_a_crash(
         "sort it",
         setup=Outside,
         effects=lambda outside: [*outside.charges.values()],
-        points=scaled(20, 1000),
+        points=scaled(10, 1000),
     )
     assert report.ok, str(report)
 

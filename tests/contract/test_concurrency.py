@@ -27,6 +27,7 @@ from recovery.agent.executions import SyncExecution
 from recovery.agent.replay_order import STRICT_WAIT_S
 from recovery.agent_code.order_warnings import races_of, warn_of_races
 from recovery.control.send import signal
+from recovery.declare.scope import runs_at_work
 from recovery.engine.driver_effects import WaitForTurn
 from recovery.engine.task_state import Blocking
 from recovery.errors import BudgetError, NotAwaitedError
@@ -58,6 +59,11 @@ def dies_once(agent: Callable[[Run], Any]) -> Callable[[Run], Any]:
         return found
 
     return dying
+
+
+@tool(after_crash="retry")
+async def is_quick() -> None:
+    pass
 
 
 # -- small agents that are killed in processes
@@ -186,6 +192,73 @@ def test_a_recovery_that_waits_for_a_sleep_of_the_agent_says_so(
     assert "run.sleep" in said
 
 
+def test_a_recovery_that_makes_progress_says_nothing_of_sleeps(
+    caplog: pytest.LogCaptureFixture, clock: Clock
+) -> None:
+    async def agent(run: Run) -> None:
+        for number in range(8):
+            await run.call(send, number)
+            await asyncio.sleep(0.9)
+
+    with caplog.at_level(logging.WARNING, "recovery"):
+        run(dies_once(agent), CheckpointStore())
+    assert clock.ahead > 14  # both lives have slept
+    assert "asyncio.sleep" not in caplog.text
+
+
+# -- code that takes many turns of the event loop
+
+
+def test_code_that_polls_holds_up_a_recovery_only_once() -> None:
+    """Code that polls may be about to make a call. That is waited for, but not each time."""
+    turns: list[int] = []
+
+    async def agent(run: Run) -> None:
+        async def polls() -> None:
+            while not over:
+                turns[-1] += 1
+                assert turns[-1] < 100_000
+                await asyncio.sleep(0)
+
+        over = False
+        turns.append(0)
+        poll = asyncio.create_task(polls())
+        for number in range(10):
+            await run.call(send, number)
+        over = True
+        await poll
+
+    run(dies_once(agent), CheckpointStore())
+    assert len(turns) == 2
+
+
+def test_a_result_waits_for_code_that_takes_many_turns() -> None:
+    """The first life had a slow tool beside it. Its replay, which has none, keeps the order."""
+
+    async def busy(turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    @tool(after_crash="retry")
+    async def is_slow() -> None:
+        await busy(1000)
+
+    async def agent(run: Run) -> list[str]:
+        order: list[str] = []
+
+        async def one(name: str, given: Any, turns: int) -> None:
+            await run.call(given)
+            await busy(turns)
+            order.append(name)
+
+        await asyncio.gather(one("first", is_quick, 200), one("second", is_slow, 0))
+        await run.call(send, str(order))
+        return order
+
+    assert run(dies_once(agent), CheckpointStore())["result"] == ["first", "second"]
+    assert executed == {"['first', 'second']": 1}
+
+
 # -- coroutines that asyncio starts in the order of a set
 
 
@@ -311,6 +384,7 @@ def test_a_tool_in_a_thread_without_the_run_is_named(
 ) -> None:
     given = new_tool("noted", noted)
     asynchronous = how in ("executor", "to_thread")
+    runs_at_work.clear()  # of runs that other tests have left
     with caplog.at_level(logging.WARNING, "recovery"):
         with ThreadPoolExecutor(1) as pool:  # no run is at work
             assert pool.submit(given, 0).result() == "sent 0"

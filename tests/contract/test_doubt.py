@@ -261,7 +261,7 @@ def test_a_call_in_a_thread_gets_to_its_end_before_the_one_around_it(
 def test_one_that_never_ends_is_in_doubt_and_what_it_does_later_does_not_count(
     store: CheckpointStore, agent: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recovery.calls.attempt_end.LANDING_S", 0.05)
+    monkeypatch.setattr("recovery.calls.attempt_end.DRAIN_S", 0.05)
     assert life(store, agent) == {"pay"}
     (call,) = (call for call in status(store, "run").in_doubt if call.tool == "pay")
     resolve(store, "run", call.lsn, Resolution.outcome("found"))
@@ -467,7 +467,7 @@ def test_of_any_tree_of_tools_no_side_effect_is_forgotten(roots: list[Tree], see
             setup=reset,
             effects=lambda: (max(sent.values(), default=0) > 1, bool(alive)),
             resolve=looks_outside,
-            points=scaled(12, 60),
+            points=scaled(8, 60),
             seed=seed,
         )
     except asyncio.CancelledError:

@@ -21,6 +21,7 @@ from recovery.testing import crash_everywhere
 from recovery.testing.simulated.virtual_time import Clock, Loop, bury, virtual_time
 from tests.contract.test_concurrency import DiesError
 from tests.support.lives import RUN, Died, disk_store, executed, run, run_sync, send
+from tests.support.scale import scaled
 
 LONG_S = 25  # no life here takes as long
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("fresh")
 
 def stops(agent: Callable[[Run], Any]) -> list[str]:
     """How resumed runs of this agent stop, which is killed everywhere."""
-    report = crash_everywhere(agent, "task", points=50)
+    report = crash_everywhere(agent, "task", points=scaled(15, 50))
     return [found.what for found in report.failures if "DivergenceError" in found.what]
 
 

@@ -259,7 +259,7 @@ def test_a_crash_anywhere_repeats_none_of_them(name: str) -> None:
         resolve=lambda call: (
             Resolution.outcome("receipt") if sent[call.idempotency_key] else Resolution.retry()
         ),
-        points=scaled(30, 1000),
+        points=scaled(12, 1000),
     )
     wrong = [one for one in report.failures if one.kind in ("forgotten", "stuck", "ran twice")]
     assert not wrong, str(report)

@@ -23,6 +23,7 @@ from recovery import (
     ApprovalDeniedError,
     Call,
     CheckpointStore,
+    RecoverableAgent,
     Run,
     SyncRun,
     current_call,
@@ -158,6 +159,19 @@ async def streamed(run: Run, function: Callable[..., Any]) -> str:
     return str(stream.result)
 
 
+async def read(stream: Any) -> str:
+    async with stream:
+        return "".join([chunk async for chunk in stream])
+
+
+def of_words(url: str) -> Callable[[], AsyncIterator[str]]:
+    async def generate() -> AsyncIterator[str]:
+        async for word in words(url):
+            yield word
+
+    return generate
+
+
 # What each coroutine does with its own URL.
 TOLD_APART: dict[str, Callable[[Run, str], Any]] = {
     "partial": lambda run, url: run.call(partial(fetch, url)),
@@ -182,6 +196,11 @@ TOLD_APART: dict[str, Callable[[Run, str], Any]] = {
     "call id": lambda run, url: run.call(Api(url).get, "/", call_id=url),
     "call id of a lambda": lambda run, url: run.call(lambda: said(url), call_id=url),
     "call id that is a parameter": lambda run, url: run.call(with_id, call_id=url),
+    "call id, called directly": lambda run, url: tool(call_id=url)(Api(url).get)("/"),
+    "call id of a closure": lambda run, url: tool(call_id=url)(closure(url))(),
+    "call id of a stream": lambda run, url: read(tool(call_id=url)(of_words(url))()),
+    "call id by way of run.call": lambda run, url: run.call(tool(call_id=url)(closure(url))),
+    "call id of a partial": lambda run, url: tool(call_id=url)(partial(with_object, Api(url)))(),
 }
 
 
@@ -204,7 +223,7 @@ def test_each_coroutine_has_its_own_result_after_every_crash(idiom: str) -> None
         side_by_side(TOLD_APART[idiom]),
         setup=done.clear,
         effects=lambda: done,
-        points=scaled(15, 60),
+        points=scaled(8, 60),
     )
     assert report.ok, str(report)
     assert "".join(sorted(report.reference)).count("/") >= len(URLS)
@@ -389,9 +408,7 @@ def test_what_is_one_call_or_has_its_own_arguments_is_not_refused(idiom: str) ->
                 return found
         return None
 
-    report = crash_everywhere(
-        agent, setup=done.clear, effects=lambda: done, points=scaled(15, 1000)
-    )
+    report = crash_everywhere(agent, setup=done.clear, effects=lambda: done, points=scaled(8, 1000))
     assert report.ok, str(report)
 
 
@@ -544,7 +561,7 @@ def test_approved_partials_are_paid_once_after_every_crash() -> None:
             (deny if call.args[0] == 20 else approve)(store, run_id, call)
 
     report = crash_everywhere(
-        agent, setup=done.clear, effects=lambda: done, answer=answer, points=scaled(15, 1000)
+        agent, setup=done.clear, effects=lambda: done, answer=answer, points=scaled(8, 1000)
     )
     assert report.ok, str(report)
     assert report.reference == "['paid', 'no', 'paid']"
@@ -700,9 +717,7 @@ def test_a_request_with_a_clock_is_known_by_what_its_tool_says(identity: Any) ->
             found.append(await run.call(post, Request(url), headers))
         return found
 
-    report = crash_everywhere(
-        agent, setup=done.clear, effects=lambda: done, points=scaled(15, 1000)
-    )
+    report = crash_everywhere(agent, setup=done.clear, effects=lambda: done, points=scaled(8, 1000))
     assert report.ok, str(report)
     assert len(done) == len(URLS)
 
@@ -884,3 +899,241 @@ def test_runs_of_the_first_rules_keep_the_identities_they_had(
     assert [one.args for one in recorded(store, CallIntended)] == [shown] * 2
     run(agent, store)
     assert len(done) == 2
+
+
+# -- what identifies a call is less than what is recorded
+
+
+def without_clocks(request: dict[str, Any]) -> Any:
+    """What of a model's request is compared: no time, and no id of this process."""
+    return [{"role": one["role"], "content": one["content"]} for one in request["messages"]]
+
+
+def request_of(text: str, size: int = 0) -> dict[str, Any]:
+    """A request as a framework builds it: in each process with other times and ids."""
+    Request.clock += 1
+    messages = [
+        {"role": "system", "content": "x" * size, "at": Request.clock},
+        {"role": "user", "content": text, "at": Request.clock, "id": f"msg-{Request.clock}"},
+    ]
+    return {"model": "m", "messages": messages, "sent": Request.clock + 0.5}
+
+
+def asks(run: Run, request: dict[str, Any], **options: Any) -> Any:
+    """By a function that is made for this call, as adapters make them."""
+
+    async def handler(request: dict[str, Any]) -> str:
+        return said(f"{request['messages'][-1]['content']} {len(seen)}")
+
+    seen: list[object] = [object(), request]
+    model = tool(name="model", identity=without_clocks, **options)
+    return run.call(model(handler), request)
+
+
+@pytest.mark.parametrize("size", [0, 50_000])
+def test_requests_with_clocks_are_recorded_whole_and_served(size: int) -> None:
+    async def agent(run: Run) -> Any:
+        first = await asyncio.gather(*(asks(run, request_of(url, size)) for url in URLS))
+        async for step in run.steps():
+            if step == 3:
+                return first
+            first.append(await asks(run, request_of("again", size)))
+
+    report = crash_everywhere(
+        agent, setup=done.clear, effects=lambda: sorted(done), points=scaled(10, 1000)
+    )
+    assert report.ok, str(report)
+    assert len(done) == len(URLS) + 2
+
+
+def test_the_log_has_the_whole_request_and_the_handle_shows_it(store: CheckpointStore) -> None:
+    async def agent(run: Run) -> Any:
+        return await asks(run, request_of("hello", 50_000))
+
+    run(agent, store)
+    (intent,) = recorded(store, CallIntended)
+    [[request], named] = intent.args
+    assert named == {} and len(request["messages"][0]["content"]) == 50_000
+    assert request["messages"][1]["content"] == "hello" and request["sent"] > 0
+    call = next(one for one in store.run(RUN).events() if one.kind == "call")
+    assert call.size > 50_000
+
+
+def test_arguments_beyond_a_megabyte_are_recorded_by_digest(store: CheckpointStore) -> None:
+    async def agent(run: Run) -> Any:
+        found = await asks(run, request_of("hello", 2 << 20))
+        if run.recovery_count == 0:
+            raise OSError("once more")
+        return found
+
+    run(agent, store)
+    (intent,) = recorded(store, CallIntended)
+    assert intent.args is None and intent.size > 2 << 20
+    assert len(done) == 1
+
+
+def test_equal_requests_of_functions_made_for_one_call_are_no_ambiguity(
+    store: CheckpointStore,
+) -> None:
+    async def agent(run: Run) -> Any:
+        return [await asks(run, request_of("same")) for _ in range(3)]
+
+    assert run(agent, store)["result"] == ["said same 2"] * 3
+    assert len({one.digest for one in recorded(store, CallIntended)}) == 1
+    assert [one.occurrence for one in recorded(store, CallIntended)] == [1, 2, 3]
+
+
+def test_different_code_under_one_identity_is_refused_all_the_same(
+    store: CheckpointStore,
+) -> None:
+    async def agent(run: Run) -> Any:
+        model = tool(name="model", identity=lambda: 1)
+        return [await run.call(model(same_name(url))) for url in URLS]
+
+    with pytest.raises(AmbiguousCallError):
+        run(agent, store)
+
+
+def test_a_divergence_says_what_identifies_the_call_and_not_what_does_not() -> None:
+    store, text = disk_store(), "first"
+
+    async def agent(run: Run) -> Any:
+        await asks(run, request_of(text))
+        raise Died
+
+    with pytest.raises(Died):
+        run(agent, store)
+    text = "second"
+    with pytest.raises(DivergenceError) as found:
+        run(agent, store)
+    assert "identity[1].content: 'first' -> 'second'" in str(found.value)
+    assert "different: " in str(found.value)
+    assert "sent" not in str(found.value).partition("different: ")[2].partition("\n")[0]
+
+
+def test_names_that_identify_are_those_of_a_divergence() -> None:
+    store, url = disk_store(), "/a"
+
+    async def agent(run: Run) -> Any:
+        post = tool(name="post", identity=["request.url"])(Poster().post)
+        await run.call(post, {"url": url, "at": Request.clock})
+        raise Died
+
+    class Poster:
+        recovery_key = "p"
+
+        async def post(self, request: dict[str, Any]) -> str:
+            Request.clock += 1
+            return said(request["url"])
+
+    with pytest.raises(Died):
+        run(agent, store)
+    url = "/b"
+    with pytest.raises(DivergenceError, match=r"request\.url: '/a' -> '/b'"):
+        run(agent, store)
+
+
+def test_keys_for_other_services_do_not_depend_on_what_does_not_identify() -> None:
+    keys: set[str] = set()
+    store = disk_store()
+
+    async def charge(request: dict[str, Any]) -> str:
+        call = current_call()
+        assert call is not None
+        keys.add(call.idempotency_key)
+        if len(done) < 2:
+            done.append("attempt")
+            raise Died
+        return "charged"
+
+    async def agent(run: Run) -> Any:
+        request = request_of("x")
+        made = tool(identity=without_clocks, after_crash="retry")(charge)
+        return await run.call(made, request)
+
+    for _ in range(2):
+        with pytest.raises(Died):
+            run(agent, store)
+    run(agent, store)
+    assert len(keys) == 1
+
+
+def test_a_run_begun_before_its_tool_said_what_identifies_it_goes_on() -> None:
+    store, options = disk_store(), dict[str, Any]()
+
+    async def fetches(request: dict[str, Any]) -> str:
+        return said(request["messages"][-1]["content"])
+
+    async def agent(run: Run) -> Any:
+        found = [await run.call(tool(**options)(fetches), request_of(url)) for url in URLS[:2]]
+        if not options:
+            raise Died
+        return found
+
+    clock = Request.clock
+    with pytest.raises(Died):
+        run(agent, store)
+    options, Request.clock = {"identity": without_clocks}, clock + 100
+    assert run(agent, store)["result"] == ["said /a", "said /b"]
+    assert done == ["/a", "/b"]
+
+
+def test_a_fork_is_served_and_a_comparison_finds_no_difference(store: CheckpointStore) -> None:
+    async def agent(run: Run) -> Any:
+        return [await asks(run, request_of(url)) for url in URLS]
+
+    run(agent, store)
+    made = len(done)
+    fork = store.run(RUN).fork("fork")
+    of = RecoverableAgent(agent, store)
+    assert of.run_with_recovery_sync("task", "fork")["result"] == [f"said {u} 2" for u in URLS]
+    assert len(done) == made
+    assert store.run(RUN).compare(fork).alike
+    other = RecoverableAgent(agent, store).run_with_recovery_sync("task", "other")
+    assert other["result"] == [f"said {u} 2" for u in URLS]
+    assert store.run(RUN).compare("other").alike
+
+
+@pytest.mark.parametrize("kind", ["async", "plain", "direct", "stream"])
+def test_functions_made_for_one_call_die_after_it(kind: str, store: CheckpointStore) -> None:
+    held: list[weakref.ref[Any]] = []
+
+    def made(at: int) -> Callable[..., Any]:
+        conversation = Api("x")
+
+        async def handler(request: dict[str, Any]) -> str:
+            return f"{conversation.name} {at}"
+
+        def plain(request: dict[str, Any]) -> str:
+            return f"{conversation.name} {at}"
+
+        async def generate(request: dict[str, Any]) -> AsyncIterator[str]:
+            yield f"{conversation.name} {at}"
+
+        function = {"plain": plain, "stream": generate}.get(kind, handler)
+        held.extend((weakref.ref(conversation), weakref.ref(function)))
+        return function
+
+    async def one(run: Run, at: int) -> None:
+        options: Any = {"identity": without_clocks} if at % 2 else {}
+        function = tool(name=f"model {at}", call_id=f"c{at}", **options)(made(at))
+        request = request_of(str(at))
+        match kind:
+            case "direct":
+                await function(request)
+            case "stream":
+                await streamed(run, partial(function, request))
+            case _:
+                await run.call(function, request)
+
+    async def agent(run: Run) -> None:
+        async for step in run.steps():
+            for at in range(100):
+                await one(run, at)
+            gc.collect()
+            assert not [here for here in held if here() is not None]
+            if step == 3:
+                return
+
+    run(agent, store)
+    assert len(held) == 600

@@ -12,7 +12,8 @@ import pytest
 
 from recovery import CheckpointStore
 from recovery.testing import crash_everywhere
-from tests.contract.killed import outside, process, programs
+from tests.contract.killed import process, programs
+from tests.support import outside
 from tests.support.scale import scaled
 
 PLAIN = process.plain()
@@ -28,7 +29,7 @@ def test_an_agent_that_is_killed_ends_like_one_that_is_not(
     whole = first.lives()
     result, expected = whole[-1].said, outside.counted()
     # Each record of each life: those at which the run parks, and is resumed, included.
-    points = [(life, at) for life, end in enumerate(whole) for at in range(1, end.records + 1)]
+    points = [(life, at) for life, end in enumerate(whole) for at in range(1, end.appends + 1)]
     for life, at in rng.sample(points, min(len(points), scaled(2, 1000))):
         again = rng.choice([0, 1, 2, 3, 5])
         one = process.Program(name, module, tmp_path / f"{life}-{at}")
@@ -62,6 +63,6 @@ def test_an_agent_that_crashes_in_memory_ends_like_one_that_does_not(
         effects=lambda: sorted(outside.counted().elements()),
         resolve=outside.truth,
         answer=sends if signals else None,
-        points=scaled(6, 400),
+        points=scaled(4, 400),
     )
     assert report.ok, str(report)

@@ -35,6 +35,7 @@ from recovery.graph import Graph, GraphExecutor
 from recovery.inspect.status import status
 from recovery.testing import crash_everywhere
 from tests.support.lives import forget
+from tests.support.scale import scaled
 
 RUN = "run"
 made: Counter[str] = Counter()
@@ -726,6 +727,6 @@ def test_at_every_crash_point() -> None:
     report = crash_everywhere(
         lambda: RecoverableAgent(theatre, CheckpointStore(), checkpoint_every_n=2),
         "task",
-        points=60,
+        points=scaled(20, 60),
     )
     assert report.ok, report

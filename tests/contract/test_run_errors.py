@@ -23,6 +23,7 @@ from recovery.ops.fork import fork
 from recovery.reports import RunError, RunEvent
 from recovery.testing import crash_everywhere
 from tests.support.lives import RUN, Died, after_death, disk_store
+from tests.support.scale import scaled
 
 done: Counter[Any] = Counter()
 
@@ -272,7 +273,9 @@ def test_it_changes_nothing_about_a_replay_at_any_crash_point(is_async: bool) ->
 
     agent = async_agent if is_async else agent_that(shaky, 4)
     report = crash_everywhere(
-        lambda: RecoverableAgent(agent, CheckpointStore(), checkpoint_every_n=2), "task", points=60
+        lambda: RecoverableAgent(agent, CheckpointStore(), checkpoint_every_n=2),
+        "task",
+        points=scaled(20, 60),
     )
     assert report.ok, report
 
@@ -351,7 +354,7 @@ def test_a_process_that_dies_before_the_record_loses_only_that(store: Checkpoint
 def test_what_a_failed_agent_left_waiting_has_no_outcome(
     how: str, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recovery.agent.recoverable.LANDING_S", 0.05)
+    monkeypatch.setattr("recovery.agent.recoverable.DRAIN_S", 0.05)
     failed: list[asyncio.Future[Any]] = []
     has_failed = asyncio.Event()
 

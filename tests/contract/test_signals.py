@@ -34,7 +34,7 @@ from recovery.testing import crash_everywhere
 from recovery.testing.processes.trial import Plan, Trial, World
 from recovery.testing.simulated.simulated_life import RUN_ID, Kill, Store
 from recovery.testing.simulated.virtual_time import Clock, virtual_time
-from tests.support.lives import RUN, Died, disk_store, recorded, run
+from tests.support.lives import RUN, Died, after_death, disk_store, recorded, run, send
 
 NAMES = ("a", "b", "c")
 Op = tuple[Any, ...]
@@ -617,3 +617,54 @@ def test_a_wait_that_a_stop_cut_short_beside_a_side_effect_waits_on_in_the_resum
         return (await asyncio.wait_for(resumed, 30))["result"]
 
     assert asyncio.run(lives()) == ("x", 7)
+
+
+@pytest.mark.parametrize("kind", ["wait", "call"])
+@pytest.mark.parametrize("patient_first", [True, False])
+def test_of_two_equal_calls_the_one_that_is_not_cancelled_has_the_outcome(
+    patient_first: bool, kind: str
+) -> None:
+    """Pauses of the agent's own change which of them is made first, in the resumed run."""
+    store, asked, pauses = disk_store(), Counter[str](), [0.0, 0.05]
+    answered = asyncio.Event()
+
+    @tool(after_crash="retry")
+    async def ask(what: str) -> int:
+        asked[what] += 1
+        await answered.wait()
+        return 7
+
+    async def agent(run: Run) -> Any:
+        async def equal() -> Any:
+            return await (run.wait_for("go") if kind == "wait" else run.call(ask, "go"))
+
+        async def patient() -> Any:
+            await asyncio.sleep(pauses[not patient_first])
+            return await equal()
+
+        async def hasty() -> Any:
+            await asyncio.sleep(pauses[patient_first])
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    return await equal()
+            await run.call(send, "a reminder")
+            if not answered.is_set():
+                answered.set()
+                signal(store, RUN, "go", 7)
+            return "late"
+
+        found = await asyncio.gather(patient(), hasty())
+        if pauses[0] == 0:
+            raise Died
+        return found
+
+    async def limited(store: CheckpointStore) -> Any:
+        recoverable = RecoverableAgent(agent, store)
+        return await asyncio.wait_for(recoverable.run_with_recovery(None, RUN), 30)
+
+    with pytest.raises(Died):
+        asyncio.run(limited(store))
+    pauses.reverse()
+    store = after_death(store)
+    assert asyncio.run(limited(store))["result"] == [7, "late"]
+    assert asked["go"] == (2 if kind == "call" else 0), "in the first life"

@@ -59,6 +59,8 @@ class Stress:
                 self.log.commit()
             if rng.random() < 0.02 and len(self.snapshots) > KEEP:
                 self.truncate()
+            if rng.random() < 0.02:
+                self.log.roll()
 
     def append(self, records: int = 1) -> None:
         for _ in range(records):

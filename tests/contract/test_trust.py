@@ -630,7 +630,7 @@ def test_who_resolves_is_told_that_it_has_to_be_signed(tmp_path: Path) -> None:
     assert call(*words[: words.index("--sign")], cwd=tmp_path).code == 1
     done = call(*words, "--who", "ann", cwd=tmp_path)
     assert done.code == 0, done.err
-    with pytest.raises(RecoveryError, match=r"no approvers= to know it by. Nothing was executed"):
+    with pytest.raises(RecoveryError, match=r"approvers= to verify it with. Nothing was executed"):
         go(clear(tmp_path), agent=charging)
     assert charged == [7]
     assert go(store, agent=charging) == "charged 7"
@@ -702,7 +702,7 @@ def test_what_has_to_be_signed_is_refused_and_does_not_count_where_nobody_knows_
     with store.backend.claim(RUN):
         send(store, RUN, *["go"] * (kind == "signal"), who="ann", sign=ANN.sign)
     refused = [one.refused for one in status(CheckpointStore(tmp_path), RUN).unread]
-    assert all(refused) and "no approvers= to know it by" in refused[1]
+    assert all(refused) and "no approvers= to verify it with" in refused[1]
 
 
 def always(signature: bytes) -> Callable[[bytes], bytes]:
@@ -782,7 +782,7 @@ def test_a_process_that_knows_no_approvers_begins_no_call_that_asks_for_them(
     store = guarded(tmp_path)
     parked(store)
     by_the_shell(store, pending(store, RUN)[0])
-    with pytest.raises(RecoveryError, match=r"no approvers= to know it by. Nothing was executed"):
+    with pytest.raises(RecoveryError, match=r"approvers= to verify it with. Nothing was executed"):
         go(clear(tmp_path))
     assert paid == []
     approve(store, RUN, pending(store, RUN)[0], who="ann", sign=ANN.sign)

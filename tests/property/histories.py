@@ -64,6 +64,8 @@ class History:
         elif verb == "commit":
             self.log.commit()
             self.committed = len(self.flat())
+        elif verb == "roll":
+            self.log.roll()
         elif verb == "truncate":  # before the newest snapshot, as retention does
             kinds = [kind for kind, _ in self.flat()]
             newest = max(
@@ -244,6 +246,7 @@ actions: st.SearchStrategy[Action] = st.one_of(
     st.tuples(st.just("snapshot"), sizes),
     st.tuples(st.just("commit")),
     st.tuples(st.just("truncate")),
+    st.tuples(st.just("roll")),
     st.tuples(st.just("reopen")),
     st.tuples(st.just("die")),
 )

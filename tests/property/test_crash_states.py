@@ -78,6 +78,18 @@ HISTORIES: dict[str, list[Action]] = {
         ("append", 1, "text"),
         ("commit",),
     ],
+    "a roll, and what is before it removed": [
+        ("append", 20, "text"),
+        ("commit",),
+        ("append", 5, "text"),
+        ("roll",),
+        ("snapshot", 30),
+        ("truncate",),
+        ("append", 3, "text"),
+        ("roll",),
+        ("reopen",),
+        ("append", 3, "text"),
+    ],
     "reopened": [
         ("append", 20, "text"),
         ("reopen",),
@@ -219,6 +231,7 @@ def long_action(rng: random.Random) -> Action:
             ("commit",),
             ("commit",),
             ("truncate",),
+            ("roll",),
             ("reopen",),
             ("die",),
         ]

@@ -349,6 +349,16 @@ class LogMachine(RuleBasedStateMachine):
             self.handed = len(self.items)
             self._note_durable(log)
 
+    @precondition(healthy)
+    @rule()
+    def roll(self) -> None:
+        if self._attempt(self._rolled):
+            self._note_durable(self._writer())
+
+    def _rolled(self) -> bool:
+        self._writer().roll()
+        return True
+
     def _note_durable(self, log: EventLog) -> None:
         """What the log calls durable must be there from now on, whatever happens."""
         assert log.durable_lsn <= len(self.items)

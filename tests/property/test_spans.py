@@ -11,12 +11,13 @@ from typing import Any
 from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
-from logdump.otlp.json_output import line, request
-from logdump.otlp.spans import Span, SpanOptions, Spans, span_id, trace_id
-from logdump.otlp.values import Values
+from logdump.otlp.json_output import request, span_line
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from eventlog import Packed, Record
+from recovery.inspect.span import Span, span_id, trace_id
+from recovery.inspect.span_values import SpanOptions, SpanValues
+from recovery.inspect.spans import Spans
 from recovery.journal.encoding import decode_shallow, encode
 from recovery.journal.events import (
     AttemptFailed,
@@ -37,7 +38,6 @@ from recovery.journal.events import (
     RunUndone,
     StepStarted,
 )
-from recovery.values.render import Redaction
 
 KINDS: list[type[Event]] = [
     AttemptFailed,
@@ -104,33 +104,23 @@ def events(draw: st.DrawFn) -> Event:
     return kind(**given_)
 
 
-class Options:
-    content, agent, provider = True, "a", "p"
-
-
 def told(given_: list[tuple[int, Event]], until: int, alive: bool) -> list[Span]:
-    run, values = Span(span_id("u", "run"), "", "run", "", 5), values_of()
+    run = Span(span_id("u", "run"), "", "run", "", 5)
     intents: dict[int, tuple[int, CallIntended]] = {}
-    spans = Spans(
-        "u",
-        run,
-        until,
-        SpanOptions(lambda tool: tool == "ask", values.of_call, values.of_run, intents.get),
-    )
+    spans = Spans("u", run, until, SpanValues(OPTIONS, "run"), intents.get)
     found: list[Span] = []
     for lsn, (time_ns, event) in enumerate(given_, 1):
-        skimmed = decode_shallow(Record(lsn, event.kind, time_ns, Packed(encode(event)[1])))
-        assert skimmed is not None
-        if isinstance(skimmed, CallIntended):
-            intents[lsn] = time_ns, skimmed
-        found += spans.observe(lsn, time_ns, skimmed)
+        shallow_events = decode_shallow(Record(lsn, event.kind, time_ns, Packed(encode(event)[1])))
+        assert shallow_events is not None
+        if isinstance(shallow_events, CallIntended):
+            intents[lsn] = time_ns, shallow_events
+        found += spans.observe(lsn, time_ns, shallow_events)
     found += spans.finish(alive)
     assert found[-1] is run
     return found
 
 
-def values_of() -> Values:
-    return Values(Options(), Redaction(), "run")  # type: ignore[arg-type]
+OPTIONS = SpanOptions(chat=["ask"], content=True, agent="a", provider="p")
 
 
 programs = st.lists(st.tuples(st.integers(-5, 1 << 65), events()), max_size=25)
@@ -145,7 +135,7 @@ def test_each_span_is_told_once_inside_one_that_is_told(
     assert max(ids.values()) == 1
     assert all(span.parent in ids for span in spans[:-1])
     assert all(span.start_ns <= span.end_ns for span in spans)
-    texts = [line(values_of().span(span, trace_id("u"))) for span in spans]
+    texts = [span_line(span, trace_id("u")) for span in spans]
     made = json.loads(request("s", "1", texts))
     for span in made["resourceSpans"][0]["scopeSpans"][0]["spans"]:
         for key in ("traceId", "spanId", "parentSpanId"):

@@ -7,38 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 import linecache
-import os
 import re
-import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from eventlog import EventLog
 from recovery import CheckpointStore, RecoverableAgent
-from recovery.control.resolve import resolve
-from recovery.inspect.status import status
 from recovery.testing.simulated.forgotten_doubts import forgotten
-from tests.contract.killed import outside, programs
+from tests.contract.killed import programs
+from tests.support import outside
+from tests.support.kill_sweep import LIVES_MAX, RUNS, End, life, settle
 
 RUN = "run"
 PLAIN = "tests.contract.killed.plain"
-LIVES_MAX = 30
-STUCK_S = 60.0
-
-
-@dataclass(frozen=True)
-class End:
-    """How a life ended: ``how`` is "done", "killed", or the name of the error that stopped it.
-    ``said``: the result, or the error, as text. ``records``: how many it appended."""
-
-    how: str
-    said: str = ""
-    records: int = 0
 
 
 def plain() -> ModuleType:
@@ -81,65 +64,27 @@ class Program:
             self.look(lives[-1])
         raise AssertionError(f"not finished: {lives}")
 
-    def life(self, records: int) -> End:
-        """One process."""
-        reads, writes = os.pipe()
-        pid = os.fork()
-        if not pid:
-            try:
-                os.close(reads)
-                with os.fdopen(writes, "w") as file:
-                    json.dump(self._live(records), file)
-            finally:
-                os._exit(0)
-        os.close(writes)
-        with os.fdopen(reads) as file:
-            said = file.read()
-        killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
-        assert killed or said, "the process has said nothing"
-        return End("killed") if killed else End(*json.loads(said))
+    def life(self, appends: int) -> End:
+        """One process, whose result is text."""
+        return life(self._live, "after", appends)
 
-    def _live(self, records: int) -> tuple[str, str, int]:
-        signal.alarm(int(STUCK_S))
-        append, count = EventLog.append, 0
-
-        def dies(log: EventLog, *args: Any, **kwargs: Any) -> int:
-            nonlocal count
-            lsn = append(log, *args, **kwargs)
-            count += 1
-            if count == records:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return lsn
-
-        setattr(EventLog, "append", dies)  # noqa: B010 - of another signature
-        try:
-            made = self.agent(CheckpointStore(self.place / "home"))
-            if inspect.iscoroutinefunction(self.agent_fn):
-                found = asyncio.run(made.run_with_recovery("task", RUN))
-            else:
-                found = made.run_with_recovery_sync("task", RUN)
-        except BaseException as exc:
-            return type(exc).__name__, str(exc), count
-        return "done", repr(found["result"]), count
+    def _live(self) -> str:
+        made = self.agent(CheckpointStore(self.place / RUNS))
+        if inspect.iscoroutinefunction(self.agent_fn):
+            return repr(asyncio.run(made.run_with_recovery("task", RUN))["result"])
+        return repr(made.run_with_recovery_sync("task", RUN)["result"])
 
     def look(self, end: End) -> None:
         """What people do between two lives: each does what the error says, and nobody guesses."""
-        store = CheckpointStore(self.place / "home")
+        store = CheckpointStore(self.place / RUNS)
         assert list(forgotten(store.backend)) == []
         match end.how:
             case "killed":
                 pass
-            case "InDoubtError" | "UnrecordedResultError" | "ChildParkedError":
-                asked = 0
-                for run_id in store.backend.run_ids():
-                    for call in status(store, run_id).in_doubt:
-                        resolve(store, run_id, call.lsn, outside.truth(call))
-                        asked += 1
-                assert asked, end
             case "RunFailedError":
                 store.run(RUN).retry()
             case "WaitingError":
                 name, value = self.signals.pop(0)
                 store.run(RUN).signal(name, value)
             case _:
-                raise AssertionError(end)
+                settle(self.place, end.how)

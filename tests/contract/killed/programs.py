@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from recovery import Call, Resolution, Retry, Run, ToolError, tool
-from tests.contract.killed.outside import counted, did, truth
+from tests.support.outside import counted, did, truth
 
 ALL: dict[str, Callable[[Run], Any]] = {}
 PLAIN: list[str] = []
@@ -37,10 +37,14 @@ async def charge(cents: int) -> str:
     return did(f"charge {cents}", f"receipt {cents}")
 
 
+charging: list[int] = []  # by slow, in this process
+
+
 @tool
 async def slow(cents: int) -> str:
     did(f"charge {cents}", "receipt")
-    await asyncio.sleep(0.2)
+    charging.append(cents)
+    await asyncio.sleep(1.0)
     return "receipt"
 
 
@@ -52,19 +56,19 @@ async def ask(messages: Any) -> str:
 # -- a side effect in doubt, inside other calls
 
 
-@tool(timeout_s=0.05, after_crash="retry")
+@tool(timeout_s=0.25, after_crash="retry")
 async def order(cents: int) -> str:
     return await slow(cents)
 
 
-@tool(timeout_s=0.05, on_timeout="fail", after_crash="retry")
+@tool(timeout_s=0.25, on_timeout="fail", after_crash="retry")
 async def order_or_fail(cents: int) -> str:
     return await slow(cents)
 
 
 @tool(after_crash="retry")
 async def order_in_its_own_time(cents: int) -> str:
-    async with asyncio.timeout(0.05):
+    async with asyncio.timeout(0.25):
         return await slow(cents)
 
 
@@ -76,9 +80,11 @@ async def order_for_two() -> list[str]:
 @tool(after_crash="retry")
 async def order_beside_a_failure() -> str:
     async def fails() -> None:
-        await asyncio.sleep(0.02)
+        while not (charging or paid.done()):
+            await asyncio.wait([paid], timeout=0.01)
         raise ValueError("the sibling")
 
+    charging.clear()
     async with asyncio.TaskGroup() as group:
         paid = group.create_task(slow(5))
         group.create_task(fails())

@@ -82,6 +82,14 @@ def test_a_call_in_doubt_is_settled(store, resolution, result, times):
     assert executed == {"safe": 1, "mail": times}
 
 
+def test_a_call_is_settled_as_its_status_gives_it(store):
+    in_doubt(store)
+    handle = store.run("run")
+    for call in handle.status().in_doubt:
+        handle.resolve(call, Resolution.outcome("it was sent"))
+    assert handle.status().in_doubt == ()
+
+
 def test_who_settled_it_and_why_is_kept(store):
     lsn = in_doubt(store)
     resolve(store.backend, "run", lsn, Resolution.outcome(1), who="ops", why="ticket 7")

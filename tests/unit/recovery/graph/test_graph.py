@@ -808,6 +808,21 @@ def test_the_runtime_is_told_of_what_this_process_does(manager: CheckpointManage
     assert second.told[-1][1][:2] == (True, "the graph came to its end")
 
 
+def test_the_runtime_is_told_that_a_node_has_named_the_next_one(manager: CheckpointManager) -> None:
+    graph, hooks = Graph("g"), Hooks()
+    graph.node("a", gives(NodeResult(next_node="c")))
+    graph.node("b", gives({}))
+    graph.node("c", gives({}))
+    graph.edge("a", "b")
+    goal = SimpleNamespace(id="goal 1", description="to greet")
+    asyncio.run(GraphExecutor(hooks, manager).execute(graph, goal, {}, RUN))
+    decided = [said for hook, said in hooks.told if hook == "decide"]
+    assert decided == [
+        ("where to go from node a", "c", "the node named it"),
+        ("where to go from node c", END, "the edges' conditions"),
+    ]
+
+
 def test_what_goes_wrong_in_a_hook_is_not_the_runs(caplog: pytest.LogCaptureFixture) -> None:
     @tool
     def note(what: str) -> None:

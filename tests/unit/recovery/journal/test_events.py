@@ -123,10 +123,10 @@ def test_missing_fields_have_their_defaults_or_make_the_record_unsound(event):
 @pytest.mark.parametrize("event", EVENTS, ids=ids)
 def test_skimming_leaves_what_may_be_large_packed(event):
     kind, packed = encode(event)
-    skimmed = decode_shallow(Record(1, kind, 0, packed))
-    assert skimmed is not None and type(skimmed) is type(event)
+    shallow_events = decode_shallow(Record(1, kind, 0, packed))
+    assert shallow_events is not None and type(shallow_events) is type(event)
     for field in fields(event):
-        found, value = getattr(skimmed, field.name), getattr(event, field.name)
+        found, value = getattr(shallow_events, field.name), getattr(event, field.name)
         if field.name in ("task", "value", "args", "new", "result") and value is not None:
             assert type(found) is Packed
             found = unpack(found)

@@ -477,7 +477,7 @@ def test_a_store_used_without_an_agent_is_forked_at_its_checkpoints(store):
 
 
 def test_a_long_conversation_is_copied_in_pieces(store, monkeypatch):
-    monkeypatch.setattr("recovery.ops.fork.PIECE_SIZE", 100)
+    monkeypatch.setattr("recovery.ops.record_copy.PIECE_SIZE", 100)
     run(store, "parent")
     fork(store, "parent", "child", at_step=4)
     kinds = Counter(record.kind for record in records(store, "child"))
