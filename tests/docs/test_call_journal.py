@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.pages import blocks, run_page
 
-PAGE = ROOT / "docs/call-journal.md"
+PAGE = "call-journal.md"
 
 
 def test_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    wanted = "".join(text for kind, text in blocks if kind == "text")
-    names: dict[str, Any] = {}
-    for kind, text in blocks:
-        if kind == "python":
-            exec(compile(text, str(PAGE), "exec"), names)  # noqa: S102 - our own page
-    assert capsys.readouterr().out == wanted
+    names = run_page(PAGE, blocks(PAGE), {})
+    assert capsys.readouterr().out == "".join(blocks(PAGE, "text"))
 
     class Died(BaseException):
         pass

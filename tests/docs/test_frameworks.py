@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.paths import ROOT
-
-
-def blocks(page: str, kind: str) -> list[str]:
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)
+from tests.support.pages import blocks, page_text, run_page
 
 
 def test_claudes_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,8 +23,8 @@ def test_claudes_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     )
     monkeypatch.setattr(claude_agent_sdk, "query", lambda **given: query(**given, transport=fake))
     names: dict[str, Any] = {}
-    (code,) = blocks("claude-agent.md", "python")
-    exec(compile(code, "claude-agent.md", "exec"), names)  # noqa: S102 - our own page
+    (code,) = blocks("claude-agent.md")
+    run_page("claude-agent.md", [code], names)
     assert asyncio.run(names["ask"]("write to ada")) == "s"
     assert fake.seen == ["ada@example.org", "sent to ada"]
 
@@ -39,7 +33,7 @@ def test_every_public_name_is_on_claudes_page() -> None:
     pytest.importorskip("claude_agent_sdk")
     from recovery.integrations import claude_agent
 
-    text = (ROOT / "docs/claude-agent.md").read_text(encoding="utf-8")
+    text = page_text("claude-agent.md")
     for name in {*claude_agent.__all__} - {"READ_ONLY"}:
         assert name in text, name
 
@@ -48,7 +42,7 @@ def test_tools_that_record_themselves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("other-frameworks.md", "python")
+    (code,) = blocks("other-frameworks.md")
     for _ in range(2):
-        exec(compile(code, "other-frameworks.md", "exec"), {"__name__": "page"})  # noqa: S102
+        run_page("other-frameworks.md", [code], {"__name__": "page"})
         assert capsys.readouterr().out in blocks("other-frameworks.md", "text")

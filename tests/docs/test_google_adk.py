@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.pages import blocks, page_text, run_page
 
 pytest.importorskip("google.adk")
 
 import recovery.integrations.google_adk as integration
 
-PAGE = ROOT / "docs/google-adk.md"
+PAGE = "google-adk.md"
 
 
 def test_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = PAGE.read_text(encoding="utf-8")
-    names: dict[str, Any] = {"__name__": "__main__"}
-    for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        exec(compile(text, str(PAGE), "exec"), names)  # noqa: S102 - our own page
-    (said,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    names = run_page(PAGE, blocks(PAGE), {"__name__": "__main__"})
+    (said,) = blocks(PAGE, "text")
     assert capsys.readouterr().out == said
 
     has = "Ann has the money."
@@ -36,7 +31,7 @@ def test_the_page_runs(
 
 
 def test_every_public_name_is_on_the_page() -> None:
-    text = PAGE.read_text(encoding="utf-8")
+    text = page_text(PAGE)
     for name in integration.__all__:
         assert f"`{name}" in text or f"{name}(" in text, name
         assert getattr(integration, name).__doc__

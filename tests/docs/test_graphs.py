@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recovery.graph.graph import NodeOptions
-from tests.support.paths import ROOT
+from tests.support.pages import blocks, page_text, run_page
 
-PAGE = ROOT / "docs/graphs.md"
+PAGE = "graphs.md"
 
 
 def test_the_page_runs(
@@ -19,18 +18,16 @@ def test_the_page_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    blocks = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    wanted = [text for kind, text in blocks if kind == "text" and "diverged" not in text]
+    wanted = [text for text in blocks(PAGE, "text") if "diverged" not in text]
     printed = []
-    for kind, text in blocks:
-        if kind == "python":
-            exec(compile(text, str(PAGE), "exec"), names)  # noqa: S102 - our own page
-            printed.append(capsys.readouterr().out)
+    for code in blocks(PAGE):
+        run_page(PAGE, [code], names)
+        printed.append(capsys.readouterr().out)
     assert [one for one in printed if one] == wanted
     assert names["asyncio"].run(names["go_on"]("runs")) == []
 
 
 def test_each_option_of_a_node_is_told_of() -> None:
-    text = PAGE.read_text(encoding="utf-8")
+    text = page_text(PAGE)
     for name in NodeOptions.__annotations__:
         assert f"`{name}=" in text or name == "approval_timeout_s", name

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.pages import blocks, run_page
 
 pytest.importorskip("langchain", reason="LangChain comes with the extra [test]")
 
-PAGE = ROOT / "docs/langgraph-tools.md"
+PAGE = "langgraph-tools.md"
 
 
 def test_the_page_runs(
@@ -22,10 +20,5 @@ def test_the_page_runs(
 
     monkeypatch.chdir(tmp_path)
     asked = [("send_mail", {"to": "ada"}), ("search", {"query": "otters"})]
-    names: dict[str, Any] = {"model": Model(turns=[asked])}
-    blocks = re.findall(r"```(\w+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    for kind, text in blocks:
-        if kind == "python":
-            exec(compile(text, str(PAGE), "exec"), names)  # noqa: S102 - our own page
-    wanted = "".join(text for kind, text in blocks if kind == "text")
-    assert capsys.readouterr().out == wanted
+    run_page(PAGE, blocks(PAGE), {"model": Model(turns=[asked])})
+    assert capsys.readouterr().out == "".join(blocks(PAGE, "text"))

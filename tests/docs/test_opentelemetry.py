@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExportResult
 
 from recovery import tracing
 from recovery.tracing import SpanOptions
-from tests.support.paths import ROOT
+from tests.support.pages import blocks, page_text, run_page
 
-PAGE = ROOT / "docs/opentelemetry.md"
-TEXT = PAGE.read_text(encoding="utf-8")
+PAGE = "opentelemetry.md"
+TEXT = page_text(PAGE)
 
 
 def test_the_page_runs(
@@ -30,10 +29,9 @@ def test_the_page_runs(
 
     monkeypatch.setattr(ConsoleSpanExporter, "export", export)
     names: dict[str, Any] = {}
-    tree, printed = re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL)
+    tree, printed = blocks(PAGE, "text")
     try:
-        for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
-            exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102 - our own page
+        run_page(PAGE, blocks(PAGE), names)
     finally:
         names["spans"].stop()
     assert list(names["names"].ended_spans) == [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ from mcp.server.mcpserver import MCPServer
 import recovery.integrations.anthropic
 import recovery.integrations.mcp
 import recovery.integrations.openai
-from tests.support.paths import ROOT
+from tests.support.pages import blocks, page_text
 from tests.support.providers import Provider, message
 
-PAGE = ROOT / "docs" / "providers.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+PAGE = "providers.md"
+BLOCKS = blocks(PAGE)
 SAID = ["It is warm in Oslo.", "hello", "", "[{'result': 'found invoices'}, False]"]
 
 
@@ -74,4 +73,4 @@ def test_every_public_name_is_described(name: str) -> None:
     module: Any = getattr(recovery.integrations, name)
     for one in module.__all__:
         assert getattr(module, one).__doc__
-        assert one in PAGE.read_text(encoding="utf-8")
+        assert one in page_text(PAGE)

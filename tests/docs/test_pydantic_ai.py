@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.paths import ROOT
+from tests.support.pages import blocks, page_text, run_page
 
 pytest.importorskip("pydantic_ai")
 
@@ -21,7 +20,7 @@ import recovery.integrations.pydantic_ai as integration
 from recovery.errors import WaitingError
 from recovery.integrations.pydantic_ai.policies import ToolPolicy
 
-PAGE = ROOT / "docs/pydantic-ai.md"
+PAGE = "pydantic-ai.md"
 
 
 def ask(messages: Any, info: Any) -> Any:
@@ -40,10 +39,9 @@ def test_the_page_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"offline": FunctionModel(ask), "streamed": TestModel()}
-    for text in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+    for text in blocks(PAGE):
         model = "streamed" if "event_stream_handler" in text else "offline"
-        code = text.replace('"openai:gpt-5.2"', model)
-        exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102 - our own page
+        run_page(PAGE, [text.replace('"openai:gpt-5.2"', model)], names)
     assert capsys.readouterr().out == "done\n"
 
     store = names["both"].store
@@ -75,7 +73,7 @@ async def said(agent: Any, run_id: str) -> Any:
 
 
 def test_every_public_name_and_option_is_on_the_page() -> None:
-    text = PAGE.read_text(encoding="utf-8")
+    text = page_text(PAGE)
     for name in [*integration.__all__, *ToolPolicy.__annotations__]:
         assert f"`{name}" in text or name in text, name
         assert getattr(integration, name, integration).__doc__

@@ -14,13 +14,13 @@ import recovery
 from recovery.declare.tool import ToolOptions
 from tests.support import outside
 from tests.support.kill_sweep import RUNS, sweep
+from tests.support.pages import blocks, run_page
 from tests.support.paths import ROOT
 
 
 def example() -> str:
-    text = (ROOT / "README.md").read_text()
-    code, _ = re.findall(r"```python\n(.*?)```", text, re.S)  # the other one is a test of users
-    return str(code)
+    code, _ = blocks("README.md")  # the other one is a test of users
+    return code
 
 
 def live(place: Path) -> str:
@@ -33,7 +33,7 @@ def live(place: Path) -> str:
             outside.did(text, gives="sent")
         said.append(text)
 
-    exec(compile(example(), "README.md", "exec"), {"print": prints, "__name__": "__main__"})  # noqa: S102 - our own README
+    run_page("README.md", [example()], {"print": prints, "__name__": "__main__"})
     return said[-1]
 
 
@@ -49,7 +49,7 @@ def test_the_example_prints_the_mail_and_the_recorded_result(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for _ in range(2):
-        exec(compile(example(), "README.md", "exec"), {"__name__": "__main__"})  # noqa: S102 - ours
+        run_page("README.md", [example()], {"__name__": "__main__"})
     assert capsys.readouterr().out == (
         "mail to ann@example.org: Hi!\nAnn has her mail.\nAnn has her mail.\n"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,8 +10,9 @@ from typing import Any, ClassVar
 import pytest
 
 from recovery.testing import CrashReport, crash_everywhere
+from tests.support.pages import blocks, run_page
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 DOCUMENTS = {
     "a.md": "# A\n\nOtters swim.\n",
     "b.md": "Otters sleep.\n",
@@ -126,14 +126,14 @@ def test_the_example_without_its_reconcile_function_is_found_out(
 
 
 def test_the_agent_of_the_readme_survives() -> None:
-    code, test = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    code, test = blocks("README.md")
     sent: list[str] = []
     names: dict[str, Any] = {"print": sent.append, "__name__": "readme"}
-    exec(compile(code, "README.md", "exec"), names)  # noqa: S102 - our own README
+    run_page("README.md", [code], names)
     report = crash_everywhere(names["assistant"], "write to Ann", effects=lambda: sent)
     assert report.ok, str(report)
     assert report.reference == "'Ann has her mail.'"
     assert {found.tool for found in report.findings if found.kind == "in doubt"} == {"send_email"}
     names["make_agent"] = names["assistant"]
-    exec(compile(test, "README.md", "exec"), names)  # noqa: S102 - as above
+    run_page("README.md", [test], names)
     names["test_my_agent_survives"]()

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import random
-import re
 import signal
 import sys
 import uuid
@@ -28,10 +27,10 @@ from eventlog import EventLog
 from recovery import CheckpointManager, RecoverableAgent, Resolution, current_call, tool
 from recovery.integrations import hive
 from tests.support import hive_names
-from tests.support.paths import ROOT
+from tests.support.pages import blocks
 
 ITEMS = 4
-PAGE = ROOT / "docs/hive.md"
+PAGE = "hive.md"
 # Of the page: the block for a version, and the programs that run with it, in order.
 BLOCKS = {"main": (1, [2, 3, 4, 7]), "0.8.0": (5, [2, 3, 4, 7]), "137": (6, [])}
 REPEATS = {"chain_of_checkpoints": 1, "plan": 1, "page": 0}  # a node without a record of its start
@@ -61,11 +60,11 @@ class Life:
 
         EventLog.append = counted  # type: ignore[method-assign,assignment]
         self.names: dict[str, Any] = {"__name__": "page"}
-        block = blocks()[BLOCKS[version][0]]
+        block = blocks(PAGE)[BLOCKS[version][0]]
         if version == "137":  # a program by itself, of which this takes the imports
             exec(block.split("home = ")[0] + PLAN, self.names)  # noqa: S102
         else:
-            exec(block + blocks()[0], self.names)  # noqa: S102
+            exec(block + blocks(PAGE)[0], self.names)  # noqa: S102
 
     def dies(self, kind: str, count: int) -> None:
         if (self.kind, self.at) == (kind, count):
@@ -91,10 +90,6 @@ class Life:
         call = hive.current_call()
         said = self.send(f"{use.name} {use.input['item']}", call.idempotency_key if call else "")
         return self.names["ToolResult"](use.id, said)
-
-
-def blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 def _model(life: Life, items: int) -> Any:
@@ -338,7 +333,7 @@ def plan(life: Life) -> bool:
 def page(life: Life) -> bool:
     """The programs of docs/hive.md, one after the other."""
     shared, programs = BLOCKS[life.version]
-    found = blocks()
+    found = blocks(PAGE)
     names: dict[str, Any] = {"__name__": "page"}
     if life.version == "137":
         exec(found[shared], names)  # noqa: S102 - our own page

@@ -21,7 +21,7 @@ from recovery.cli.terminal import confirm, ends_politely, hint, say
 from recovery.cli.who import who_or_login
 from recovery.control.cancel import cancel
 from recovery.control.resolve import accept
-from recovery.inspect.status import status
+from recovery.inspect.status import OPEN, status
 from recovery.text import count
 
 CANCEL_MORE = """\b
@@ -99,7 +99,7 @@ def accepted(
     with ends_politely():
         runs = store_of(run, store, key_file)
         one = known(runs, run)
-        is_open = one.state in ("interrupted", "in doubt", "waiting", "parked")
+        is_open = one.state in OPEN
         # The error of a child run is recorded by its parent.
         if is_open and not (one.diverged or one.inbox_damage or one.parent):
             raise RecoveryError(

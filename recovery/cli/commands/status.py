@@ -9,7 +9,6 @@ import typer
 from recovery.cli.commands.show import commands_for
 from recovery.cli.doctor_checks import low_space
 from recovery.cli.exit_codes import FOUND, OK
-from recovery.cli.next_steps import Commands
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, open_store
 from recovery.cli.terminal import ends_politely, hint, say, show_json
 from recovery.inspect.status import runs as all_runs
@@ -59,8 +58,8 @@ def command(
         total = 0
         for one in all_runs(there):
             total += 1
-            if one.needs_person:
-                needs.append((one, redaction.text(one.needs_person, "why")))
+            if why := one.needs_person:
+                needs.append((one, redaction.text(why, "why")))
             if one.due:
                 due.append(one.run_id)
         low = low_space(there)
@@ -81,7 +80,6 @@ def command(
                 for one, _ in needs[:SHOWN_MAX]
             ]
             if due:
-                commands: Commands = commands_for(there, "", store, key_file)
-                todo.append(commands.resume_due())
+                todo.append(commands_for(there, "", store, key_file).resume_due())
             hint(todo)
         raise typer.Exit(FOUND if check and (needs or low) else OK)

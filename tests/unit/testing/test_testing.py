@@ -34,7 +34,7 @@ from recovery import (
 from recovery.control.send import signal
 from recovery.testing import CrashOptions, CrashReport, Finding, crash_everywhere
 from recovery.testing.crash_report import Kind
-from tests.support.paths import ROOT
+from tests.support.pages import blocks, page_text, run_page
 
 # -- a world, and tools that act on it
 
@@ -1084,24 +1084,12 @@ def test_random_agents_are_judged_by_what_can_be_known(rng: random.Random) -> No
 
 # -- the page about it
 
-PAGE = ROOT / "docs" / "testing-agents.md"
-
-
-def page_code() -> list[str]:
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 4
-    return blocks
-
-
-def run_page(*blocks: str, **names: Any) -> dict[str, Any]:
-    for block in blocks:
-        exec(compile(block, PAGE.name, "exec"), names)  # noqa: S102 - our own page
-    return names
+PAGE = "testing-agents.md"
 
 
 def test_the_tests_of_the_page_pass_and_say_what_it_says() -> None:
-    short, whole, watching, fixture = page_code()
-    names = run_page(short, whole, watching, fixture, log_to_slack=hook)
+    short, whole, watching, fixture = blocks(PAGE)
+    names = run_page(PAGE, [short, whole, watching, fixture], {"log_to_slack": hook})
     names["test_the_shop_survives"]()
     names["test_it_logs_once"]()
     tested = []
@@ -1111,21 +1099,22 @@ def test_the_tests_of_the_page_pass_and_say_what_it_says() -> None:
 
     names["test_my_agent_survives"](sweep_it)
     (report,) = tested
-    quoted = re.findall(r"```text\n(make_agent.*?)```", PAGE.read_text(), re.DOTALL)[0]
+    quoted = next(one for one in blocks(PAGE, "text") if one.startswith("make_agent"))
     # How many calls of the disk a run takes is not the page's business.
     assert re.sub(r"\d+", "N", str(report)).startswith(re.sub(r"\d+", "N", quoted)), str(report)
-    (point,) = re.findall(r'points=\["(.*?)"\]', PAGE.read_text())
+    (point,) = re.findall(r'points=\["(.*?)"\]', page_text(PAGE))
     again = crash_everywhere(names["make_agent"], "a task", setup=names["Outside"], points=[point])
     assert again.points == 1
 
 
 def test_the_first_five_lines_of_the_page_are_a_test() -> None:
-    names = run_page(page_code()[0], make_agent=lambda: RecoverableAgent(chat, CheckpointStore()))
+    given = {"make_agent": lambda: RecoverableAgent(chat, CheckpointStore())}
+    names = run_page(PAGE, blocks(PAGE)[:1], given)
     names["test_my_agent_survives"]()
 
 
 def test_the_page_tells_of_every_kind_and_option() -> None:
-    page = PAGE.read_text()
+    page = page_text(PAGE)
     for kind in get_args(Kind):
         assert f"| `{kind if kind == 'in doubt' else kind.upper()}` |" in page
     doc = crash_everywhere.__doc__ or ""
