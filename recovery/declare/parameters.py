@@ -120,11 +120,13 @@ class Form:
         return (*found, *rest), {**named, **others}
 
     def refitted(self, given: Arguments) -> Arguments:
-        """Recorded arguments, after parameters have become keyword-only."""
+        """Recorded arguments, after parameters have become keyword-only. Unchanged if there are
+        more of them than parameters: then they are another function's."""
         (args, kwargs), count = given, len(self.positional)
-        if self.rest or len(args) <= count:
+        named = dict(zip(self.by_name, args[count:], strict=False))
+        if self.rest or len(args) <= count or len(args) > count + len(named):
             return given
-        return args[:count], {**dict(zip(self.by_name, args[count:], strict=False)), **kwargs}
+        return args[:count], {**named, **kwargs}
 
     def with_call_id(self, given: Arguments, call_id: str) -> tuple[Arguments, str]:
         """For a function with a parameter of this name: its argument is the call's id as well, and

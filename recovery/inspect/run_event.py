@@ -68,7 +68,8 @@ class RunEvent:
     since 1970. ``step``: the step that it belongs to; 0 before the first.
 
     Of a call: ``tool``, ``call_id`` (the model's, or ""), ``call`` (the LSN of its intent, the same
-    in all its events), ``attempt`` (from 1), ``duration_s`` (of the attempt, once it has ended).
+    in all its events), ``attempt`` (from 1; 0 if it began before the checkpoint where reading
+    began), ``duration_s`` (of the attempt, once it has ended and its beginning was read).
     ``error``: what went wrong, in a line. ``progress``: how far the run is, with this event.
 
     ``value`` and ``body`` are decoded when they are read. ``str()`` describes it in a line.
@@ -179,7 +180,8 @@ class EventReader:
         step = made.step if made is not None else step_of(getattr(event, "scope", ""))
         if made is not None:
             about |= {"tool": made.tool, "call_id": made.call_id, "attempt": made.attempt}
-        if made is not None and isinstance(event, CallReturned | CallFailed | AttemptFailed):
+        has_ended = isinstance(event, CallReturned | CallFailed | AttemptFailed)
+        if made is not None and made.attempt and has_ended:
             about["duration_s"] = max(0, time_ns - made.since_ns) / 1e9
         if isinstance(event, AgentRaised):
             step = event.step
@@ -227,18 +229,29 @@ class EventReader:
         made = self.tally.about
         if not call or (made is not None and made.tool):
             return made
-        record = self._fetch({call}).get(call)  # begun before the checkpoint where reading began
+        intent = self._intent(call)  # begun before the checkpoint where reading began
+        if intent is None:
+            return made
+        known = made or CallMade("", "", 0, outer_call(intent.scope), 0, 0)
+        return known._replace(
+            tool=intent.tool, call_id=intent.call_id, step=self._step_of(call, intent.scope)
+        )
+
+    def _intent(self, call: int) -> CallIntended | None:
+        record = self._fetch({call}).get(call)
         try:
             intent = decode_shallow(record) if record is not None else None
         except ValueError:
-            intent = None
-        if record is None or not isinstance(intent, CallIntended):
-            return made
-        known = made or CallMade("", "", 0, outer_call(intent.scope), 1, record.time_ns)
-        step = step_of(intent.scope)
-        return known._replace(
-            tool=intent.tool, call_id=intent.call_id, step=self.tally.step if step is None else step
-        )
+            return None
+        return intent if isinstance(intent, CallIntended) else None
+
+    def _step_of(self, call: int, scope: str) -> int:
+        """The step of a call in this scope, which may be another call."""
+        while 0 < (outer := outer_call(scope)) < call:
+            intent = self._intent(outer)
+            call, scope = outer, intent.scope if intent is not None else ""
+        step = step_of(scope)
+        return self.tally.step if step is None else step
 
 
 def carried_by(record: Record) -> tuple[Any, int]:

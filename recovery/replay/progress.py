@@ -9,6 +9,7 @@ from recovery.journal.events import (
     AgentRaised,
     AttemptFailed,
     CallAbandoned,
+    CallDecided,
     CallFailed,
     CallIntended,
     CallResolved,
@@ -190,9 +191,10 @@ class ProgressTally:
             case CallRetried():
                 made = self._open.get(event.call) or CallMade("", "", self.step, 0, 1, time_ns)
                 self._begin(event.call, made._replace(attempt=event.attempt, since_ns=time_ns))
-            case AttemptFailed() | CallAbandoned():
+            case AttemptFailed() | CallAbandoned() | CallDecided():
                 self.about = self._open.get(event.call)
-                self._land(event.call)
+                if not isinstance(event, CallDecided):
+                    self._land(event.call)
             case CallResolved():
                 self._resolve(event)
             case HistoryDropped():

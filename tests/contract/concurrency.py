@@ -4,7 +4,7 @@
 
 Half of the kills come at a record (just before it is written, or just behind), the others at random
 times; of the lives that follow every third is killed, too. An effect is counted outside; a result
-that reached another coroutine is noted there by whoever got it.
+that reached another coroutine is noted there by whoever got it. Ctrl-C shows what is done so far.
 """
 
 from __future__ import annotations
@@ -317,12 +317,16 @@ def main() -> int:
     tallies = []
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("fork")) as pool:
         begun = [pool.submit(sweep, *one, options.kills, options.seed) for one in work]
-        for tally in (one.result() for one in begun):
-            tallies.append(tally)
-            for seen in dict.fromkeys(tally.seen):
-                print(f"{tally.shape}, {tally.loop}: {seen}", flush=True)
+        try:
+            for tally in (one.result() for one in begun):
+                tallies.append(tally)
+                print(f"{tally.shape}, {tally.loop}: {tally.kills} kills", flush=True)
+                for seen in dict.fromkeys(tally.seen):
+                    print(f"{tally.shape}, {tally.loop}: {seen}", flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
     print(table(tallies))
-    return 0 if all(one.sound for one in tallies) else 1
+    return 0 if len(tallies) == len(work) and all(one.sound for one in tallies) else 1
 
 
 if __name__ == "__main__":

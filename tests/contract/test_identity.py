@@ -661,6 +661,7 @@ CHANGE: dict[str, tuple[Callable[[Run], Any], Callable[[Run], Any]]] = {
         lambda run: run.call(made("a"), list(run.messages)[1:]),
     ),
     "keyword-only, and the value": (call(made("a, b"), 1, 2), call(made("a, *, b"), 1, b=3)),
+    "no parameter for the argument": (call(made("a"), 1), call(made(""))),
 }
 
 

@@ -136,7 +136,10 @@ def settled(lived: Lived, error: BaseException | None, life: s.Life) -> bool:
             told = [line for line in lived.warned if str(call) in line]
             if any(how in line for line in told for how in ALTERED):
                 lived.world.find(call, keys_of(lived, call.run_id))
-            resolve(store, call.run_id, call.lsn, lived.world.resolution(call), who="ann")
+            # The log has outcomes of calls that are lost: they have looked whether one is of this.
+            is_sure = lived.counts["repairs"] > 0
+            how = lived.world.resolution(call)
+            resolve(store, call.run_id, call.lsn, how, who="ann", force=is_sure)
             said.append(call)
     except RecoveryError as exc:
         lived.world.broken.append(f"doubt: a call named as in doubt is refused: {exc}")

@@ -134,17 +134,24 @@ def contradictions(found: Events) -> Iterator[str]:
 
 def failed_with_its_attempt(found: Events, call: int) -> bool:
     """Whether the call failed, and then an attempt at a call around it, which is made again."""
-    around = set[int]()
+    outer = {
+        lsn: outer_call(event.scope) for lsn, event in found if isinstance(event, CallIntended)
+    }
+    around = {*_outwards(outer.get(call, 0), outer)}
     failed = 0
     for lsn, event in found:
         match event:
-            case CallIntended(scope) if lsn == call:
-                around = {outer_call(scope)}
             case CallReturned() | CallFailed() if event.call == call:
                 failed = lsn if isinstance(event, CallFailed) else 0
             case AttemptFailed() | CallFailed() if failed and event.call in around:
                 return True
     return False
+
+
+def _outwards(call: int, outer: dict[int, int]) -> Iterator[int]:
+    while call:
+        yield call
+        call = outer.get(call, 0)
 
 
 def broken_checkpoints(reader: LogReader, held: Held) -> Iterator[str]:
@@ -192,6 +199,10 @@ def untold(lived: Lived, held: Held) -> Iterator[str]:
             yield f"told {[one.lsn for one in told]} of {[one.lsn for one in mine]}"
     middle = read[len(read) // 2].lsn
     rest = list(run_events(store, RUN, after=middle, until="now"))
+    for number, one in enumerate(rest):
+        if one.call and not one.attempt:  # it began before the checkpoint where reading began
+            known = next(event for event in read if event.lsn == one.lsn)
+            rest[number] = replace(one, attempt=known.attempt, duration_s=known.duration_s)
     if rest != [event for event in read if event.lsn > middle]:
         yield f"a follower that goes on behind LSN {middle} reads something else"
 
