@@ -9,7 +9,6 @@ from recovery.journal.events import (
     AgentRaised,
     AttemptFailed,
     CallAbandoned,
-    CallDecided,
     CallFailed,
     CallIntended,
     CallResolved,
@@ -174,7 +173,7 @@ class ProgressTally:
     def observe(self, lsn: int, time_ns: int, event: Event) -> None:
         """See Tally.observe."""
         self._count_time(time_ns, event)
-        self.about = None
+        self.about = self._open.get(getattr(event, "call", 0))
         self.status = _STATUS.get(type(event), self.status)
         match event:
             case StepStarted():
@@ -191,10 +190,8 @@ class ProgressTally:
             case CallRetried():
                 made = self._open.get(event.call) or CallMade("", "", self.step, 0, 1, time_ns)
                 self._begin(event.call, made._replace(attempt=event.attempt, since_ns=time_ns))
-            case AttemptFailed() | CallAbandoned() | CallDecided():
-                self.about = self._open.get(event.call)
-                if not isinstance(event, CallDecided):
-                    self._land(event.call)
+            case AttemptFailed() | CallAbandoned():
+                self._land(event.call)
             case CallResolved():
                 self._resolve(event)
             case HistoryDropped():
@@ -247,9 +244,7 @@ class ProgressTally:
         return self.about is not None and self.about.tool == UNDO_CALL
 
     def _resolve(self, event: CallResolved) -> None:
-        if event.how == "retry":
-            self.about = self._open.get(event.call)
-        else:
+        if event.how != "retry":
             self._end(event)
         if self.status == "failed" and event.call == self._failed_call:
             self.status = "parked"  # its call was resolved: the run continues when it is resumed
