@@ -39,4 +39,4 @@ def test_what_the_queries_of_an_export_ask_for_is_there() -> None:
 
 
 def test_there_is_such_output() -> None:
-    assert "logdump stats finished" in {command for _, command, _ in SHOWN}
+    assert "logdump stats finished --by tool" in {command for _, command, _ in SHOWN}

@@ -683,11 +683,8 @@ def test_what_the_documentation_shows_is_what_comes(store: Path) -> None:
     blocks = re.findall(
         r"^```\n(.*?)^```$", re.sub(r"(?ms)^```sh$.*?^```$", "", section), re.S | re.M
     )
-    assert len(blocks) == 2
     shown = call("logdump", "dump", "finished", "--lsn", "21..24", cwd=store)
-    assert shown.out == blocks[0]
-    command, _, rest = blocks[1].partition("\n")
-    assert call(*command.removeprefix("$ ").split(), cwd=store).out == rest
+    assert [shown.out] == blocks
 
 
 def test_the_harness_reads_what_is_there(store: Path) -> None:
