@@ -331,9 +331,10 @@ class Replay:
 
     def take_value(self, scope: str, name: str, occurrence: int) -> ValueRecorded | None:
         """The recorded value of a time, a random number, an id or another such answer."""
-        _, value = self._values.get((scope, name, occurrence), (0, None))
-        self.mark_replayed(self.value_of(scope, name, occurrence)[0])
-        return value
+        found = self._values.get((scope, name, occurrence))
+        lsn, _ = self.value_of(scope, name, occurrence)
+        self.mark_replayed(lsn)
+        return None if found is None else found[1]
 
     def value_of(self, scope: str, name: str, occurrence: int) -> tuple[int, Any]:
         """The same for a value that takes time: its LSN, for ``mark_replayed`` at the end, and the
@@ -470,12 +471,11 @@ class Replay:
 
     def around(self, call: RecordedCall) -> list[int]:
         """The calls (LSNs) inside which it was made, the innermost last."""
-        found: list[int] = []
-        inner: RecordedCall | None = call
-        while inner is not None and 0 < (outer := outer_call(inner.key.scope)) < inner.lsn:
-            found.insert(0, outer)
-            inner = self._by_lsn.get(outer)
-        return found
+        outer = outer_call(call.key.scope)
+        if not 0 < outer < call.lsn:
+            return []
+        known = self._by_lsn.get(outer)
+        return [*(self.around(known) if known is not None else ()), outer]
 
     def settled(self, lsn: int, event: About) -> None:
         """Take in record ``lsn``, which resolves a call in doubt."""

@@ -125,12 +125,13 @@ def _executed(tree: ast.AST) -> Iterator[ast.expr | ast.stmt]:
 
 
 def _says_only(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) or (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Attribute)
-        and isinstance(value.func.value, ast.Name)
-        and value.func.value.id == "_logger"
-    )
+    """Whether it does nothing: a docstring, a log line, what only the type checker looks at."""
+    match value:
+        case ast.Constant() | ast.Call(func=ast.Name(id="assert_never")):
+            return True
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="_logger"))):
+            return True
+    return False
 
 
 def _changes(node: ast.expr | ast.stmt) -> Iterator[ast.AST]:
@@ -162,5 +163,11 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[ast.AST]:
         case ast.Return(value=value) if value is not None:
             yield ast.Return(None)
         case ast.stmt() if isinstance(changed, _DELETED):
-            if not any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(changed)):
+            if not any(map(_makes_the_function, ast.walk(changed))):
                 yield ast.Pass()
+
+
+def _makes_the_function(part: ast.AST) -> bool:
+    """Whether the function is of another kind without it: a generator, or one that has a class."""
+    is_super = isinstance(part, ast.Name) and part.id == "super"
+    return is_super or isinstance(part, ast.Yield | ast.YieldFrom)

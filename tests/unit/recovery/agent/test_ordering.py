@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,7 @@ from recovery import CheckpointStore, InDoubtError, RecoverableAgent, Run, SyncR
 from recovery.agent.replay_order import STRICT_WAIT_S, WARN_AFTER_S, ThreadReplayOrder
 from recovery.engine.driver_effects import WaitForTurn
 from recovery.engine.task_state import Blocking, task_blocking, threads_blocking
-from recovery.errors import DivergenceError
+from recovery.errors import DivergenceError, LeftBehindError, StoppedError
 from recovery.testing.simulated.virtual_time import Clock, Loop, bury, virtual_time
 from tests.support.lives import Died, after_death, die_in, disk_store, executed, run
 
@@ -245,6 +247,52 @@ def test_a_new_call_says_what_it_waits_for(clock: Clock, caplog: pytest.LogCaptu
     assert len(warnings) < 10
     assert WARN_AFTER_S < clock.ahead < 1000
     assert executed == {"old": 1}
+
+
+def test_a_new_call_that_waits_is_stopped_at_once(clock: Clock) -> None:
+    async def agent(run: Run) -> None:
+        async def slow() -> None:
+            await asyncio.sleep(400 if run.recovery_count else 0)
+            await run.call(send, "slow")
+
+        async def quick() -> None:
+            if not run.recovery_count:
+                await asyncio.sleep(5)
+                raise DiesError
+            asyncio.get_running_loop().call_later(10, of.stop)
+            await run.call(send, "quick")
+
+        await asyncio.gather(slow(), quick())
+
+    of = RecoverableAgent(agent, CheckpointStore(), max_recoveries=1)
+    with pytest.raises(StoppedError):
+        run_in(clock, of.run_with_recovery("t", "run"))
+    assert 10 < clock.ahead < 20
+    assert executed == {"slow": 1}
+
+
+def test_what_a_cancelled_tool_has_left_makes_no_more_calls(clock: Clock) -> None:
+    @tool(after_crash="retry")
+    async def leaves(run: Run) -> None:
+        async def later() -> None:
+            await asyncio.sleep(5)
+            await run.call(send, "late")
+
+        tasks.append(asyncio.create_task(later()))
+        await run.call(look, "inside")
+        await asyncio.sleep(100)
+
+    async def agent(run: Run) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await run.call(tool(after_crash="retry")(partial(leaves, run)))
+        await asyncio.sleep(50)
+
+    tasks: list[asyncio.Task[None]] = []
+    of = RecoverableAgent(agent, CheckpointStore())
+    run_in(clock, of.run_with_recovery("t", "run"))
+    assert isinstance(tasks[0].exception(), LeftBehindError)
+    assert executed == {"inside": 1}
 
 
 def test_a_sleep_behind_all_that_is_recorded_is_nobodys_business(

@@ -912,8 +912,11 @@ def test_no_more_children_are_at_work_than_are_allowed_at_any_depth() -> None:
 
 
 def test_those_that_wait_for_a_place_stop_too() -> None:
+    slept = []
+
     async def child(run: Run) -> None:
-        await asyncio.sleep(60)
+        await asyncio.sleep(3)
+        slept.append(run.task)
 
     async def agent(run: Run) -> Any:
         asyncio.get_running_loop().call_later(0.1, runner.stop)
@@ -924,6 +927,7 @@ def test_those_that_wait_for_a_place_stop_too() -> None:
     with pytest.raises(StoppedError):
         asyncio.run(runner.run_with_recovery("task", "run"))
     assert len(store.backend.run_ids()) == 3
+    assert slept == []
 
 
 def test_whoever_waits_for_a_place_no_longer_makes_no_room() -> None:

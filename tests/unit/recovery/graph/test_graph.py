@@ -937,6 +937,19 @@ def test_what_still_matches_goes_on(every: int) -> None:
     assert (result.path, result.output) == (["a", "b", "x", "c"], {"a": 1, "b": 2, "x": 2, "c": 2})
 
 
+def test_a_changed_condition_is_asked_about_the_output_of_its_node() -> None:
+    manager = CheckpointManager(MemoryStore())
+
+    def dies(context: NodeContext) -> None:
+        raise Died
+
+    die(linear("g", ("a", gives({"a": 1})), ("b", gives({"b": 2})), ("c", dies)), manager)
+    graph = changed("abx", "ab")
+    graph.edge("b", "x", lambda output, memory: (dict(output), memory["a"]) == ({"b": 2}, 1))
+    result = resume(graph, manager)
+    assert (result.path, result.output) == (["a", "b", "x"], {"a": 1, "b": 2, "x": 2})
+
+
 def test_a_finished_node_can_go_when_a_checkpoint_is_behind_it() -> None:
     graph = changed("bc", "bc")
     graph.node("a", gives(None))
