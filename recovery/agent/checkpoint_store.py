@@ -56,6 +56,10 @@ class CheckpointStore(CheckpointStoreBase):
         ``state``: only runs in this state, or one of these. ``due``: only those that make progress
         if they are resumed now (see RunStatus.due). Reads each run from its newest checkpoint on,
         when the iterator reaches it; takes no lock. A run that cannot be read is "unreadable".
+
+        In a directory of many runs, the file ``.listing`` keeps what was read, so that later
+        listings read only runs whose files have changed since. Damage that leaves size and times
+        of a file as they were is found by ``RunHandle.status``, and not here.
         """
         from recovery.inspect.status import STATES  # noqa: PLC0415 - only where it is used
 
@@ -65,9 +69,9 @@ class CheckpointStore(CheckpointStoreBase):
         return self._runs(wanted, due)
 
     def _runs(self, wanted: Sequence[State] | None, due: bool) -> Iterator[RunStatus]:
-        from recovery.inspect.status import runs  # noqa: PLC0415 - only where it is used
+        from recovery.inspect.listing import listed  # noqa: PLC0415 - only where it is used
 
-        for one in runs(self):
+        for one in listed(self):
             if (wanted is None or one.state in wanted) and (one.due or not due):
                 yield one
 

@@ -268,14 +268,20 @@ def carried_by(record: Record) -> tuple[Any, int]:
 
 def text_of(event: RunEvent) -> str:
     """The line, without its position in the log."""
+    try:
+        return line_of(event)
+    except (RecoveryError, ValueError) as exc:
+        return f"{event.kind}: {exc}".splitlines()[0]
+
+
+def line_of(event: RunEvent) -> str:
+    """As ``text_of``. DamagedRunError when a message is lost, UnreadableValueError when a type is
+    not registered here."""
     if event.kind == "damage":
         return f"DAMAGE: {event.error}"
     if event.size > DECODED_SIZE_MAX:
         return f"{event.tool or event.kind}: {event.kind} of {event.size:,} bytes"
-    try:
-        return _text(event, event.body)
-    except (RecoveryError, ValueError) as exc:  # a message that is lost, a type that is missing
-        return f"{event.kind}: {exc}".splitlines()[0]
+    return _text(event, event.body)
 
 
 def _text(event: RunEvent, body: dict[str, Any]) -> str:

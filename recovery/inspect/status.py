@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, assert_never, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, assert_never, get_args
 
 from eventlog import Damage, LogError, LogOwner, LogReader, Packed
 from eventlog.errors import EncryptedLogError
@@ -16,7 +17,7 @@ from recovery.history.load import Ended, Entry
 from recovery.history.load_shallow import ShallowHistory, load_shallow
 from recovery.inspect.inbox_view import OpenInbox, PendingMessage, awaited, unread
 from recovery.inspect.open_call import CallState, OpenCall
-from recovery.inspect.run_event import EventReader, text_of
+from recovery.inspect.run_event import EventReader, line_of, text_of
 from recovery.journal.events import (
     RunCancelled,
     RunFailed,
@@ -39,6 +40,7 @@ from recovery.values.pack import pack, unpack
 
 if TYPE_CHECKING:
     from recovery.approvers import Approvers
+    from recovery.stores.protocol import RunStore
 
 State = Literal[
     "running",
@@ -229,16 +231,31 @@ def status(store: Store, run_id: str) -> RunStatus:
 
 
 def runs(store: Store) -> Iterator[RunStatus]:
-    """The status of each run of a store. See CheckpointStore.runs."""
-    backend = backend_of(store)
+    """The status of each run of a store, read from its log now."""
+    backend, approvers = backend_of(store), approvers_of(store)
     for run_id in backend.run_ids():
-        try:
-            reader = backend.read(run_id)
-            if reader is not None:  # else in creation, or no run at all
-                with reader:
-                    yield status_of(reader, run_id, backend.inbox, approvers_of(store))
-        except (LogError, OSError, RecoveryError) as exc:
-            yield RunStatus(run_id, "unreadable", str(exc))
+        found = read_status(backend, run_id, approvers)
+        if found is not None:
+            yield found.status
+
+
+class StatusRead(NamedTuple):
+    """A status, and whether it stays the same for as long as the run's files do."""
+
+    status: RunStatus
+    lasts: bool = False
+
+
+def read_status(backend: RunStore, run_id: str, approvers: Approvers | None) -> StatusRead | None:
+    """The status of a run of a store; None when the run is in creation, or there is none."""
+    try:
+        reader = backend.read(run_id)
+        if reader is None:
+            return None
+        with reader:
+            return _status_of(reader, run_id, backend.inbox, approvers)
+    except (LogError, OSError, RecoveryError) as exc:
+        return StatusRead(RunStatus(run_id, "unreadable", str(exc)))
 
 
 def status_of(
@@ -248,6 +265,12 @@ def status_of(
     approvers: Approvers | None = None,
 ) -> RunStatus:
     """The status by an open log; ``inbox`` opens the inbox of a run."""
+    return _status_of(reader, run_id, inbox, approvers).status
+
+
+def _status_of(
+    reader: LogReader, run_id: str, inbox: OpenInbox | None, approvers: Approvers | None
+) -> StatusRead:
     tail, owner = reader.tail(), reader.owner()
     known: dict[str, Any] = {
         "owner": owner,
@@ -258,7 +281,7 @@ def status_of(
     try:
         read = _read(reader, run_id, approvers)
     except (EncryptedLogError, RecoveryError, ValueError) as exc:
-        return RunStatus(run_id, "unreadable", str(exc), **known)
+        return StatusRead(RunStatus(run_id, "unreadable", str(exc), **known))
     read.damage = list(dict.fromkeys((*tail.damaged, *read.damage)))
     known["damage"] = tuple(read.damage)
     alive = owner is not None and owner.alive
@@ -266,8 +289,9 @@ def status_of(
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
     parked = read.parked
+    last_event, has_types = _last_event_text(reader, run_id, read)
     unread, inbox_damage = _unread(inbox, read.run, approvers) if inbox is not None else ((), "")
-    return RunStatus(
+    status = RunStatus(
         run_id,
         state,
         why,
@@ -276,7 +300,7 @@ def status_of(
         calls,
         started=read.started_ns / 1e9,
         last=read.last_ns / 1e9,
-        last_event=_last_event_text(reader, run_id, read),
+        last_event=last_event,
         wake_at=parked.wake_at if state == "waiting" and parked is not None else None,
         checkpoint=read.checkpoint,
         checkpoint_step=read.step,
@@ -298,6 +322,10 @@ def status_of(
         diverged=has_diverged(event for *_, event in read.run.tail),
         **known,
     )
+    # An approval comes too late by the clock; the text of a message to the run, by its time zone.
+    bounded = any(call.asks_until < math.inf for call in read.replay.undecided())
+    lasts = has_types and not (alive or bounded or inbox_damage or read.damage)
+    return StatusRead(status, lasts)
 
 
 @dataclass(slots=True)
@@ -391,10 +419,15 @@ def _unclaimed(replay: Replay) -> tuple[int, ...]:
     return losses.unclaimed_outcomes() if losses is not None and not losses.assumed else ()
 
 
-def _last_event_text(reader: LogReader, run_id: str, read: _Read) -> str:
+def _last_event_text(reader: LogReader, run_id: str, read: _Read) -> tuple[str, bool]:
+    """The last event in a line, and whether this process has all types of its values."""
     if read.last_entry is None:
-        return f"checkpoint at the end of step {read.step}" if read.checkpoint else ""
-    return text_of(EventReader(run_id, read.tally, reader.fetch).build(*read.last_entry))
+        return (f"checkpoint at the end of step {read.step}" if read.checkpoint else ""), True
+    event = EventReader(run_id, read.tally, reader.fetch).build(*read.last_entry)
+    try:
+        return line_of(event), True
+    except (RecoveryError, ValueError):
+        return text_of(event), False
 
 
 def _packed(value: Any) -> Packed | None:

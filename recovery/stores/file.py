@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from eventlog.encryption import Encryption
 from eventlog.files.posix import OSFiles
 from eventlog.write.log import Durability
 from recovery.option_checks import check_one_of
 from recovery.stores.protocol import LogStore
+
+# A file with what listings have read of each run, and its name while it is written.
+LISTING, NEW_LISTING = ".listing", ".listing.new"
 
 
 def default_directory() -> str:
@@ -25,6 +29,13 @@ def _expanded(path: str) -> str:
             " or --store of the commands"
         )
     return expanded
+
+
+def delete_listing(root: str) -> None:
+    """Delete what listings have kept of the runs of a store."""
+    for name in (LISTING, NEW_LISTING):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{root}/{name}")
 
 
 class FileStore(LogStore):
@@ -57,3 +68,9 @@ class FileStore(LogStore):
                 "its own. Give the path of a directory; it is made when it is first used"
             )
         super().__init__(root, OSFiles(beneath=root), durability, encryption)
+
+    def remove(self, run_id: str, at: int | None = None) -> None:
+        """See ``RunStore.remove``."""
+        delete_listing(self.root)  # durably gone when the run is
+        super().remove(run_id, at)
+        delete_listing(self.root)  # of a listing that had read the run just before

@@ -19,8 +19,8 @@ from recovery.cli.doctor_checks import low_space
 from recovery.cli.status_view import STYLES, as_json_object
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, open_store
 from recovery.cli.terminal import ends_politely, hint, output, say, show_json
+from recovery.inspect.listing import listed
 from recovery.inspect.status import STATES
-from recovery.inspect.status import runs as all_runs
 from recovery.reports import RunStatus
 from recovery.text import age, count, printable
 from recovery.values.render import Redaction
@@ -42,6 +42,14 @@ ORDERS: dict[str, Callable[[RunStatus], float] | None] = {
     "last": lambda one: -one.last,
     "age": lambda one: one.started or math.inf,
 }
+
+TITLES = ("RUN", "STATE", "STEP", "AGE", "LAST", "OWNER", "TO DECIDE")
+NUMBERS = ("STEP", "AGE", "LAST", "UNREAD")
+# The least and the largest width of columns whose texts are folded.
+FOLDED = {"RUN": (8, None), "OWNER": (None, 16), "TO DECIDE": (None, 16), "ERROR": (None, 20)}
+TABLE_MAX = 200  # rows of a table; more are printed as plain lines
+
+Row = list[tuple[str, str]]  # texts and styles
 
 States = Annotated[
     list[str] | None,
@@ -83,7 +91,7 @@ def command(
         there = open_store(store, key_file, reading=True)
         found: Iterable[RunStatus] = (
             one
-            for one in all_runs(there)
+            for one in listed(there)
             if (not state or one.state in state)
             and match in one.run_id
             and (not in_doubt or one.in_doubt)
@@ -101,19 +109,11 @@ def command(
                 typer.echo(_none(there), err=True)
             return
         shown = list(found)
-        # Columns that are empty for all runs are left out.
-        unread, raised = any(one.unread for one in shown), any(_error(one) for one in shown)
-        table = _table(unread, raised)
-        depths: dict[str, int] = {}
-        for one in shown:
-            above = one.parent.run_id if one.parent is not None and order is None else ""
-            depths[one.run_id] = depths.get(above, -1) + 1
-            cells = _cells(one, now, depths[one.run_id])
-            sent = [Text(str(len(one.unread) or "-"), "cyan")] * unread
-            errors = [Text(printable(_error(one) or "-"), "red")] * raised
-            table.add_row(*cells, *sent, *errors)
-        if table.row_count:
-            output().print(table)
+        rows = _rows(shown, now, nested=order is None)
+        if len(shown) > TABLE_MAX:
+            _print_plain(rows)
+        elif shown:
+            output().print(_table(rows))
         else:
             say(_none(there))
         if low := low_space(there):
@@ -129,38 +129,60 @@ def _none(store: CheckpointStore) -> str:
     return f"no such runs ({count(there, 'run')} in the store)" if there else "no runs"
 
 
-def _table(unread: bool, raised: bool) -> Table:
+def _rows(shown: list[RunStatus], now: float, *, nested: bool) -> list[Row]:
+    """The header and the rows; columns that are empty for all runs are left out."""
+    unread, raised = any(one.unread for one in shown), any(_error(one) for one in shown)
+    titles = (*TITLES, *["UNREAD"] * unread, *["ERROR"] * raised)
+    rows: list[Row] = [[(title, "") for title in titles]]
+    depths: dict[str, int] = {}
+    for one in shown:
+        above = one.parent.run_id if one.parent is not None and nested else ""
+        depths[one.run_id] = depths.get(above, -1) + 1
+        row = _cells(one, now, depths[one.run_id])
+        row += [(str(len(one.unread) or "-"), "cyan")] * unread
+        row += [(_error(one) or "-", "red")] * raised
+        rows.append([(printable(text), style) for text, style in row])
+    return rows
+
+
+def _table(rows: list[Row]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("RUN", overflow="fold", min_width=8)
-    table.add_column("STATE", no_wrap=True)
-    for name in ("STEP", "AGE", "LAST"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("OWNER", overflow="fold", max_width=16)
-    table.add_column("TO DECIDE", overflow="fold", max_width=16)
-    if unread:
-        table.add_column("UNREAD", justify="right", no_wrap=True)
-    if raised:
-        table.add_column("ERROR", overflow="fold", max_width=20)
+    for title, _ in rows[0]:
+        if title in FOLDED:
+            min_width, max_width = FOLDED[title]
+            table.add_column(title, overflow="fold", min_width=min_width, max_width=max_width)
+        else:
+            table.add_column(title, justify="right" if title in NUMBERS else "left", no_wrap=True)
+    for row in rows[1:]:
+        table.add_row(*(Text(text, style) for text, style in row))
     return table
 
 
-def _cells(one: RunStatus, now: float, depth: int) -> tuple[Text, ...]:
+def _print_plain(rows: list[Row]) -> None:
+    """The same without a table of Rich, which takes 0.4 ms a row."""
+    widths = [max(len(row[i][0]) for row in rows) for i in range(len(rows[0]))]
+    aligned = [">" if title in NUMBERS else "<" for title, _ in rows[0]]
+    line = "  ".join(f"{{:{side}{width}}}" for side, width in zip(aligned, widths, strict=True))
+    typer.echo("\n".join(line.format(*(text for text, _ in row)).rstrip() for row in rows))
+
+
+def _cells(one: RunStatus, now: float, depth: int) -> Row:
     owner = one.owner if one.owner is not None and one.owner.alive else None
     is_over = one.state in ("cancelled", "undone")
     asking = [f"approve {call.name}" for call in one.calls if call.state == "asks" and not is_over]
     doubt = [call.name for call in one.in_doubt if call.after_crash == "park"]
-    texts = (
-        "  " * depth + one.run_id,
-        one.state,
-        str(one.progress.step or "-"),
-        _ago(one.started, now),
-        _ago(one.last, now),
-        f"{owner.pid}@{owner.host}" if owner else "-",
-        ", ".join([*doubt, *asking]) or "-",
-    )
-    decide = "bold red" if doubt else STYLES["asks"] if asking else ""
-    styles = ("", STYLES.get(one.state, ""), "", "", "", "", decide)
-    return tuple(Text(printable(text), style) for text, style in zip(texts, styles, strict=True))
+    return [
+        ("  " * depth + one.run_id, ""),
+        (one.state, STYLES.get(one.state, "")),
+        (str(one.progress.step or "-"), ""),
+        (_ago(one.started, now), ""),
+        (_ago(one.last, now), ""),
+        (f"{owner.pid}@{owner.host}" if owner else "-", ""),
+        (
+            ", ".join([*doubt, *asking]) or "-",
+            "bold red" if doubt else STYLES["asks"] if asking else "",
+        ),
+    ]
 
 
 def _error(one: RunStatus) -> str:

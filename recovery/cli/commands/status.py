@@ -11,7 +11,7 @@ from recovery.cli.doctor_checks import low_space
 from recovery.cli.exit_codes import FOUND, OK
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, open_store
 from recovery.cli.terminal import ends_politely, hint, say, show_json
-from recovery.inspect.status import runs as all_runs
+from recovery.inspect.listing import listed
 from recovery.reports import RunStatus
 from recovery.text import count
 from recovery.values.render import Redaction
@@ -56,7 +56,7 @@ def command(
         needs: list[tuple[RunStatus, str]] = []
         due: list[str] = []
         total = 0
-        for one in all_runs(there):
+        for one in listed(there):
             total += 1
             if why := one.needs_person:
                 needs.append((one, redaction.text(why, "why")))

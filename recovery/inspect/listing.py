@@ -1,0 +1,113 @@
+"""Lists the runs of a store, and reads only those that have changed since the last listing."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from eventlog import LogOwner, Packed
+from recovery.history.find_run import Store, approvers_of, backend_of
+from recovery.inspect.inbox_view import PendingMessage
+from recovery.inspect.listing_file import ListingFile, files_of
+from recovery.inspect.open_call import OpenCall
+from recovery.inspect.status import RunStatus, read_status
+from recovery.journal.forked_from import ForkedFrom
+from recovery.journal.links import ParentRun
+from recovery.journal.usage import Usage
+from recovery.replay.error_counts import RunError
+from recovery.replay.progress import Progress
+from recovery.stores.file import FileStore
+
+
+def listed(store: Store) -> Iterator[RunStatus]:
+    """The status of each run of a store, to be shown. What deletes or decides uses ``runs``: a
+    listing does not notice damage that leaves a file's size and times as they were."""
+    backend, approvers = backend_of(store), approvers_of(store)
+    run_ids = backend.run_ids()
+    known = None
+    if isinstance(backend, FileStore) and approvers is None:
+        known = ListingFile.of(backend)
+    for run_id in run_ids:
+        kept = None if known is None else known.get(run_id)
+        if kept is not None:
+            yield _decoded(run_id, kept)
+            continue
+        files = files_of(backend.root, run_id) if isinstance(backend, FileStore) else None
+        found = read_status(backend, run_id, approvers)
+        if found is None:
+            continue
+        if known is not None and files is not None and found.lasts:
+            content = _encoded(found.status)
+            if _decoded(run_id, json.loads(content)) == found.status:
+                known.add(run_id, files, content)
+        yield found.status
+    if known is not None:
+        known.save({*run_ids})
+
+
+def _encoded(one: RunStatus) -> str:
+    """The fields that are not as by default, as JSON."""
+    content = {}
+    for each in fields(one):
+        value = getattr(one, each.name)
+        if each.name != "run_id" and value != each.default:
+            content[each.name] = _plain(value)
+    return json.dumps(content, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is Packed:
+        return b64encode(value).decode()
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if is_dataclass(value):
+        return [_plain(getattr(value, each.name)) for each in fields(value)]
+    return value
+
+
+def _decoded(run_id: str, content: dict[str, Any]) -> RunStatus:
+    """The status again. A kind of value that is not known here is left as it is, so that the status
+    is not equal to the one that was encoded."""
+    return RunStatus(run_id, **{name: _revived(name, value) for name, value in content.items()})
+
+
+def _revived(name: str, value: Any) -> Any:
+    revive = _REVIVERS.get(name)
+    return value if revive is None else revive(value)
+
+
+def _packed(text: str | None) -> Packed | None:
+    return None if text is None else Packed(b64decode(text))
+
+
+def _progress(row: list[Any]) -> Progress:
+    status, step, usage, *rest = row
+    return Progress(status, step, Usage(*usage), *rest)
+
+
+def _call(row: list[Any]) -> OpenCall:
+    for i, revive in ((12, tuple), (14, tuple), (15, _packed)):
+        row[i] = revive(row[i])
+    return OpenCall(*row)
+
+
+def _message(row: list[Any]) -> PendingMessage:
+    row[7] = _packed(row[7])
+    return PendingMessage(*row)
+
+
+_REVIVERS: dict[str, Callable[[Any], Any]] = {
+    "progress": _progress,
+    "calls": lambda rows: tuple(map(_call, rows)),
+    "owner": lambda row: LogOwner(*row),
+    "parent": lambda row: ParentRun(*row),
+    "forked_from": lambda row: ForkedFrom(*row),
+    "unread": lambda rows: tuple(map(_message, rows)),
+    "error": lambda row: RunError(*row),
+    "signed": tuple,
+    "unclaimed_outcomes": tuple,
+    "packed_task": _packed,
+}
