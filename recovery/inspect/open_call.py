@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from eventlog import Packed
+from recovery.history.load import Ended
+from recovery.inspect.inbox_view import awaited
+from recovery.journal.events import RunCancelled, RunStarted, RunUndone
+from recovery.journal.keys import step_of
+from recovery.replay.matching import Replay
+from recovery.replay.recorded_call import RecordedCall
+from recovery.text import shown_time
 from recovery.values.pack import unpack
 
 CallState = Literal["in doubt", "under way", "asks", "waits", "to be made again"]
+
+# What a recovery does with a call in doubt, by the policy of its tool.
+_THEN = {
+    "park": "parks the run until it is resolved",
+    "retry": "makes it again: its tool may be repeated",
+    "report": "tells the agent that its outcome is unknown",
+    "reconcile": "asks the tool's reconcile function what became of it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +71,62 @@ class OpenCall:
         UnreadableValueError when a type in them is not registered here.
         """
         return None if self.packed is None else unpack(self.packed)
+
+
+def open_calls(
+    replay: Replay, started: RunStarted | None, ended: Ended | None, alive: bool
+) -> Iterator[OpenCall]:
+    """The calls without an outcome, in the order of the log; of a run that has finished or failed,
+    also the side effects in doubt."""
+    over = ended is not None and not isinstance(ended, RunCancelled | RunUndone)
+    doubt = {call.lsn for call in replay.in_doubt()}
+    asking = {call.lsn for call in replay.undecided()}
+    for call in replay.unmatched():
+        if call.has_outcome or call.cancelled or (over and not call.is_open_effect):
+            continue
+        state: CallState = "to be made again"
+        if call.intent.after_crash == "wait":
+            state = "waits"
+        elif call.lsn in asking:
+            state = "asks"
+        elif call.lsn in doubt:
+            state = "under way" if alive else "in doubt"
+        yield _open_call(call, state, started)
+
+
+def _open_call(call: RecordedCall, state: CallState, started: RunStarted | None) -> OpenCall:
+    intent = call.intent
+    uid = started.uid if started is not None else ""
+    expired = state == "asks" and call.asks_until < time.time()
+    then = {
+        "in doubt": _THEN.get(intent.after_crash, intent.after_crash),
+        "under way": "nothing, while its process is alive",
+        "asks": f"denies it: no decision came until {shown_time(call.asks_until)}"
+        if expired
+        else "waits until it is approved or denied",
+        "waits": "goes on waiting",
+        "to be made again": "makes it again",
+    }[state]
+    return OpenCall(
+        call.lsn,
+        intent.tool,
+        intent.call_id,
+        step_of(intent.scope),
+        state,
+        then,
+        intent.after_crash,
+        call.attempts,
+        call.time_ns / 1e9,
+        intent.idempotency_key(uid) if started is not None or intent.key else "",
+        intent.size,
+        intent.child,
+        awaited(intent.args)[0] if state == "waits" else (),
+        intent.signed is True,
+        call.unclaimed_outcomes,
+        packed_value(intent.args),
+    )
+
+
+def packed_value(value: Any) -> Packed | None:
+    """A recorded value that is there."""
+    return value if type(value) is Packed and value != b"\xc0" else None

@@ -15,8 +15,8 @@ from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
 from recovery.history.load import Ended, Entry
 from recovery.history.load_shallow import ShallowHistory, load_shallow
-from recovery.inspect.inbox_view import OpenInbox, PendingMessage, awaited, unread
-from recovery.inspect.open_call import CallState, OpenCall
+from recovery.inspect.inbox_view import OpenInbox, PendingMessage, unread
+from recovery.inspect.open_call import OpenCall, open_calls, packed_value
 from recovery.inspect.run_event import EventReader, line_of, text_of
 from recovery.journal.events import (
     RunCancelled,
@@ -28,14 +28,11 @@ from recovery.journal.events import (
     RunUndone,
 )
 from recovery.journal.forked_from import ForkedFrom
-from recovery.journal.keys import step_of
 from recovery.journal.links import CALL_JOURNAL, CONVERSATION, ParentRun
 from recovery.replay.crash_counts import crashes_in_a_row
 from recovery.replay.error_counts import ErrorTally, RunError, has_diverged
 from recovery.replay.matching import Replay
 from recovery.replay.progress import Progress, ProgressTally
-from recovery.replay.recorded_call import RecordedCall
-from recovery.text import shown_time
 from recovery.values.pack import pack, unpack
 
 if TYPE_CHECKING:
@@ -69,14 +66,6 @@ CRASHES_MIN = 3
 _KINDS: dict[Packed, Kind] = {
     pack(CONVERSATION, "task"): "conversation",
     pack(CALL_JOURNAL, "task"): "journal",
-}
-
-# What a recovery does with a call in doubt, by the policy of its tool.
-_THEN = {
-    "park": "parks the run until it is resolved",
-    "retry": "makes it again: its tool may be repeated",
-    "report": "tells the agent that its outcome is unknown",
-    "reconcile": "asks the tool's reconcile function what became of it",
 }
 
 
@@ -285,7 +274,7 @@ def _status_of(
     read.damage = list(dict.fromkeys((*tail.damaged, *read.damage)))
     known["damage"] = tuple(read.damage)
     alive = owner is not None and owner.alive
-    calls = tuple(read.open_calls(run_id, alive))
+    calls = tuple(open_calls(read.replay, read.started, read.ended, alive))
     failed = read.ended.call if isinstance(read.ended, RunFailed) else 0
     state, why = _state(read, calls, alive)
     parked = read.parked
@@ -306,7 +295,7 @@ def _status_of(
         checkpoint_step=read.step,
         replayed=read.replayed,
         kind=_kind(read),
-        packed_task=_packed(read.started.task) if read.started else None,
+        packed_task=packed_value(read.started.task) if read.started else None,
         uid=read.started.uid if read.started else "",
         parent=read.parent,
         forked_from=read.origin,
@@ -351,56 +340,6 @@ class _Read:
     last_ns: int
     last_entry: Entry | None
 
-    def open_calls(self, run_id: str, alive: bool) -> Iterator[OpenCall]:
-        """The calls without an outcome, in the order of the log; of a run that has finished or
-        failed, also the side effects in doubt."""
-        over = self.ended is not None and not isinstance(self.ended, RunCancelled | RunUndone)
-        doubt = {call.lsn for call in self.replay.in_doubt()}
-        asking = {call.lsn for call in self.replay.undecided()}
-        for call in self.replay.unmatched():
-            if call.has_outcome or call.cancelled or (over and not call.is_open_effect):
-                continue
-            state: CallState = "to be made again"
-            if call.intent.after_crash == "wait":
-                state = "waits"
-            elif call.lsn in asking:
-                state = "asks"
-            elif call.lsn in doubt:
-                state = "under way" if alive else "in doubt"
-            yield self._open_call(call, state)
-
-    def _open_call(self, call: RecordedCall, state: CallState) -> OpenCall:
-        intent = call.intent
-        uid = self.started.uid if self.started is not None else ""
-        expired = state == "asks" and call.asks_until < time.time()
-        then = {
-            "in doubt": _THEN.get(intent.after_crash, intent.after_crash),
-            "under way": "nothing, while its process is alive",
-            "asks": f"denies it: no decision came until {shown_time(call.asks_until)}"
-            if expired
-            else "waits until it is approved or denied",
-            "waits": "goes on waiting",
-            "to be made again": "makes it again",
-        }[state]
-        return OpenCall(
-            call.lsn,
-            intent.tool,
-            intent.call_id,
-            step_of(intent.scope),
-            state,
-            then,
-            intent.after_crash,
-            call.attempts,
-            call.time_ns / 1e9,
-            intent.idempotency_key(uid) if self.started is not None or intent.key else "",
-            intent.size,
-            intent.child,
-            awaited(intent.args)[0] if state == "waits" else (),
-            intent.signed is True,
-            call.unclaimed_outcomes,
-            _packed(intent.args),
-        )
-
 
 def _unread(
     inbox: OpenInbox, run: ShallowHistory, approvers: Approvers | None
@@ -428,10 +367,6 @@ def _last_event_text(reader: LogReader, run_id: str, read: _Read) -> tuple[str, 
         return line_of(event), True
     except (RecoveryError, ValueError):
         return text_of(event), False
-
-
-def _packed(value: Any) -> Packed | None:
-    return value if type(value) is Packed and value != b"\xc0" else None
 
 
 def _read(reader: LogReader, run_id: str, approvers: Approvers | None) -> _Read:
