@@ -20,7 +20,7 @@ MORE = """\b
 A run needs a person if a call is in doubt or asks for approval, its code has
 diverged or dies or fails at the same place again and again, its log is
 damaged, it is parked for a limit, or it has failed. Each run is read from its
-newest checkpoint on; no lock is taken and nothing is written.
+newest checkpoint on; no lock is taken and no run is changed.
 
 \b
 exit codes:
