@@ -305,7 +305,7 @@ def test_runs_are_printed_as_they_are_read_and_in_the_order_asked_for(
             yield one
 
     with monkeypatch.context() as patched:
-        patched.setattr("recovery.cli.commands.runs.all_runs", watched)
+        patched.setattr("recovery.cli.commands.runs.listed", watched)
         found = [json.loads(line) for line in recovery(store, "runs", "--json").out.splitlines()]
     assert printed == list(range(len(found)))
     why = {one["run_id"]: one["why"] for one in found if one["state"] == "unreadable"}
