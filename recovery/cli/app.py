@@ -6,7 +6,9 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -38,8 +40,20 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("agent-eventlog"))
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", help="The version.", callback=_print_version, is_eager=True),
+]
+
+
 @app.callback()
-def recovery() -> None:
+def recovery(_version: Version = False) -> None:
     """Runs of agents that survive crashes: see them, decide about them, and test agents for it."""
 
 

@@ -311,7 +311,7 @@ def _status_of(
         diverged=has_diverged(event for *_, event in read.run.tail),
         **known,
     )
-    # An approval comes too late by the clock; the text of a message to the run, by its time zone.
+    # An approval comes too late by the clock.
     bounded = any(call.asks_until < math.inf for call in read.replay.undecided())
     lasts = has_types and not (alive or bounded or inbox_damage or read.damage)
     return StatusRead(status, lasts)

@@ -12,6 +12,8 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -316,6 +318,27 @@ def test_runs_are_printed_as_they_are_read_and_in_the_order_asked_for(
     ):
         lines = recovery(store, "runs", "--sort", order, "--json").out.splitlines()
         assert [json.loads(line) for line in lines] == sorted(found, key=wanted)
+
+
+def test_runs_are_chosen_by_their_last_record(store: Path) -> None:
+    last = {one["run_id"]: one["last"] for one in map(json.loads, _lines(store))}
+    middle = sorted(last.values())[len(last) // 2]
+    moment = datetime.fromtimestamp(middle, UTC).isoformat()
+    chosen = {json.loads(line)["run_id"] for line in _lines(store, "--since", moment)}
+    assert chosen == {run_id for run_id, at in last.items() if at >= int(middle * 1e6) / 1e6}
+    none = recovery(store, "runs", "--since", "2100-01-01")
+    assert none.out == f"no such runs ({len(last)} runs in the store)\n"
+    assert recovery(store, "runs", "--since", "soon").code == 2
+
+
+def _lines(store: Path, *words: str) -> list[str]:
+    return recovery(store, "runs", "--json", *words).out.splitlines()
+
+
+def test_both_commands_say_their_version(store: Path) -> None:
+    for command in ("recovery", "logdump"):
+        done = call(command, "--version", cwd=store)
+        assert (done.code, done.out) == (0, version("agent-eventlog") + "\n")
 
 
 # -- undo and fork

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from recovery.cli.commands.gc import seconds_of
 from recovery.stores.file import FileStore
 from tests.cli.harness import RUNS, Processes, call
 
@@ -126,14 +125,6 @@ def test_gc_alone_finishes_what_was_interrupted(store: Path) -> None:
         "finished 1 deletion that had been interrupted\n"
         "no run is chosen: say which, with --older-than or --keep\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90s", 90), ("15min", 900), ("12h", 43_200), ("30d", 2_592_000), ("8w", 4_838_400)],
-)
-def test_ages_have_units(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
 
 
 @pytest.mark.parametrize(

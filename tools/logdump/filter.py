@@ -6,32 +6,17 @@ import argparse
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 
 from eventlog.format.frame import LSN_MAX
 from logdump.command import UsageError
 from logdump.rows import Row
+from recovery.cli.times import time_ns_of
 
 # Failures and doubts: what --errors shows.
 ERRORS = frozenset({"failure", "attempt_failed", "abandoned", "run_failed", "agent_raised"})
 
 _RANGE = re.compile(r"(\d{0,19})(\.\.)?(\d{0,19})")
-_AGO = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+?)s?(?:\s+ago)?")
-_UNITS = {
-    "s": 1,
-    "sec": 1,
-    "second": 1,
-    "m": 60,
-    "min": 60,
-    "minute": 60,
-    "h": 3600,
-    "hour": 3600,
-    "d": 86400,
-    "day": 86400,
-    "w": 604800,
-    "week": 604800,
-}
 
 
 @dataclass
@@ -119,15 +104,7 @@ def _range(option: str, text: str) -> tuple[int, int]:
 
 
 def _time(option: str, text: str, now: float) -> int:
-    """A time in ns since 1970: as RFC 3339 has it (UTC where it does not say), or how long ago."""
-    ago = _AGO.fullmatch(text.strip().lower())
-    unit = _UNITS.get(ago[2]) if ago else None
     try:
-        if ago and unit:
-            return int((now - float(ago[1]) * unit) * 1e9)
-        at = datetime.fromisoformat(text.strip())
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
-    except (ValueError, OverflowError):
-        example = "2026-05-04T09:00:00Z, 2026-05-04 09:00 (UTC), 10 min or 2h"
-        raise UsageError(f"{option} {text}: no time; {example} would be one") from None
+        return time_ns_of(option, text, now)
+    except ValueError as exc:
+        raise UsageError(str(exc)) from None

@@ -70,6 +70,7 @@ class Lines:
         self._columns: Columns | None = None
         self._values = Values(context.redaction, self._args.full)
         self._frame = (0, 0)  # segment and offset that --raw has shown last
+        self.has_said = False  # whether anything was printed
         if is_run is not None and not self._args.json:
             self._begin(is_run)
 
@@ -79,6 +80,7 @@ class Lines:
 
     def show(self, item: Row | Finding) -> None:
         """Print the item."""
+        self.has_said = True
         if isinstance(item, Row):
             self._show_row(item)
         elif self._args.json:

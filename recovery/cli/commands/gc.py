@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from rich.text import Text
 from recovery.cli.status_view import STYLES
 from recovery.cli.store_options import AsJson, KeyFile, StoreOption, Yes, open_store
 from recovery.cli.terminal import confirm, ends_politely, output, say, show_json
+from recovery.cli.times import seconds_of
 from recovery.inspect.status import State
 from recovery.ops.gc import gc
 from recovery.ops.remove import COLLECTED, OVER
@@ -48,8 +48,6 @@ examples:
   recovery gc --older-than 12h --yes --json | jq -r .run_id
 """
 
-UNITS = {"s": 1, "min": 60, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-
 OlderThan = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Only runs that ended so long ago: 90s, 15min, 12h, 30d."),
@@ -78,7 +76,7 @@ def command(
 ) -> None:
     """Delete runs that have ended, by age and number."""
     with ends_politely():
-        older_than_s = None if older_than is None else seconds_of(older_than)
+        older_than_s = None if older_than is None else seconds_of("--older-than", older_than)
         states = tuple(cast("list[State]", state)) if state else OVER
         runs = open_store(store, key_file, reading=True)
         chosen = older_than_s is not None or keep is not None
@@ -101,14 +99,6 @@ def command(
         if dry_run and found:
             _show(found)
         say(_summary(gone, dry_run, left, chosen))
-
-
-def seconds_of(text: str) -> float:
-    """``90s``, ``15min``, ``12h``, ``30d``, ``8w``: in seconds; ValueError for anything else."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]+)", text)
-    if found is None or found[2] not in UNITS:
-        raise ValueError(f"--older-than is a number with s, min, h, d or w: 30d, not {text!r}")
-    return float(found[1]) * UNITS[found[2]]
 
 
 def _show(found: Sequence[RemovedRun]) -> None:

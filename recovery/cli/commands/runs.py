@@ -19,6 +19,7 @@ from recovery.cli.doctor_checks import low_space
 from recovery.cli.status_view import STYLES, as_json_object
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, open_store
 from recovery.cli.terminal import ends_politely, hint, output, say, show_json
+from recovery.cli.times import time_ns_of
 from recovery.inspect.listing import listed
 from recovery.inspect.status import STATES
 from recovery.reports import RunStatus
@@ -31,6 +32,7 @@ examples:
   recovery runs --state interrupted --state "in doubt"
   recovery runs --in-doubt --json | jq -r .run_id
   recovery runs --sort last --limit 20
+  recovery runs --since yesterday
 
 \b
 --json prints an object a run, the first of what recovery show --json has.
@@ -57,6 +59,14 @@ States = Annotated[
 ]
 InDoubt = Annotated[bool, typer.Option("--in-doubt", help="Only runs with calls in doubt.")]
 Due = Annotated[bool, typer.Option("--due", help="Only runs that would continue if resumed now.")]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Only runs with a record since then: RFC 3339, yesterday, '10 min', 2h.",
+        show_default=False,
+    ),
+]
 Match = Annotated[str, typer.Option(metavar="TEXT", help="Only runs with this in their id.")]
 
 
@@ -74,6 +84,7 @@ def command(
     state: States = None,
     in_doubt: InDoubt = False,
     due: Due = False,
+    since: Since = None,
     match: Match = "",
     sort: Sort = "id",
     limit: Limit = None,
@@ -88,6 +99,7 @@ def command(
         if sort not in ORDERS:
             raise ValueError(f"--sort {sort}: one of {', '.join(ORDERS)}")
         now = time.time()
+        after = -math.inf if since is None else time_ns_of("--since", since, now) / 1e9
         there = open_store(store, key_file, reading=True)
         found: Iterable[RunStatus] = (
             one
@@ -96,6 +108,7 @@ def command(
             and match in one.run_id
             and (not in_doubt or one.in_doubt)
             and (one.due or not due)
+            and one.last >= after
         )
         if (order := ORDERS[sort]) is not None:
             found = sorted(found, key=order)

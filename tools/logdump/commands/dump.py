@@ -78,7 +78,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", metavar="A..B", help="of these steps, in the same way")
     parser.add_argument("--kind", metavar="K", action="append", help="of this kind: outcome, run_*")
     parser.add_argument("--tool", metavar="T", action="append", help="of calls of this tool")
-    parser.add_argument("--since", metavar="TIME", help="RFC 3339, or how long ago: '10 min', 2h")
+    parser.add_argument("--since", metavar="TIME", help="RFC 3339, yesterday, '10 min', 2h")
     parser.add_argument("--until", metavar="TIME", help="the same")
     parser.add_argument("--grep", metavar="REGEX", help="whose value, as shown here, has this")
     parser.add_argument(
@@ -121,6 +121,10 @@ def _run(context: Context) -> int:
         lines = Lines(context, reader, narrator.is_run)
         bits = _show(rows(reader, narrator, first, last), wanted, lines)
         lines.end()
+        if not lines.has_said:
+            end = reader.tail().next_lsn - 1
+            there = f"the log ends at LSN {end}" if end else "the log has no records"
+            print(f"logdump: no record to show: {there}", file=sys.stderr)
     return bits
 
 
@@ -149,6 +153,7 @@ def _show(items: Iterable[Row | Finding], wanted: Wanted, lines: Lines) -> int:
         else:
             unseen += item.record is None
     if unseen:
+        lines.has_said = True
         print(
             f"logdump: {count(unseen, 'record')} not looked into: encrypted, and there is no key",
             file=sys.stderr,
