@@ -34,7 +34,7 @@ def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
         assert process.returncode == 0, process.stderr
         assert process.stdout == (found["out"] or "")
         started.append(number)
-    assert len(started) == 4
+    assert len(started) == 3
 
 
 def test_every_public_name_is_told_of_and_has_a_docstring() -> None:
