@@ -271,12 +271,16 @@ def test_a_new_call_that_waits_is_stopped_at_once(clock: Clock) -> None:
     assert executed == {"slow": 1}
 
 
-def test_what_a_cancelled_tool_has_left_makes_no_more_calls(clock: Clock) -> None:
+@pytest.mark.parametrize("action", ["call", "message"])
+def test_what_a_cancelled_tool_has_left_does_nothing_more(clock: Clock, action: str) -> None:
     @tool(after_crash="retry")
     async def leaves(run: Run) -> None:
         async def later() -> None:
             await asyncio.sleep(5)
-            await run.call(send, "late")
+            if action == "call":
+                await run.call(send, "late")
+            else:
+                run.messages.append("late")
 
         tasks.append(asyncio.create_task(later()))
         await run.call(look, "inside")
