@@ -75,10 +75,8 @@ class Commands:
         self.signed = one.signed
         sent = [message for message in one.unread if message.wanted]
         match one.state:
-            case "finished" | "undone" | "empty" | "saved":
+            case "finished" | "cancelled" | "undone" | "empty" | "saved":
                 pass
-            case "cancelled":
-                todo = [self.of("undo", "--tools MODULE")]
             case "failed" if one.failed_call:
                 again = self.of("retry", f"--agent {self.agent}")
                 call = one.failed_call_key[:KEY_SHOWN] or one.failed_call

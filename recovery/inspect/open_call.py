@@ -76,9 +76,10 @@ class OpenCall:
 def open_calls(
     replay: Replay, started: RunStarted | None, ended: Ended | None, alive: bool
 ) -> Iterator[OpenCall]:
-    """The calls without an outcome, in the order of the log; of a run that has finished or failed,
-    also the side effects in doubt."""
-    over = ended is not None and not isinstance(ended, RunCancelled | RunUndone)
+    """The calls without an outcome, in the order of the log; of a run that has ended, the side
+    effects in doubt."""
+    over = ended is not None and not isinstance(ended, RunUndone)
+    cancelled = isinstance(ended, RunCancelled)
     doubt = {call.lsn for call in replay.in_doubt()}
     asking = {call.lsn for call in replay.undecided()}
     for call in replay.unmatched():
@@ -91,22 +92,28 @@ def open_calls(
             state = "asks"
         elif call.lsn in doubt:
             state = "under way" if alive else "in doubt"
-        yield _open_call(call, state, started)
+        then = "nothing: the run is cancelled" if cancelled else ""
+        yield _open_call(call, state, started, then)
 
 
-def _open_call(call: RecordedCall, state: CallState, started: RunStarted | None) -> OpenCall:
+def _open_call(
+    call: RecordedCall, state: CallState, started: RunStarted | None, then: str
+) -> OpenCall:
     intent = call.intent
     uid = started.uid if started is not None else ""
     expired = state == "asks" and call.asks_until < time.time()
-    then = {
-        "in doubt": _THEN.get(intent.after_crash, intent.after_crash),
-        "under way": "nothing, while its process is alive",
-        "asks": f"denies it: no decision came until {shown_time(call.asks_until)}"
-        if expired
-        else "waits until it is approved or denied",
-        "waits": "goes on waiting",
-        "to be made again": "makes it again",
-    }[state]
+    then = (
+        then
+        or {
+            "in doubt": _THEN.get(intent.after_crash, intent.after_crash),
+            "under way": "nothing, while its process is alive",
+            "asks": f"denies it: no decision came until {shown_time(call.asks_until)}"
+            if expired
+            else "waits until it is approved or denied",
+            "waits": "goes on waiting",
+            "to be made again": "makes it again",
+        }[state]
+    )
     return OpenCall(
         call.lsn,
         intent.tool,

@@ -109,7 +109,7 @@ def command(
         resolve(runs, run, which, how, **saying)
         say(f"{name} of run {run}: {state} -> {said}")
         after = status(runs, run)
-        hint([commands_for(runs, run, store, key_file).next(after)[0]])
+        hint(commands_for(runs, run, store, key_file).next(after)[:1])
 
 
 def _resolution(
@@ -136,4 +136,5 @@ def _about(store: CheckpointStore, one: RunStatus, which: int | str) -> tuple[st
         return found.name, found.state
     lsn = one.failed_call if isinstance(which, str) else which
     state = "failed" if lsn == one.failed_call else "in doubt"
+    state = "cancelled" if one.state == "cancelled" else state
     return f"{tool_of(store, one.run_id, lsn) or 'LSN '}#{lsn}", state

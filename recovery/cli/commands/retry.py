@@ -75,5 +75,5 @@ def command(
         else:
             say(said)
             commands = commands_for(runs, run, store, key_file)
-            return hint([commands.next(status(runs, run))[0]])
+            return hint(commands.next(status(runs, run))[:1])
     resume.command(agent, run, store=store, key_file=key_file)

@@ -181,9 +181,9 @@ def _print_plain(rows: list[Row]) -> None:
 
 def _cells(one: RunStatus, now: float, depth: int) -> Row:
     owner = one.owner if one.owner is not None and one.owner.alive else None
-    is_over = one.state in ("cancelled", "undone")
-    asking = [f"approve {call.name}" for call in one.calls if call.state == "asks" and not is_over]
-    doubt = [call.name for call in one.in_doubt if call.after_crash == "park"]
+    calls = () if one.state in ("cancelled", "undone") else one.calls
+    asking = [f"approve {call.name}" for call in calls if call.state == "asks"]
+    doubt = [c.name for c in calls if c.state == "in doubt" and c.after_crash == "park"]
     return [
         ("  " * depth + one.run_id, ""),
         (one.state, STYLES.get(one.state, "")),
