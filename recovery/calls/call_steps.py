@@ -99,6 +99,7 @@ def _call_steps(
     found = yield from _answer(run, key, made)
     if isinstance(found, CancelledAgain):
         found = yield from _cancelled_again(run, found, made)
+    found = yield from run.on_answer(found, key, made)
     match found:
         case Recorded():
             yield from _wait_for_turn(run, found.turn, found.call)

@@ -6,7 +6,7 @@ import sys
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -15,10 +15,11 @@ from weakref import ref
 from eventlog import EventLog
 from recovery.declare.scope import Scope, current_scope
 from recovery.declare.settings import Settings
+from recovery.engine.call_in_progress import Identified
 from recovery.engine.changed_in_place import InPlaceChanges
 from recovery.engine.conversation import Conversation
 from recovery.engine.divergence import Drift, change_text
-from recovery.engine.driver_effects import Waiting
+from recovery.engine.driver_effects import Effect, Waiting
 from recovery.engine.execution_base import ExecutionBase
 from recovery.engine.inbox import Inbox
 from recovery.engine.metering import admit
@@ -29,9 +30,10 @@ from recovery.history.load import History
 from recovery.history.snapshot_writer import CheckpointMeta
 from recovery.journal.call import Call
 from recovery.journal.events import RunFinished, StepStarted, ValueRecorded
-from recovery.journal.keys import step_scope
+from recovery.journal.keys import CallKey, step_scope
 from recovery.journal.messages import Messages
 from recovery.replay.call_view import call_text
+from recovery.replay.decide_call import Answered
 from recovery.values.pack import pack, unpack
 
 
@@ -61,6 +63,7 @@ class Execution(ExecutionBase):
     """One execution of an agent on a run; each recovery makes a new one."""
 
     children: ChildRuns
+    drift_kind, conversation_kind = Drift, Conversation
 
     def __init__(
         self, log: EventLog, history: History, store: CheckpointStoreBase, settings: Settings
@@ -73,8 +76,8 @@ class Execution(ExecutionBase):
         self.inside: Counter[int] = Counter()  # calls in flight, by the call around them
         self._checkpointed = history.step
         self.steps_held: list[ref[Scope]] = []  # scopes of former steps that tasks still hold
-        self.drift = Drift(self, history)
-        self.conversation = Conversation(self, history, self.drift)
+        self.drift = self.drift_kind(self, history)
+        self.conversation = self.conversation_kind(self, history, self.drift)
         self.inbox = Inbox(self)
         self.loop = Loop(self, history, self.conversation.record)
         self.conversation.check = self.loop.check_messages
@@ -199,6 +202,14 @@ class Execution(ExecutionBase):
         self.pruning.prune(self.mutex)
 
     # -- calls in flight
+
+    def on_answer(
+        self, found: Answered, key: CallKey, made: Identified
+    ) -> Generator[Effect, Any, Answered]:
+        """What becomes of a call instead of ``found``. A replay that executes nothing stops the run
+        at calls that have no outcome."""
+        return found
+        yield  # a generator, as the ones that replace it are
 
     def enter(self, scope: Scope) -> None:
         """Note that a call of this scope is in flight."""

@@ -37,6 +37,19 @@ class AlikeCalls:
         return self._by_digest[place].get(key.digest, ())
 
 
+class AnyArguments(AlikeCalls):
+    """The same of a replay that does not compare arguments, nor the ids of calls where none is
+    equal."""
+
+    def find(self, key: CallKey, digest_now: DigestNow) -> Sequence[RecordedCall]:
+        """The calls of this tool in this scope, in recorded order."""
+        if found := self._calls.get(_place(key)):
+            return found
+        calls = [call for calls in self._calls.values() for call in calls]
+        found = [call for call in calls if _place(call.key)[:2] == _place(key)[:2]]
+        return sorted(found, key=lambda one: one.lsn)
+
+
 def counterpart(left: Iterable[RecordedCall], key: CallKey) -> RecordedCall | None:
     """The recorded call in whose place changed code makes this one; None if that is ambiguous.
 

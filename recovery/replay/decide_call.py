@@ -91,6 +91,7 @@ class Diverged(NamedTuple):
 
 
 OfRecord = Recorded | CancelledAgain | Again | InDoubt
+Answered = Recorded | Again | InDoubt | New  # once the agent does not cancel it again
 Answer = OfRecord | MayBeLost | New | Diverged
 
 

@@ -42,7 +42,7 @@ from recovery.journal.events import (
     ValueRecorded,
 )
 from recovery.journal.keys import BEFORE_STEPS, UNDO_CALL, CallKey, outer_call
-from recovery.replay.by_identity import AlikeCalls
+from recovery.replay.by_identity import AlikeCalls, AnyArguments
 from recovery.replay.calls_before_loop import BeforeLoop
 from recovery.replay.equal_calls import EqualCalls
 from recovery.replay.lost_records import LostRecords, losses_in
@@ -302,6 +302,10 @@ class Replay:
             found = [one for one in found if one.key.digest != key.digest]
         return self.match(found[0].key) if found else None
 
+    def match_any_arguments(self) -> None:
+        """From here on a call matches the next recorded one of its tool and scope."""
+        self._alike = AnyArguments(self._calls.values())
+
     def forget(self, lsn: int) -> None:
         """Forget a matched call that has an outcome, and the calls inside it, to free memory."""
         for one in (lsn, *self.earlier.forget(lsn)):
@@ -418,15 +422,11 @@ class Replay:
         """An unmatched call with the same call id in the same scope, but of another identity."""
         if not key.call_id:
             return None
-        return next(
-            (
-                call
-                for call in self._calls.values()
-                if (call.key.scope, call.key.call_id) == (key.scope, key.call_id)
-                and not self._is_optional(call)
-            ),
-            None,
-        )
+        place = key.scope, key.call_id
+        for call in self._calls.values():
+            if (call.key.scope, call.key.call_id) == place and not self._is_optional(call):
+                return call
+        return None
 
     def unmatched(self) -> list[RecordedCall]:
         """Recorded calls that the code has not made again. A call that has an outcome, or that the
@@ -514,11 +514,10 @@ class Replay:
         return call.is_open_effect or not self._covered(call.key.scope, call.lsn)
 
     def _is_optional(self, call: RecordedCall) -> bool:
-        if call.from_past_attempt and not call.is_open_effect:
+        past = call.from_past_attempt and not call.is_open_effect
+        if past or self.before_loop.may_miss(call) or call.lsn in self._dropped:
             return True
-        if self.before_loop.may_miss(call):
-            return True
-        return call.lsn in self._dropped or (call.has_outcome and call.lsn <= self.optional_up_to)
+        return call.has_outcome and call.lsn <= self.optional_up_to
 
     def _covered(
         self,

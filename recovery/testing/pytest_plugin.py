@@ -1,17 +1,20 @@
-"""Provides the pytest plugin: a fixture that kills an agent at every point, and a summary.
+"""Provides the pytest plugin: fixtures that kill an agent at every point, and replay a run.
 
 pytest loads it wherever this library is installed. ``--crash-points`` and ``--crash-seed`` override
-the arguments of all tests that use the fixture.
+the arguments of all tests that use ``crash_everywhere``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
 from recovery.testing import CrashReport
+
+if TYPE_CHECKING:
+    from recovery.testing import Replayed
 
 PROPERTY = "crash_everywhere"  # of a test's report, which brings figures from other processes
 
@@ -56,6 +59,23 @@ def crash_everywhere(request: pytest.FixtureRequest) -> Callable[..., CrashRepor
         if not report.ok:
             pytest.fail(str(report), pytrace=False)
         return report
+
+    return run
+
+
+@pytest.fixture
+def replay_run() -> Callable[..., Replayed]:
+    """``recovery.testing.replay``, which fails the test with the difference if there is one."""
+
+    def run(source: Any, agent: Any, run_id: str | None = None, **options: Any) -> Replayed:
+        __tracebackhide__ = True
+        from recovery.errors import DivergenceError  # noqa: PLC0415 - only where it is used
+        from recovery.testing import replay  # noqa: PLC0415 - as above
+
+        try:
+            return replay(source, agent, run_id, **options)
+        except DivergenceError as exc:
+            pytest.fail(str(exc), pytrace=False)
 
     return run
 

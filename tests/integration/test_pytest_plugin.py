@@ -122,6 +122,37 @@ def test_c(crash_everywhere):
     assert run_pytest(project, FIXTURE, "--crash-points", "few")[0] == pytest.ExitCode.USAGE_ERROR
 
 
+REPLAY = """
+from recovery import CheckpointStore, RecoverableAgent
+
+def recorded():
+    store = CheckpointStore("runs")
+    RecoverableAgent(agent, store).run_with_recovery_sync("a task", "r")
+    SENT.clear()
+    return store
+
+async def edited(run):
+    async for step in run.steps():
+        await run.call(send_email, "bob")
+
+def test_same(replay_run):
+    assert replay_run(recorded(), agent, "r").result == "done"
+    assert SENT == []
+
+def test_other(replay_run):
+    replay_run("runs/r", edited)
+"""
+
+
+def test_a_replay_fails_with_the_difference_alone(project: Path) -> None:
+    code, out = run_pytest(project, REPLAY)
+    assert code == 1, out
+    assert "1 failed, 1 passed" in out
+    assert "run 'r' diverged in step 1" in out
+    assert "now: send_email" in out
+    assert "Traceback" not in out
+
+
 def test_a_session_without_crash_tests_says_nothing(project: Path) -> None:
     code, out = run_pytest(project, "def test_nothing(): pass\n")
     assert code == 0
@@ -134,6 +165,7 @@ import sys
 def test_nothing():
     assert "recovery.testing.pytest_plugin" in sys.modules
     assert "recovery.testing.simulated.crash" not in sys.modules
+    assert "recovery.testing.replaying" not in sys.modules
     assert "eventlog.testing" not in sys.modules
 """
     code, out = run_pytest(project, test)

@@ -1,0 +1,1 @@
+"""Replays recorded runs without executing a call: for tests, and under a debugger."""
