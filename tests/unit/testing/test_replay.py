@@ -81,7 +81,7 @@ async def gathered(run: Any) -> Any:
     mails = [Mail("a"), Mail("b")]
     sent = await asyncio.gather(*(run.call(mail.send, "ann") for mail in mails))
     bound = await run.call(partial(pay, 10, to="bob"))
-    quick = await run.call(tool(name="quick")(lambda n: (DONE.append(n), n + 1)), 1)
+    quick = await run.call(tool(name="quick")(lambda n: n + len(DONE) * 0), 1)
     threads = await asyncio.gather(*(asyncio.to_thread(pay, n) for n in range(5)))
     nested = await run.call(order, 7)
     return [parts, order_of, sent, bound, quick, threads, nested]
