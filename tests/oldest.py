@@ -1,13 +1,14 @@
 """Tests integrations with the oldest versions that they support: ``python -m tests.oldest``.
 
 Arguments: names of environments, as in ENVIRONMENTS; all by default. Each is made anew in
-``build/oldest``, and needs the package index. The oldest versions are those of the extras in
-pyproject.toml.
+``build/oldest``, and needs the package index. uv installs the packages where it is on the PATH. The
+oldest versions are those of the extras in pyproject.toml.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -22,7 +23,11 @@ ENVIRONMENTS: dict[str, tuple[list[str], list[str], list[str]]] = {
         [],
         ["unit/integrations/test_providers.py", "unit/integrations/test_mcp.py"],
     ),
-    "pydantic-ai": (["pydantic-ai"], ["mcp"], ["unit/integrations/pydantic_ai"]),
+    "pydantic-ai": (
+        ["pydantic-ai"],
+        ["pydantic-ai-slim[mcp]"],
+        ["unit/integrations/pydantic_ai", "integration/test_pydantic_ai_kills.py"],
+    ),
     "openai-agents": (
         ["openai-agents"],
         [],
@@ -30,7 +35,7 @@ ENVIRONMENTS: dict[str, tuple[list[str], list[str], list[str]]] = {
     ),
     "google-adk": (
         ["google-adk"],
-        [],
+        ["mcp"],
         ["unit/integrations/google_adk", "integration/test_google_adk_kills.py"],
     ),
     "agent-framework": (
@@ -40,12 +45,13 @@ ENVIRONMENTS: dict[str, tuple[list[str], list[str], list[str]]] = {
     ),
     "langgraph": (
         ["langgraph"],
-        ["langgraph-checkpoint-conformance", "pycryptodome"],
-        ["unit/integrations/langgraph"],
+        ["langchain", "langgraph-checkpoint-conformance", "pycryptodome"],
+        ["unit/integrations/langgraph", "integration/test_langgraph_kills.py"],
     ),
+    "claude-agent": (["claude-agent"], [], ["unit/integrations/claude_agent"]),
     "otel": (["otel"], ["opentelemetry-proto"], ["unit/integrations/otel/test_otel.py"]),
 }
-TOOLS = ["hypothesis", "pytest", "pytest-timeout", "pydantic", "anyio", "cryptography"]
+TOOLS = ["hypothesis", "pytest", "pytest-timeout", "pydantic", "anyio"]
 
 
 def oldest(extra: str) -> list[str]:
@@ -64,7 +70,11 @@ def run(name: str) -> bool:
     venv.create(place, clear=True, with_pip=True)
     python = str(place / "bin" / "python")
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--editable", str(ROOT), *pins, *besides, *TOOLS], check=True)
+    if uv := shutil.which("uv"):
+        pip = [uv, "pip", "install", "--quiet", "--python", python]
+    subprocess.run(
+        [*pip, "--editable", f"{ROOT}[cli,encryption]", *pins, *besides, *TOOLS], check=True
+    )
     paths = [f"tests/{test}" for test in tests]
     pytest = [python, "-m", "pytest", "-q", "-m", "not crash", "-p", "no:cacheprovider"]
     return subprocess.run([*pytest, *paths], cwd=ROOT, check=False).returncode == 0

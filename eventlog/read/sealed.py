@@ -31,6 +31,8 @@ from eventlog.read.segments import SegmentInfo
 
 Wanted = Callable[[Frame], bool]
 
+# One record of so many is wanted: to verify all payloads takes less than to skip some of them.
+DENSE = 4
 _TAIL_SIZE = 4096  # the footer of 8 MiB has 128 index entries, in 1.5 KiB
 
 
@@ -85,12 +87,16 @@ class Sealed:
             buf = self._file.pread(end - offset, offset)
             info = self._info
             segment = Segment(info.number, buf, self._salt, mark, info.superseded_at, offset)
-            for item in segment.walk(offset, first, with_any_of(here)):
-                yield item if isinstance(item, tuple) else None
+            wanted, last = with_any_of(here), left[count - 1]
+            dense = DENSE * len(here) >= behind - first
+            for item in segment.walk(offset, first, None if dense else wanted):
                 if not isinstance(item, tuple):
+                    yield None
                     return
-                here = {lsn for lsn in here if lsn >= item[0].lsn + item[0].count}
-                if not here:
+                frame, _ = item
+                if not dense or wanted(frame):
+                    yield item
+                if frame.lsn + frame.count > last:
                     break
             left = left[count:]
 

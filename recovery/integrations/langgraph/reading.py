@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -14,14 +14,13 @@ from langgraph.checkpoint.base import (
     PendingWrite,
 )
 
-from recovery.integrations.langgraph.elements import Address, Element
 from recovery.integrations.langgraph.index import Entry
 from recovery.integrations.langgraph.serializer import Codec, digest_of
 from recovery.integrations.langgraph.thread import Thread
 from recovery.integrations.langgraph.values import (
     Form,
-    ListState,
-    State,
+    Found,
+    Place,
     address_of,
     is_list,
     resolve,
@@ -66,7 +65,7 @@ class Reading:
     def __init__(self, thread: Thread, codec: Codec) -> None:
         self._thread, self._codec = thread, codec
         self._bodies: dict[int, dict[str, Any]] = {}
-        self.restored: dict[str, State] = {}  # of the checkpoint that was read last
+        self.restored: dict[str, Found] = {}  # of the checkpoint that was read last
 
     def body(self, lsn: int) -> dict[str, Any]:
         """A record's body."""
@@ -99,55 +98,51 @@ class Reading:
         values: dict[str, Any] = {}
         self.restored = {}
         for channel in body["values"]:
-            state = self._state(entry.lsn, channel)
-            self.restored[channel] = state
-            if isinstance(state, ListState):
-                values[channel] = [self._loaded(element) for element in state.elements]
-            else:
-                values[channel] = self._loaded(state)
+            found = self.restored[channel] = self._found(entry.lsn, channel)
+            values[channel] = self._value_of(found)
         rest = self._codec.restored(body["checkpoint"])
         checkpoint = cast(Checkpoint, {**rest, "id": entry.id, "channel_values": values})
         return checkpoint, self.metadata(entry)
 
-    def states(self, entry: Entry) -> dict[str, State]:
+    def states(self, entry: Entry) -> dict[str, Found]:
         """The values of a checkpoint, to compare with by their bytes."""
-        states = {part: self._state(entry.lsn, part) for part in self.body(entry.lsn)["values"]}
-        for state in states.values():
-            for element in state.elements if isinstance(state, ListState) else [state]:
-                assert element.address is not None
-                if not element.address.id:  # else its bytes are not those of the value
-                    element.digest = digest_of(self._opened(element.address))
+        states = {part: self._found(entry.lsn, part) for part in self.body(entry.lsn)["values"]}
+        for found in states.values():
+            for place in self._each(found):
+                self._opened(place, found)
         return states
 
-    def _state(self, lsn: int, part: int | str) -> State:
+    def _found(self, lsn: int, part: int | str) -> Found:
         form = self.form_of(lsn, part)
         if not is_list(form):
-            return Element(address_of(form, lsn, part))
-        addresses, levels = resolve(lsn, part, self.form_of)
-        self._fetch(address.lsn for address in addresses)
-        return ListState([Element(address) for address in addresses], levels)
+            return Found([address_of(form, lsn, part)], None)
+        return Found(*resolve(lsn, part, self.form_of))
 
-    def _loaded(self, element: Element) -> Any:
-        # Its structure is not copied: who only reads does not need it, and who writes compares the
-        # bytes once.
-        assert element.address is not None
-        typed = self._opened(element.address)
-        value = self._codec.loaded(typed)
-        if element.address.id:
-            value = _with_id(value, element.address.id)
-        else:
-            element.digest = digest_of(typed)
-        return value
+    def _each(self, found: Found) -> Iterator[Place]:
+        """The places of its elements. Few of their records are in memory at once."""
+        kept = {*self._bodies}
+        for lsns, places in found.by_records():
+            self._fetch(lsns)
+            yield from places
+            for lsn in lsns - kept:
+                del self._bodies[lsn]
+
+    def _value_of(self, found: Found) -> Any:
+        values = []
+        for place in self._each(found):
+            value = self._codec.loaded(self._opened(place, found))
+            values.append(_with_id(value, place[3]) if place[3] else value)
+        return values[0] if found.levels is None else values
 
     def value(self, lsn: int, part: int | str) -> Any:
         """The value of a part of a record."""
-        state = self._state(lsn, part)
-        if isinstance(state, ListState):
-            return [self._loaded(element) for element in state.elements]
-        return self._loaded(state)
+        return self._value_of(self._found(lsn, part))
 
-    def _opened(self, address: Address) -> tuple[str, bytes]:
-        return self._codec.opened(stored_at(address, self.form_of))
+    def _opened(self, place: Place, found: Found) -> tuple[str, bytes]:
+        typed = self._codec.opened(stored_at(place, self.form_of))
+        # The bytes of a message that got its id later are not those of the value.
+        found.digests.append(b"" if place[3] else digest_of(typed))
+        return typed
 
     # -- writes
 

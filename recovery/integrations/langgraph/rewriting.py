@@ -175,8 +175,8 @@ class _Rewriter:
         form = reading.form_of(*place)
         if not is_list(form):
             return encoder.whole(part, self._element(address_of(form, *place), reading))
-        addresses, _ = resolve(*place, reading.form_of)
-        elements = [self._element(address, reading) for address in addresses]
+        places, _ = resolve(*place, reading.form_of)
+        elements = [self._element(Address(*one), reading) for one in places]
         kept = 0
         if isinstance(base, ListState):
             for element, before in zip(elements, base.elements, strict=False):

@@ -34,7 +34,7 @@ from recovery.integrations.langgraph.rewriting import copy, delete, prune
 from recovery.integrations.langgraph.serializer import Codec
 from recovery.integrations.langgraph.thread import LOOKS_MAX, StaleError, Thread
 from recovery.integrations.langgraph.threads import Threads
-from recovery.integrations.langgraph.values import Encoder, State
+from recovery.integrations.langgraph.values import Encoder, Found, State
 from recovery.stores import RunStore
 
 T = TypeVar("T")
@@ -173,13 +173,17 @@ class EventLogSaver(BaseCheckpointSaver[str]):
 
     def _states(self, thread: Thread, codec: Codec, ns: str, id: str) -> dict[str, State]:
         """The recorded values of a checkpoint, to compare with."""
-        states = thread.states.get((ns, id))
-        if states is None:
+        known = thread.states.get((ns, id))
+        if known is None:
             entry = thread.index.find(ns, id) if id else None
             if entry is None:
                 return {}
-            states = Reading(thread, codec).states(entry)
-            thread.remember(ns, id, states)
+            known = Reading(thread, codec).states(entry)
+        states = {
+            channel: one.state() if isinstance(one, Found) else one
+            for channel, one in known.items()
+        }
+        thread.remember(ns, id, states)
         return states
 
     # -- reading

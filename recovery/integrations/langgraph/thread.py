@@ -6,7 +6,7 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
@@ -26,7 +26,7 @@ from eventlog.errors import UnsupportedFormatError
 from recovery.errors import RecoveryError
 from recovery.integrations.langgraph.elements import Recorded
 from recovery.integrations.langgraph.index import THREAD, Index
-from recovery.integrations.langgraph.values import State
+from recovery.integrations.langgraph.values import Found, State
 from recovery.stores import RunStore
 
 LOCK_WAIT_S, LOCK_PAUSE_S = 3.0, 0.01
@@ -77,7 +77,7 @@ class Thread:
             reader.close()
         self.index = Index(self.body)
         self._applied = 0  # the LSN up to which the index knows the log
-        self.states: OrderedDict[tuple[str, str], dict[str, State]] = OrderedDict()
+        self.states: OrderedDict[tuple[str, str], Mapping[str, State | Found]] = OrderedDict()
         self._recorded: OrderedDict[tuple[str, str], Recorded] = OrderedDict()
         self._foreign: dict[str, int] = {}  # the newest checkpoint of another process, by namespace
         self._size = 0  # of the present segment, about
@@ -284,8 +284,8 @@ class Thread:
                 self._recorded.popitem(last=False)
         return found
 
-    def remember(self, ns: str, id: str, states: dict[str, State]) -> None:
-        """The values of a checkpoint as the objects that this process has."""
+    def remember(self, ns: str, id: str, states: Mapping[str, State | Found]) -> None:
+        """The values of a checkpoint as this process has them, or has read them."""
         self.states[ns, id] = states
         self.states.move_to_end((ns, id))
         if len(self.states) > STATES_MAX:

@@ -12,16 +12,19 @@ records, besides those of its elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from recovery.integrations.langgraph.elements import Address, Element, Elements, Recorded
 from recovery.integrations.langgraph.serializer import Codec, Stored, digest_of
 
 Form = Any  # an encoded value
+# An Address as a plain tuple, which the garbage collector need not follow: a list has thousands.
+Place = tuple[int, "int | str", int, str]
 FormOf = Callable[[int, "int | str"], Form]
 
 HOPS_MAX = 64  # lists that a list is read through
+RECORDS_MAX = 64  # in memory at once, of those that have the elements of a list
 SMALL = 32  # bytes: less than what a reference saves
 
 
@@ -49,6 +52,37 @@ class ListState:
 
 
 State = Element | ListState
+
+
+class Found:
+    """A recorded value: where its elements are, and digests of those that were read.
+
+    It becomes a State when it is first compared with. Until then a long list is a few objects for
+    the garbage collector, whose full collection takes longer than to read the list.
+    """
+
+    __slots__ = ("digests", "levels", "places")
+
+    def __init__(self, places: list[Place], levels: list[Level] | None) -> None:
+        self.places, self.levels = places, levels  # no levels: a value that is no list
+        self.digests: list[bytes] = []
+
+    def state(self) -> State:
+        """To compare with."""
+        pairs = zip(self.places, self.digests, strict=True)
+        elements = [Element(Address(*place), digest) for place, digest in pairs]
+        return elements[0] if self.levels is None else ListState(elements, self.levels)
+
+    def by_records(self) -> Iterator[tuple[set[int], list[Place]]]:
+        """The places in order, those in so many records at a time."""
+        lsns, places = set[int](), list[Place]()
+        for place in self.places:
+            if len(lsns) == RECORDS_MAX and place[0] not in lsns:
+                yield lsns, places
+                lsns, places = set(), []
+            lsns.add(place[0])
+            places.append(place)
+        yield lsns, places
 
 
 class Encoder:
@@ -231,31 +265,33 @@ def address_of(form: Form, lsn: int, part: int | str) -> Address:
     return Address(lsn, part, -1, *form[2:])
 
 
-def resolve(lsn: int, part: int | str, form_of: FormOf) -> tuple[list[Address], list[Level]]:
+def resolve(lsn: int, part: int | str, form_of: FormOf) -> tuple[list[Place], list[Level]]:
     """Where the elements of a recorded list are, and the lists that are its beginning."""
     chain = [(lsn, part, form_of(lsn, part))]
     while (base := chain[-1][2].get("b")) is not None:
         chain.append((base[0], base[1], form_of(base[0], base[1])))
-    addresses: list[Address] = []
+    places: list[Place] = []
     levels: list[Level] = []
     for lsn, part, form in reversed(chain):
-        below, addresses = addresses, []
+        below, places = places, []
         for piece in form["p"]:
             if len(piece) == 2:
-                addresses += below[piece[0] : piece[0] + piece[1]]
+                places += below[piece[0] : piece[0] + piece[1]]
             else:
-                where, of, at, count, *new_id = piece
+                where, of, at, count, *more = piece
                 if where == 0:
                     where, of = lsn, part
-                addresses += (Address(where, of, i, *new_id) for i in range(at, at + count))
+                new_id = more[0] if more else ""
+                places += [(where, of, i, new_id) for i in range(at, at + count)]
         if not form["k"]:
             levels = []
-        levels.append(Level(form["k"], lsn, part, len(addresses), form["h"]))
-    return addresses, levels
+        levels.append(Level(form["k"], lsn, part, len(places), form["h"]))
+    return places, levels
 
 
-def stored_at(address: Address, form_of: FormOf) -> Stored:
-    """What is stored at an address."""
-    form = form_of(address.lsn, address.part)
-    stored: Stored = form[:2] if address.at < 0 else form["n"][address.at]
+def stored_at(place: Place, form_of: FormOf) -> Stored:
+    """What is stored at a place."""
+    lsn, part, at, _ = place
+    form = form_of(lsn, part)
+    stored: Stored = form[:2] if at < 0 else form["n"][at]
     return stored

@@ -15,7 +15,7 @@ OLD = {
     "anthropic": ("anthropic", "0.40.0", "anthropic"),
     "claude_agent": ("claude-agent-sdk", "0.1.9", "claude-agent"),
     "google_adk": ("google-adk", "2.12.0", "google-adk"),
-    "langgraph": ("langgraph", "1.1.9", "langgraph"),
+    "langgraph": ("langgraph", "1.2.14", "langgraph"),
     "mcp": ("mcp", "1.26.0", "mcp"),
     "openai": ("openai", "1.99.9", "openai"),
     "openai_agents": ("openai-agents", "0.19.9", "openai-agents"),

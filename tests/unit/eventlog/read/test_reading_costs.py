@@ -181,6 +181,9 @@ def test_where_the_index_does_not_lead_a_scan_does(hurt: str) -> None:
             found = [record.lsn for record in reader.records(lsn, on_damage=lambda damage: None)]
             assert found == [n for n in before if n >= lsn and n not in lost]
         assert reader.fetch(set(before)) == {n: before[n] for n in before if n not in lost}
+        for half in (0, 1):  # what is not asked for hides nothing of the others
+            wanted = {n for n in before if n % 2 == half}
+            assert reader.fetch(wanted) == {n: before[n] for n in wanted - lost}
 
 
 def histories(rng: Random) -> list[tuple[int, int]]:
