@@ -16,6 +16,7 @@ from recovery.cli.commands import (
     approve,
     cancel,
     crashtest,
+    debug,
     doctor,
     fork,
     gc,
@@ -70,6 +71,7 @@ app.command("cancel", epilog=cancel.CANCEL_MORE)(cancel.command)
 app.command("fork", epilog=fork.FORK_MORE)(fork.command)
 app.command("checkpoints", epilog=fork.CHECKPOINTS_MORE)(fork.checkpoints)
 app.command("accept", epilog=cancel.ACCEPT_MORE)(cancel.accepted)
+app.command("debug", epilog=debug.MORE)(debug.command)
 app.command("undo", epilog=undo.MORE)(undo.command)
 app.command("rm", epilog=rm.MORE)(rm.command)
 app.command("gc", epilog=gc.MORE)(gc.command)

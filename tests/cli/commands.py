@@ -119,6 +119,7 @@ HOW: dict[str, How] = {
     ),
     "logdump timeline": How(elsewhere=True),
     "recovery crashtest": How(elsewhere=True),
+    "recovery debug": How(elsewhere=True),  # test_debug.py
     "recovery doctor": How(elsewhere=True),
     "recovery gc": How(
         "--store . --older-than 1h --dry-run",
