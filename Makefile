@@ -8,13 +8,19 @@ comma := ,
 # The demo's default model is offline; the client library is installed only for a real endpoint.
 DEMO_EXTRAS := $(if $(WITH),cli$(comma)$(WITH),demo$(if $(OPENAI_BASE_URL)$(OPENAI_API_KEY),$(comma)openai))
 
+# The loop of the Claude Agent SDK is in a program of its own, which needs a login and the network:
+# a demo without it would show a stand-in. Aden Hive is not on the package index, and has `make hive`.
+SHOPS := $(subst _,-,$(patsubst examples/shops/with_%.py,%,$(wildcard examples/shops/with_*.py)))
+$(if $(WITH),$(if $(filter $(WITH),$(SHOPS)),,$(error WITH= is one of: $(SHOPS). \
+	There is none for claude-agent, whose loop is in a program that needs a login, nor for hive: see make hive)))
+
 .DEFAULT_GOAL := help
 .PHONY: help demo hive integrations test lint bench bench-report soak crash model mutation fuzz docs clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
-demo: $(VENV)/.with-$(DEMO_EXTRAS) ## kill a working agent again and again, and see it finish (DIR= KILLS= SEED=), or one of a framework (WITH=langgraph)
+demo: $(VENV)/.with-$(DEMO_EXTRAS) ## kill a working agent again and again, and see it finish (DIR= KILLS= SEED=), or one of a framework (WITH=langgraph, or another of examples/shops)
 ifdef WITH
 	@cd examples/shops && "$(CURDIR)/$(BIN)/recovery" crashtest with_$(subst -,_,$(WITH)):shop --task '"Buy tea and a cup."' --tool bank:pay \
 		--points $(or $(KILLS),10) --kills 2 $(if $(SEED),--seed $(SEED))

@@ -37,8 +37,22 @@ def checked(name: str, options: Options) -> dict[str, Any]:
 
 
 def checked_by_name(given: Mapping[str, Options] | None) -> dict[str, dict[str, Any]]:
-    """The options by the names of tools, each checked."""
+    """The options by the names of an agent's tools, each checked. ValueError for ``redact``."""
+    for name, options in (given or {}).items():
+        refuse_redact(name, options)
     return {name: checked(name, options) for name, options in (given or {}).items()}
+
+
+def refuse_redact(name: str, options: Options) -> None:
+    """Raise ValueError where it would hide arguments in the call of a tool, and nowhere else.
+
+    The model's reply has them, and is served on replay: so it has to be in the log as it was.
+    """
+    if "redact" in options:
+        raise ValueError(
+            f"{name}: redact= cannot hide arguments that a model gives: its replies and requests "
+            "have them, and are recorded whole. Encrypt the store"
+        )
 
 
 def as_call(

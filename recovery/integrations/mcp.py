@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from recovery import OutcomeUnknown
 from recovery.errors import NoAnswerError
-from recovery.integrations.framework_calls import as_call, checked_by_name, dumped
+from recovery.integrations.framework_calls import as_call, checked, dumped
 from recovery.integrations.versions import check_version
 
 check_version("mcp", "2.0")
@@ -75,7 +75,7 @@ class RecordedClient(Generic[C]):
         if not isinstance(given[1], str) or not name:
             raise TypeError(f"name is that of the server in the log, such as 'mail'; not {name!r}")
         self._client, self._name = client, name
-        self._tools = checked_by_name(tools)
+        self._tools = {one: checked(one, options) for one, options in (tools or {}).items()}
         self._trusts, self._read_only = trust_read_only, set[str]()
 
     async def call_tool(

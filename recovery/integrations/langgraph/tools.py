@@ -27,7 +27,7 @@ from langgraph.runtime import get_runtime
 from eventlog import RefusedValueError
 from recovery import CheckpointStore, RecoveryError
 from recovery.call_journal import CallJournal
-from recovery.integrations.framework_calls import as_call
+from recovery.integrations.framework_calls import as_call, refuse_redact
 from recovery.integrations.langgraph.calls import RecordedCalls
 from recovery.integrations.langgraph.messages import Middleware, as_answer
 
@@ -71,6 +71,7 @@ class RecordedTools(Middleware):
         self._policies = dict(policies or {})
         self._open: dict[str, CallJournal] = {}
         for name, options in self._policies.items():
+            refuse_redact(name, options)
             as_call(_nothing, name, options)  # an option that is unknown or not served: an error
 
     def thread(self, graph: Any, thread_id: str) -> RecordedThread:

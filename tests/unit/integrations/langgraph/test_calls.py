@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool as langchain_tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from recovery import (
@@ -28,7 +30,7 @@ from recovery import (
     register,
 )
 from recovery.errors import WaitingError
-from recovery.integrations.langgraph.tools import RecordedCalls
+from recovery.integrations.langgraph.tools import RecordedCalls, RecordedTools
 from tests.support.langchain_models import OfflineModel
 
 RUN = "run-1"
@@ -93,6 +95,80 @@ def test_a_wrong_option_is_an_error_at_once() -> None:
         RecordedCalls({"search": {"after_chrash": "retry"}})
     with pytest.raises(TypeError, match="temperature"):
         RecordedCalls(model={"temperature": 0})
+
+
+def test_what_a_model_gives_is_not_redacted_in_one_place_alone(tmp_path: Path) -> None:
+    for made in (RecordedCalls, partial(RecordedTools, tmp_path)):
+        with pytest.raises(ValueError, match=r"pay: redact= cannot hide .* Encrypt the store"):
+            made({"pay": {"redact": ["card"]}})
+
+
+def test_several_interrupts_at_once_of_one_tool_are_refused(tmp_path: Path) -> None:
+    """A graph in a tool gives them; the tool's outcome has room for one."""
+    inner = StateGraph(dict)
+    for name in ("left", "right"):
+        inner.add_node(name, lambda state, name=name: {"said": interrupt(f"{name}?")})
+        inner.add_edge(START, name)
+    asks_twice = inner.compile()
+
+    @langchain_tool
+    def order(what: str) -> str:
+        """Orders."""
+        return str(asks_twice.invoke({"what": what}))
+
+    model = Model(said=[wants("order", what="tea"), AIMessage("done")], asked=[])
+
+    def work(run: SyncRun) -> Any:
+        graph = create_agent(
+            model, [order], middleware=[RecordedCalls()], checkpointer=InMemorySaver()
+        )
+        config: Any = {"configurable": {"thread_id": "t"}}
+        return graph.invoke({"messages": [HumanMessage("go")]}, config)
+
+    agent: RecoverableAgent[Any] = RecoverableAgent(
+        work, CheckpointStore(tmp_path), check_locals=False
+    )
+    for _ in range(2):  # the failure is recorded, and served
+        with pytest.raises(Exception, match="several interrupts at once"):
+            agent.run_with_recovery_sync("", RUN)
+
+
+def test_tools_ask_at_once(tmp_path: Path) -> None:
+    """Each by one interrupt of its own, in one step."""
+    effects: list[str] = []
+
+    @langchain_tool
+    def order(what: str) -> str:
+        """Orders."""
+        effects.append(f"{what} {interrupt(what)}")
+        return "ordered"
+
+    both = wants("order", what="tea")
+    both.tool_calls.append({**both.tool_calls[0], "args": {"what": "cup"}, "id": "order-2"})
+    model = Model(said=[both, AIMessage("done")], asked=[])
+    config: Any = {"configurable": {"thread_id": "t"}}
+
+    def work(run: SyncRun) -> Any:
+        graph = create_agent(
+            model, [order], middleware=[RecordedCalls()], checkpointer=InMemorySaver()
+        )
+        state = graph.invoke({"messages": [HumanMessage("go")]}, config)
+        asked = {one.value: one.id for one in state["__interrupt__"]}
+        said = run.wait_for("yes")
+        answers = {asked[what]: answer for what, answer in said.items()}
+        state = graph.invoke(Command(resume=answers), config)
+        return [one.content for one in state["messages"]]
+
+    store = CheckpointStore(tmp_path)
+    agent: RecoverableAgent[Any] = RecoverableAgent(work, store, check_locals=False, park_after_s=0)
+    with pytest.raises(WaitingError):
+        agent.run_with_recovery_sync("", RUN)
+    assert effects == []
+    store.run(RUN).signal("yes", {"tea": "green", "cup": "blue"})
+    messages = agent.run_with_recovery_sync("", RUN)["result"]
+    assert messages[2:] == ["ordered", "ordered", "done"]
+    assert sorted(effects) == ["cup blue", "tea green"]
+    assert len(model.asked) == 2
 
 
 def test_a_doubt_that_a_person_settles_reaches_the_model_as_a_message(tmp_path: Path) -> None:
