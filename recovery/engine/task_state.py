@@ -40,6 +40,8 @@ CHAIN_MAX = 1000  # coroutines that await one another
 # A coroutine in one of these continues after some time, whatever else happens.
 _TO_THREAD = asyncio.to_thread.__code__
 _TIMED = {asyncio.sleep.__code__, asyncio.wait_for.__code__, _TO_THREAD}
+# The module whose coroutines await those of an agent.
+_AROUND_AGENTS = "recovery.agent.recoverable"
 _GROUP = asyncio.TaskGroup.__aexit__.__code__
 _IDLE = concurrent.futures.thread._worker.__code__
 _LOCKS = {module.__file__ for module in (threading, queue, concurrent.futures._base)}
@@ -63,13 +65,25 @@ def task_blocking(
     waiter = getattr(task, "_fut_waiter", None)
     if waiter in ours:
         return Blocking.ON_REPLAY
-    codes = {frame.f_code for frame in frames_of(task)}
-    if waiter is None or waiter.done() or not codes.isdisjoint(_TIMED.union(calls)):
+    frames = list(frames_of(task))
+    codes = {frame.f_code for frame in frames}
+    if waiter is None or waiter.done() or not codes.isdisjoint(calls) or _is_timed(frames):
         return Blocking.RUNNABLE
     awaited = getattr(waiter, "_children", [waiter])  # of a gather
     if _GROUP in codes or all(isinstance(one, asyncio.Task) for one in awaited):
         return Blocking.ON_REPLAY
     return Blocking.UNKNOWN
+
+
+def _is_timed(frames: list[FrameType]) -> bool:
+    """Whether the agent's own code continues after some time. The time limit of its caller, which
+    since Python 3.12 is in the same task, makes no calls."""
+    for frame in reversed(frames):
+        if frame.f_code in _TIMED:
+            return True
+        if frame.f_globals.get("__name__") == _AROUND_AGENTS:
+            return False
+    return False
 
 
 def is_ready(task: asyncio.Task[Any]) -> bool:

@@ -401,7 +401,7 @@ EDGES = [
     numpy.str_("a\0"),
     numpy.bytes_(b"\0"),
     numpy.str_("\ud800"),
-    numpy.datetime64("NaT"),
+    numpy.datetime64("NaT", "s"),
     numpy.float16(-0.0),
     numpy.array([["a", "bcd"]]),
     numpy.asfortranarray(numpy.arange(6).reshape(2, 3)),
