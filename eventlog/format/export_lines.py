@@ -123,6 +123,10 @@ def check_head(number: int, line: dict[str, Any]) -> None:
     """Raise unless it is the first line of an export of this version."""
     if line.get("type") != "export" or line.get("format") != FORMAT:
         raise BadExportError(number, "this is no export, which `logdump export` writes")
+    if "redacted" in line:
+        raise BadExportError(
+            number, "it is redacted: it can be replayed in a test, and is no run to be continued"
+        )
     if line.get("version") != VERSION:
         raise BadExportError(
             number,

@@ -18,6 +18,7 @@ from recovery.cli.commands import (
     crashtest,
     debug,
     doctor,
+    export,
     fork,
     gc,
     resolve,
@@ -71,6 +72,7 @@ app.command("cancel", epilog=cancel.CANCEL_MORE)(cancel.command)
 app.command("fork", epilog=fork.FORK_MORE)(fork.command)
 app.command("checkpoints", epilog=fork.CHECKPOINTS_MORE)(fork.checkpoints)
 app.command("accept", epilog=cancel.ACCEPT_MORE)(cancel.accepted)
+app.command("export", epilog=export.MORE)(export.command)
 app.command("debug", epilog=debug.MORE)(debug.command)
 app.command("undo", epilog=undo.MORE)(undo.command)
 app.command("rm", epilog=rm.MORE)(rm.command)

@@ -121,6 +121,7 @@ HOW: dict[str, How] = {
     "recovery crashtest": How(elsewhere=True),
     "recovery debug": How(elsewhere=True),  # test_debug.py
     "recovery doctor": How(elsewhere=True),
+    "recovery export": How(elsewhere=True),  # test_redacted_export.py
     "recovery gc": How(
         "--store . --older-than 1h --dry-run",
         runs=("all",),
