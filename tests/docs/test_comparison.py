@@ -32,6 +32,11 @@ def test_every_row_of_ours_names_a_test_that_exists() -> None:
             assert (ROOT / file).is_file(), f"{row[0]}: {file}"
 
 
+def test_every_test_that_the_page_names_exists() -> None:
+    for file in re.findall(r"`(tests/[\w/]+\.py)`", PAGE):
+        assert (ROOT / file).is_file(), file
+
+
 def test_every_cell_of_a_peer_has_a_source_or_says_that_nobody_looked() -> None:
     for row in rows:
         for cell in row[2:]:
