@@ -189,7 +189,7 @@ class JournalExecution(Drivers):
         asked = RequestedCall(key, spec.repeatable, spec.when_cut == "fail", True, lambda _: None)
         if left is None:
             losses = self.replay.losses
-            if losses is None or not losses.may_contain(key):
+            if losses is None or not losses.may_contain(key.scope):
                 return (yield from begin_call(self, key, made))
             left = assumed_made(self, key, made)
         else:

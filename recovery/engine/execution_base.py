@@ -269,9 +269,12 @@ class ExecutionBase(ABC):
 
         It is postponed while recorded ones are unmatched. If the code turns out to have changed,
         the record must not contain its events. Otherwise the code that made the record could not
-        continue with it either.
+        continue with it either. A value in place of one that may be lost is recorded at once: calls
+        that depend on it are, and the next process would draw another one.
         """
-        if not self.replay.exhausted:
+        losses = self.replay.losses
+        is_redrawn = isinstance(event, ValueRecorded) and losses and losses.may_contain(event.scope)
+        if not (self.replay.exhausted or is_redrawn):
             self._pending.append((event, self._is_prologue(event)))
             return 0
         return self.record(event)

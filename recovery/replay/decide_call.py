@@ -113,7 +113,7 @@ def answer(replay: Replay, requested: RequestedCall) -> Answer:
     if call is not None:
         return answer_of(call, requested)
     like = replay.resembling(key)
-    if losses is not None and losses.may_contain(key):
+    if losses is not None and losses.may_contain(key.scope):
         if like is None and losses.redrawn and not requested.repeatable:
             # The code drew another time or random number than the one that is lost. So this may be
             # a recorded call with the lost value in its arguments.

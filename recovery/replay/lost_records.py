@@ -113,12 +113,12 @@ class LostRecords:
             case CallReturned() | CallFailed() | CallResolved() | CallAbandoned():
                 self._end(lsn, event)
 
-    def may_contain(self, key: CallKey) -> bool:
-        """Whether the record of an unrecorded call may be lost."""
-        outer = outer_call(key.scope)
+    def may_contain(self, scope: str) -> bool:
+        """Whether the record of a call or value of this scope may be lost, if there is none."""
+        outer = outer_call(scope)
         if outer:  # an assumed call may be recorded inside a call whose intent is lost
             return outer in self.assumed or any(outer < gap.last for gap in self.gaps)
-        step = step_of(key.scope)
+        step = step_of(scope)
         return step is not None and self.covers_step(step)
 
     def covers_step(self, step: int) -> bool:

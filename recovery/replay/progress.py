@@ -69,8 +69,9 @@ class Progress:
     "finished", "failed", "cancelled" or "undone" (from outside). ``step``: the highest that has
     begun. ``usage``: steps, calls, seconds, tokens and cost so far. ``in_flight``: calls that were
     started and have not ended; ``failed``: calls that ended with an exception; ``last_tool``: the
-    tool that was called last. ``served``: calls that were served from the log since the run was
-    resumed; only its own process knows, 0 elsewhere.
+    tool of the newest call (a further attempt at an older one does not count). ``served``: calls
+    that were served from the log since the run was resumed; only its own process knows, 0
+    elsewhere.
     """
 
     status: Status
@@ -179,6 +180,7 @@ class ProgressTally:
             case StepStarted():
                 self.step = max(self.step, event.step)
             case CallIntended():
+                self.last_tool = event.tool
                 self._begin(lsn, self._intended(time_ns, event))
             case CallReturned() | CallFailed():
                 self._end(event)
@@ -227,7 +229,6 @@ class ProgressTally:
 
     def _begin(self, call: int, made: CallMade) -> None:
         self._calls += 1
-        self.last_tool = made.tool or self.last_tool
         self.about = self._open[call] = made
         self._in_flight.add(call)
 

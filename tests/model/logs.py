@@ -14,6 +14,7 @@ from eventlog import LogReader, Snapshot
 from recovery import OutcomeUnknown
 from recovery.history.snapshot import BrokenCheckpointError, is_left_over, restore
 from recovery.inspect.follow import events as run_events
+from recovery.inspect.run_event import RunEvent
 from recovery.journal.encoding import decode
 from recovery.journal.events import (
     AttemptFailed,
@@ -190,7 +191,11 @@ def untold(lived: Lived, held: Held) -> Iterator[str]:
     )
     if counted != there and not lived.counts["forks"] + lived.counts["accepted"]:
         yield f"progress counts {counted}, the log has {there} steps, calls, failures"
-    told = [replace(event, progress=replace(event.progress, served=0)) for event in process.events]
+    known = {event.lsn: event for event in read}
+    told = [
+        _counted(replace(event, progress=replace(event.progress, served=0)), known)
+        for event in process.events
+    ]
     if told and not process.taken_over and not process.was_hit("power loss"):
         mine = [event for event in read if event.lsn >= told[0].lsn]
         # A crash in an append may leave a record of which nobody was told.
@@ -198,13 +203,17 @@ def untold(lived: Lived, held: Held) -> Iterator[str]:
         if mine[:count] != told and told[: len(mine)] != mine:
             yield f"told {[one.lsn for one in told]} of {[one.lsn for one in mine]}"
     middle = read[len(read) // 2].lsn
-    rest = list(run_events(store, RUN, after=middle, until="now"))
-    for number, one in enumerate(rest):
-        if one.call and not one.attempt:  # it began before the checkpoint where reading began
-            known = next(event for event in read if event.lsn == one.lsn)
-            rest[number] = replace(one, attempt=known.attempt, duration_s=known.duration_s)
+    rest = [_counted(one, known) for one in run_events(store, RUN, after=middle, until="now")]
     if rest != [event for event in read if event.lsn > middle]:
         yield f"a follower that goes on behind LSN {middle} reads something else"
+
+
+def _counted(event: RunEvent, known: dict[int, RunEvent]) -> RunEvent:
+    """With the attempt of a call that began before the checkpoint where its reader began."""
+    if not event.call or event.attempt or event.lsn not in known:
+        return event
+    whole = known[event.lsn]
+    return replace(event, attempt=whole.attempt, duration_s=whole.duration_s)
 
 
 def misreported(lived: Lived, held: Held | None) -> Iterator[str]:

@@ -34,6 +34,7 @@ from recovery import (
 from recovery.control.send import signal
 from recovery.testing import CrashOptions, CrashReport, Finding, crash_everywhere
 from recovery.testing.crash_report import Kind
+from tests.cli.harness import call
 from tests.support.pages import blocks, page_text, run_page
 
 # -- a world, and tools that act on it
@@ -1088,7 +1089,7 @@ PAGE = "testing-agents.md"
 
 
 def test_the_tests_of_the_page_pass_and_say_what_it_says() -> None:
-    short, whole, watching, fixture = blocks(PAGE)
+    short, whole, watching, fixture, _ = blocks(PAGE)  # the last one: see below
     names = run_page(PAGE, [short, whole, watching, fixture], {"log_to_slack": hook})
     names["test_the_shop_survives"]()
     names["test_it_logs_once"]()
@@ -1105,6 +1106,30 @@ def test_the_tests_of_the_page_pass_and_say_what_it_says() -> None:
     (point,) = re.findall(r'points=\["(.*?)"\]', page_text(PAGE))
     again = crash_everywhere(names["make_agent"], "a task", setup=names["Outside"], points=[point])
     assert again.points == 1
+
+
+def test_the_page_replays_a_production_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @tool
+    def ask_model(what: str) -> int:
+        assert not recorded, "it is executed again"
+        return 5
+
+    async def shop(run: Run) -> int:
+        return int(await run.call(ask_model, run.task))
+
+    recorded: list[Any] = []
+    agent = RecoverableAgent(shop, "runs")
+    recorded.append(asyncio.run(agent.run_with_recovery("tea", "run_001")))
+    exported = call("logdump", "export", "runs/run_001", cwd=tmp_path).out
+    (tmp_path / "run_001.jsonl").write_text(exported)
+    names = run_page(PAGE, blocks(PAGE)[-1:], {"shop": shop, "cheaper_model": lambda what: 4})
+    names["test_the_run_of_tuesday"](names["replay"])
+    names["test_another_model"]()
+    assert "4" in capsys.readouterr().out
 
 
 def test_the_first_five_lines_of_the_page_are_a_test() -> None:

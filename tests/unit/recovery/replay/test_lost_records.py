@@ -47,32 +47,28 @@ def test_a_step_that_begins_behind_the_loss_did_not_begin_in_it() -> None:
     found = losses(
         (1, StepStarted(3)), (2, RecordsLost(9)), (10, StepStarted(4)), (11, LogRepaired([[2, 9]]))
     )
-    assert (
-        found.may_contain(key("3"))
-        and found.may_contain(key("1"))
-        and not found.may_contain(key("4"))
-    )
+    assert found.may_contain("3") and found.may_contain("1") and not found.may_contain("4")
 
 
 def test_steps_that_are_missing_may_have_begun_in_it() -> None:
     found = losses(
         (1, StepStarted(3)), (2, RecordsLost(9)), (10, StepStarted(6)), (11, LogRepaired([[2, 9]]))
     )
-    assert found.may_contain(key("5")) and not found.may_contain(key("6"))
+    assert found.may_contain("5") and not found.may_contain("6")
 
 
 def test_each_step_that_may_have_begun_takes_a_record_and_so_does_the_call() -> None:
     found = losses((1, StepStarted(3)), (2, RecordsLost(4)), (5, LogRepaired([[2, 4]])))
-    assert found.may_contain(key("5")) and not found.may_contain(key("6"))
+    assert found.may_contain("5") and not found.may_contain("6")
     found = losses((7, RecordsLost(7)), (8, LogRepaired([[7, 7]])), step=4)
-    assert found.may_contain(key("4")) and not found.may_contain(key("5"))
+    assert found.may_contain("4") and not found.may_contain("5")
 
 
 def test_a_step_that_begins_behind_the_repair_says_nothing_of_when_it_did_before() -> None:
     found = losses(
         (1, StepStarted(3)), (2, RecordsLost(9)), (10, LogRepaired([[2, 9]])), (11, StepStarted(4))
     )
-    assert found.may_contain(key("4")) and found.may_contain(key("5"))
+    assert found.may_contain("4") and found.may_contain("5")
 
 
 def test_a_step_that_begins_anew_behind_an_accepted_divergence_says_nothing_either() -> None:
@@ -83,7 +79,7 @@ def test_a_step_that_begins_anew_behind_an_accepted_divergence_says_nothing_eith
         (11, StepStarted(4)),
         (12, LogRepaired([[2, 9]])),
     )
-    assert found.may_contain(key("4"))
+    assert found.may_contain("4")
 
 
 @pytest.mark.parametrize("lost", [True, None])
@@ -100,11 +96,7 @@ def test_no_outcome_and_no_step_of_now_says_that_nothing_more_is_lost(lost: bool
         (10, StepStarted(4)),
         (11, StepStarted(5)),
     )
-    assert (
-        found.may_contain(key("3"))
-        and found.may_contain(key("5"))
-        and not found.may_contain(key("6"))
-    )
+    assert found.may_contain("3") and found.may_contain("5") and not found.may_contain("6")
 
 
 def repaired(call: bool | None, *given: Event) -> LostRecords:
@@ -163,10 +155,10 @@ def test_calls_inside_a_call_that_began_before_the_loss_ended_may_be_among_it() 
         (9, intent(lost=True)),
         (10, intent("2")),
     )
-    assert found.may_contain(key("call 2"))
-    assert not found.may_contain(key("call 6")), "it began behind the loss"
-    assert found.may_contain(key("call 9")), "it may have begun in it"
-    assert not found.may_contain(key("call 10"))
+    assert found.may_contain("call 2")
+    assert not found.may_contain("call 6"), "it began behind the loss"
+    assert found.may_contain("call 9"), "it may have begun in it"
+    assert not found.may_contain("call 10")
 
 
 def test_a_repair_that_was_interrupted_leaves_losses_that_nobody_speaks_of() -> None:
@@ -182,7 +174,7 @@ def test_a_repair_that_was_interrupted_leaves_losses_that_nobody_speaks_of() -> 
         (8, LogRepaired([[4, 5]])),
     )
     assert not two.undeclared() and len(two.gaps) == 1
-    assert two.may_contain(key("2")), "it began behind the first repair"
+    assert two.may_contain("2"), "it began behind the first repair"
 
 
 def test_a_change_that_refers_to_what_is_lost_is_lost_as_well() -> None:
