@@ -198,7 +198,7 @@ def test_a_node_that_takes_too_long_parks_for_what_is_in_doubt_in_it(
         async def pay(context: NodeContext) -> str:
             return await charge(2000)
 
-        graph.node("pay", pay, timeout_s=0.1, retry=Retry(4, 0.0))
+        graph.node("pay", pay, timeout_s=0.7, retry=Retry(4, 0.0))
         return graph
 
     with pytest.raises(InDoubtError) as caught:
