@@ -325,8 +325,10 @@ def test_a_failed_tool_is_shown_with_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(RunFailedError):
         agent.run_with_recovery_sync(None, "order")
     shown = recovery(tmp_path, "show", "order").out
-    assert re.search(r"^error +\| ", shown, re.M) and "in charge" in shown
-    assert "in charge" not in recovery(tmp_path, "show", "order", "--redact", "*").out
+    hidden = recovery(tmp_path, "show", "order", "--redact", "*").out
+    assert re.search(r"^error +\| ", shown, re.M)
+    # Where a line is folded depends on the length of this file's path.
+    assert ["in charge" in " ".join(text.split()) for text in (shown, hidden)] == [True, False]
     assert "once the tool is mended" in shown
 
 
