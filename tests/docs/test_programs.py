@@ -21,7 +21,10 @@ import pytest
 from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = ["code-and-record", "deploy", "monitoring", "moving", "schedules", "start", "wrong-result"]
+PAGES = [
+    *("code-and-record", "deploy", "encryption", "monitoring", "moving", "schedules", "start"),
+    *("values", "wrong-result"),
+]
 BLOCK = re.compile(
     r'```python(?: title="(?P<title>[^"]*)")?\n(?P<code>.*?)```(?:\n\n?```text\n(?P<out>.*?)```)?',
     re.S,
