@@ -102,7 +102,7 @@ def test_every_shape_survives_kills(name: str, loop: str, rng: random.Random, fi
 @pytest.mark.parametrize("return_when", [asyncio.FIRST_COMPLETED, asyncio.ALL_COMPLETED])
 def test_run_wait_gives_the_recorded_tasks_in_the_recorded_order(return_when: str) -> None:
     order: list[list[str]] = []
-    pauses = iter([[0.03, 0.0, 0.015], [0.0, 0.02, 0.0]])
+    pauses = iter([[0.4, 0.0, 0.2], [0.0, 0.2, 0.0]])
 
     async def agent(run: Run) -> list[str]:
         async def one(name: str, pause: float) -> str:

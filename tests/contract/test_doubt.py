@@ -65,7 +65,7 @@ async def charge(cents: int) -> str:
 
 @tool
 async def refuse(cents: int) -> str:
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.25)
     raise ValueError("no such customer")
 
 
@@ -78,7 +78,7 @@ async def shields(cents: int) -> str:
 
 
 async def times_out(cents: int) -> str:
-    async with asyncio.timeout(0.1):
+    async with asyncio.timeout(0.25):
         return await charge(cents)
 
 
@@ -94,7 +94,7 @@ async def groups(cents: int) -> Any:
 
 async def leaves(cents: int) -> str:
     leaves.task = asyncio.create_task(charge(cents))  # type: ignore[attr-defined]
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.25)
     return "in the background"
 
 
@@ -111,12 +111,12 @@ async def deep(cents: int) -> str:
 
 
 ORDERS: dict[str, Callable[..., Any]] = {
-    "timed out": tool(timeout_s=0.1, after_crash="retry", name="order")(calls),
-    "timed out, a failure": tool(timeout_s=0.1, on_timeout="fail", name="order")(calls),
-    "timed out, reported": tool(timeout_s=0.1, after_crash="report", name="order")(calls),
-    "timed out, shielded": tool(timeout_s=0.1, after_crash="retry", name="order")(shields),
+    "timed out": tool(timeout_s=0.25, after_crash="retry", name="order")(calls),
+    "timed out, a failure": tool(timeout_s=0.25, on_timeout="fail", name="order")(calls),
+    "timed out, reported": tool(timeout_s=0.25, after_crash="report", name="order")(calls),
+    "timed out, shielded": tool(timeout_s=0.25, after_crash="retry", name="order")(shields),
     "timed out, again and again": tool(
-        timeout_s=0.1, after_crash="retry", retry=Retry(3, 0.1), name="order"
+        timeout_s=0.25, after_crash="retry", retry=Retry(3, 0.1), name="order"
     )(calls),
     "timed out inside": tool(after_crash="retry", name="order")(times_out),
     "timed out inside, swallowed": tool(after_crash="retry", name="order")(swallows),
@@ -173,7 +173,7 @@ def pay(cents: int) -> str:
     return "receipt"
 
 
-@tool(timeout_s=0.1, after_crash="retry")
+@tool(timeout_s=0.25, after_crash="retry")
 def plainly(cents: int) -> str:
     return pay(cents)
 
@@ -189,7 +189,7 @@ async def asked(cents: int) -> str:
     return "receipt"
 
 
-@tool(timeout_s=0.1, after_crash="retry")
+@tool(timeout_s=0.25, after_crash="retry")
 async def looks(cents: int) -> str:
     return await asked(cents)
 
