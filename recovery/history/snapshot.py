@@ -6,6 +6,12 @@ where in the log the unchanged values are. The base of the i-th snapshot of a ru
 at most log2(i) snapshots, each time by a reference of a few bytes. Bytes per step stay constant
 however long the conversation is. The checksum covers all that is restored, not just the changes.
 
+Fields of the body: ``state`` has, by key, a value in a list of one, or the LSN of the checkpoint
+that has it. ``gone``: keys of the base that no longer exist, or that moved to the end; ``state``
+then holds only what changed. Without ``gone``, and in version 1, it names all keys. ``removed``:
+keys that existed when a loop began and no longer exist; nil if a user has set the state.
+``prologue``: LSNs of records from before the loop, without changes of messages.
+
 Before retention removes the beginning of a log, a generation begins. It consists of portions, which
 are snapshot records that hold all values, and a snapshot without bases. It and all later snapshots
 refer to no record before the portions. See full_snapshot.

@@ -218,6 +218,9 @@ class SignalTaken(CallReturned):
 class CallFailed:
     """The call's exception: enough to raise it again. ``args`` is None if it cannot be recorded.
 
+    ``type`` is module and qualified name, of this library's types ``recovery.`` or ``eventlog.``
+    and their own name (older logs name the module, too).
+
     ``bases``: the base classes of ``type``, the nearest first, up to Exception. ``attributes`` are
     those that could be recorded, ``left_out`` names the others. ``group``: of an exception group,
     its exceptions, each a map of these fields; ``cause``: the same of its cause.
