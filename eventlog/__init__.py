@@ -8,8 +8,9 @@
 from eventlog.errors import Damage, DamagedError, LogError, LogLockedError, RefusedValueError
 from eventlog.files.lock import LogOwner
 from eventlog.format.record import Packed, Record, Snapshot
+from eventlog.protocols import LogRecords, OpenReport, ReadableLog, WritableLog
 from eventlog.read.reader import LogReader
-from eventlog.write.log import EventLog, OpenReport
+from eventlog.write.log import EventLog
 
 __all__ = [
     "Damage",
@@ -19,9 +20,12 @@ __all__ = [
     "LogLockedError",
     "LogOwner",
     "LogReader",
+    "LogRecords",
     "OpenReport",
     "Packed",
+    "ReadableLog",
     "Record",
     "RefusedValueError",
     "Snapshot",
+    "WritableLog",
 ]

@@ -64,9 +64,9 @@ def _is_wide(char: str) -> bool:
 
 
 def store_option(store: object) -> str:
-    """The option of ``recovery`` for a store in a directory: `` --store PATH``; else ""."""
-    root = getattr(store, "root", "")
-    return f" --store {quote(root)}" if root else ""
+    """The option of ``recovery`` for a store that has an address: `` --store PATH``; else ""."""
+    address = getattr(store, "address", "")
+    return f" --store {quote(address)}" if address else ""
 
 
 def count(number: int, noun: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from types import TracebackType
@@ -20,6 +20,7 @@ from eventlog.format.frame import ALIGNMENT, FOOTER, FRAME_SIZE, HEADER_SIZE, SN
 from eventlog.format.names import segment_name
 from eventlog.format.record import Record, Snapshot
 from eventlog.format.torn_or_damaged import End, Segment
+from eventlog.protocols import OnDamage
 from eventlog.read.log_end import Tail, encoded, index_of, newest_snapshot
 from eventlog.read.payloads import Decoder
 from eventlog.read.sealed import Sealed, Wanted, with_any_of
@@ -30,8 +31,6 @@ from eventlog.read.stream import sound_in_pieces
 _logger = logging.getLogger("eventlog")
 
 POLL_S = 0.02  # how often a follower looks for more
-
-OnDamage = Callable[[Damage], None]
 
 
 class LogReader:

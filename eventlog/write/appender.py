@@ -41,7 +41,7 @@ class Appender:
     """
 
     def __init__(self, files: Files, directory: Directory, owner: Owner, log_id: bytes) -> None:
-        self._files, self._directory, self._owner = files, directory, owner
+        self._files, self._directory, self.owner = files, directory, owner
         self.log_id = log_id
         self._lock, self._sync_lock = threading.Lock(), threading.Lock()
         self._failed: BaseException | None = None
@@ -71,7 +71,7 @@ class Appender:
 
         A crash in here is safe: after each step the next opening finds the same end.
         """
-        owner_may_be_alive = self._owner.owner_may_be_alive
+        owner_may_be_alive = self.owner.owner_may_be_alive
         if tail.next_lsn > LSN_MAX // 2:
             raise LogError(
                 f"{self._directory.path} claims {tail.next_lsn - 1} records, more than there can "
@@ -228,7 +228,7 @@ class Appender:
 
     def _new_segment(self, plain_head: bytes) -> SegmentWriter:
         """A segment whose salt is not in ``plain_head``, the plain head of its first payload."""
-        self._owner.check()
+        self.owner.check()
         if self._mark_file is None:
             self._mark_file = self._directory.open(MARK_NAME, write=True, create=True)
             if self.encrypter is not None:
@@ -249,7 +249,7 @@ class Appender:
                 self.log_id,
                 self.next_lsn,
                 self.oldest_lsn,
-                self._owner.epoch,
+                self.owner.epoch,
                 salt,
                 self.encrypter is not None,
             )
@@ -259,10 +259,10 @@ class Appender:
                 # A writer that lost the log made it after we looked. If we lost the log, this
                 # raises. If the owner before us did, ours takes the next number: as the later
                 # segment it decides where that one's records end.
-                self._owner.check()
+                self.owner.check()
             except FileNotFoundError:
                 # A new owner deletes unfinished segments. If it did, this raises.
-                self._owner.check()
+                self.owner.check()
                 raise
 
     def _new_salt(self) -> bytes:
@@ -283,7 +283,7 @@ class Appender:
                     writer.file.sync()
                     self._note_durable(mark)
                 else:
-                    self._owner.check()
+                    self.owner.check()
             except BaseException as exc:
                 # fsyncgate: the pages may be marked clean, and the next flush would report success.
                 self.fail(exc)
@@ -291,7 +291,7 @@ class Appender:
 
     def _note_durable(self, mark: DurableMark) -> None:
         # A writer that has lost the log neither acknowledges nor overwrites the new owner's mark.
-        self._owner.check()
+        self.owner.check()
         self.durable = mark
         if self._mark_file is not None:
             # Written after the flush, and not flushed itself: it may lag, but never leads.
@@ -299,10 +299,10 @@ class Appender:
 
     def _write_mark(self, mark: DurableMark) -> None:
         assert self._mark_file is not None
-        write_all(self._mark_file, encode_mark(self.log_id, self._owner.epoch, mark), 0)
+        write_all(self._mark_file, encode_mark(self.log_id, self.owner.epoch, mark), 0)
 
     def _seal(self, writer: SegmentWriter, clean: bool) -> None:
-        self._owner.check()
+        self.owner.check()
         self._drain()
         mark = DurableMark(self.next_lsn - 1, self._snapshot)
         if writer.dirty:
@@ -343,7 +343,7 @@ class Appender:
                     self.oldest_lsn = oldest_lsn
                     self._writer = self._new_segment(b"")
                 # If a new owner has not seen the new segment, it must find the old ones.
-                self._owner.check()
+                self.owner.check()
                 for number in numbers:
                     with suppress(FileNotFoundError):  # another thread truncates as well
                         self._directory.remove(segment_name(number))
@@ -365,7 +365,7 @@ class Appender:
                     self.check()
                 return
             try:
-                self._owner.check()
+                self.owner.check()
                 if self._writer is not None and (self._writer.dirty or self._buffer):
                     self._seal(self._writer, clean=True)
                     if self._mark_file is not None:
@@ -382,7 +382,7 @@ class Appender:
             writer.file.close()
         if mark_file is not None:
             mark_file.close()
-        self._owner.close()
+        self.owner.close()
 
     def close_after_fork(self, reason: LogError) -> None:
         """Close in a forked child. Threads of the parent may hold the locks, so replace them."""

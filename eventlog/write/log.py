@@ -8,20 +8,20 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from eventlog.crypto.encrypter import Encrypter
 from eventlog.crypto.keys import Encryption
-from eventlog.errors import Damage, LogError, UnsupportedFormatError, WriterFailedError
+from eventlog.errors import LogError, UnsupportedFormatError, WriterFailedError
 from eventlog.files.api import Directory, Files
 from eventlog.files.lock import LOCK_NAME, Owner, claim_if_linked
 from eventlog.files.posix import OSFiles, check_file_system
 from eventlog.format.frame import HEADER_SIZE, RECORDS, SEGMENT_SIZE_MAX, SNAPSHOT
 from eventlog.format.record import Record, Snapshot, encode_payload, encode_snapshot, pack
+from eventlog.protocols import CommitGroup, OnDamage, OpenReport
 from eventlog.read.log_end import Tail
-from eventlog.read.reader import LogReader, OnDamage
+from eventlog.read.reader import LogReader
 from eventlog.write.appender import Appender
 from eventlog.write.group_commit import committer
 
@@ -31,34 +31,6 @@ T = TypeVar("T")
 Durability = Literal["power", "process", "none"]
 
 SEGMENT_SIZE = 8 << 20  # opening after a crash scans one: about 10 ms
-
-
-@dataclass(frozen=True, slots=True)
-class OpenReport:
-    """What opening a log found. ``str()`` says it in one line.
-
-    ``clean``: the last process that appended to the log closed it. ``replayed``: records verified
-    in the last segment, whose size is ``size`` bytes. ``torn_size``: bytes cut off that were never
-    acknowledged, with ``torn_frames`` whole frames among them. ``damaged``: parts that were
-    acknowledged, and are not sound any more.
-    """
-
-    clean: bool
-    last_lsn: int
-    replayed: int
-    size: int
-    torn_size: int
-    torn_frames: int
-    damaged: tuple[Damage, ...]
-    time_s: float
-
-    def __str__(self) -> str:
-        how = "new log" if not self.last_lsn else "closed cleanly" if self.clean else "not closed"
-        parts = [f"{how}, last LSN {self.last_lsn}, {self.replayed} records verified"]
-        if self.torn_size:
-            parts.append(f"torn tail of {self.torn_size} bytes cut off (never acknowledged)")
-        parts += [f"DAMAGE: {damage}" for damage in self.damaged]
-        return "; ".join(parts) + f" ({self.time_s * 1000:.1f} ms)"
 
 
 class EventLog:
@@ -73,6 +45,7 @@ class EventLog:
     path: str
     durability: Durability
     report: OpenReport
+    group: CommitGroup | None = None
 
     def __init__(self, appender: Appender, reader: LogReader, directory: Directory) -> None:
         """Not for users: call ``EventLog.open``."""
@@ -192,6 +165,16 @@ class EventLog:
             directory.close()
             raise UnsupportedFormatError(f"{os.fspath(path)} is not a log: it has no segments")
         return reader
+
+    @property
+    def epoch(self) -> int:
+        """The number of this ownership: higher than that of every owner before."""
+        return self._appender.owner.epoch
+
+    @property
+    def owner_may_be_alive(self) -> bool:
+        """Whether the owner before may be alive: the log was taken over, or its lock file lost."""
+        return self._appender.owner.owner_may_be_alive
 
     @property
     def last_lsn(self) -> int:

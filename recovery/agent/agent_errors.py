@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
 
-from eventlog import EventLog, RefusedValueError
+from eventlog import RefusedValueError, WritableLog
 from recovery.calls.cancelled_calls import check_open
 from recovery.control.cancel import cancel_children
 from recovery.engine.execution import Execution
@@ -55,7 +55,7 @@ def can_get_better(exc: BaseException) -> bool:
 
 
 def note_error(
-    log: EventLog, history: History, run: Execution, exc: Exception, *, goes_on: bool
+    log: WritableLog, history: History, run: Execution, exc: Exception, *, goes_on: bool
 ) -> None:
     """Record the agent's exception; durable soon. A failure of the log is only logged."""
     what = failure(0, exc, run.secrets, _users_part(exc.__traceback__))
@@ -71,7 +71,7 @@ def note_error(
         )
 
 
-def note_unbegun(log: EventLog, history: History, run: Execution) -> None:
+def note_unbegun(log: WritableLog, history: History, run: Execution) -> None:
     """Record which calls were interrupted before they began, so that they are not in doubt.
 
     If the log has failed, they are in doubt. Nothing is recorded of a call that awaits approval:
@@ -84,7 +84,7 @@ def note_unbegun(log: EventLog, history: History, run: Execution) -> None:
                 record(log, history, event)
 
 
-def note_stop(log: EventLog, history: History, run: Execution) -> None:
+def note_stop(log: WritableLog, history: History, run: Execution) -> None:
     """Record the rest when the run was stopped."""
     match run.stopped:
         case RunCancelledError(who=who):
@@ -101,7 +101,7 @@ class Recoveries:
     def __init__(self, limit: int) -> None:
         self._limit, self._count, self._furthest = limit, 0, -1
 
-    def may_go_on(self, log: EventLog, history: History, run: Execution, exc: Exception) -> bool:
+    def may_go_on(self, log: WritableLog, history: History, run: Execution, exc: Exception) -> bool:
         """Record what the agent raised; whether the run is recovered from it by itself."""
         self._count = 1 if run.step > self._furthest else self._count + 1
         self._furthest = max(self._furthest, run.step)
@@ -139,7 +139,7 @@ def _is_ours(traceback: TracebackType) -> bool:
     return str(name).partition(".")[0] in ("recovery", "eventlog")
 
 
-def end_if_permanent(log: EventLog, history: History, run: Execution, exc: Exception) -> None:
+def end_if_permanent(log: WritableLog, history: History, run: Execution, exc: Exception) -> None:
     """Record that the run failed, and raise RunFailedError, if trying again changes nothing.
 
     That is so for a PermanentError, and for the recorded failure of a call that the agent let

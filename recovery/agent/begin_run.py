@@ -16,7 +16,7 @@ from recovery.journal.contract_version import CURRENT, Rules
 from recovery.journal.events import RunResumed, RunStarted
 
 if TYPE_CHECKING:
-    from eventlog import EventLog
+    from eventlog import WritableLog
     from recovery.engine.lifecycle import RunSession
     from recovery.history.checkpoint_store_base import CheckpointStoreBase
     from recovery.history.load import History
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def begin(
     store: CheckpointStoreBase,
     agent_fn: Callable[..., Any] | None,
-    log: EventLog,
+    log: WritableLog,
     history: History,
     session: RunSession,
     task: Any,
@@ -63,7 +63,7 @@ def begin(
     return int(recovering)
 
 
-def _new_uid(run_id: str, log: EventLog, is_guarded: bool) -> str:
+def _new_uid(run_id: str, log: WritableLog, is_guarded: bool) -> str:
     """The uid of a new run, derived from its id and its log's.
 
     Invariant: if a power loss takes the first record and the run begins again, it has the same uid.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from eventlog import EventLog
+from eventlog import WritableLog
 from recovery.agent.drivers import Drivers, live_runs
 from recovery.agent.replay_order import Watch
 from recovery.agent.unawaited_calls import Unawaited
@@ -39,7 +39,7 @@ class AsyncExecution(Drivers):
     is_async = True
 
     def __init__(
-        self, log: EventLog, history: History, store: CheckpointStoreBase, settings: Settings
+        self, log: WritableLog, history: History, store: CheckpointStoreBase, settings: Settings
     ) -> None:
         super().__init__(log, history, store, settings)
         self._root = asyncio.current_task()

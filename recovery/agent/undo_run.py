@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from eventlog import Damage, EventLog
+from eventlog import Damage, WritableLog
 from recovery.agent.executions import SyncExecution
 from recovery.calls.undo import by_name, read_plan, undo_call
 from recovery.declare.scope import Scope, current_scope
@@ -101,7 +101,7 @@ def undoing(store: Store, run_id: str) -> tuple[list[RecordedCall], list[Recorde
     return plan.calls_to_undo(), plan.in_doubt()
 
 
-def _outside(log: EventLog, history: History, store: CheckpointStoreBase) -> SyncExecution:
+def _outside(log: WritableLog, history: History, store: CheckpointStoreBase) -> SyncExecution:
     """An execution of the undo alone: the agent's records are not replayed."""
     section = _of_the_undo(history)
     history = replace(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from eventlog import EventLog
+from eventlog import WritableLog
 from recovery.agent.drivers import Drivers, refuse_generator
 from recovery.agent.shared_commits import commit_together
 from recovery.call_journal.begun_in_plain_code import begun
@@ -73,7 +73,7 @@ class JournalExecution(Drivers):
     recorded_args_size = COMPARED_IN_PART_MAX
 
     def __init__(
-        self, log: EventLog, history: History, store: CheckpointStoreBase, settings: Settings
+        self, log: WritableLog, history: History, store: CheckpointStoreBase, settings: Settings
     ) -> None:
         events = [event for _, _, event in history.entries]
         super().__init__(log, history, store, settings)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventlog import EventLog
+from eventlog import WritableLog
 from recovery.calls.child_slots import ChildSlots
 from recovery.control.cancel import cancel
 from recovery.declare.scope import Scope
@@ -112,7 +112,7 @@ class ChildSession(RunSession):
         if self.of.stopped is not None:
             self.stop(StoppedError(self.run_id, f"run {self.of.run_id!r} stops"))
 
-    def claim(self, store: CheckpointStoreBase, takeover: bool) -> EventLog:
+    def claim(self, store: CheckpointStoreBase, takeover: bool) -> WritableLog:
         """See RunSession.claim. If the child had a log that is gone, no new one is begun."""
         if self.started > self.asked:
             reader = store.backend.read(self.run_id)
@@ -121,7 +121,7 @@ class ChildSession(RunSession):
             reader.close()
         return super().claim(store, takeover)
 
-    def check_history(self, log: EventLog, history: History) -> History:
+    def check_history(self, log: WritableLog, history: History) -> History:
         """See RunSession.check_history. Checks that the run is this call's child and may resume."""
         if history.started is None:
             if self.started > self.asked:
@@ -140,7 +140,7 @@ class ChildSession(RunSession):
             )
         return self._retried(log, history)
 
-    def _retried(self, log: EventLog, history: History) -> History:
+    def _retried(self, log: WritableLog, history: History) -> History:
         """Retry the failed call in this child, after an operator retried the parent's call."""
         ended = history.ended
         if not (self.asked and isinstance(ended, RunFailed) and ended.call):
@@ -155,7 +155,7 @@ class ChildSession(RunSession):
         log.append(*encode(again))
         return load(log, self.run_id, self.of.recipient.approvers)
 
-    def on_first_record(self, log: EventLog) -> None:
+    def on_first_record(self, log: WritableLog) -> None:
         """Record that the child has a log. Durable, in both logs, when this returns."""
         if not self.started:
             log.commit()
@@ -342,7 +342,9 @@ def _lived_sync(runner: Runner[Any], task: Any, session: ChildSession) -> RunRes
 # -- between the logs
 
 
-def after_child_resolution(store: CheckpointStoreBase, log: EventLog, history: History) -> History:
+def after_child_resolution(
+    store: CheckpointStoreBase, log: WritableLog, history: History
+) -> History:
     """The history of a run; if the child whose failure ended the run was resolved since, so is the
     run.
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from eventlog import LogReader
+from eventlog import ReadableLog
 from recovery import CheckpointStore, RecoveryError
 from recovery.cli.event_lines import line
 from recovery.cli.status_view import Row, labels, when
@@ -71,7 +71,9 @@ def children_known(store: CheckpointStore, run: str) -> list[ChildRun]:
         return children_of(_family(reader, Story()))
 
 
-def _family(reader: LogReader, story: Story, after: int = 0) -> Iterator[tuple[int, Event | None]]:
+def _family(
+    reader: ReadableLog, story: Story, after: int = 0
+) -> Iterator[tuple[int, Event | None]]:
     """The children; notes the last resumption on the way."""
     calls: set[int] = set()
     for record in reader.records(after + 1, on_damage=lambda damage: None):

@@ -173,8 +173,8 @@ def check_there(store: CheckpointStore, run: str) -> None:
     close = [one for one in ids if len(run) > 2 and run in one]
     close = list(dict.fromkeys([*get_close_matches(run, ids, 3), *close]))[:3]
     like = f"Is it {' or '.join(close)}?" if close else "recovery runs lists those that are."
-    root = getattr(store.backend, "root", "this store")
-    raise RecoveryError(f"there is no run {run!r} in {root}. {like}")
+    where = store.backend.address or "this store"
+    raise RecoveryError(f"there is no run {run!r} in {where}. {like}")
 
 
 def known(store: CheckpointStore, run: str) -> RunStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from eventlog import EventLog, LogLockedError
+from eventlog import LogLockedError, WritableLog
 from recovery.control.relatives import is_child
 from recovery.control.send import post, uid_of
 from recovery.errors import RecoveryError
@@ -44,7 +44,7 @@ def _end(store: Store, run_id: str, body: dict[str, Any], sign: Sign | None) -> 
             cancel_children(store, log, run_id, body["who"])
 
 
-def cancel_children(store: Store, log: EventLog, run_id: str, who: str) -> None:
+def cancel_children(store: Store, log: WritableLog, run_id: str, who: str) -> None:
     """Cancel the runs that this one has started, and theirs: all that have not ended."""
     read = shallow_events(log.records(1, on_damage=lambda damage: None), [])
     for child in children_of((lsn, event) for lsn, _, event in read):

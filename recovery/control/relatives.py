@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eventlog import LogReader
+from eventlog import ReadableLog
 from recovery.history.find_run import Store, backend_of, reader_of
 from recovery.history.first_record import started_of
 from recovery.journal.encoding import decode, decode_shallow
@@ -19,7 +19,7 @@ def children(store: Store, run_id: str) -> list[ChildRun]:
         return earlier_children(store, run_id, reader) + known
 
 
-def earlier_children(store: Store, run_id: str, log: LogReader) -> list[ChildRun]:
+def earlier_children(store: Store, run_id: str, log: ReadableLog) -> list[ChildRun]:
     """The existing runs that a run has started by calls which retention has removed.
 
     Those calls have their outcomes: retention keeps every call in flight.
@@ -67,7 +67,7 @@ def is_child(store: Store, run_id: str, of: str) -> bool:
 def lineage(store: Store, run_id: str) -> list[ForkedFrom]:
     """See RunHandle.lineage."""
     links: list[ForkedFrom] = []
-    reader: LogReader | None = reader_of(store, run_id)
+    reader: ReadableLog | None = reader_of(store, run_id)
     while reader is not None:
         with reader:
             started = started_of(reader)

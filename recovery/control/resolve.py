@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Unpack
 
-from eventlog import EventLog
+from eventlog import WritableLog
 from recovery.control.named_call import AnyCall, key_or_lsn
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, claim_existing
@@ -120,7 +120,7 @@ def failed_call(ended: object) -> int:
     return ended.call if isinstance(ended, RunFailed) else 0
 
 
-def _checked(log: EventLog, run_id: str, approvers: Approvers | None) -> ShallowHistory:
+def _checked(log: WritableLog, run_id: str, approvers: Approvers | None) -> ShallowHistory:
     """The run, opened without the types of its values."""
     found = load_shallow(log, run_id, approvers)
     found.check()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 from weakref import ref
 
-from eventlog import EventLog
+from eventlog import WritableLog
 from recovery.declare.scope import Scope, current_scope
 from recovery.declare.settings import Settings
 from recovery.engine.call_in_progress import Identified
@@ -66,7 +66,7 @@ class Execution(ExecutionBase):
     drift_kind, conversation_kind = Drift, Conversation
 
     def __init__(
-        self, log: EventLog, history: History, store: CheckpointStoreBase, settings: Settings
+        self, log: WritableLog, history: History, store: CheckpointStoreBase, settings: Settings
     ) -> None:
         super().__init__(log, history, store, settings)
         self.in_flight = 0

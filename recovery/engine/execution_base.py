@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from eventlog import EventLog, RefusedValueError
+from eventlog import LogRecords, RefusedValueError, WritableLog
 from recovery.declare.scope import Scope, current_scope
 from recovery.declare.settings import Settings
 from recovery.declare.spec import ToolSpec
@@ -19,7 +19,6 @@ from recovery.engine.unretrieved_errors import need_not_be_retrieved
 from recovery.errors import InDoubtError, LeftBehindError, Stop
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
 from recovery.history.load import History, check_known
-from recovery.history.run_records import RunRecords
 from recovery.history.snapshot_writer import SnapshotWriter
 from recovery.journal.call import Arguments, Call
 from recovery.journal.events import Event, HistoryDropped, MessagesChanged, RunParked, ValueRecorded
@@ -45,7 +44,7 @@ class ExecutionBase(ABC):
     recorded_args_size = 4 << 10  # arguments up to it are recorded whole, larger ones by digest
 
     def __init__(
-        self, log: EventLog, history: History, store: CheckpointStoreBase, settings: Settings
+        self, log: WritableLog, history: History, store: CheckpointStoreBase, settings: Settings
     ) -> None:
         assert history.started is not None
         self.run_id, self.uid = history.started.run_id, history.started.uid
@@ -62,7 +61,7 @@ class ExecutionBase(ABC):
         self.settled: list[str] = []
         self.failures: deque[Failure] = deque(maxlen=64)  # the last few
         self.log, self._history, self.spans = log, history, history.spans
-        self.records: RunRecords = log  # the log's reading side
+        self.records: LogRecords = log  # the log's reading side
         self.undoable: dict[str, ToolSpec] = {}  # tools with a compensation that were called
         # Streams whose consumer has a chunk and has not asked for the next one; the consumer.
         self.streams: dict[Any, object] = {}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from eventlog import Damage, LogReader, Packed, Record
+from eventlog import Damage, Packed, ReadableLog, Record
 from recovery.errors import DamagedRunError, RunCancelledError
 from recovery.inspect.inbox_check import inbox_damage, lost_inbox, lost_log
 from recovery.journal.events import RunCancelled
@@ -36,7 +36,7 @@ class Inbox:
         self._run = run
         # Reads the inbox of the run that has started this one.
         self.above: Callable[[], None] | None = None
-        self._reader: LogReader | None = None
+        self._reader: ReadableLog | None = None
         self._arrivals: Iterator[Record | Damage | None] = iter(())
         self._held: deque[Record] = deque()  # read, but maybe not durable yet
         self._next_look = 0.0
@@ -142,7 +142,7 @@ class Inbox:
         while self._held and self._held[0].lsn <= durable_lsn:
             self._sort_one(self._held.popleft())
 
-    def _check(self, inbox: LogReader | None) -> None:
+    def _check(self, inbox: ReadableLog | None) -> None:
         """Check that this is the inbox whose messages the run has read before."""
         damage = inbox_damage(inbox, self._signals_taken(), self._run.uid)
         if damage:

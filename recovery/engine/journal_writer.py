@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from eventlog import EventLog, RefusedValueError
+from eventlog import RefusedValueError, WritableLog
 from recovery.journal.encoding import encode
 from recovery.journal.events import Event
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from recovery.history.load import History
 
 
-def record(log: EventLog, history: History, event: Event) -> int:
+def record(log: WritableLog, history: History, event: Event) -> int:
     """Append an event, count it, and call the listener; returns its LSN."""
     kind, body = encode(event)
     try:

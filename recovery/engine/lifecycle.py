@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from recovery.journal.links import ParentRun
 
 if TYPE_CHECKING:
-    from eventlog import EventLog
+    from eventlog import WritableLog
     from recovery.engine.execution import Execution
     from recovery.history.checkpoint_store_base import CheckpointStoreBase
     from recovery.history.load import History
@@ -23,15 +23,15 @@ class RunSession:
         self._run: Execution | None = None
         self._error: Exception | None = None
 
-    def claim(self, store: CheckpointStoreBase, takeover: bool) -> EventLog:
+    def claim(self, store: CheckpointStoreBase, takeover: bool) -> WritableLog:
         """Claim the run's log for this process alone."""
         return store.claim(self.run_id, takeover)
 
-    def check_history(self, log: EventLog, history: History) -> History:
+    def check_history(self, log: WritableLog, history: History) -> History:
         """Check the history before anything is written; raises if the run must not resume."""
         return history
 
-    def on_first_record(self, log: EventLog) -> None:
+    def on_first_record(self, log: WritableLog) -> None:
         """Called after the beginning of the run is recorded, before its code is executed. May take
         a while."""
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Generic, TypedDict
 
-from eventlog import Damage, EventLog
+from eventlog import Damage, WritableLog
 from recovery.history.load import History
 from recovery.journal.usage import Usage
 from recovery.values.type_variables import Result
@@ -60,7 +60,9 @@ class RecoveryReport:
         return "; ".join(parts) + f" ({self.time_s * 1000:.1f} ms)"
 
 
-def report_of(log: EventLog, history: History, is_executed: bool, began: float) -> RecoveryReport:
+def report_of(
+    log: WritableLog, history: History, is_executed: bool, began: float
+) -> RecoveryReport:
     """The report of a recovery before the agent function is called; without ``is_executed`` the
     function is not called at all."""
     doubt = history.replay.in_doubt() if is_executed else []

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from eventlog import RefusedValueError
+from eventlog import LogRecords, RefusedValueError
 from recovery.errors import RecoveryError
-from recovery.history.run_records import RunRecords
 from recovery.history.state_delta import checksum, pack_state
 from recovery.journal.encoding import decode
 from recovery.journal.events import CallFailed, CallIntended
@@ -64,7 +63,7 @@ class RecordedOutcomes(Sequence[dict[str, Any]]):
             return f"<{exc}>"
 
 
-def outcomes(log: RunRecords, up_to: int) -> list[dict[str, Any]]:
+def outcomes(log: LogRecords, up_to: int) -> list[dict[str, Any]]:
     """The outcomes of calls that agents made up to LSN ``up_to``, in the order of the log."""
     made: dict[int, RecordedCall] = {}
     for record in log.records(1):

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
-from eventlog import Damage, EventLog, LogError
+from eventlog import Damage, LogError, WritableLog
 from recovery.history.checkpoint import Checkpoint, RecordedOutcomes, check_fields
 from recovery.history.inventory import Validity
 from recovery.history.retention import Kept, Pruning, Retention
@@ -160,11 +160,11 @@ class CheckpointStoreBase:
         self._saving[run_id] = saving
         return saving
 
-    def pruning(self, run_id: str, log: EventLog, writer: SnapshotWriter) -> Pruning:
+    def pruning(self, run_id: str, log: WritableLog, writer: SnapshotWriter) -> Pruning:
         """Not for users: writes a run's checkpoints, and removes those that need not be kept."""
         return Pruning(log, writer, self.retention, lambda: self.backend.read(run_id))
 
-    def claim(self, run_id: str, takeover: bool = False) -> EventLog:
+    def claim(self, run_id: str, takeover: bool = False) -> WritableLog:
         """Not for users: claims the run's log for an agent; releases it if ``save`` held it."""
         self.close_run(run_id)
         return self.backend.claim(run_id, takeover)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from eventlog import EventLog, LogReader
+from eventlog import ReadableLog, WritableLog
 from recovery.errors import RecoveryError
 from recovery.history.checkpoint_store_base import CheckpointStoreBase
-from recovery.stores.file import FileStore
 from recovery.stores.protocol import RunStore
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def store_difference(ours: CheckpointStoreBase, its: CheckpointStoreBase) -> str
     one, other = ours.backend, its.backend
     if one is other:
         return ""
-    if not (isinstance(one, FileStore) and isinstance(other, FileStore)) or one.root != other.root:
+    if not one.address or one.address != other.address:
         return "is another one"
     if one.encryption != other.encryption:
         return f"has encryption={other.encryption}, not the {one.encryption} of the parent's"
@@ -58,7 +57,7 @@ def store_difference(ours: CheckpointStoreBase, its: CheckpointStoreBase) -> str
     return ""
 
 
-def reader_of(store: Store, run_id: str, consequence: str = "") -> LogReader:
+def reader_of(store: Store, run_id: str, consequence: str = "") -> ReadableLog:
     """A reader of the run's log; RecoveryError, with its ``consequence``, when there is none."""
     reader = backend_of(store).read(run_id)
     if reader is None:
@@ -66,12 +65,12 @@ def reader_of(store: Store, run_id: str, consequence: str = "") -> LogReader:
     return reader
 
 
-def claim_existing(store: Store, run_id: str) -> EventLog:
+def claim_existing(store: Store, run_id: str) -> WritableLog:
     """Claim the run's log for this process alone; RecoveryError when there is none."""
     reader_of(store, run_id).close()  # a claim would make it
     return claim(store, run_id)
 
 
-def claim(store: Store, run_id: str) -> EventLog:
+def claim(store: Store, run_id: str) -> WritableLog:
     """Claim the log of a run that may not exist yet."""
     return (store if isinstance(store, CheckpointStoreBase) else backend_of(store)).claim(run_id)

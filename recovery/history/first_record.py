@@ -12,12 +12,11 @@ from recovery.journal.encoding import decode
 from recovery.journal.events import Event, RunStarted
 
 if TYPE_CHECKING:
-    from eventlog import Record, Snapshot
-    from recovery.history.run_records import RunRecords
+    from eventlog import LogRecords, Record, Snapshot
 
 
 def started_of(
-    log: RunRecords, read: Callable[[Record], Event | None] = decode
+    log: LogRecords, read: Callable[[Record], Event | None] = decode
 ) -> RunStarted | None:
     """The RunStarted event of a run's log; None if no agent has run it.
 
@@ -38,7 +37,7 @@ def started_of(
 
 
 def _started_in_checkpoint(
-    log: RunRecords, read: Callable[[Record], Event | None]
+    log: LogRecords, read: Callable[[Record], Event | None]
 ) -> RunStarted | None:
     def started(snapshot: Snapshot) -> RunStarted | None:
         body = checked_body(snapshot)

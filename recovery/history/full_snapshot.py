@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from eventlog import EventLog, Packed, Record
+from eventlog import Packed, Record, WritableLog
 from recovery.history.snapshot import Generation
 from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
 from recovery.journal.messages import Messages
@@ -26,7 +26,7 @@ _Item = tuple[str, Any, Packed]  # of what kind, its key, its bytes
 
 
 def write_full_snapshot(
-    log: EventLog,
+    log: WritableLog,
     writer: SnapshotWriter,
     what: CheckpointMeta,
     state: Mapping[str, Any],
@@ -64,7 +64,7 @@ def write_full_snapshot(
 
 
 def _items(
-    log: EventLog, state: Mapping[str, Any], messages: Messages, prologue: Iterable[Record]
+    log: WritableLog, state: Mapping[str, Any], messages: Messages, prologue: Iterable[Record]
 ) -> Iterator[_Item]:
     for record in sorted(prologue, key=lambda record: record.lsn):
         # Messages in them refer only to outcomes among them.
@@ -79,7 +79,7 @@ def _items(
             yield "message", found, _message(log, messages, i)
 
 
-def _message(log: EventLog, messages: Messages, i: int) -> Packed:
+def _message(log: WritableLog, messages: Messages, i: int) -> Packed:
     """A message, byte for byte as it was recorded."""
     packed = pack(messages[i], f"messages[{i}]")
     if digest(packed) == messages.message_digests[i]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from eventlog import Damage, Packed, Record, Snapshot
-from recovery.history.run_records import RunRecords
+from eventlog import Damage, LogRecords, Packed, Record, Snapshot
 from recovery.history.snapshot import (
     BrokenCheckpointError,
     checked_body,
@@ -68,7 +67,7 @@ class _Pieces:
     state: dict[str, Packed]
 
 
-def stored_checkpoints(log: RunRecords) -> list[StoredCheckpoint]:
+def stored_checkpoints(log: LogRecords) -> list[StoredCheckpoint]:
     """The checkpoints in a log, the newest first. Reads it once and restores nothing."""
     damage: list[Damage] = []
     snapshots: list[_Pieces] = []
@@ -126,7 +125,7 @@ def _pieces(snapshot: Snapshot) -> _Pieces:
     )
 
 
-def needs(log: RunRecords, snapshot: Snapshot) -> tuple[int, set[int]]:
+def needs(log: LogRecords, snapshot: Snapshot) -> tuple[int, set[int]]:
     """The step of a checkpoint, and the LSNs of all that it needs; BrokenCheckpointError.
 
     Reads the messages that it restores, and the checkpoints that it is based on.

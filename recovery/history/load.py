@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eventlog import Damage, Packed, Record
+from eventlog import Damage, LogRecords, Packed, Record
 from recovery.errors import DamagedRunError, RecoveryError, UnreadableValueError
-from recovery.history.run_records import RunRecords
 from recovery.history.signed_resolutions import Resolutions
 from recovery.history.snapshot import Restored
 from recovery.history.start import Start, beginning_gone, read_whole, starts
@@ -73,7 +72,7 @@ class History:
     """A run, read from its log and ready to be replayed."""
 
     run_id: str
-    log: RunRecords
+    log: LogRecords
     restored: Restored | None
     entries: list[Entry]
     replay: Replay
@@ -175,7 +174,7 @@ def value_of_ref(values: RecordedValues, run_id: str, item: Ref | CompositeMessa
         raise DamagedRunError(run_id, [lost]) from None
 
 
-def load(log: RunRecords, run_id: str, approvers: Signatures | None = None) -> History:
+def load(log: LogRecords, run_id: str, approvers: Signatures | None = None) -> History:
     """Read a run's history; changes nothing. ``approvers``: resolutions without a signature of
     theirs are left out.
 
@@ -249,7 +248,7 @@ def items_of(prologue: Iterable[Record]) -> list[Item]:
 
 
 def items_from(
-    log: RunRecords, start: int, damage: list[Damage], lost: list[Damage], repaired: bool = False
+    log: LogRecords, start: int, damage: list[Damage], lost: list[Damage], repaired: bool = False
 ) -> Iterator[Item]:
     """The events from LSN ``start`` on; reports damage, and the records that are lost by it.
 
@@ -273,7 +272,7 @@ def items_from(
 
 
 def decoded(
-    log: RunRecords, start: int, damage: list[Damage], lost: list[Damage]
+    log: LogRecords, start: int, damage: list[Damage], lost: list[Damage]
 ) -> Iterator[Entry]:
     """``items_from``, without the records."""
     return map(_entry, items_from(log, start, damage, lost))

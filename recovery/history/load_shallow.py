@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eventlog import Damage, Record
+from eventlog import Damage, LogRecords, Record
 from recovery.errors import DamagedRunError, UnreadableValueError
 from recovery.history.inventory import needs
 from recovery.history.load import Ended, Entry, ended_by, unrepaired
-from recovery.history.run_records import RunRecords
 from recovery.history.signed_resolutions import Resolutions
 from recovery.history.snapshot import BrokenCheckpointError
 from recovery.history.start import Start, beginning_gone, read_shallow, starts
@@ -105,7 +104,7 @@ class ShallowHistory:
 
 
 def load_shallow(
-    log: RunRecords, run_id: str, approvers: Signatures | None = None
+    log: LogRecords, run_id: str, approvers: Signatures | None = None
 ) -> ShallowHistory:
     """Read a run from its newest checkpoint on; changes nothing. Reports lost records.
 
@@ -147,7 +146,7 @@ def load_shallow(
     )
 
 
-def _needs_what_is_lost(log: RunRecords, start: Start, tail: list[Entry]) -> bool:
+def _needs_what_is_lost(log: LogRecords, start: Start, tail: list[Entry]) -> bool:
     """Whether the checkpoint could not be restored, because a later repair declares records lost.
 
     A checkpoint that was taken after a repair refers to no record that was lost before.

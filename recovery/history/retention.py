@@ -15,10 +15,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from eventlog import Damage, EventLog, LogError, RefusedValueError, Snapshot
+from eventlog import Damage, LogError, LogRecords, RefusedValueError, Snapshot, WritableLog
 from eventlog.light_dataclass import light_dataclass
 from recovery.errors import RecoveryError
-from recovery.history.run_records import RunRecords
 from recovery.history.snapshot import BrokenCheckpointError, checked_body, restore, whole_prologue
 from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
 from recovery.history.start import Start, lowest_step, read_shallow, starts
@@ -28,7 +27,7 @@ from recovery.journal.messages import Messages
 from recovery.option_checks import check_count, check_one_of
 
 if TYPE_CHECKING:
-    from eventlog import LogReader, Record
+    from eventlog import ReadableLog, Record
 
 _logger = logging.getLogger("recovery")
 
@@ -90,10 +89,10 @@ class Pruning:
 
     def __init__(
         self,
-        log: EventLog,
+        log: WritableLog,
         writer: SnapshotWriter,
         retention: Retention,
-        read: Callable[[], LogReader | None],
+        read: Callable[[], ReadableLog | None],
     ) -> None:
         self._log, self._writer, self._retention, self._read = log, writer, retention, read
         writer.measures |= retention.checkpoints > 0
@@ -213,7 +212,7 @@ class Pruning:
             _logger.warning("%s: retention: %s. What was not removed stays.", self._log.path, exc)
 
 
-def first_needed(log: RunRecords, retention: Retention) -> tuple[int, int, int]:
+def first_needed(log: LogRecords, retention: Retention) -> tuple[int, int, int]:
     """The LSN of the first record that the checkpoints to be kept need, 0 if there are too few; the
     step of the oldest of them; the last LSN that was looked at.
 
@@ -256,7 +255,7 @@ def first_needed(log: RunRecords, retention: Retention) -> tuple[int, int, int]:
     return 0, 0, last
 
 
-def _between(log: RunRecords, start: int, end: int) -> Iterator[tuple[Event]]:
+def _between(log: LogRecords, start: int, end: int) -> Iterator[tuple[Event]]:
     """The events between two LSNs; ValueError for damage."""
 
     def on_damage(found: Damage) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from eventlog import EventLog
+from eventlog import WritableLog
 from recovery.errors import RecoveryError
 from recovery.history.checkpoint import Checkpoint, RecordedOutcomes, seconds_of
 from recovery.history.inventory import needs
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # much again as all else, and with 2 a memory that only grows is never copied.
 WORTH = 1.5
 
-PruningOf = Callable[[str, EventLog, SnapshotWriter], Pruning]
+PruningOf = Callable[[str, WritableLog, SnapshotWriter], Pruning]
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class Saving:
 
     def __init__(
         self,
-        log: EventLog,
+        log: WritableLog,
         run_id: str,
         approvers: Approvers | None,
         retention: Retention,
@@ -129,7 +129,7 @@ class Saving:
         self.log.close()
 
 
-def _other(log: EventLog, newest: Restored | None) -> Restored | None:
+def _other(log: WritableLog, newest: Restored | None) -> Restored | None:
     """The intact checkpoint before the newest, if they share no record."""
     found = checkpoints_in(log) if newest is not None else ()
     whole: set[int] = set()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypedDict
 
-from eventlog import EventLog, Packed, Record
+from eventlog import Packed, Record, WritableLog
 from recovery.errors import RecoveryError
 from recovery.journal.encoding import decode_shallow, encode
 from recovery.journal.events import CallIntended, CallResolved, Event, RunStarted
@@ -79,7 +79,7 @@ def signature_of(said: Statement, sign: Sign, approvers: Signatures | None) -> b
 
 
 def append_resolution(
-    log: EventLog,
+    log: WritableLog,
     run: tuple[RunStarted | None, Signatures | None],
     event: CallResolved,
     key: str,

@@ -24,10 +24,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from eventlog import Damage, Packed, Record, Snapshot
+from eventlog import Damage, LogRecords, Packed, Record, Snapshot
 from eventlog.light_dataclass import light_dataclass
 from recovery.errors import UnreadableValueError
-from recovery.history.run_records import RunRecords
 from recovery.history.state_delta import Base, checksum, folded
 from recovery.journal.events import RecordsLost
 from recovery.journal.messages import digest_of_all
@@ -150,7 +149,7 @@ class BrokenCheckpointError(ValueError):
 
 
 def checkpoints_in(
-    log: RunRecords, on_damage: Callable[[Damage], None] | None = None
+    log: LogRecords, on_damage: Callable[[Damage], None] | None = None
 ) -> Iterator[Snapshot]:
     """The checkpoints in a log, the newest first, none of them verified as a whole."""
     return (snapshot for snapshot in log.snapshots(on_damage) if not is_chunk(snapshot))

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from eventlog import Damage, Record, Snapshot
-from recovery.history.run_records import RunRecords
+from eventlog import Damage, LogRecords, Record, Snapshot
 from recovery.history.snapshot import (
     BrokenCheckpointError,
     Generation,
@@ -58,7 +57,7 @@ class Start:
 Read = Callable[[Snapshot], Start | None]  # raises BrokenCheckpointError; None: not this one
 
 
-def read_shallow(log: RunRecords, snapshot: Snapshot) -> Start:
+def read_shallow(log: LogRecords, snapshot: Snapshot) -> Start:
     """A start from the record of a checkpoint alone, without restoring it. It needs no types."""
     body = checked_body(snapshot)
     prologue = whole_prologue(log.fetch, snapshot.lsn, body["prologue"], body["generation"])
@@ -74,7 +73,7 @@ def read_shallow(log: RunRecords, snapshot: Snapshot) -> Start:
     )
 
 
-def read_whole(log: RunRecords, snapshot: Snapshot) -> Start:
+def read_whole(log: LogRecords, snapshot: Snapshot) -> Start:
     """A start from a checkpoint that is restored and verified."""
     restored = restore(log.fetch, snapshot)
     prologue = whole_prologue(log.fetch, snapshot.lsn, restored.prologue, restored.generation)
@@ -95,7 +94,7 @@ def _ignore(what: object) -> None: ...
 
 
 def readable(
-    log: RunRecords,
+    log: LogRecords,
     read: Callable[[Snapshot], T | None],
     on_damage: Callable[[Damage], None] = _ignore,
     on_broken: Callable[[str], None] = _ignore,
@@ -115,7 +114,7 @@ def readable(
 
 
 def starts(
-    log: RunRecords,
+    log: LogRecords,
     read: Read,
     behind: Callable[[Start], Tail],
     on_damage: Callable[[Damage], None] = _ignore,
@@ -143,7 +142,7 @@ def lowest_step(events: Iterable[Event]) -> int:
     return min((step for step in steps if step), default=NO_STEP)
 
 
-def beginning_gone(log: RunRecords, broken: list[str]) -> Damage:
+def beginning_gone(log: LogRecords, broken: list[str]) -> Damage:
     """The damage of a run whose first checkpoint is not sound: retention has removed the rest."""
     reasons = f" ({'; '.join(broken)})" if broken else ""
     what = f"removed by retention, and no checkpoint behind them is sound{reasons}"

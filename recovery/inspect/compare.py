@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from eventlog import LogRecords
 from recovery.history.find_run import Store, reader_of
-from recovery.history.run_records import RunRecords
 from recovery.inspect.differences import FoundDifference, RunComparison, Side, as_types
 from recovery.inspect.outline import RunOutline, outline_run
 from recovery.journal.forked_from import ForkedFrom
@@ -105,7 +105,7 @@ def compare(store: Store, run_a: str, run_b: str) -> Comparison:
 
 
 def outline_both(
-    a: tuple[RunRecords, str], b: tuple[RunRecords, str]
+    a: tuple[LogRecords, str], b: tuple[LogRecords, str]
 ) -> tuple[RunOutline, RunOutline]:
     """Outlines of two runs, with their states where the later one begins."""
     one, other = outline_run(*a), outline_run(*b)

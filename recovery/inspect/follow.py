@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Literal
 
-from eventlog import LogReader, Record, Snapshot
+from eventlog import ReadableLog, Record, Snapshot
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, backend_of
 from recovery.inspect.run_event import EventReader, RunEvent, carried_by
@@ -135,7 +135,7 @@ def _close(read: asyncio.Future[list[RunEvent | None]], arrivals: _Arrivals) -> 
         arrivals.close()
 
 
-def restore_tally(tally: ProgressTally, reader: LogReader, after: int) -> int:
+def restore_tally(tally: ProgressTally, reader: ReadableLog, after: int) -> int:
     """Restore the counts of the newest checkpoint up to ``after``; returns the LSN to read from."""
     for snapshot in reader.snapshots() if after else ():
         carried, _ = carried_by(snapshot) if snapshot.lsn <= after else (None, 0)

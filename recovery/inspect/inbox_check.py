@@ -7,7 +7,7 @@ is noticed, and so is a log that has lost records, or was replaced.
 
 from __future__ import annotations
 
-from eventlog import EventLog, LogReader
+from eventlog import ReadableLog, WritableLog
 from recovery.errors import RecoveryError
 from recovery.journal.inbox_messages import Message, is_message, is_repair
 from recovery.replay.taken_signals import Signals
@@ -15,7 +15,7 @@ from recovery.stores.protocol import RunStore
 from recovery.text import shown_time, store_option
 
 
-def inbox_damage(inbox: LogReader | None, signals: Signals, uid: str) -> str:
+def inbox_damage(inbox: ReadableLog | None, signals: Signals, uid: str) -> str:
     """The problem of the inbox of run ``uid``, by what the run has read of it; "" if none."""
     lsn, sent = signals.newest_read(uid)
     if not lsn:
@@ -45,7 +45,7 @@ def lost_inbox(run_id: str, damage: str, store: RunStore | None = None) -> Recov
     )
 
 
-def check_not_begun(store: RunStore, run_id: str, log: EventLog) -> None:
+def check_not_begun(store: RunStore, run_id: str, log: WritableLog) -> None:
     """Raise RecoveryError if a run, whose log does not say how it began, has begun nevertheless: it
     would repeat what it has done."""
     first = next(log.records(1, on_damage=lambda damage: None), None)

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from eventlog import Damage, LogReader, Packed
+from eventlog import Damage, Packed, ReadableLog
 from eventlog.errors import EncryptedLogError
 from recovery.errors import UnreadableValueError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
@@ -32,7 +32,7 @@ from recovery.values.pack import unpack
 if TYPE_CHECKING:
     from recovery.approvers import Approvers
 
-OpenInbox = Callable[[str], LogReader | None]  # of the run of this id
+OpenInbox = Callable[[str], ReadableLog | None]  # of the run of this id
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def is_inbox_lost(open_inbox: OpenInbox, run: ShallowHistory) -> bool:
     return False
 
 
-def _untaken(inbox: LogReader, run: ShallowHistory, recipient: Recipient) -> list[PendingMessage]:
+def _untaken(inbox: ReadableLog, run: ShallowHistory, recipient: Recipient) -> list[PendingMessage]:
     signals = _taken(run)
     asking = {one.intent.idempotency_key(run.uid): one for one in run.replay.undecided()}
     waits = [awaited(one.intent.args) for one in run.open_calls() if one.intent.tool == "wait_for"]

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from eventlog import Damage, Packed, Record, Snapshot
+from eventlog import Damage, LogRecords, Packed, Record, Snapshot
 from eventlog.light_dataclass import light_dataclass
 from recovery.history.first_record import started_of
 from recovery.history.load_shallow import shallow_events
-from recovery.history.run_records import RunRecords
 from recovery.history.snapshot import Restored, checked_body, prologue_in, restore
 from recovery.history.start import readable
 from recovery.journal.encoding import decode_shallow
@@ -140,7 +139,7 @@ class RunOutline:
     """
 
     run_id: str
-    log: RunRecords
+    log: LogRecords
     task: Packed | None = None
     origin: ForkedFrom | None = None
     from_step: int = 0
@@ -178,7 +177,7 @@ class RunOutline:
             return None
 
 
-def outline_run(log: RunRecords, run_id: str, state_at: int = 0) -> RunOutline:
+def outline_run(log: LogRecords, run_id: str, state_at: int = 0) -> RunOutline:
     """Read everything that a log has of a run, and its state at the end of a step. Damage is
     skipped and noted. No type of a value has to be registered."""
     outline = RunOutline(run_id, log)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, assert_never, get_args
 
-from eventlog import Damage, LogError, LogOwner, LogReader, Packed
+from eventlog import Damage, LogError, LogOwner, Packed, ReadableLog
 from eventlog.errors import EncryptedLogError
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
@@ -248,7 +248,7 @@ def read_status(backend: RunStore, run_id: str, approvers: Approvers | None) -> 
 
 
 def status_of(
-    reader: LogReader,
+    reader: ReadableLog,
     run_id: str,
     inbox: OpenInbox | None = None,
     approvers: Approvers | None = None,
@@ -258,7 +258,7 @@ def status_of(
 
 
 def _status_of(
-    reader: LogReader, run_id: str, inbox: OpenInbox | None, approvers: Approvers | None
+    reader: ReadableLog, run_id: str, inbox: OpenInbox | None, approvers: Approvers | None
 ) -> StatusRead:
     tail, owner = reader.tail(), reader.owner()
     known: dict[str, Any] = {
@@ -358,7 +358,7 @@ def _unclaimed(replay: Replay) -> tuple[int, ...]:
     return losses.unclaimed_outcomes() if losses is not None and not losses.assumed else ()
 
 
-def _last_event_text(reader: LogReader, run_id: str, read: _Read) -> tuple[str, bool]:
+def _last_event_text(reader: ReadableLog, run_id: str, read: _Read) -> tuple[str, bool]:
     """The last event in a line, and whether this process has all types of its values."""
     if read.last_entry is None:
         return (f"checkpoint at the end of step {read.step}" if read.checkpoint else ""), True
@@ -369,7 +369,7 @@ def _last_event_text(reader: LogReader, run_id: str, read: _Read) -> tuple[str, 
         return text_of(event), False
 
 
-def _read(reader: LogReader, run_id: str, approvers: Approvers | None) -> _Read:
+def _read(reader: ReadableLog, run_id: str, approvers: Approvers | None) -> _Read:
     found = load_shallow(reader, run_id, approvers)
     entries, tail, start = found.entries, found.tail, found.start
     tally = ProgressTally()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from os import urandom
 from typing import Any, TypedDict, Unpack
 
-from eventlog import Damage, EventLog, Packed, Snapshot
+from eventlog import Damage, LogRecords, Packed, Snapshot, WritableLog
 from recovery.errors import DamagedRunError, RecoveryError
 from recovery.history.find_run import Store, backend_of, claim, reader_of
 from recovery.history.first_record import started_of
@@ -20,7 +20,6 @@ from recovery.history.load import (
     prologue_of,
     tallies_of,
 )
-from recovery.history.run_records import RunRecords
 from recovery.history.snapshot import Restored, checked_body
 from recovery.history.snapshot_writer import CheckpointMeta, SnapshotWriter
 from recovery.history.start import Start, lowest_step, read_whole, starts
@@ -144,7 +143,7 @@ def _begun(backend: RunStore, run_id: str, new_run_id: str) -> RunStarted | None
     return started
 
 
-def _write(log: EventLog, draft: RecordList, run_id: str) -> None:
+def _write(log: WritableLog, draft: RecordList, run_id: str) -> None:
     there = list(log.records(1))
     for record, wanted in zip(there, draft.records, strict=False):
         if (record.kind, record.packed) != (wanted.kind, wanted.packed):
@@ -166,7 +165,7 @@ def _write(log: EventLog, draft: RecordList, run_id: str) -> None:
 class _Fork:
     """A fork of a run, made from the log of that run."""
 
-    def __init__(self, log: RunRecords, run_id: str, changes: Changes) -> None:
+    def __init__(self, log: LogRecords, run_id: str, changes: Changes) -> None:
         self.log, self.run_id, self.changes = log, run_id, changes
         self.source = started_of(log)
         self.above = ForkedFrom.of(self.source)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 
-from eventlog import Damage, LogReader, Packed, Record, Snapshot
+from eventlog import Damage, Packed, ReadableLog, Record, Snapshot
 from eventlog.format.export_lines import Line, as_text, end_line, head, log_line, record_line
 from eventlog.format.record import pack, unpack
 from recovery.errors import DamagedRunError, RecoveryError
@@ -26,7 +26,7 @@ _OF_TOOL = {"args", "value"}
 _LEFT_OUT = Packed(pack({}))
 
 
-def export_redacted(log: LogReader, run_id: str, redaction: Redaction) -> Iterator[str]:
+def export_redacted(log: ReadableLog, run_id: str, redaction: Redaction) -> Iterator[str]:
     """The run in ``log`` as lines of an export, without what ``redaction`` hides.
 
     Checkpoints and the inbox are left out, and errors and reasons have no text. The first line
@@ -51,7 +51,7 @@ def export_redacted(log: LogReader, run_id: str, redaction: Redaction) -> Iterat
 
 
 class _Redacted:
-    def __init__(self, log: LogReader, run_id: str, redaction: Redaction) -> None:
+    def __init__(self, log: ReadableLog, run_id: str, redaction: Redaction) -> None:
         self._log, self._run_id, self._redaction = log, run_id, redaction
         self._values = RecordedValues(log.fetch)
         self._tools: dict[int, str] = {}  # of calls

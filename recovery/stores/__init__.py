@@ -2,6 +2,6 @@
 
 from recovery.stores.file import FileStore
 from recovery.stores.memory import MemoryStore
-from recovery.stores.protocol import RunStore
+from recovery.stores.protocol import RunEntry, RunQueue, RunStore, Submission
 
-__all__ = ["FileStore", "MemoryStore", "RunStore"]
+__all__ = ["FileStore", "MemoryStore", "RunEntry", "RunQueue", "RunStore", "Submission"]

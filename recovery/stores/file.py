@@ -9,7 +9,7 @@ from eventlog.encryption import Encryption
 from eventlog.files.posix import OSFiles
 from eventlog.write.log import Durability
 from recovery.option_checks import check_one_of
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 
 # A file with what listings have read of each run, and its name while it is written.
 LISTING, NEW_LISTING = ".listing", ".listing.new"
@@ -68,6 +68,7 @@ class FileStore(LogStore):
                 "its own. Give the path of a directory; it is made when it is first used"
             )
         super().__init__(root, OSFiles(beneath=root), durability, encryption)
+        self.address = root
 
     def remove(self, run_id: str, at: int | None = None) -> None:
         """See ``RunStore.remove``."""

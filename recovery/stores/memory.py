@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eventlog.encryption import Encryption
 from eventlog.files.memory import MemoryFiles
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 
 
 class MemoryStore(LogStore):

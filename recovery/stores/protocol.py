@@ -1,51 +1,66 @@
-"""Defines what a store of runs does, and implements the part that all log-backed ones share."""
+"""Defines what a store of runs does. A user's own store implements ``RunStore``."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
-from eventlog import EventLog, LogLockedError, LogReader, Packed, Record, RefusedValueError
+from eventlog import LogOwner, Packed, ReadableLog, Record, WritableLog
 from eventlog.encryption import Encryption
-from eventlog.errors import UnsupportedFormatError
-from eventlog.files.api import Files
-from eventlog.write.log import Durability
-from recovery.errors import RecoveryError
-from recovery.journal.inbox_messages import KEY, RUN_LSN, is_same_message
-from recovery.values.pack import pack, pack_map
+from recovery.journal.inbox_messages import KEY, is_same_message
+from recovery.values.pack import pack
 
 # Becomes the name of a directory, on case-insensitive file systems too: no separators, no dots at
 # its beginning, no control characters, and short enough for any of them.
 RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,127}")
 
 SIGNAL_NAME_MAX = 200  # it is part of small records
-INBOX = "inbox"  # the log of messages to the run, in the directory of the run's log
-# Senders claim the inbox one after the other, each for as long as a flush takes.
-POST_WAIT_S, POST_PAUSE_S = 10.0, 0.005
+INBOX = "inbox"  # the log of messages to the run, beside the run's log
 
 
 class RunStore(Protocol):
-    """Logs of runs by run id.
+    """Logs of runs by run id. Any thread may call it.
 
-    ``run_id`` names a run, and a directory: ValueError for an impossible one. ``takeover`` (False):
-    take the log from a process that is known to be stuck.
+    ``run_id`` names a run, and may become the name of a directory: ValueError for an impossible
+    one. ``takeover`` (False): take the log from a process that is known to be stuck.
+
+    What a store may do besides is in protocols of their own: RunQueue, KeepsRemains.
     """
 
-    def claim(self, run_id: str, takeover: bool = False) -> EventLog:
+    @property
+    def address(self) -> str:
+        """Where the runs are, as ``--store`` takes it: a path, or a URL without its password. Two
+        stores of one address have the same runs. "" if only this object has them."""
+
+    @property
+    def durability(self) -> str:
+        """What a commit survives: "power", "process" or "none"."""
+
+    @property
+    def encryption(self) -> Encryption | None:
+        """What encrypts the records; None if they are not encrypted."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether calls wait for a network, so that an event loop makes them in threads."""
+
+    def claim(self, run_id: str, takeover: bool = False) -> WritableLog:
         """The run's log, for this process alone; made if it does not exist.
 
-        Raises LogLockedError when another process has it.
+        Each claim has a higher epoch than every claim before. Once it returns, the store refuses
+        every append under an earlier epoch. Raises LogLockedError when another process has the
+        log: while that process lives, or, in a store with leases, while its lease lasts. ``close``
+        of the log hands the run over: the next claim need not wait.
         """
 
-    def read(self, run_id: str) -> LogReader | None:
+    def read(self, run_id: str) -> ReadableLog | None:
         """A reader of the run's log, which may be live; None when the run does not exist, or its
         log is in creation."""
 
     def run_ids(self) -> list[str]:
-        """All runs, in order of their ids."""
+        """All runs that have a log, in order of their ids."""
 
     def post(
         self,
@@ -65,7 +80,7 @@ class RunStore(Protocol):
         when other senders keep the inbox.
         """
 
-    def inbox(self, run_id: str) -> LogReader | None:
+    def inbox(self, run_id: str) -> ReadableLog | None:
         """A reader of the messages to the run; None when none was ever posted."""
 
     def remove(self, run_id: str, at: int | None = None) -> None:
@@ -81,6 +96,100 @@ class RunStore(Protocol):
 
     def sweep(self) -> int:
         """Delete the remains of interrupted removals; returns the number of runs."""
+
+
+@runtime_checkable
+class KeepsRemains(Protocol):
+    """A store in which interrupted removals and repairs leave something behind."""
+
+    def unswept(self) -> list[str]:
+        """The runs (by id) that an interrupted removal has left partly."""
+
+    def backups(self) -> list[str]:
+        """The names of the places in which repairs have left backups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A run that a process is asked to begin.
+
+    ``task``: as of ``run_with_recovery``. ``agent``: the name of the agent that executes it.
+    ``not_before_ns``: no process begins it before then (ns since 1970, by the store's clock; 0:
+    now). ``priority``: a higher one goes first. ``limit_key``: workers bound how many runs of one
+    key are executed at once ("": no bound).
+    """
+
+    run_id: str
+    task: Any
+    agent: str = ""
+    not_before_ns: int = 0
+    priority: int = 0
+    limit_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """A run as a store lists it, without opening its log.
+
+    ``state``: "submitted" (no process has begun it), "running" (a process has it), "interrupted"
+    (none has it, and it can be resumed), "in doubt", "waiting", "finished", "failed", "cancelled",
+    "undone"; "" where nothing says so. ``due_ns``: when there is something to do by itself (ns
+    since 1970; 0: never). ``owner``: who has it, or had it last. ``changed_ns``: its last commit.
+    """
+
+    run_id: str
+    state: str
+    agent: str = ""
+    priority: int = 0
+    limit_key: str = ""
+    due_ns: int = 0
+    owner: LogOwner | None = None
+    last_lsn: int = 0
+    size: int = 0
+    changed_ns: int = 0
+
+
+@runtime_checkable
+class RunQueue(Protocol):
+    """A store that lists runs by state with one query, and has runs begun and resumed by workers.
+
+    No log is opened for a listing.
+    """
+
+    def submit(self, submission: Submission) -> bool:
+        """Have a run begun by a worker. Durable when this returns.
+
+        False, and nothing is changed, if the run exists or was submitted before with the same
+        task. Raises TaskMismatchError if it was submitted with another one, or as another agent's.
+        """
+
+    def submission(self, run_id: str) -> Submission | None:
+        """What the run was submitted as; None if it was not."""
+
+    def find(
+        self,
+        *,
+        states: Collection[str] = (),
+        due: bool = False,
+        agents: Collection[str] | None = None,
+        after: str = "",
+        limit: int = 1000,
+    ) -> list[RunEntry]:
+        """Runs in these states (all), at most ``limit``, in the order of their ids after ``after``.
+
+        ``due``: only runs that make progress if they are resumed now, the most urgent first:
+        submitted ones whose time has come, runs whose owner is gone, waits that are over, and runs
+        that were sent something since they parked. ``agents``: only runs of these.
+        """
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until runs may have become due, at most so long; whether something has changed.
+
+        Blocks without asking the store again and again; may return early.
+        """
+
+    def time_ns(self) -> int:
+        """The store's clock, which decides leases and deadlines: ns since 1970."""
 
 
 def check_run_id(run_id: str) -> str:
@@ -106,7 +215,15 @@ def check_signal_name(name: str) -> str:
     return name
 
 
-def _posted(records: Iterable[Record], message: tuple[str, dict[str, Packed]], key: str) -> int:
+def packed_message(body: Mapping[str, Any], key: str) -> dict[str, Packed]:
+    """The parts of a message to a run, as ``post`` writes them."""
+    return {
+        name: value if type(value) is Packed else pack(value, name)
+        for name, value in (*body.items(), (KEY, key))
+    }
+
+
+def posted_lsn(records: Iterable[Record], message: tuple[str, dict[str, Packed]], key: str) -> int:
     """The LSN of the message that was posted under this key; 0 if none was."""
     for record in records:
         if (is_same := is_same_message(record, message, key)) is not None:
@@ -114,154 +231,3 @@ def _posted(records: Iterable[Record], message: tuple[str, dict[str, Packed]], k
                 raise ValueError(f"the run was sent something else under {key!r}: LSN {record.lsn}")
             return record.lsn
     return 0
-
-
-class LogStore:
-    """Runs as logs in the directories of ``root``, in any implementation of ``files``.
-
-    ``durability``, ``encryption``: as of EventLog.open.
-    """
-
-    def __init__(
-        self,
-        root: str,
-        files: Files,
-        durability: Durability,
-        encryption: Encryption | None = None,
-    ) -> None:
-        self.root = root
-        self._files, self.durability, self.encryption = files, durability, encryption
-
-    def claim(self, run_id: str, takeover: bool = False) -> EventLog:
-        """See ``RunStore.claim``."""
-        path = self._path(run_id)
-        return EventLog.open(
-            path,
-            self.durability,
-            takeover=takeover,
-            files=self._files,
-            encryption=self.encryption,
-        )
-
-    def read(self, run_id: str) -> LogReader | None:
-        """See ``RunStore.read``."""
-        try:
-            return EventLog.read(self._path(run_id), files=self._files, encryption=self.encryption)
-        except (FileNotFoundError, UnsupportedFormatError):  # or an empty directory so far
-            return None
-
-    def run_ids(self) -> list[str]:
-        """See ``RunStore.run_ids``."""
-        return [name for name in self._files.list_directories(self.root) if RUN_ID.fullmatch(name)]
-
-    def post(
-        self,
-        run_id: str,
-        kind: str,
-        body: Mapping[str, Any],
-        key: str = "",
-        time_ns: int | None = None,
-    ) -> int:
-        """See ``RunStore.post``."""
-        parts = {
-            name: value if type(value) is Packed else pack(value, name)
-            for name, value in (*body.items(), (KEY, key))
-        }
-        reader = self.inbox(run_id) if key else None
-        if reader is not None:  # without the lock, because usually it exists
-            with reader:
-                lsn = _posted(reader.records(), (kind, parts), key)
-                if 0 < lsn <= reader.durable_lsn():
-                    return lsn
-        log, run_lsn = self._open_inbox(run_id)
-        with log:
-            lsn = _posted(log.records(), (kind, parts), key) if key else 0
-            if lsn:
-                return lsn
-            packed = pack_map({**parts, RUN_LSN: pack(run_lsn, RUN_LSN)})
-            try:
-                lsn = log.append(kind, packed, time_ns=time_ns or self._now_ns())
-            except RefusedValueError as exc:  # too large
-                raise RefusedValueError(kind, exc.reason) from None
-            log.commit()
-            return lsn
-
-    def inbox(self, run_id: str) -> LogReader | None:
-        """See ``RunStore.inbox``."""
-        try:
-            path = f"{self._path(run_id)}/{INBOX}"
-            return EventLog.read(path, files=self._files, encryption=self.encryption)
-        except (FileNotFoundError, UnsupportedFormatError):  # or in creation
-            return None
-
-    def remove(self, run_id: str, at: int | None = None) -> None:
-        """See ``RunStore.remove``."""
-        from eventlog.remove import remove  # noqa: PLC0415 - only where runs are removed
-
-        remove(self._path(run_id), at, also=frozenset({INBOX}), files=self._files)
-
-    def size(self, run_id: str) -> int:
-        """See ``RunStore.size``."""
-        size = 0
-        for path in (self._path(run_id), f"{self._path(run_id)}/{INBOX}"):
-            with suppress(FileNotFoundError):  # no inbox, or the run is being removed
-                directory = self._files.open_directory(path)
-                for name in directory.names():
-                    with suppress(FileNotFoundError, UnsupportedFormatError):
-                        file = directory.open(name)
-                        size += file.size()
-                        file.close()
-                directory.close()
-        return size
-
-    def sweep(self) -> int:
-        """See ``RunStore.sweep``."""
-        from eventlog.remove import purge_removed  # noqa: PLC0415 - as above
-
-        return purge_removed(self.root, files=self._files)
-
-    def unswept(self) -> list[str]:
-        """The runs (by id) that an interrupted removal has left partly."""
-        from eventlog.remove import removed_from  # noqa: PLC0415 - as above
-
-        return list(filter(None, map(removed_from, self._files.list_directories(self.root))))
-
-    def backups(self) -> list[str]:
-        """The names of the directories in which repairs have left backups."""
-        from eventlog.repair.backup import backup_of  # noqa: PLC0415 - rare
-
-        return list(filter(backup_of, self._files.list_directories(self.root)))
-
-    def _now_ns(self) -> int:
-        """The time at which a message is sent, by the clock of the deadlines."""
-        return time.time_ns()
-
-    def _open_inbox(self, run_id: str) -> tuple[EventLog, int]:
-        """The inbox, and the durable LSN of the run's log."""
-        deadline = time.monotonic() + POST_WAIT_S
-        while True:
-            try:
-                path = f"{self._path(run_id)}/{INBOX}"
-                inbox = EventLog.open(
-                    path, self.durability, files=self._files, encryption=self.encryption
-                )
-                return inbox, self._check_there(run_id, inbox)
-            except LogLockedError:  # by another sender; a sender that died holds no lock
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(POST_PAUSE_S)
-
-    def _check_there(self, run_id: str, inbox: EventLog) -> int:
-        """The durable LSN of the log of the run whose inbox this is. If the run was removed just
-        now, opening the inbox has made a directory without a run."""
-        reader = self.read(run_id)
-        if reader is not None:
-            with reader:
-                # Without power safety a log may end earlier after a power loss, and continue.
-                return reader.durable_lsn() if self.durability == "power" else 0
-        inbox.close()
-        self._files.delete(inbox.path)
-        raise RecoveryError(f"run {run_id!r} was removed meanwhile. Nothing was sent.")
-
-    def _path(self, run_id: str) -> str:
-        return f"{self.root}/{check_run_id(run_id)}"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from eventlog import EventLog
 from eventlog.encryption import Encryption
 from eventlog.errors import EncryptedLogError
 from recovery import (
@@ -176,7 +177,7 @@ def test_a_store_at_a_path_has_the_durability_and_the_key_that_it_is_given(tmp_p
     store = CheckpointStore(tmp_path, durability="process", encryption=key)
     parked(store)
     log = store.claim(RUN)
-    assert log.durability == "process"
+    assert isinstance(log, EventLog) and log.durability == "process"
     log.close()
     assert store.run(RUN).status().state == "waiting"
     assert CheckpointStore(tmp_path).run(RUN).status().state == "unreadable"

@@ -29,7 +29,7 @@ from eventlog.files.posix import OSFiles
 from eventlog.read.segments import NAMES_AT_ONCE
 from recovery import CheckpointStore, RecoverableAgent, Run, SyncRun, tool
 from recovery.inspect.status import status
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 from tests.conftest import Figures
 
 SEGMENT_SIZE = 1500
@@ -422,7 +422,7 @@ class SmallSegments(LogStore):
             "process",
             segment_size=SEGMENT_SIZE,
             takeover=takeover,
-            files=self._files,
+            files=self.files,
         )
 
 

@@ -202,7 +202,7 @@ def test_a_writer_that_made_a_segment_while_it_lost_the_log_leaves_nothing(
     def tail(reader: LogReader) -> object:
         found = looked(reader)
         with monkeypatch.context() as patch:
-            patch.setattr(old._appender._owner, "check", lambda: None)
+            patch.setattr(old._appender.owner, "check", lambda: None)
             for _ in range(2):
                 old.append("event", "late" * 50)
         return found

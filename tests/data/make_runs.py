@@ -36,7 +36,7 @@ from recovery.control.resolve import resolve
 from recovery.control.send import approve, pending, signal
 from recovery.errors import RunFailedError
 from recovery.ops.fork import fork
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 from recovery.testing.simulated.virtual_time import Clock, Loop
 from tests.data import trip
 
@@ -78,12 +78,12 @@ class _Store(LogStore):
         return EventLog.open(
             self._path(run_id),
             segment_size=SEGMENT_SIZE,
-            files=self._files,
+            files=self.files,
             encryption=self.encryption,
         )
 
     def _now_ns(self) -> int:
-        return self._files.time_ns()
+        return self.files.time_ns()
 
 
 class _Loop(Loop):

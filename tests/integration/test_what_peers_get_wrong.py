@@ -26,7 +26,7 @@ from eventlog.testing import SimulatedDisk
 from recovery import CheckpointStore, RecoverableAgent, Resolution, Run, SyncRun, tool
 from recovery.control.resolve import resolve
 from recovery.errors import DamagedRunError, DivergenceError
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 from recovery.testing.simulated.virtual_time import Clock, Loop, bury, virtual_time
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

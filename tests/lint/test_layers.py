@@ -21,7 +21,8 @@ SOURCES = {"eventlog": "eventlog", "recovery": "recovery", "logdump": "tools/log
 # A file beside the rooms is a room of its own; "" is what the package itself gives on.
 ROOMS = {
     "eventlog": [
-        *"light_dataclass errors format files crypto encryption read write repair remove".split(),
+        *"light_dataclass errors format files crypto encryption protocols read write".split(),
+        *("repair", "remove"),
         *("dump", "transfer", "", "testing"),
     ],
     "recovery": [
@@ -86,6 +87,7 @@ TESTERS = ("recovery.testing", "eventlog.testing", "recovery.cli")
 # adapter; what several of them need is in a module of its own, which imports none of these.
 ADAPTERS = {"recovery.integrations", "recovery.stores"}
 PROTOCOLS = {
+    "recovery.stores.log_store",  # what stores in directories have in common
     "recovery.stores.protocol",
     "recovery.stores.RunStore",
     "recovery.integrations.framework_calls",  # what adapters of frameworks have in common

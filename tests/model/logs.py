@@ -59,6 +59,7 @@ def held_by(lived: Lived) -> Held | None:
     reader = lived.store().backend.read(RUN)
     if reader is None:
         return None
+    assert isinstance(reader, LogReader)
     with reader:
         return Held.by(reader)
 
@@ -70,6 +71,7 @@ def wrong(lived: Lived) -> Iterator[str]:
         reader = store.backend.read(run_id)
         if reader is None:
             continue
+        assert isinstance(reader, LogReader)
         with reader:
             held = Held.by(reader)
             if held.lost or lived.counts["repairs"]:  # what is lost is missing in all that follows

@@ -14,7 +14,7 @@ from eventlog.files.api import Files
 from eventlog.testing import SimulatedDisk
 from eventlog.write.log import SEGMENT_SIZE
 from recovery.journal.keys import outer_call
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 from tests.model import language as l
 from tests.model import schedule as s
 from tests.model.world import RUN, Died, World
@@ -230,7 +230,7 @@ class Store(LogStore):
             path,
             self.durability,
             takeover=takeover,
-            files=self._files,
+            files=self.files,
             segment_size=self._size,
         )
 

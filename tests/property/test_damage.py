@@ -35,7 +35,7 @@ from eventlog.read.segment_files import identify, read_mark
 from eventlog.testing import SimulatedDisk
 from recovery import CheckpointStore, RecoverableAgent, tool
 from recovery.errors import DamagedRunError
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 from tests.conftest import Figures
 from tests.property.histories import PROGRAM, SEGMENT_SIZE, SMALL, Action, History, run, segments
 
@@ -732,7 +732,7 @@ class Store(LogStore):
         super().__init__("runs", disk, "power")
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
-        return EventLog.open(self._path(run_id), files=self._files, segment_size=900)
+        return EventLog.open(self._path(run_id), files=self.files, segment_size=900)
 
 
 def resume(disk: SimulatedDisk, world: World) -> Any:

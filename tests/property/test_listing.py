@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eventlog import EventLog, LogError
+from eventlog import LogError, WritableLog
 from recovery import (
     CheckpointStore,
     PermanentError,
@@ -92,7 +92,7 @@ class World:
     def __init__(self, path: Path) -> None:
         self.root = path
         self.store = CheckpointStore(FileStore(path, durability="none"))
-        self.held: dict[str, EventLog] = {}
+        self.held: dict[str, WritableLog] = {}
 
     def run(self, name: str, agent: Callable[[Any], Any]) -> None:
         made = RecoverableAgent(agent, self.store, park_after_s=0, checkpoint_every_n=2)

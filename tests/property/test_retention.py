@@ -26,7 +26,7 @@ from recovery.journal.links import ParentRun
 from recovery.ops import gc as retention_module
 from recovery.ops.gc import gc
 from recovery.ops.remove import ENDED, remove
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 from tests.support.lives import Disk
 
 NOW_S = 2_000_000_000

@@ -13,7 +13,7 @@ from eventlog.testing import SimulatedDisk
 from recovery import CheckpointStore, RecoverableAgent, RunResult, tool
 from recovery.journal.encoding import decode
 from recovery.journal.events import Event
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 from recovery.testing.simulated.virtual_time import Clock
 from recovery.values import codec as coded
 

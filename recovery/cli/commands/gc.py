@@ -20,7 +20,7 @@ from recovery.inspect.status import State
 from recovery.ops.gc import gc
 from recovery.ops.remove import COLLECTED, OVER
 from recovery.reports import RemovedRun
-from recovery.stores.protocol import LogStore
+from recovery.stores.protocol import KeepsRemains
 from recovery.text import age, count, printable, size
 
 MORE = """\b
@@ -89,8 +89,7 @@ def command(
             if not as_json:
                 _show(found)
             confirm(f"Delete {count(len(found), 'run')} for good?", yes)
-        assert isinstance(runs.backend, LogStore)
-        left = len(runs.backend.unswept())
+        left = len(runs.backend.unswept()) if isinstance(runs.backend, KeepsRemains) else 0
         gone = found if dry_run else collect(False)
         if as_json:
             for one in gone:

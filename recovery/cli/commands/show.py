@@ -63,7 +63,7 @@ def commands_for(
     store: CheckpointStore, run: str, where: str | None, key_file: str | None
 ) -> Commands:
     """The commands about a run in a store, which was given as ``where``."""
-    root = getattr(store.backend, "root", "")
-    if where is None and root and root != FileStore().root:  # the agent's own store
-        where = root
-    return Commands(run, where, f"{root}/{run}" if root else "", key_file)
+    address = store.backend.address
+    if where is None and address and address != FileStore().root:  # the agent's own store
+        where = address
+    return Commands(run, where, f"{address}/{run}" if address else "", key_file)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from eventlog import EventLog
+from eventlog import WritableLog
 from recovery.integrations.langgraph.elements import Address, Element
 from recovery.integrations.langgraph.index import CHECKPOINT, WRITES, Entry
 from recovery.integrations.langgraph.reading import Reading
@@ -96,7 +96,7 @@ class _Rewriter:
     """Records checkpoints of one thread in the log of another, or of the same one."""
 
     def __init__(
-        self, source: Thread, target: Thread, codec: Codec, log: EventLog, kept: list[Entry]
+        self, source: Thread, target: Thread, codec: Codec, log: WritableLog, kept: list[Entry]
     ) -> None:
         self._source, self._target, self._codec, self._log = source, target, codec, log
         self._kept = {(entry.ns, entry.id) for entry in kept}

@@ -15,12 +15,12 @@ import msgpack
 from eventlog import (
     Damage,
     DamagedError,
-    EventLog,
     LogError,
     LogLockedError,
-    LogReader,
     Packed,
+    ReadableLog,
     Record,
+    WritableLog,
 )
 from eventlog.errors import UnsupportedFormatError
 from recovery.errors import RecoveryError
@@ -64,8 +64,8 @@ class Thread:
         self.thread_id = thread_id  # None: whichever the log says
         self.lock = threading.RLock()
         self.used = time.monotonic()
-        self.log: EventLog | None = None
-        self._reader: LogReader | None = None
+        self.log: WritableLog | None = None
+        self._reader: ReadableLog | None = None
         self._served: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._forget()
 
@@ -159,7 +159,7 @@ class Thread:
         """The body of this record."""
         return self.bodies({lsn})[lsn]
 
-    def _missing(self, source: EventLog | LogReader, lsn: int) -> NoReturn:
+    def _missing(self, source: WritableLog | ReadableLog, lsn: int) -> NoReturn:
         for record in source.records(lsn):  # raises at damage
             if record.lsn == lsn:
                 break
@@ -176,7 +176,7 @@ class Thread:
     # -- writing
 
     @contextmanager
-    def writing(self) -> Iterator[EventLog]:
+    def writing(self) -> Iterator[WritableLog]:
         """Hold the lock and the log. What is appended is committed when this is left.
 
         Other threads may append while the commit lasts, and share its flush.
@@ -208,7 +208,7 @@ class Thread:
         finally:
             self.used = time.monotonic()
 
-    def _owned(self) -> EventLog:
+    def _owned(self) -> WritableLog:
         """The log, for this process alone."""
         if self.log is not None:
             return self.log
@@ -252,7 +252,7 @@ class Thread:
                 "this process read it. Nothing was written. Read the thread again."
             )
 
-    def append(self, log: EventLog, kind: str, body: dict[str, Any]) -> int:
+    def append(self, log: WritableLog, kind: str, body: dict[str, Any]) -> int:
         """Append a record; a new log gets its first one before."""
         if not log.last_lsn:
             self.begin(log)
@@ -261,12 +261,12 @@ class Thread:
         self._size += len(packed)
         return self._applied
 
-    def begin(self, log: EventLog, **more: Any) -> None:
+    def begin(self, log: WritableLog, **more: Any) -> None:
         """The first record of a log, which names the thread."""
         self.index.thread = _recordable(self.thread_id or "")
         self._applied = log.append(THREAD, {"thread": self.index.thread, "format": 1, **more})
 
-    def snapshot(self, log: EventLog, full: bool = False) -> int:
+    def snapshot(self, log: WritableLog, full: bool = False) -> int:
         """Append a snapshot of the index; before it, begin a new segment if this one is large."""
         if not full and self._size > ROLL_SIZE:
             log.roll()

@@ -20,7 +20,7 @@ from recovery.control.resolve import resolve
 from recovery.declare.spec import is_async
 from recovery.errors import ChildParkedError, InDoubtError, RunFailedError
 from recovery.journal.call import Call, Resolution
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 from recovery.testing.simulated.forgotten_doubts import forgotten
 from recovery.testing.simulated.nondeterminism_hints import Hints
 from recovery.testing.simulated.plain_functions import Watch

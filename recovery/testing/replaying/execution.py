@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
-from eventlog import EventLog, Packed
+from eventlog import Packed, WritableLog
 from recovery.agent.drivers import Drivers
 from recovery.agent.executions import AsyncExecution, SyncExecution
 from recovery.agent_code.call_site import call_site
@@ -126,7 +126,7 @@ class _Replayed(Drivers):
     def __init__(
         self,
         plan: Plan,
-        log: EventLog,
+        log: WritableLog,
         history: History,
         store: CheckpointStoreBase,
         settings: Settings,

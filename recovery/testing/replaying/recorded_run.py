@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from eventlog import Damage, EventLog, Packed, Record, Snapshot
+from eventlog import Damage, EventLog, Packed, Record, Snapshot, WritableLog
 from eventlog.encryption import Encryption
 from eventlog.format.export_lines import (
     LINE_SIZE_MAX,
@@ -156,7 +156,7 @@ def _copied(
     return made
 
 
-def _append(log: EventLog, made: RecordedRun, record: Record, base: int) -> None:
+def _append(log: WritableLog, made: RecordedRun, record: Record, base: int) -> None:
     if record.kind == RunUndone.kind:
         raise RecoveryError(
             f"run {made.run_id!r} was undone. Fork it at a step, and replay the fork."

@@ -29,7 +29,7 @@ from recovery.engine.driver_effects import Effect, Sleep
 from recovery.journal.call import Arguments, Call
 from recovery.journal.events import RunFinished
 from recovery.journal.keys import UNDO_CALL
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 from recovery.testing.simulated.waits import Waits
 from recovery.values.pack import pack, unpack
 from recovery.values.types import OutcomeUnknown
@@ -228,7 +228,7 @@ class Store(LogStore):
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         """See RunStore.claim."""
         path = self._path(run_id)
-        return _Log.open(path, self.durability, takeover=takeover, files=self._files)
+        return _Log.open(path, self.durability, takeover=takeover, files=self.files)
 
 
 # -- runs that are seen from outside

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from eventlog import EventLog
+from eventlog import EventLog, LogReader
 from eventlog.encryption import Encryption
 from eventlog.transfer import export
 from recovery import CheckpointManager, CheckpointStore, RecoverableAgent, RecoveryError, tool
@@ -154,7 +154,7 @@ def test_a_finished_run_gives_its_result_and_executes_nothing(agent: Any) -> Non
 
 def _lines(store: CheckpointStore) -> list[str]:
     reader = store.backend.read("r")
-    assert reader is not None
+    assert isinstance(reader, LogReader)
     with reader:
         return list(export(reader))
 
@@ -403,7 +403,7 @@ def test_a_run_resumed_from_a_checkpoint_begins_at_its_first_step() -> None:
 def test_a_run_whose_beginning_was_removed_is_refused() -> None:
     class Small(MemoryStore):
         def claim(self, run_id: str, takeover: bool = False) -> EventLog:
-            return EventLog.open(self._path(run_id), segment_size=400, files=self._files)
+            return EventLog.open(self._path(run_id), segment_size=400, files=self.files)
 
     store = CheckpointStore(Small(), retention="latest_only")
     recorded(simple, store, checkpoint_every_n=1)

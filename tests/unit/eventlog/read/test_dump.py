@@ -231,7 +231,7 @@ def test_late_seal_of_a_fenced_writer_is_no_damage(monkeypatch) -> None:
     new.append("k", 2)
     new.commit()
     # As if it had looked at LOCK just before the takeover.
-    monkeypatch.setattr(old._appender._owner, "check", lambda: None)
+    monkeypatch.setattr(old._appender.owner, "check", lambda: None)
     old.append("late", 2)
     old.append_snapshot("late")
     old._appender._mark_file = None

@@ -30,7 +30,7 @@ from recovery.integrations.langgraph import (
     thread,
 )
 from recovery.integrations.langgraph.thread import log_name
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 from tests.support.kill_sweep import sweep
 from tests.support.paths import ROOT
 from tests.support.scale import scaled

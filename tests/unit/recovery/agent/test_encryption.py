@@ -215,7 +215,7 @@ def test_a_run_in_memory_can_be_encrypted(make) -> None:
     with pytest.raises(Died):
         start(agent, CheckpointStore(backend))
     assert start(agent, CheckpointStore(backend))["recovered_from_step"] == 2
-    directory = backend._files.make_directory("memory/run")
+    directory = backend.files.make_directory("memory/run")
     held = b"".join(directory.open(name).pread(1 << 30, 0) for name in directory.names())
     assert len(held) > 1000 and not any(word.encode() in held for word in WORDS)
 

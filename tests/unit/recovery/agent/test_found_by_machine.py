@@ -7,7 +7,7 @@ from typing import Any
 from eventlog import EventLog
 from eventlog.testing import SimulatedDisk
 from recovery import CheckpointStore, RecoverableAgent
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 
 
 class KilledError(Exception):

@@ -651,7 +651,7 @@ async def awaits_stuck(run: Run) -> Any:
 def drop(store: CheckpointStore, run_id: str) -> None:
     """Delete a run, as a person would."""
     backend: Any = store.backend
-    del backend._files.directories[backend._path(run_id)]
+    del backend.files.directories[backend._path(run_id)]
 
 
 @pytest.mark.parametrize("is_empty", [False, True])

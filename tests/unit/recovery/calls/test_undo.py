@@ -675,7 +675,7 @@ class SmallSegments(FileStore):
 
     def claim(self, run_id: str, takeover: bool = False) -> EventLog:
         path = self._path(run_id)
-        return EventLog.open(path, segment_size=300_000, takeover=takeover, files=self._files)
+        return EventLog.open(path, segment_size=300_000, takeover=takeover, files=self.files)
 
 
 @pytest.mark.parametrize("since", [0, 5])

@@ -28,8 +28,8 @@ from recovery import (
     tool,
 )
 from recovery.stores.file import FileStore, default_directory
+from recovery.stores.log_store import LogStore
 from recovery.stores.memory import MemoryStore
-from recovery.stores.protocol import LogStore
 
 Again = Callable[[], CheckpointStore]
 
@@ -75,7 +75,7 @@ def store(again: Again) -> CheckpointStore:
 def contents(store: CheckpointStore, run_id: str = "run") -> dict[str, bytearray]:
     """The files of a run, which a test may change (``put`` writes them back)."""
     if isinstance(store.backend, MemoryStore):
-        files: Any = store.backend._files
+        files: Any = store.backend.files
         return {name: file.content for name, file in files.directories[f"memory/{run_id}"].items()}
     assert isinstance(store.backend, FileStore)
     return {

@@ -16,7 +16,7 @@ import pytest
 
 import recovery.history.full_snapshot
 import recovery.history.retention
-from eventlog import EventLog, LogReader, Snapshot
+from eventlog import EventLog, LogReader, LogRecords, ReadableLog, Snapshot
 from eventlog.dump import verify
 from eventlog.format.frame import SNAPSHOT, Frame
 from eventlog.repair import repair
@@ -40,7 +40,6 @@ from recovery.control.resolve import resolve
 from recovery.errors import DamagedRunError, RunFailedError
 from recovery.graph import Graph, GraphExecutor
 from recovery.history.retention import Kept, Retention, first_needed
-from recovery.history.run_records import RunRecords
 from recovery.history.snapshot import BrokenCheckpointError, checkpoints_in, restore
 from recovery.inspect.compare import compare
 from recovery.inspect.follow import events
@@ -50,7 +49,7 @@ from recovery.journal.events import CallIntended
 from recovery.journal.keys import step_scope
 from recovery.ops.fork import fork
 from recovery.reports import RunEvent
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 from recovery.values.backrefs import is_chunk
 from tests.model.harm import frames
 from tests.support.lives import RUN, executed, run_sync, send
@@ -72,7 +71,7 @@ class Small(LogStore):
             "process",
             segment_size=SEGMENT,
             takeover=takeover,
-            files=self._files,
+            files=self.files,
         )
 
     def oldest(self, run_id: str = RUN) -> int:
@@ -232,13 +231,13 @@ def test_a_pruned_run_goes_on_where_it_was() -> None:
 # -- what refuses
 
 
-def reader(store: CheckpointStore) -> LogReader:
+def reader(store: CheckpointStore) -> ReadableLog:
     found = store.backend.read(RUN)
     assert found is not None
     return found
 
 
-def needed(log: RunRecords, checkpoints: int, generations: int) -> int:
+def needed(log: LogRecords, checkpoints: int, generations: int) -> int:
     return first_needed(log, Retention(checkpoints, generations))[0]
 
 
@@ -325,7 +324,7 @@ def test_what_is_left_of_other_checkpoints_is_not_taken_for_damage() -> None:
     assert left_over
 
 
-def restorable(log: LogReader, snapshot: Snapshot) -> bool:
+def restorable(log: LogRecords, snapshot: Snapshot) -> bool:
     try:
         restore(log.fetch, snapshot)
     except BrokenCheckpointError:
@@ -734,6 +733,7 @@ def test_who_follows_a_pruned_run_sees_what_is_there_and_no_portions() -> None:
 def test_a_pruned_run_is_exported_and_goes_on_elsewhere() -> None:
     died = pruned(200, windowed(400, dies_at(201)))
     with reader(died) as log:
+        assert isinstance(log, LogReader)
         lines = b"".join(line.encode() + b"\n" for line in export(log))
     disk = SimulatedDisk()
     disk.make_directory("runs").close()

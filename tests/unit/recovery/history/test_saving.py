@@ -61,7 +61,7 @@ def test_what_is_saved_is_loaded_and_a_damaged_byte_costs_one(
             found = store.load_at_step(RUN, step)
             assert found is not None
             assert ([*found.state.items()], found.messages) == one
-        files: Any = backend._files
+        files: Any = backend.files
         contents = [
             file.content
             for name, file in files.directories[f"memory/{RUN}"].items()

@@ -28,7 +28,7 @@ from recovery.inspect.compare import compare
 from recovery.inspect.outline import outline_run
 from recovery.ops.fork import fork
 from recovery.reports import Comparison
-from recovery.stores.protocol import LogStore
+from recovery.stores.log_store import LogStore
 from recovery.values.codec import BY_NAME
 from tests.support.lives import Died
 

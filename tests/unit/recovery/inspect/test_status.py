@@ -138,6 +138,7 @@ def test_a_live_run_is_running_and_its_call_under_way() -> None:
 def test_a_stuck_earlier_owner_is_not_the_present_one() -> None:
     store = disk_store()
     old = store.backend.claim(RUN)
+    assert isinstance(old, EventLog)
     store.backend.claim(RUN, takeover=True).close()
     reader = store.backend.read(RUN)
     assert reader is not None

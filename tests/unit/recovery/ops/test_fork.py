@@ -39,8 +39,8 @@ from recovery.history.load import load
 from recovery.ops.fork import fork
 from recovery.replay.undo_plan import UndoPlan
 from recovery.reports import ForkedFrom
+from recovery.stores.log_store import LogStore
 from recovery.stores.memory import MemoryStore
-from recovery.stores.protocol import LogStore
 from tests.support.lives import Died
 
 made: list[tuple[str, str]] = []  # (what, idempotency key)

@@ -25,8 +25,9 @@ from recovery.errors import RunFailedError
 from recovery.inspect.status import status
 from recovery.ops.remove import remove
 from recovery.stores.file import FileStore
+from recovery.stores.log_store import LogStore
 from recovery.stores.memory import MemoryStore
-from recovery.stores.protocol import INBOX, LogStore
+from recovery.stores.protocol import INBOX
 from tests.support.lives import RUN, Died, die_in, disk_store, executed, run, send
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -159,7 +160,7 @@ def test_a_run_that_goes_on_between_the_look_and_the_removal_stays() -> None:
             backend.remove(run_id, at)
 
     assert isinstance(backend, LogStore)
-    late = Late("home", backend._files, "power")
+    late = Late("home", backend.files, "power")
     with pytest.raises(LogError, match=r"since it was read. Nothing was removed"):
         remove(late, RUN)
     assert run(broken, store)["result"] == "by hand"
@@ -178,7 +179,7 @@ async def broken(run: Any) -> Any:
 def damaged(store: CheckpointStore) -> None:
     backend = store.backend
     assert isinstance(backend, LogStore)
-    directory = backend._files.open_directory(f"home/{RUN}")
+    directory = backend.files.open_directory(f"home/{RUN}")
     name = next(name for name in directory.names() if name.endswith(".seg"))
     directory.open(name, write=True).pwrite(b"?" * 40, 100)
 
@@ -368,7 +369,7 @@ def test_a_signal_to_a_run_that_was_just_removed_is_not_sent(store: CheckpointSt
 def test_an_agent_that_is_started_just_then_begins_nothing_in_what_is_deleted() -> None:
     store = disk_store()
     run(finishing, store)
-    files = store.backend._files  # type: ignore[attr-defined]
+    files = store.backend.files  # type: ignore[attr-defined]
     made = files.make_directory
 
     def late(path: str) -> Any:

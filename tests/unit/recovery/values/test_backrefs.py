@@ -20,8 +20,8 @@ from recovery.journal.encoding import encode
 from recovery.journal.events import CallReturned, MessagesChanged
 from recovery.ops.fork import fork
 from recovery.reports import Comparison
+from recovery.stores.log_store import LogStore
 from recovery.stores.memory import MemoryStore
-from recovery.stores.protocol import LogStore
 from recovery.values import backrefs as parts
 from recovery.values.backref_index import BackrefIndex
 from recovery.values.backrefs import CompositeMessage, RecordedValues, parse_reference, resolve

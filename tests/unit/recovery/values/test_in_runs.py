@@ -13,7 +13,7 @@ from uuid import UUID
 import numpy
 import pytest
 
-from eventlog import EventLog, RefusedValueError
+from eventlog import EventLog, LogReader, RefusedValueError
 from eventlog.dump import dump, verify
 from recovery import (
     CheckpointStore,
@@ -228,6 +228,7 @@ def test_a_run_whose_types_are_not_registered_does_not_resume(where, every):
 
 def records(store: CheckpointStore) -> list[Any]:
     with store.backend.read("run") as reader:  # type: ignore[union-attr]
+        assert isinstance(reader, LogReader)
         assert list(verify(reader)) == []
         return list(dump(reader))
 

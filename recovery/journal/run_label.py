@@ -1,0 +1,56 @@
+"""Derives what a run is doing from its newest record, for stores that list runs by it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from recovery.journal.events import (
+    CallResolved,
+    DivergenceAccepted,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    RunUndone,
+)
+from recovery.values.pack import unpack
+
+
+class RunLabel(NamedTuple):
+    """``state``: as of RunEntry. ``wake_at``: when a wait ends by itself (seconds since 1970)."""
+
+    state: str
+    wake_at: float | None = None
+
+
+RUNNING = RunLabel("running")
+
+
+def _parked(body: bytes) -> RunLabel:
+    fields: dict[str, Any] = unpack(body)
+    wake_at, why = fields.get("wake_at"), fields.get("why")
+    if wake_at is not None or (why and fields.get("calls")):
+        return RunLabel("waiting", wake_at)
+    return RunLabel("parked" if why or fields.get("undo") else "in doubt")
+
+
+_LABELS: dict[str, RunLabel | Callable[[bytes], RunLabel]] = {
+    RunStarted.kind: RUNNING,
+    RunResumed.kind: RUNNING,
+    CallResolved.kind: RUNNING,  # a run that was parked for it can be resumed
+    DivergenceAccepted.kind: RUNNING,
+    RunParked.kind: _parked,
+    RunFinished.kind: RunLabel("finished"),
+    RunFailed.kind: RunLabel("failed"),
+    RunCancelled.kind: RunLabel("cancelled"),
+    RunUndone.kind: RunLabel("undone"),
+}
+
+
+def label_of(kind: str, body: bytes) -> RunLabel | None:
+    """The label after a record of this kind and packed body; None if it changes nothing."""
+    found = _LABELS.get(kind)
+    return found(body) if callable(found) else found
