@@ -65,7 +65,7 @@ class Drivers(Execution):
         check_open(self)
 
     def wall_clock(self) -> float:
-        # On a server its clock decides; a simulated disk has a clock that stands still.
+        # On a server its clock decides; the clock of a simulated disk does not advance.
         return self.log.time_ns() / 1e9 if self.store.backend.is_remote else time.time()
 
     # -- from async code
