@@ -22,8 +22,8 @@ from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = [
-    *("code-and-record", "deploy", "encryption", "monitoring", "moving", "schedules", "start"),
-    *("values", "wrong-result"),
+    *("checkpoints", "code-and-record", "deploy", "encryption", "monitoring", "moving"),
+    *("schedules", "start", "values", "wrong-result"),
 ]
 BLOCK = re.compile(
     r'```python(?: title="(?P<title>[^"]*)")?\n(?P<code>.*?)```(?:\n\n?```text\n(?P<out>.*?)```)?',
