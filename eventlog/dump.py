@@ -8,7 +8,8 @@ Both read the log once, a segment at a time, take no lock, and work on a live lo
 show the newest records, and may report a record that is being written as a torn tail (they read
 again before they report it).
 
-Bodies become JSON without loss, as ``to_json`` says.
+Bodies become JSON without loss, as ``to_json`` says. The ``bit`` of a finding is TORN (1), DAMAGED
+(2), MISSING (4, a segment), BAD_SNAPSHOT (8), GAP (16, in the LSNs) or NOT_A_LOG (32).
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ from eventlog.read.verify import (
     Totals,
     examine,
 )
-from eventlog.repair.plan import LOST, LOST_MAX, REPAIRED
+from eventlog.repair.planning import LOST, LOST_MAX, REPAIRED
 from eventlog.repair.segment import placeholders
 from eventlog.write.log import SEGMENT_SIZE, EventLog
 

@@ -21,8 +21,8 @@ __all__ = ["Approvers", "Sign", "Statement", "signing_key"]
 
 _logger = logging.getLogger("recovery")
 
-Sign = Callable[[bytes], bytes]  # signs the bytes
-
+Sign = Callable[[bytes], bytes]
+"""A function that signs bytes: given to ``RunHandle.approve`` and others as ``sign=``."""
 
 Verify = Callable[[Statement, bytes], bool]
 

@@ -19,6 +19,7 @@ class SpanSource:
     """The spans of this process, until ``stop``."""
 
     def __init__(self, tracing: Tracing) -> None:
+        """Not for users: call ``start``."""
         self._tracing = tracing
 
     def flush(self, timeout_s: float = FLUSH_S) -> bool:

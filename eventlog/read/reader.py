@@ -47,6 +47,7 @@ class LogReader:
     def __init__(
         self, files: Files, directory: Directory, encryption: Encryption | None = None
     ) -> None:
+        """Not for users: call ``EventLog.read``."""
         self.files, self._directory = files, directory
         self.path = directory.path
         self.listing = Listing(directory)

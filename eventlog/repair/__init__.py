@@ -27,7 +27,7 @@ from eventlog.read.reader import LogReader
 from eventlog.read.verify import TORN, Finding, examine
 from eventlog.read.verify import Totals as _Totals
 from eventlog.repair.backup import back_up, free_name
-from eventlog.repair.plan import LOST, REPAIRED, LogSurvey, Range, SegmentPlan, layout, survey
+from eventlog.repair.planning import LOST, REPAIRED, LogSurvey, Range, SegmentPlan, layout, survey
 from eventlog.repair.segment import Rewriting
 from eventlog.write.log import EventLog
 

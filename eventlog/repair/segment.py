@@ -30,7 +30,7 @@ from eventlog.format.names import segment_name
 from eventlog.format.record import Packed, encode_payload, pack
 from eventlog.format.torn_or_damaged import End, Segment
 from eventlog.read.reader import LogReader
-from eventlog.repair.plan import LOST, Range, SegmentPlan, header_for
+from eventlog.repair.planning import LOST, Range, SegmentPlan, header_for
 from eventlog.write.segment_writer import SegmentWriter
 
 LOST_AT_ONCE = 4096  # placeholders in a frame: a reader holds one frame in memory

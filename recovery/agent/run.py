@@ -152,6 +152,7 @@ class Run(_RunBase):
     _execution: AsyncExecution
 
     def __init__(self, execution: AsyncExecution) -> None:
+        """Not for users: agents are given their run."""
         self._execution = execution
         execution.handle = ref(self)
 
@@ -370,6 +371,7 @@ class SyncRun(_RunBase):
     _execution: SyncExecution
 
     def __init__(self, execution: SyncExecution) -> None:
+        """Not for users: agents are given their run."""
         self._execution = execution
         execution.handle = ref(self)
 

@@ -48,6 +48,7 @@ class RunHandle:
     __slots__ = ("_store", "run_id")
 
     def __init__(self, store: Store, run_id: str) -> None:
+        """Not for users: call ``store.run``."""
         self._store = store_of(store)
         self.run_id = check_run_id(run_id)
 

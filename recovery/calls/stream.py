@@ -74,6 +74,7 @@ class _Stream:
     def __init__(
         self, run: Execution, perform: Perform, spec: ToolSpec, given: Arguments, call_id: str
     ) -> None:
+        """Not for users: call ``Run.stream``."""
         self.replayed = True
         if run.rules >= 2:
             spec, given = plainly(spec, given)

@@ -40,6 +40,7 @@ class Memory(Mapping[str, Any]):
     __slots__ = ("_known", "written")
 
     def __init__(self, known: Mapping[str, Any], written: dict[str, Any] | None = None) -> None:
+        """Not for users: nodes are given it."""
         self._known = known
         self.written: dict[str, Any] = {} if written is None else written
 

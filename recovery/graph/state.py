@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 START = "(start)"  # the source of the edge to the first node
-END = "(end)"  # a node that names it as the next one is the last of its branch
+END = "(end)"
+"""A node that names it as the next one is the last of its branch."""
+
 ARROW, JUMP = " -> ", " => "  # along an edge of the graph; to a node that a node has named
 
 

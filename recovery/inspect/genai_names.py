@@ -3,8 +3,8 @@
 The conventions are in development, and change. This is the one place that knows their names.
 """
 
-# The revision of github.com/open-telemetry/semantic-conventions-genai that these names are from.
 REVISION = "32c328e85013588c6fe32ebc30934ab5b1752b6a"
+"""The revision of github.com/open-telemetry/semantic-conventions-genai with these names."""
 
 INVOKE_AGENT, CHAT, EXECUTE_TOOL = "invoke_agent", "chat", "execute_tool"  # kinds of operations
 

@@ -35,11 +35,11 @@ from claude_agent_sdk import (  # noqa: E402 - its version first
 
 __all__ = ["READ_ONLY", "RecordedTools", "known_results"]
 
-# Built-in tools without an effect outside: of these nothing is recorded.
 READ_ONLY = frozenset(
     "BashOutput Glob Grep ListMcpResourcesTool LS NotebookRead Read ReadMcpResourceTool TaskOutput "
     "TodoWrite ToolSearch WebFetch WebSearch".split()
 )
+"""Built-in tools without an effect outside: nothing of them is recorded."""
 
 AfterCrash = Literal["park", "retry", "report"]
 M = TypeVar("M")

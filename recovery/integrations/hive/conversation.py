@@ -60,6 +60,7 @@ class RecordedConversation:
         function: Callable[[str, dict[str, Any]], tuple[Callable[..., Any], dict[str, Any]]],
         spillover_dir: str | Path | None = None,
     ) -> None:
+        """Not for users: see ``RecordedLoop``."""
         self._record, self._journal = record, record.journal
         self._inner, self._settle, self._function = inner, settle, function
         self._spillover_dir = spillover_dir

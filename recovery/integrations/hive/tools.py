@@ -37,6 +37,7 @@ class RecordedTools:
     def __init__(
         self, journal: CallJournal, executor: Callable[[Any], Any], policy: Callable[[str], Any]
     ) -> None:
+        """Not for users: see ``RecordedLoop``."""
         self._journal, self._executor, self._policy = journal, executor, policy
         self._use: ContextVar[Any] = ContextVar("tool_use")
         self._tools: dict[str, Callable[..., Any]] = {}

@@ -152,6 +152,7 @@ class RecordedThread:
     journal: CallJournal
 
     def __init__(self, tools: RecordedTools, graph: Any, thread_id: str) -> None:
+        """Not for users: call ``RecordedTools.thread``."""
         self._tools, self._graph, self._thread_id = tools, graph, str(thread_id)
         self._config = {"configurable": {"thread_id": self._thread_id}}
 
