@@ -253,6 +253,7 @@ def _answer(
         spec.when_cut == "fail",
         run.before_loop,
         partial(digest_now, run, made),
+        made.shown[1].get("timeout") is not None if spec.only_waits else None,
     )
     found, why = answer(replay, requested), ""
     if isinstance(found, New):

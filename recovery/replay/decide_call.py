@@ -97,13 +97,14 @@ Answer = OfRecord | MayBeLost | New | Diverged
 
 class RequestedCall(NamedTuple):
     """A call that the agent makes. ``digest_now`` computes the digest that the present code would
-    give recorded arguments."""
+    give recorded arguments. ``timed``: of a wait, whether it has a time-out."""
 
     key: CallKey
     repeatable: bool
     fails_when_cut: bool
     before_loop: bool  # of the steps of a resumed run
     digest_now: Callable[[Any], bytes | None]
+    timed: bool | None = None
 
 
 def answer(replay: Replay, requested: RequestedCall) -> Answer:
@@ -180,6 +181,8 @@ def _recorded(replay: Replay, requested: RequestedCall) -> RecordedCall | None:
     """The recorded call that it is: the one of its identity, or the one that it was before the
     code, or the state in its arguments, changed."""
     key = requested.key
+    if requested.timed is not None:
+        replay.distinguish_waits(key, requested.timed)
     call = replay.match(key)
     if call is None and replay.has_unmatched:
         call = replay.match_alike(key, requested.digest_now)

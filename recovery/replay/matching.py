@@ -268,6 +268,24 @@ class Replay:
                 self.forget(call.lsn)
         return call
 
+    def distinguish_waits(self, key: CallKey, timed: bool) -> None:
+        """If the wait of this identity has a time-out, and the code makes one without, or the other
+        way round: exchange its record for that of an equal wait of the right kind.
+
+        Equal waits come in another order in a later attempt, or if they were open beside each
+        other. One without a time-out must not raise the TimeoutError of another.
+        """
+        call = self._calls.get(key)
+        if call is None or call.is_timed == timed:
+            return
+        for other in self._calls.values():
+            equal = other.key.nth(0) == key.nth(0) and other.is_timed == timed
+            if equal and call.may_come_after(other):
+                call.key, before = other.key, call.key
+                self._calls |= {call.key: call, before: other}
+                other.key = before
+                return
+
     @property
     def has_unmatched(self) -> bool:
         """Whether there are recorded calls that have not been matched."""

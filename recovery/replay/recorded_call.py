@@ -189,6 +189,19 @@ class RecordedCall:
         return self.intent.arguments
 
     @property
+    def is_timed(self) -> bool:
+        """Whether it is a wait with a time-out."""
+        return self.arguments is not None and self.arguments[1].get("timeout") is not None
+
+    def may_come_after(self, other: RecordedCall) -> bool:
+        """Whether the code may make this call after the other one, or before it: both were open at
+        once, or an attempt that is over has made them."""
+        both_open = max(self.lsn, other.lsn) < min(
+            one.last_lsn or math.inf for one in (self, other)
+        )
+        return both_open or (self.from_past_attempt and other.from_past_attempt)
+
+    @property
     def asks_until(self) -> float:
         """Until when it can be approved or denied (seconds since 1970), if it needs approval."""
         until = self.intent.asks_until

@@ -29,16 +29,16 @@ def main() -> int:
     if given.case:
         return sum(repeated(given, path) for path in given.case)
     hunt, found = Hunt(given.seed, frozenset(given.without), frozenset(given.often)), Counter[str]()
-    began, number = time.process_time(), given.first
+    began, number = time.process_time(), 0
     if given.kept and given.kept.exists():
         kept = json.loads(given.kept.read_text(encoding="utf-8"))
+        number = kept["next"]
         hunt.table.update({(feature, fault): count for feature, fault, count in kept["table"]})
         hunt.counts.update(kept["counts"])
     print(f"the library is {Path(recovery.__file__).parent}")
+    end = number + given.programs
     try:
-        for number in range(given.first, given.first + given.programs):
-            if given.stop and found:
-                break
+        while number < end and not (given.stop and found):
             for case, one in hunt.cases(number, given.schedules):
                 if one.findings:
                     found[one.findings[0].rule] += 1
@@ -46,13 +46,15 @@ def main() -> int:
                     tell(given, what, f"{given.seed}-{number}", case, one)
                 if time.process_time() - began > given.minutes * 60:
                     raise KeyboardInterrupt
+            number += 1
     except KeyboardInterrupt:
         print(f"cut short in program {number}")
     spent = time.process_time() - began
     print(f"{dict(hunt.counts)} in {spent:.1f} s; found: {dict(found)}")
     if given.kept:
         rows = [(*pair, count) for pair, count in hunt.table.items()]
-        given.kept.write_text(json.dumps({"table": rows, "counts": hunt.counts}), encoding="utf-8")
+        kept = {"table": rows, "counts": hunt.counts, "next": number}
+        given.kept.write_text(json.dumps(kept), encoding="utf-8")
     if given.table:
         print("\n".join(table_lines(hunt.table)))
         print(f"never hit: {zeros(hunt.table)}")
@@ -90,14 +92,13 @@ def tell(given: argparse.Namespace, what: str, name: str, case: Case, found: Jud
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--programs", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0, help="the number of the first program")
     parser.add_argument("--schedules", type=int, default=6, help="for each program")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1e9, help="of the processor, at most")
     parser.add_argument("--stop", action="store_true", help="at the first program that fails")
     parser.add_argument("--table", action="store_true", help="which fault hit what, how often")
     parser.add_argument(
-        "--kept", type=Path, help="a file from which the table goes on, and to which it is written"
+        "--kept", type=Path, help="a file from which the hunt goes on, and to which it is written"
     )
     parser.add_argument("--without", nargs="*", choices=FEATURES, default=(), help="such programs")
     parser.add_argument(

@@ -161,12 +161,13 @@ OFTEN = {  # what a break is about, where few programs have it
 def hunt(name: str, tree: Tree, seconds: float) -> str:
     """Which program finds it; "" when none does."""
     edits = BREAKS[name]
-    first, end, false = 0, time.monotonic() + 20 * seconds, ""
+    end, false = time.monotonic() + 20 * seconds, ""
+    (tree.root / "kept").unlink(missing_ok=True)
     with tree.changed(*{edit.file for edit in edits}):
         for edit in edits:
             edit.apply(tree.root)
         while seconds > 0 and time.monotonic() < end:
-            number, spent = broken(tree, first, seconds, OFTEN.get(name, ""))
+            number, spent = broken(tree, seconds, OFTEN.get(name, ""))
             if number is None:
                 break
             seconds -= spent
@@ -176,11 +177,11 @@ def hunt(name: str, tree: Tree, seconds: float) -> str:
             without = judged(case.program, case.schedule).findings
             if not without:
                 return f"program {number + 1}{false}: {said['rule']}: {said['found']:.100}"
-            first, false = number + 1, f"{false}, not {number + 1} (without the break: {without})"
+            false = f"{false}, not {number + 1} (without the break: {without})"
     return ""
 
 
-def broken(tree: Tree, first: int, seconds: float, often: str) -> tuple[int | None, float]:
+def broken(tree: Tree, seconds: float, often: str) -> tuple[int | None, float]:
     """The next program that fails in the broken tree, and the time that it took."""
     command = [
         sys.executable,
@@ -190,8 +191,8 @@ def broken(tree: Tree, first: int, seconds: float, often: str) -> tuple[int | No
         "5000",
         "--seed",
         str(SEED),
-        "--first",
-        str(first),
+        "--kept",
+        str(tree.root / "kept"),
         "--minutes",
         str(seconds / 60),
         "--stop",

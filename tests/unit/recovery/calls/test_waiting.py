@@ -14,7 +14,7 @@ import pytest
 from eventlog import EventLog, RefusedValueError
 from eventlog.encryption import Encryption
 from eventlog.files.posix import OSFile
-from recovery import CheckpointStore, InDoubtError, RecoverableAgent, RecoveryError, tool
+from recovery import CheckpointStore, InDoubtError, RecoverableAgent, RecoveryError, Retry, tool
 from recovery.control.cancel import cancel
 from recovery.control.send import signal
 from recovery.engine.drive import drive, drive_async
@@ -295,6 +295,55 @@ def test_two_waits_for_one_name_take_one_signal_each(store: CheckpointStore, clo
     assert stop.value.waits_for == ("signal 'a'",)
     signal(store, RUN, "a", 2)
     assert live(clock, agent_of) == [1, 2]
+
+
+def test_a_wait_without_a_time_out_does_not_end_as_an_equal_one_did_that_had_one(
+    store: CheckpointStore, clock: Clock
+) -> None:
+    """In a second attempt, calls that returned come before those that failed."""
+    failures = ["the first attempt"]
+
+    async def agent(run: Any) -> Any:
+        @tool(retry=Retry(2, delay_s=0))
+        async def order() -> list[str]:
+            try:
+                first = await run.wait_for("a", timeout=1)
+            except TimeoutError:
+                first = "late"
+            signal(store, RUN, "a", "paid", key="once")
+            second = await run.wait_for("a")
+            while failures:
+                raise ConnectionError(failures.pop())
+            return [first, second]
+
+        return await order()
+
+    assert live(clock, RecoverableAgent(agent, store)) == ["late", "paid"]
+
+
+def test_open_waits_keep_their_deadlines_whichever_comes_first_after_a_crash(
+    store: CheckpointStore, clock: Clock
+) -> None:
+    waits: list[Any] = [{"timeout": 50}, {}]
+
+    async def agent(run: Any) -> Any:
+        async def wait(options: Any) -> Any:
+            try:
+                return await run.wait_for("a", **options)
+            except TimeoutError:
+                return "late"
+
+        return await asyncio.gather(*map(wait, waits))
+
+    agent_of = RecoverableAgent(agent, store, park_after_s=1)
+    with pytest.raises(WaitingError):
+        live(clock, agent_of)
+    waits.reverse()
+    clock.ahead += 100
+    with pytest.raises(WaitingError):
+        live(clock, agent_of)
+    signal(store, RUN, "a", "paid")
+    assert live(clock, agent_of) == ["paid", "late"]
 
 
 def test_waits_in_threads_lose_no_signal(store: CheckpointStore) -> None:
