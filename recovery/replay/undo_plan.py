@@ -58,7 +58,9 @@ class UndoPlan:
         """Repeat the failed compensations of this undo, which had failed itself."""
         self.repeats = {}
         for one in self._made.values():
-            if _did_not_happen(one) and outer_call(one.intent.scope) == self.undo_call_lsn:
+            # Invariant: each of them has a recorded failure. One that is to be made again, or was
+            # cut short before it began, is executed when the undo comes to it: that is its repeat.
+            if one.state == "failed" and outer_call(one.intent.scope) == self.undo_call_lsn:
                 call = _undoes(one)
                 self.repeats[call] = self.repeats.get(call, 0) + 1
 
@@ -125,12 +127,6 @@ class UndoPlan:
 def _may_have_happened(one: RecordedCall) -> bool:
     """Whether it was started, and no record says how it ended."""
     return one.state == "open" or (isinstance(one.last, CallAbandoned) and one.last.begun)
-
-
-def _did_not_happen(one: RecordedCall) -> bool:
-    if isinstance(one.last, AttemptFailed):
-        return False  # it is in flight
-    return one.state != "returned" and not _may_have_happened(one)
 
 
 def _undoes(compensation: RecordedCall) -> int:

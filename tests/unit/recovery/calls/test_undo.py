@@ -506,6 +506,26 @@ def test_a_compensation_that_is_to_be_tried_again_is_made_once_when_its_undo_is_
     assert (undone(), tries) == (["a"], ["a", "a"])
 
 
+def test_a_compensation_in_doubt_is_made_once_when_it_and_its_undo_are_to_be_repeated(kind):
+    """`status` names both as in doubt."""
+    store = CheckpointStore()
+    broken["a"] = Died()
+
+    def steps(run: Any) -> Any:
+        yield run.call(book, "a")
+        yield run.undo()
+
+    for error in (Died, InDoubtError):
+        with pytest.raises(error):
+            start(kind(steps), store)
+    inner, outer = sorted(store.run("run").status().in_doubt, key=lambda call: -call.lsn)
+    assert (inner.tool, outer.tool) == ("undo book", "run.undo")
+    for call in (inner, outer):
+        resolve(store, "run", call.lsn, Resolution.retry())
+    start(kind(steps), store)
+    assert undone() == ["a"]
+
+
 # -- what has to be settled, or known, first
 
 
