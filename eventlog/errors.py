@@ -15,8 +15,10 @@ __all__ = [
     "FencedError",
     "LogError",
     "LogLockedError",
+    "LostRecordsError",
     "NotEncryptedError",
     "RefusedValueError",
+    "UnreachableError",
     "UnsupportedFormatError",
     "WriterFailedError",
     "WrongKeyError",
@@ -90,6 +92,39 @@ class WriterFailedError(LogError):
     next time. So nothing is retried on the same descriptor. Committed records are safe. Close this
     log and open it again: that reads what is really on disk. ``__cause__`` is the first error.
     """
+
+
+class UnreachableError(LogError):
+    """The server of a log did not answer for as long as it may take. ``__cause__`` says why.
+
+    Everything that was committed is safe. Whether the last commit is on the server is unknown;
+    claiming the log again finds out. No side effect has begun whose intent is not known durable.
+    """
+
+    def __init__(self, address: str, waited_s: float, cause: BaseException) -> None:
+        self.address = address
+        self.__cause__ = cause
+        why = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        super().__init__(
+            f"{address} has not answered for {waited_s:g} s: {why}. Everything that was committed "
+            "is safe; whether the last commit arrived is unknown until the server answers. When it "
+            "does, resume the run: that finds out."
+        )
+
+
+class LostRecordsError(LogError):
+    """The server has lost records that it had acknowledged: an old backup was restored, or a
+    standby that was behind was promoted. Nothing more is written to the log.
+    """
+
+    def __init__(self, path: str, next_lsn: int, expected: int) -> None:
+        self.path, self.lost = path, expected - next_lsn
+        super().__init__(
+            f"{path} ends at LSN {next_lsn - 1} on the server, which had acknowledged LSN "
+            f"{expected - 1}: {self.lost} records are lost. Was a backup restored, or a standby "
+            "promoted that was behind? What these records say was done may be done again by a run "
+            "that is resumed. Compare with the old server before that."
+        )
 
 
 class DamagedError(LogError):

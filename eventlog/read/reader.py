@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from types import TracebackType
+from typing import Self
 
 from eventlog.crypto.keys import Encryption
 from eventlog.errors import Damage, DamagedError
@@ -53,7 +54,7 @@ class LogReader:
         self.listing = Listing(directory)
         self.decoder = Decoder(self.path, self.listing, encryption)
 
-    def __enter__(self) -> LogReader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

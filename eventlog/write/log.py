@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from eventlog.crypto.encrypter import Encrypter
 from eventlog.crypto.keys import Encryption
@@ -139,7 +139,7 @@ class EventLog:
             raise
         log = cls(appender, reader, directory)
         log.durability = durability
-        log.report = _report(tail, time.perf_counter() - began)
+        log.report = open_report(tail, time.perf_counter() - began)
         for damage in tail.damaged:
             _logger.error("%s: %s", log.path, damage)
         _open_logs.add(log)
@@ -347,7 +347,7 @@ class EventLog:
         finally:
             self._release()
 
-    def __enter__(self) -> EventLog:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -391,7 +391,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown_in_child)
 
 
-def _report(tail: Tail, time_s: float) -> OpenReport:
+def open_report(tail: Tail, time_s: float) -> OpenReport:
     clean = tail.clean and not tail.torn_size
     return OpenReport(
         clean,

@@ -9,9 +9,9 @@ from collections.abc import Awaitable
 from typing import Any, assert_never
 from weakref import ref
 
-from eventlog import WritableLog
+from eventlog import LogError, WritableLog
 from recovery.agent.replay_order import ReplayOrder, ThreadReplayOrder
-from recovery.agent.shared_commits import commit_together
+from recovery.agent.shared_commits import commit_on_server, commit_together
 from recovery.calls.call_steps import call_steps
 from recovery.calls.cancelled_calls import check_open, record_cancelled
 from recovery.calls.child_runs import Children
@@ -65,7 +65,7 @@ class Drivers(Execution):
         check_open(self)
 
     def wall_clock(self) -> float:
-        # On a server its clock decides; the clock of a simulated disk does not advance.
+        # On a server its clock decides; that of a simulated disk never moves.
         return self.log.time_ns() / 1e9 if self.store.backend.is_remote else time.time()
 
     # -- from async code
@@ -121,12 +121,22 @@ class Drivers(Execution):
                 del self.interruptible[task]
 
     async def _commit(self) -> None:
+        if self.log.group is not None:
+            return await self._commit_on_server()
         # For a single run, a flush takes less time than a thread switch. Otherwise other runs that
         # are about to make calls may share the flush.
         if len(live_runs) <= 1 and self.in_flight <= 1 and self._turns().at_rest():
             self.commit()
         else:
             await commit_together(self.commit)
+
+    async def _commit_on_server(self) -> None:
+        if self.log.durable_lsn >= self.log.last_lsn:
+            return
+        try:
+            await commit_on_server(self.log)
+        except LogError as exc:
+            self.stop(exc)
 
     # -- from plain code
 

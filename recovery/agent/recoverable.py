@@ -330,7 +330,8 @@ class RecoverableAgent(Generic[Result]):
         if isinstance(effect, _Sleep):
             return await asyncio.sleep(effect.seconds)
         if isinstance(effect, _Block):
-            return await off_loop(effect.act) if live_runs else effect.act()
+            apart = live_runs or self.store.backend.is_remote
+            return await off_loop(effect.act) if apart else effect.act()
         inside = Entered(effect.run.scope)
         live_runs.add(effect.run)
         runs_at_work.add(effect.run)

@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
+from eventlog import WritableLog
+from eventlog.protocols import CommitGroup
 from recovery.declare.scope import NOWHERE, current_scope
 
 THREADS = 4  # of each event loop; a disk flushes some files at once, and Python runs one thread
@@ -95,6 +98,71 @@ def _commit_all(taken: _Waiting) -> list[_Ended]:
             error = exc
         ended += [(done, error) for done in waiting]
     return ended
+
+
+class SharedRoundTrips:
+    """The commits of logs on a server that coroutines of one event loop wait for.
+
+    Those of one turn of the loop are asked for together, and the loop is notified once for each
+    answer of the server, however many logs it is about. Not thread-safe: for that loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)
+        self._waiting: dict[WritableLog, list[asyncio.Future[None]]] = {}
+        self._ended: deque[tuple[list[asyncio.Future[None]], Exception | None]] = deque()
+        self._context = contextvars.copy_context()
+        self._context.run(current_scope.set, NOWHERE)
+
+    async def commit(self, log: WritableLog) -> None:
+        """Have what the log has now committed."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._hand_out, context=self._context)
+        self._waiting.setdefault(log, []).append(done)
+        await done
+
+    def _hand_out(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        groups: dict[CommitGroup, list[WritableLog]] = {}
+        for log in waiting:
+            assert log.group is not None
+            groups.setdefault(log.group, []).append(log)
+
+        def done(log: WritableLog, error: Exception | None) -> None:
+            is_first = not self._ended
+            self._ended.append((waiting[log], error))
+            loop = self._loop()
+            if is_first and loop is not None:
+                with suppress(RuntimeError):  # the loop is closed: no coroutine waits
+                    loop.call_soon_threadsafe(self._deliver, context=self._context)
+
+        for group, logs in groups.items():
+            group.commit(logs, done)
+
+    def _deliver(self) -> None:
+        while self._ended:
+            futures, error = self._ended.popleft()
+            for future in futures:
+                if future.done():  # cancelled
+                    continue
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
+
+
+_round_trips: WeakKeyDictionary[asyncio.AbstractEventLoop, SharedRoundTrips] = WeakKeyDictionary()
+
+
+async def commit_on_server(log: WritableLog) -> None:
+    """Commit a log on a server, together with those of other runs in this event loop."""
+    loop = asyncio.get_running_loop()
+    shared = _round_trips.get(loop)
+    if shared is None:
+        shared = _round_trips[loop] = SharedRoundTrips(loop)
+    await shared.commit(log)
 
 
 _of_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, GroupCommit] = WeakKeyDictionary()

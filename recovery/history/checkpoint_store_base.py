@@ -21,6 +21,7 @@ from recovery.history.snapshot import (
     restore,
 )
 from recovery.history.snapshot_writer import SnapshotWriter
+from recovery.history.store_url import store_at
 from recovery.stores.file import FileStore
 from recovery.stores.memory import MemoryStore
 from recovery.stores.protocol import RunStore, check_run_id
@@ -41,6 +42,8 @@ def _backend_of(
     given: object, durability: Durability | None, encryption: Encryption | None
 ) -> RunStore:
     """The RunStore: the given one, or one for a path, or one in memory for None."""
+    if isinstance(given, str) and "://" in given:
+        return store_at(given, durability, encryption)
     if isinstance(given, str | os.PathLike):
         return FileStore(given, "power" if durability is None else durability, encryption)
     if given is None and durability is None:

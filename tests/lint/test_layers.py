@@ -22,7 +22,7 @@ SOURCES = {"eventlog": "eventlog", "recovery": "recovery", "logdump": "tools/log
 ROOMS = {
     "eventlog": [
         *"light_dataclass errors format files crypto encryption protocols read write".split(),
-        *("repair", "remove"),
+        *("repair", "remove", "remote"),
         *("dump", "transfer", "", "testing"),
     ],
     "recovery": [
@@ -77,6 +77,7 @@ EXTRAS = {
     "logdump.browse.app": {"textual"},
     "recovery.testing.processes.counting_proxy": {"h11"},
     "eventlog.crypto.xaes": {"cryptography"},
+    "recovery.stores.postgres": {"psycopg"},
     "recovery.approvers": {"cryptography"},
     # All frameworks that it is for bring these.
     "recovery.integrations.framework_calls": {"pydantic", "pydantic_core"},
@@ -89,6 +90,7 @@ ADAPTERS = {"recovery.integrations", "recovery.stores"}
 PROTOCOLS = {
     "recovery.stores.log_store",  # what stores in directories have in common
     "recovery.stores.protocol",
+    "recovery.stores.remote_store",  # what stores on servers have in common
     "recovery.stores.RunStore",
     "recovery.integrations.framework_calls",  # what adapters of frameworks have in common
     "recovery.integrations.sdk_client",  # what clients of providers have in common

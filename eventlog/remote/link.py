@@ -1,0 +1,274 @@
+"""Commits the logs of one store together: what waits goes to the server in one statement.
+
+An append whose answer is lost has an unknown outcome. It is neither repeated blindly nor taken for
+failed: the thread connects again, looks whether its batch is there, and sends the same batch again
+if it is not. Meanwhile the callers wait, for at most ``patience_s``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Protocol, cast
+
+from eventlog.errors import LostRecordsError, UnreachableError
+from eventlog.protocols import WritableLog
+from eventlog.remote.appender import RemoteAppender
+from eventlog.remote.engine import Batch, Engine, Head, LostConnectionError
+
+DELAY_S = 0.01  # what no caller waits for is sent within this time, with all that comes until then
+IDLE_S = 2.0  # after which a thread without open logs ends
+RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0
+STATEMENT_SIZE_MAX = 16 << 20  # bytes; a larger batch goes alone
+
+Done = Callable[[Exception | None], None]
+
+
+class _OnServer(Protocol):
+    appender: RemoteAppender
+
+
+class Link:
+    """The thread that commits the logs of one store and renews their leases.
+
+    ``lease_s``: how long a log stays held after the last commit or renewal. ``patience_s``: how
+    long a commit waits for a server that does not answer.
+    """
+
+    def __init__(self, engine: Engine, lease_s: float, patience_s: float) -> None:
+        self.engine, self.lease_s, self.patience_s = engine, lease_s, patience_s
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            _links.add(self)
+
+    def _reset(self) -> None:
+        self._wake = threading.Condition()
+        self._waiting: dict[RemoteAppender, list[tuple[int, bool, Done]]] = {}
+        self._behind: set[RemoteAppender] = set()
+        self._behind_at = 0.0
+        self._open: dict[RemoteAppender, float] = {}  # and when its lease was renewed
+        self._thread: threading.Thread | None = None
+
+    # -- what logs ask for
+
+    def opened(self, appender: RemoteAppender) -> None:
+        """Renew the lease of this log from now on, until it is closed."""
+        with self._wake:
+            self._open[appender] = time.monotonic()
+            self._start()
+
+    def commit(
+        self, logs: Iterable[WritableLog], done: Callable[[WritableLog, Exception | None], None]
+    ) -> None:
+        """See CommitGroup."""
+        with self._wake:
+            for log in logs:
+                appender = cast("_OnServer", log).appender
+                self._ask(appender, appender.next_lsn - 1, False, _for_log(done, log))
+
+    def commit_and_wait(
+        self, appender: RemoteAppender, target: int, everything: bool = False
+    ) -> None:
+        """Commit up to LSN ``target``, or with ``everything`` also what is no record."""
+        if appender.durable.durable >= target and not everything:
+            return
+        answered = threading.Event()
+        failed: list[Exception | None] = []
+
+        def done(error: Exception | None) -> None:
+            failed.append(error)
+            answered.set()
+
+        with self._wake:
+            self._ask(appender, target, everything, done)
+        answered.wait()
+        if failed[0] is not None:
+            appender.failure_unreported = False
+            raise failed[0].with_traceback(None)
+
+    def commit_behind(self, appender: RemoteAppender) -> None:
+        """Commit within about ``DELAY_S``. Returns at once."""
+        if appender in self._behind:
+            return
+        with self._wake:
+            if not self._behind:
+                self._behind_at = time.monotonic() + DELAY_S
+            self._behind.add(appender)
+            self._start()
+            self._wake.notify()
+
+    def _ask(self, appender: RemoteAppender, target: int, everything: bool, done: Done) -> None:
+        self._waiting.setdefault(appender, []).append((target, everything, done))
+        self._start()
+        self._wake.notify()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="eventlog-link", daemon=True)
+            self._thread.start()
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            while (due := self._next()) is not None:
+                self._send(due)
+        finally:  # if an error has ended this thread, the next request starts another
+            with self._wake:
+                self._thread = None
+
+    def _next(self) -> dict[RemoteAppender, bool] | None:
+        """The logs to send now, and whether each lease is to be renewed; None to end."""
+        with self._wake:
+            while True:
+                now = time.monotonic()
+                for appender in [one for one in self._open if not one.is_open]:
+                    del self._open[appender]
+                stale = now - self.lease_s / 3
+                due = {one: True for one, renewed in self._open.items() if renewed <= stale}
+                if self._behind and self._behind_at <= now:
+                    due |= {one: due.get(one, False) for one in self._behind}
+                due |= {one: due.get(one, False) for one in self._waiting}
+                if due:
+                    self._behind -= due.keys()
+                    return due
+                times = [renewed + self.lease_s / 3 for renewed in self._open.values()]
+                times += [self._behind_at] * bool(self._behind)
+                woken = self._wake.wait(min(times) - now if times else IDLE_S)
+                if not times and not woken and not self._waiting and not self._behind:
+                    self._thread = None
+                    return None
+
+    def _send(self, due: dict[RemoteAppender, bool]) -> None:
+        asked = {one: len(self._waiting.get(one, ())) for one in due}
+        taken = [(one, batch) for one, renews in due.items() if (batch := one.take(renews))]
+        while taken:
+            size, count = 0, 0
+            for _, batch in taken:
+                size += sum(len(piece.data) for piece in batch.pieces)
+                if count and size > STATEMENT_SIZE_MAX:
+                    break
+                count += 1
+            self._append(dict(taken[:count]))
+            taken = taken[count:]
+        self._answer(asked)
+
+    def _answer(self, asked: dict[RemoteAppender, int]) -> None:
+        """Tell the callers whose commits are done, or can never be."""
+        ended: list[tuple[Done, Exception | None]] = []
+        with self._wake:
+            for appender, count in asked.items():
+                waiting = self._waiting.pop(appender, [])
+                error = appender.failure()
+                left = []
+                for i, (target, everything, done) in enumerate(waiting):
+                    durable = appender.durable.durable >= target
+                    if durable and (not everything or i < count):
+                        ended.append((done, error if everything else None))
+                    elif error is not None:
+                        ended.append((done, error))
+                    else:
+                        left.append((target, everything, done))
+                if left:
+                    self._waiting[appender] = left
+        for done, failure in ended:
+            done(failure)
+
+    def _append(self, batches: dict[RemoteAppender, Batch]) -> None:
+        try:
+            accepted = self.engine.append(list(batches.values()), self.lease_s)
+        except LostConnectionError as exc:
+            self._find_out(batches, exc)
+        except Exception as exc:  # the server has refused the statement: a full disk, no permission
+            if len(batches) > 1:
+                for one, batch in batches.items():
+                    self._append({one: batch})
+                return
+            for one in batches:
+                one.refuse(exc)
+        else:
+            refused = self._settle(batches, accepted)
+            for one in refused:
+                one.refuse(one.fenced(self._head_of(one)))
+
+    def _settle(
+        self, batches: dict[RemoteAppender, Batch], accepted: set[int]
+    ) -> dict[RemoteAppender, Batch]:
+        """Note the accepted batches; returns the others."""
+        now, refused = time.monotonic(), {}
+        for one, batch in batches.items():
+            if batch.key in accepted:
+                one.settle(batch)
+                if one in self._open:
+                    self._open[one] = now
+            else:
+                refused[one] = batch
+        return refused
+
+    def _head_of(self, one: RemoteAppender) -> Head | None:
+        try:
+            found = self.engine.load(one.name, (1 << 31, 0))
+        except Exception:  # for an error message only
+            return None
+        return found.head if found else None
+
+    def _find_out(self, batches: dict[RemoteAppender, Batch], why: BaseException) -> None:
+        """Find out which batches are on the server, and send the others again."""
+        began, pause_s = time.monotonic(), RETRY_MIN_S
+        while batches:
+            if time.monotonic() - began > self.patience_s:
+                for one in batches:
+                    one.refuse(UnreachableError(self.engine.address, self.patience_s, why))
+                return
+            time.sleep(pause_s * random.uniform(0.5, 1))
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+            try:
+                found = self.engine.resolve(list(batches.values()))
+                missing = self._sorted_out(batches, found)
+                if missing:
+                    accepted = self.engine.append(list(missing.values()), self.lease_s)
+                    # The first statement may have been executed only now: then look again.
+                    missing = self._settle(missing, accepted)
+                batches = missing
+            except LostConnectionError as exc:
+                why = exc
+                batches = {one: batch for one, batch in batches.items() if one.waits_for(batch)}
+
+    def _sorted_out(
+        self, batches: dict[RemoteAppender, Batch], found: dict[int, tuple[int, bool]]
+    ) -> dict[RemoteAppender, Batch]:
+        """Settle what is there, refuse what can never be; returns what is to be sent again."""
+        missing = {}
+        for one, batch in batches.items():
+            end, is_there = found.get(batch.key, (0, False))
+            if is_there:
+                self._settle({one: batch}, {batch.key})
+            elif end == batch.expected:
+                missing[one] = batch
+            elif 0 < end < batch.expected:
+                one.refuse(
+                    LostRecordsError(f"{self.engine.address}/{one.name}", end, batch.expected)
+                )
+            else:
+                one.refuse(one.fenced(self._head_of(one)))
+        return missing
+
+
+def _for_log(done: Callable[[WritableLog, Exception | None], None], log: WritableLog) -> Done:
+    return lambda error: done(log, error)
+
+
+_links: weakref.WeakSet[Link] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for link in list(_links):
+        link._reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)

@@ -1,0 +1,216 @@
+"""Keeps connections to a PostgreSQL server, and tells lost ones from refused statements."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import psycopg
+
+from eventlog.errors import LogError, UnreachableError
+from eventlog.remote.engine import LostConnectionError
+from recovery.stores.postgres.schema import CREATE, VERSION
+
+T = TypeVar("T")
+
+CONNECT_S = 5.0  # for a server that was never reached: more likely a wrong URL than an outage
+ANSWER_S = 30.0  # after which a statement that has no answer has an unknown outcome
+IDLE_MAX = 4  # connections kept open between statements
+RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0
+# Errors of a connection attempt that another attempt does not change.
+_FINAL = ("28", "3D", "42", "0A")
+_HINTS = ("password authentication failed", "does not exist", "no password supplied", "pg_hba.conf")
+
+
+def split_url(url: str) -> tuple[str, str, str]:
+    """The URL for the driver, the one to show (without password), and the schema in it."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    schema = options.pop("schema", "eventlog")
+    if not schema.isidentifier() or not schema.isascii() or schema != schema.lower():
+        raise ValueError(f"schema={schema}: use lower case letters, digits and underscores")
+    secrets = {"password", "sslpassword"}
+    shown = {key: value for key, value in options.items() if key not in secrets}
+    if schema != "eventlog":
+        shown["schema"] = schema
+    user, at, host = parts.netloc.rpartition("@")
+    user = user.partition(":")[0]
+    query, asked = urlencode(shown, quote_via=quote), urlencode(options, quote_via=quote)
+    address = urlunsplit(("postgresql", user + at + host, parts.path.rstrip("/"), query, ""))
+    return urlunsplit(("postgresql", parts.netloc, parts.path, asked, "")), address, schema
+
+
+class _Connection(psycopg.Connection[Any]):
+    """A connection whose statements time out, so that a vanished server is noticed."""
+
+    answer_s = ANSWER_S
+
+    def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1) -> T:  # type: ignore[override]
+        return super().wait(_timed(gen, time.monotonic() + self.answer_s), interval)
+
+
+def _timed(gen: Generator[Any, Any, T], until: float) -> Generator[Any, Any, T]:
+    try:
+        state = next(gen)
+        while True:
+            ready = yield state
+            if not ready and time.monotonic() > until:
+                raise psycopg.OperationalError("the server has not answered")
+            state = gen.send(ready)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+
+
+class Connections:
+    """Connections to one server, each for one statement at a time. Thread-safe; fork-safe."""
+
+    def __init__(self, url: str, patience_s: float) -> None:
+        self.url, self.address, self.schema = split_url(url)
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._idle: list[_Connection] = []
+        self._pid = os.getpid()
+        self._is_checked = False
+
+    def run(self, act: Callable[[psycopg.Cursor[Any]], T]) -> T:
+        """Call ``act`` once, with a cursor. LostConnectionError if its outcome is unknown."""
+        connection = self._taken()
+        try:
+            with connection.cursor(binary=True) as cursor:
+                result = act(cursor)
+        except psycopg.OperationalError as exc:
+            connection.close()
+            self._close_idle()  # they lead to the same server
+            raise LostConnectionError(_text(exc)) from exc
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            if len(self._idle) < IDLE_MAX:
+                self._idle.append(connection)
+                return result
+        connection.close()
+        return result
+
+    def ask(self, act: Callable[[psycopg.Cursor[Any]], T]) -> T:
+        """As ``run``, for what may be repeated: waits for a server that does not answer, for as
+        long as it may take; then UnreachableError."""
+        began, pause_s = time.monotonic(), RETRY_MIN_S
+        while True:
+            try:
+                return self.run(act)
+            except LostConnectionError as exc:
+                patience_s = self._patience_s if self._is_checked else CONNECT_S
+                if time.monotonic() - began > patience_s or is_final(exc):
+                    raise UnreachableError(self.address, time.monotonic() - began, exc) from exc
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+    def open(self, url: str | None = None) -> _Connection:
+        """A connection of the caller's own."""
+        connection = _Connection.connect(
+            url or self.url,
+            autocommit=True,
+            prepare_threshold=None,  # a pooler may give each statement to another server process
+            connect_timeout=int(CONNECT_S),
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+            fallback_application_name="agent-eventlog",
+        )
+        if not self._is_checked:
+            try:
+                self._check(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._is_checked = True
+        return connection
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._close_idle()
+
+    def _taken(self) -> _Connection:
+        with self._lock:
+            if self._pid != os.getpid():  # the parent's are still the parent's
+                self._idle, self._pid = [], os.getpid()
+            if self._idle:
+                return self._idle.pop()
+        try:
+            return self.open()
+        except psycopg.OperationalError as exc:
+            raise LostConnectionError(_text(exc)) from exc
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            with suppress(psycopg.Error):
+                connection.close()
+
+    # -- what a server must be
+
+    def _check(self, connection: _Connection) -> None:
+        """Refuse a server that loses what it has acknowledged; make or migrate the schema."""
+        row = connection.execute(
+            "select current_setting('fsync'), current_setting('synchronous_commit'), "
+            "pg_is_in_recovery(), to_regclass(%s) is not null",
+            (f"{self.schema}.version",),
+        ).fetchone()
+        assert row is not None
+        fsync, synchronous, is_standby, exists = row
+        if is_standby:
+            # A standby that is promoted meanwhile is found by the next attempt.
+            raise psycopg.OperationalError("it is a standby, which takes no writes")
+        if fsync == "off" or synchronous == "off":
+            setting = "fsync" if fsync == "off" else "synchronous_commit"
+            raise LogError(
+                f"{self.address} has {setting}=off: it would acknowledge records that a crash "
+                f"loses. Nothing was written. Set {setting}=on for this database, user and server."
+            )
+        version = 0
+        if exists:
+            found = connection.execute(f"select version from {self.schema}.version").fetchone()
+            version = found[0] if found else 0
+        if version > VERSION:
+            raise LogError(
+                f"{self.address} has schema version {version}; this library knows {VERSION}. "
+                "Nothing was written. Use a newer library."
+            )
+        if version < VERSION:
+            self._migrate(connection)
+
+    def _migrate(self, connection: _Connection) -> None:
+        with connection.transaction():
+            # Of this transaction: a pooler keeps a transaction on one server process.
+            connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (self.schema,))
+            made = connection.execute(
+                "select to_regclass(%s) is not null", (f"{self.schema}.version",)
+            ).fetchone()
+            if made and made[0]:
+                return  # by another process, just before
+            connection.execute(f"create schema if not exists {self.schema}")
+            connection.execute(CREATE.replace("{s}", self.schema).encode())
+
+
+def is_final(exc: BaseException) -> bool:
+    """Whether another attempt to connect would fail in the same way."""
+    cause = exc.__cause__
+    state = getattr(cause, "sqlstate", None) or ""
+    return state.startswith(_FINAL) or any(hint in str(exc) for hint in _HINTS)
+
+
+def _text(exc: BaseException) -> str:
+    """The error in a line. The driver's messages name hosts and users, and no passwords."""
+    return " ".join(str(exc).split()) or type(exc).__name__
+
+
+def columns(names: Sequence[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,194 @@
+"""Implements the engine of remote logs in PostgreSQL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from eventlog.remote.engine import Batch, Head, Loaded, Owner, Piece
+from eventlog.remote.log import ServerClock
+from recovery.stores.postgres.connections import Connections
+
+LOADED_WHOLE = 1 << 20  # bytes: of a larger log, only what a recovery reads is loaded first
+
+_HEAD = (
+    "h.id, h.name, h.log_id, h.epoch, h.owner_pid, h.owner_host, h.owner_machine, h.owner_token, "
+    "h.since_ns, h.is_held, h.is_alive, h.unclean, h.next_lsn, h.oldest_lsn, h.snapshot, h.first, "
+    "h.number, h.ends, h.size, h.now_ns"
+)
+_HEAD_COLUMNS = 20
+
+# Heads, and of each segment the bytes after what is known, in order. `stop` shows a lost piece.
+_LOAD = f"""
+select {_HEAD}, p.number, p.start, p.stop, p.data, p.partial
+from unnest(%s::text[], %s::integer[], %s::bigint[]) as k(name, number, at)
+join {{s}}.heads h on h.name = k.name
+left join lateral (
+    select number, min(at) as start, max(at + length(data)) as stop,
+        string_agg(data, ''::bytea order by at) as data, false as partial
+    from {{s}}.pieces
+    where log = h.id and (number > k.number or (number = k.number and at >= k.at))
+        and (k.number > 0 or h.size <= {LOADED_WHOLE} or number >= h.tail)
+    group by number
+    union all
+    select number, 0, 64, substring(data from 1 for 64), true from {{s}}.pieces
+    where log = h.id and at = 0 and k.number = 0 and h.size > {LOADED_WHOLE} and number < h.tail
+) p on true
+order by h.id, p.number
+"""
+_APPEND = (
+    "select {s}.append(%s::float8, %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], "
+    "%s::bigint[], %s::bigint[], %s::integer[], %s::integer[], %s::bigint[], %s::integer[], "
+    "%s::text[], %s::bigint[], %s::boolean[], %s::text[], %s::bigint[], %s::integer[], "
+    "%s::bigint[], %b::bytea[])"
+)
+_CLAIM = f"select {_HEAD} from {{s}}.claim(%s, %s, %s, %s, %s, %s, %s, %s, %s) h"
+_RESOLVE = (
+    "select l.id, l.epoch, l.next_lsn, p.data from unnest(%s::bigint[], %s::integer[], "
+    "%s::bigint[]) as b(log, number, at) join {s}.logs l on l.id = b.log "
+    "left join {s}.pieces p on p.log = b.log and p.number = b.number and p.at = b.at"
+)
+
+
+class PostgresEngine:
+    """Logs in the tables of one schema."""
+
+    def __init__(self, connections: Connections, clock: ServerClock) -> None:
+        self.connections, self.clock = connections, clock
+        self.address = connections.address
+        self._sql: dict[str, bytes] = {}
+
+    def sql(self, statement: str) -> bytes:
+        """The statement, in this store's schema."""
+        found = self._sql.get(statement)
+        if found is None:
+            found = statement.replace("{s}", self.connections.schema).encode()
+            self._sql[statement] = found
+        return found
+
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """The rows of a statement that may be repeated."""
+        asked = self.sql(statement)
+        return self.connections.ask(lambda cursor: cursor.execute(asked, values).fetchall())
+
+    def claim(
+        self, name: str, log_id: bytes, owner: Owner, lease_s: float, instead_of: int | None = None
+    ) -> Head:
+        """See Engine."""
+        return self._claimed(name, log_id, owner, lease_s, instead_of, False)
+
+    def claim_from_dead(
+        self, name: str, log_id: bytes, owner: Owner, lease_s: float, instead_of: int
+    ) -> Head:
+        """As ``claim``, from an owner that is known to be dead."""
+        return self._claimed(name, log_id, owner, lease_s, instead_of, True)
+
+    def _claimed(
+        self,
+        name: str,
+        log_id: bytes,
+        owner: Owner,
+        lease_s: float,
+        instead_of: int | None,
+        is_dead: bool,
+    ) -> Head:
+        asked_at = time.monotonic_ns()
+        who = (owner.pid, owner.host, owner.machine, owner.start)
+        (row,) = self.rows(_CLAIM, (name, log_id, *who, lease_s, instead_of, is_dead))
+        return self._head(row, asked_at)
+
+    def load(self, name: str, after: tuple[int, int] = (0, 0)) -> Loaded | None:
+        """See Engine."""
+        return self.load_many({name: after}).get(name)
+
+    def load_many(self, after: dict[str, tuple[int, int]]) -> dict[str, Loaded]:
+        """``load`` of several logs, in one statement."""
+        asked_at = time.monotonic_ns()
+        known = list(after.values())
+        rows = self.rows(_LOAD, (list(after), [one[0] for one in known], [one[1] for one in known]))
+        found: dict[str, Loaded] = {}
+        for row in rows:
+            name = row[1]
+            if name not in found:
+                found[name] = Loaded(self._head(row, asked_at), [], frozenset())
+            number, start, stop, data, partial = row[_HEAD_COLUMNS:]
+            if number is None:
+                continue
+            loaded = found[name]
+            if not partial and stop - start != len(data):  # a piece is lost: the others keep
+                pieces = self.segment(loaded.head.key, number)  # their places
+                loaded.pieces.extend(one for one in pieces if one.at >= start)
+            else:
+                loaded.pieces.append(Piece(number, start, data))
+            if partial:
+                found[name] = loaded._replace(partial=loaded.partial | {number})
+        return found
+
+    def segment(self, key: int, number: int) -> list[Piece]:
+        """See Engine."""
+        rows = self.rows(
+            "select number, at, data from {s}.pieces where log = %s and number = %s order by at",
+            (key, number),
+        )
+        return [Piece(*row) for row in rows]
+
+    def append(self, batches: Sequence[Batch], lease_s: float) -> set[int]:
+        """See Engine."""
+        pieces = [(one.key, piece) for one in batches for piece in one.pieces]
+        values = (
+            lease_s,
+            *_columns(batches, "key epoch expected next_lsn oldest_lsn snapshot tail number end"),
+            [one.keep_from for one in batches],
+            [one.label.state if one.label else None for one in batches],
+            [one.label.due_ns if one.label else 0 for one in batches],
+            [one.releases for one in batches],
+            [one.wakes for one in batches],
+            [key for key, _ in pieces],
+            [piece.number for _, piece in pieces],
+            [piece.at for _, piece in pieces],
+            [piece.data for _, piece in pieces],
+        )
+        asked = self.sql(_APPEND)
+        (accepted,) = self.connections.run(
+            lambda cursor: cursor.execute(asked, values).fetchone() or (None,)
+        )
+        return set(accepted or ())
+
+    def resolve(self, batches: Sequence[Batch]) -> dict[int, tuple[int, bool]]:
+        """See Engine."""
+        last = [one.pieces[-1] if one.pieces else Piece(0, 0, b"") for one in batches]
+        asked = self.sql(_RESOLVE)
+        values = (
+            [one.key for one in batches],
+            [piece.number for piece in last],
+            [piece.at for piece in last],
+        )
+        rows = self.connections.run(lambda cursor: cursor.execute(asked, values).fetchall())
+        found = {key: (epoch, next_lsn, data) for key, epoch, next_lsn, data in rows}
+        return {
+            one.key: _outcome(one, piece, *found[one.key])
+            for one, piece in zip(batches, last, strict=True)
+            if one.key in found
+        }
+
+    def _head(self, row: Sequence[Any], asked_at: int) -> Head:
+        key, name, log_id, epoch, pid, host, machine, token, *rest = row[:_HEAD_COLUMNS]
+        head = Head(key, name, log_id, epoch, Owner(pid, host, machine, token), *rest)
+        self.clock.learn(head.now_ns, asked_at)
+        return head
+
+
+def _outcome(
+    batch: Batch, piece: Piece, epoch: int, next_lsn: int, data: bytes | None
+) -> tuple[int, bool]:
+    is_there = bool(batch.pieces) and data == piece.data and next_lsn >= batch.next_lsn
+    return (next_lsn if epoch == batch.epoch else 0), is_there
+
+
+def _columns(batches: Iterable[Batch], names: str) -> list[list[Any]]:
+    return [[getattr(one, name) for one in batches] for name in names.split()]
+
+
+assert len(fields(Head)) == _HEAD_COLUMNS - 3

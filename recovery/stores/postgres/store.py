@@ -1,0 +1,195 @@
+"""The store of runs in PostgreSQL: claims, messages, listings."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection
+from typing import Any
+
+from eventlog import LogError, LogOwner
+from eventlog.encryption import Encryption
+from eventlog.remote.engine import Loaded
+from eventlog.remote.log import ServerClock
+from recovery.errors import TaskMismatchError
+from recovery.stores.postgres.connections import Connections
+from recovery.stores.postgres.engine import PostgresEngine
+from recovery.stores.protocol import INBOX, RunEntry, Submission, check_run_id
+from recovery.stores.remote_store import RemoteStore
+from recovery.values.pack import pack, unpack
+
+LEASE_S, PATIENCE_S = 30.0, 60.0
+
+# The inbox of a run that exists, and the run's end. The row of a new inbox is not in this
+# statement's own snapshot, so its number is returned by itself.
+_INBOX = """
+with run as (select next_lsn from {s}.logs where name = %s and epoch > 0),
+made as (
+    insert into {s}.logs (name, log_id) select %s, %s from run
+    where not exists (select from {s}.logs where name = %s)
+    on conflict (name) do nothing returning id
+) select (select next_lsn - 1 from run), (select id from made)
+"""
+_FIND = """
+select l.name, case when l.state = 'running' and (l.lease_until is null or l.lease_until <= now())
+        then 'interrupted' else l.state end,
+    l.agent, l.priority, l.limit_key, coalesce(extract(epoch from l.due_at), 0)::float8,
+    l.epoch, l.owner_pid, l.owner_host, l.owner_since, coalesce(l.lease_until > now(), false),
+    l.next_lsn - 1, l.size, extract(epoch from l.changed_at)::float8
+from {s}.logs l
+where strpos(l.name, '/') = 0 and l.name > %s
+"""
+_DUE = """
+    and ((l.due_at <= now() and (l.lease_until is null or l.lease_until <= now()))
+        or (l.state = 'running' and l.lease_until <= now()))
+order by l.priority desc, l.due_at nulls first limit %s
+"""
+
+
+class PostgresStore(RemoteStore):
+    """Runs in a PostgreSQL database. The methods are those of RunStore and RunQueue.
+
+    Args:
+        url: ``postgresql://user:password@host/database``, as for psql. ``?schema=`` names the
+            schema ("eventlog"), which is made and migrated when the store is first used.
+        lease_s: How long a run stays its process' after that process was last heard of (30). The
+            process renews it every third of that.
+        patience_s: How long a commit waits for a server that does not answer (60), before the run
+            ends with UnreachableError. It can be resumed.
+        poll_s: How often messages to the runs of this process are looked for, in one statement for
+            all, besides notifications (60).
+        listen_url: A URL without a connection pooler, for notifications (the same). A pooler in
+            transaction mode delivers none.
+        encryption: Encrypts everything that runs record (None), except their ids.
+
+    Raises LogError for a server that loses what it acknowledges (fsync or synchronous_commit off),
+    for a newer schema; UnreachableError.
+    """
+
+    engine: PostgresEngine
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        lease_s: float = LEASE_S,
+        patience_s: float = PATIENCE_S,
+        poll_s: float = 60.0,
+        listen_url: str | None = None,
+        encryption: Encryption | None = None,
+    ) -> None:
+        clock = ServerClock()
+        engine = PostgresEngine(Connections(url, patience_s), clock)
+        super().__init__(
+            engine, clock, lease_s=lease_s, patience_s=patience_s, encryption=encryption
+        )
+
+    def __repr__(self) -> str:
+        return f"PostgresStore({self.address!r})"
+
+    def run_ids(self) -> list[str]:
+        """See ``RunStore.run_ids``."""
+        rows = self.engine.rows(
+            "select name from {s}.logs where epoch > 0 and strpos(name, '/') = 0 order by name"
+        )
+        return [name for (name,) in rows]
+
+    def loaded_inbox(self, run_id: str) -> tuple[int | None, Loaded]:
+        """See RemoteStore."""
+        name = f"{run_id}/{INBOX}"
+        values = (run_id, name, os.urandom(16), name)
+        ((run_lsn, _),) = self.engine.rows(_INBOX, values)
+        loaded = self.engine.load(name)
+        if run_lsn is None or loaded is None:
+            return None, loaded  # type: ignore[return-value]
+        return run_lsn, loaded
+
+    def remove(self, run_id: str, at: int | None = None) -> None:
+        """See ``RunStore.remove``."""
+        ((found,),) = self.engine.rows("select {s}.remove(%s, %s)", (check_run_id(run_id), at))
+        path = f"{self.address}/{run_id}"
+        if found == "missing":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if found == "held":
+            loaded = self.engine.load(run_id, (1 << 30, 0))
+            if loaded is not None:
+                raise self._locked(loaded.head)
+        if found != "removed":
+            raise LogError(
+                f"{path} does not end at LSN {at} any more: another process has used it since it "
+                "was read. Nothing was removed. Look at it again."
+            )
+
+    # -- RunQueue
+
+    def submit(self, submission: Submission) -> bool:
+        """See ``RunQueue.submit``."""
+        one = submission
+        task = pack(one.task, "task")
+        rows = self.engine.rows(
+            "insert into {s}.logs as l (name, log_id, state, due_at, agent, priority, limit_key, "
+            "task) values (%s, %s, 'submitted', greatest(now(), to_timestamp(%s::float8)), %s, %s, "
+            "%s, %s) on conflict (name) do nothing returning pg_notify(%s, '') is null",
+            (
+                check_run_id(one.run_id),
+                os.urandom(16),
+                one.not_before_ns / 1e9,
+                one.agent,
+                one.priority,
+                one.limit_key,
+                bytes(task),
+                self.engine.connections.schema,
+            ),
+        )
+        if rows:
+            return True
+        before = self.submission(one.run_id)
+        if before is not None and (before.agent, pack(before.task, "task")) != (one.agent, task):
+            raise TaskMismatchError(one.run_id, before.task, one.task)
+        return False
+
+    def submission(self, run_id: str) -> Submission | None:
+        """See ``RunQueue.submission``."""
+        rows = self.engine.rows(
+            "select task, agent, coalesce(extract(epoch from due_at), 0)::float8, priority, "
+            "limit_key from {s}.logs where name = %s and task is not null",
+            (check_run_id(run_id),),
+        )
+        if not rows:
+            return None
+        task, agent, due, priority, limit_key = rows[0]
+        return Submission(run_id, unpack(task), agent, int(due * 1e9), priority, limit_key)
+
+    def find(
+        self,
+        *,
+        states: Collection[str] = (),
+        due: bool = False,
+        agents: Collection[str] | None = None,
+        after: str = "",
+        limit: int = 1000,
+    ) -> list[RunEntry]:
+        """See ``RunQueue.find``."""
+        statement, values = _FIND, [after]  # type: str, list[Any]
+        if states:
+            kept = set(states)
+            wanted = kept | ({"running"} if "interrupted" in kept else set())
+            statement += " and l.state = any(%s::text[])"
+            values.append(sorted(wanted))
+        if agents is not None:
+            statement += " and l.agent = any(%s::text[])"
+            values.append(sorted(agents))
+        statement += _DUE if due else " order by l.name limit %s"
+        rows = self.engine.rows(statement, [*values, limit])
+        found = [_entry(row) for row in rows]
+        return [one for one in found if not states or one.state in states]
+
+
+def _entry(row: Any) -> RunEntry:
+    run_id, state, agent, priority, key, due, epoch, pid, host, since, alive, last, size, when = row
+    owner = None
+    if epoch:
+        owner = LogOwner(epoch, pid, host, since.strftime("%Y-%m-%dT%H:%M:%SZ"), alive)
+    return RunEntry(
+        run_id, state, agent, priority, key, int(due * 1e9), owner, last, size, int(when * 1e9)
+    )

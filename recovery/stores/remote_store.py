@@ -1,0 +1,207 @@
+"""Stores runs as logs on a server: what stores of all servers have in common."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from eventlog import LogLockedError, RefusedValueError, WritableLog
+from eventlog.encryption import Encryption
+from eventlog.errors import UnreachableError
+from eventlog.format.record import encode_payload
+from eventlog.remote.appender import RemoteAppender
+from eventlog.remote.directory import RemoteDirectory
+from eventlog.remote.engine import Engine, Head, Label, Loaded, LostConnectionError, Owner
+from eventlog.remote.link import Link
+from eventlog.remote.log import RemoteLog, RemoteReader, ServerClock, append_in_turn
+from recovery.errors import RecoveryError
+from recovery.journal.inbox_messages import RUN_LSN
+from recovery.journal.run_label import label_of
+from recovery.stores.protocol import INBOX, check_run_id, packed_message, posted_lsn
+from recovery.values.pack import pack, pack_map
+
+POST_WAIT_S = 10.0  # for other senders, and for a server that does not answer
+
+
+class RemoteStore:
+    """The part of a RunStore that needs nothing but an Engine."""
+
+    is_remote = True
+    durability = "power"
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: ServerClock,
+        *,
+        lease_s: float,
+        patience_s: float,
+        encryption: Encryption | None,
+    ) -> None:
+        if not lease_s >= 1:
+            raise ValueError(f"lease_s is 1 or more, not {lease_s}")
+        self.engine, self.clock, self.lease_s = engine, clock, lease_s
+        self.address, self.encryption = engine.address, encryption
+        self._link = Link(engine, lease_s, patience_s)
+
+    def claim(self, run_id: str, takeover: bool = False) -> WritableLog:
+        """See ``RunStore.claim``."""
+        head = self._claimed(check_run_id(run_id), takeover)
+        try:
+            loaded = self.engine.load(run_id)
+            if loaded is None or loaded.head.epoch != head.epoch:
+                raise self._locked(loaded.head if loaded else head)
+            log = RemoteLog(self._link, self.clock, loaded, self.encryption, _label)
+        except BaseException:
+            with suppress(Exception):
+                self._release(head)
+            raise
+        self._link.opened(log.appender)
+        return log
+
+    def _claimed(self, run_id: str, takeover: bool) -> Head:
+        ours = this_process()
+        head = self.engine.claim(run_id, os.urandom(16), ours, self.lease_s)
+        if head.owner == ours:
+            return head
+        if takeover or is_dead(head.owner):
+            claim = self.engine.claim
+            if not takeover:
+                claim = getattr(self.engine, "claim_from_dead", claim)
+            head = claim(run_id, os.urandom(16), ours, self.lease_s, head.epoch)
+        if head.owner != ours:
+            raise self._locked(head)
+        return head
+
+    def _locked(self, head: Head) -> LogLockedError:
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(head.since_ns / 1e9))
+        return LogLockedError(f"{self.address}/{head.name}", head.owner.pid, head.owner.host, since)
+
+    def _release(self, head: Head) -> None:
+        """Let go of a log that could not be opened."""
+        appender = RemoteAppender(
+            self._link, RemoteDirectory(self.engine, Loaded(head, [])), head, None, os.urandom
+        )
+        appender.close()
+
+    def read(self, run_id: str) -> RemoteReader | None:
+        """See ``RunStore.read``."""
+        return self._reader(check_run_id(run_id))
+
+    def inbox(self, run_id: str) -> RemoteReader | None:
+        """See ``RunStore.inbox``."""
+        return self._reader(f"{check_run_id(run_id)}/{INBOX}")
+
+    def _reader(self, name: str) -> RemoteReader | None:
+        loaded = self.engine.load(name)
+        if loaded is None or not (loaded.head.epoch or loaded.head.number):
+            return None
+        return RemoteReader(self.clock, RemoteDirectory(self.engine, loaded), self.encryption)
+
+    def size(self, run_id: str) -> int:
+        """See ``RunStore.size``."""
+        names = (check_run_id(run_id), f"{run_id}/{INBOX}")
+        found = [self.engine.load(name, (1 << 30, 0)) for name in names]
+        return sum(one.head.size for one in found if one is not None)
+
+    def sweep(self) -> int:
+        """See ``RunStore.sweep``. A removal is one transaction: it leaves no remains."""
+        return 0
+
+    def post(
+        self,
+        run_id: str,
+        kind: str,
+        body: Mapping[str, Any],
+        key: str = "",
+        time_ns: int | None = None,
+    ) -> int:
+        """See ``RunStore.post``."""
+        parts = packed_message(body, key)
+        until = time.monotonic() + POST_WAIT_S
+        while True:
+            run_lsn, loaded = self.loaded_inbox(check_run_id(run_id))
+            if run_lsn is None:
+                raise RecoveryError(f"run {run_id!r} was removed meanwhile. Nothing was sent.")
+            if key and loaded.head.next_lsn > 1:
+                directory = RemoteDirectory(self.engine, loaded)
+                reader = RemoteReader(self.clock, directory, self.encryption)
+                if lsn := posted_lsn(reader.records(), (kind, parts), key):
+                    return lsn
+            packed = pack_map({**parts, RUN_LSN: pack(run_lsn, RUN_LSN)})
+            try:
+                payload = encode_payload(time_ns or self.clock.time_ns(), ((kind, packed),))
+            except RefusedValueError as exc:  # too large
+                raise RefusedValueError(kind, exc.reason) from None
+            appender, lsn = append_in_turn(
+                self.engine, self.clock, loaded, self.encryption, payload, wakes=run_id
+            )
+            if self._is_posted(appender, until):
+                return lsn
+            if time.monotonic() > until:  # other senders were before this one, each time
+                raise self._locked(loaded.head)
+
+    def _is_posted(self, appender: RemoteAppender, until: float) -> bool:
+        """Send the message; False if another sender's came first."""
+        batch = appender.take(renews=False)
+        assert batch is not None
+        try:
+            return batch.key in self.engine.append([batch], 0)
+        except LostConnectionError as exc:
+            why: BaseException = exc
+        while time.monotonic() < until:
+            time.sleep(0.1)
+            try:
+                end, is_there = self.engine.resolve([batch]).get(batch.key, (0, False))
+                if is_there or end != batch.expected:
+                    return is_there
+                return batch.key in self.engine.append([batch], 0)
+            except LostConnectionError as exc:
+                why = exc
+        raise UnreachableError(self.address, POST_WAIT_S, why)
+
+    def loaded_inbox(self, run_id: str) -> tuple[int | None, Loaded]:
+        """The durable LSN of a run (None: there is none), and its inbox, made if it is missing."""
+        raise NotImplementedError
+
+    def time_ns(self) -> int:
+        """The server's clock: ns since 1970."""
+        return self.clock.time_ns()
+
+
+def _label(kind: str, body: bytes) -> Label | None:
+    found = label_of(kind, body)
+    return None if found is None else Label(found.state, int((found.wake_at or 0) * 1e9))
+
+
+def this_process() -> Owner:
+    """This process, for one claim: the token distinguishes it from every other claim."""
+    return Owner(os.getpid(), socket.gethostname()[:255], _machine(), secrets.token_hex(8))
+
+
+def is_dead(owner: Owner) -> bool:
+    """Whether the owner is certainly dead: a process of this machine that does not exist."""
+    if not owner.machine or owner.machine != _machine():
+        return False
+    try:
+        os.kill(owner.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _machine() -> str:
+    """What process ids belong to: this boot of this machine, and their namespace."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        return f"{boot.strip()}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
