@@ -79,7 +79,7 @@ def part(title: str, data: bytes, start: int, end: int) -> list[str]:
     for at in range(start, end, 16):
         row = data[at : min(at + 16, end)]
         text = "".join(chr(c) if 32 <= c < 127 else "." for c in row)
-        lines.append(f"{at:04x}  {row.hex(' '):<47}  {text}")
+        lines.append(f"{at:04x}  {row.hex(' ', -4):<35}  {text}")
     return lines
 
 
