@@ -120,42 +120,54 @@ class Element:
 
 
 class Elements:
-    """The elements of a list, and what they held, in parallel lists: to compare all at once."""
+    """The elements of a list, and what they held, in parallel lists: to compare all at once.
 
-    __slots__ = ("_extras", "_objects", "_structures", "all")
+    Lists that only grow share one: each is as many of the first of these as it had.
+    """
 
-    def __init__(self, elements: list[Element], begins_with: Elements | None = None) -> None:
-        self.all = elements
-        known = 0 if begins_with is None else len(begins_with.all)
-        self._objects = [element.value for element in elements[known:]]
-        self._structures = [element.structure for element in elements[known:]]
-        self._extras = [element.extra for element in elements[known:]]
-        if begins_with is not None:
-            self._objects = begins_with._objects + self._objects
-            self._structures = begins_with._structures + self._structures
-            self._extras = begins_with._extras + self._extras
+    __slots__ = ("_are_messages", "_extras", "_objects", "_structures", "all")
 
-    def unchanged(self, values: list[Any], start: int) -> int:
-        """Where the first value from ``start`` on is that is not its element, as it was."""
-        end = min(len(values), len(self.all))
-        if start == 0 and end == len(self.all) and self._are_messages_unchanged(values[:end]):
+    def __init__(self, elements: list[Element]) -> None:
+        self.all: list[Element] = []
+        self._objects: list[Any] = []
+        self._structures: list[Any] = []
+        self._extras: list[Any] = []
+        self._are_messages = True
+        self.extend(elements)
+
+    def extend(self, elements: list[Element]) -> None:
+        """More of them."""
+        self.all += elements
+        for element in elements:
+            self._objects.append(element.value)
+            self._structures.append(element.structure)
+            self._extras.append(element.extra)
+            if type(element.structure) is not dict:
+                self._are_messages = False  # or not all of them are known as objects
+
+    def unchanged(self, values: list[Any], start: int, count: int) -> int:
+        """Where the first value from ``start`` on is that is not its element, as it was; of the
+        first ``count``."""
+        end = min(len(values), count)
+        if start == 0 and end == count and self._are_all_unchanged(values, end):
             return end
         for at in range(start, end):
             if not self.all[at].is_unchanged(values[at]):
                 return at
         return end
 
-    def _are_messages_unchanged(self, values: list[Any]) -> bool:
+    def _are_all_unchanged(self, values: list[Any], end: int) -> bool:
         # Without a step of Python for each message.
-        if not all(map(is_, values, self._objects)):
+        if not self._are_messages:
             return False
-        try:
-            return (
-                list(map(_fields, values)) == self._structures
-                and list(map(_extra, values)) == self._extras
-            )
-        except AttributeError:  # a value that is no message
+        objects, structures, extras = self._objects, self._structures, self._extras
+        if len(objects) > end:
+            objects, structures, extras = objects[:end], structures[:end], extras[:end]
+        if not all(map(is_, values, objects)):
             return False
+        if len(values) > end:
+            values = values[:end]
+        return list(map(_fields, values)) == structures and list(map(_extra, values)) == extras
 
 
 class Recorded:

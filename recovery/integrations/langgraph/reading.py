@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import (
 )
 
 from recovery.integrations.langgraph.index import Entry
-from recovery.integrations.langgraph.serializer import Codec, digest_of
+from recovery.integrations.langgraph.serializer import Codec, Typed, digest_of
 from recovery.integrations.langgraph.thread import Thread
 from recovery.integrations.langgraph.values import (
     Form,
@@ -24,8 +24,10 @@ from recovery.integrations.langgraph.values import (
     address_of,
     is_list,
     resolve,
-    stored_at,
 )
+
+_NOTHING: Typed = ("", b"")
+_NO_BODY: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -74,17 +76,12 @@ class Reading:
         return self._bodies[lsn]
 
     def _fetch(self, lsns: Iterable[int]) -> None:
-        missing = {lsn for lsn in lsns if lsn not in self._bodies}
-        if missing:
-            with self._thread.lock:
-                self._bodies |= self._thread.bodies(missing)
+        records = self._thread.records({lsn for lsn in lsns if lsn not in self._bodies})
+        self._bodies.update((lsn, record.body) for lsn, record in records.items())
 
     def form_of(self, lsn: int, part: int | str) -> Form:
         """The encoded value of a part of a record."""
-        body = self.body(lsn)
-        if isinstance(part, str):
-            return body["values"][part]
-        return (body["writes"] if "writes" in body else body["kept"])[part][2]
+        return form_in(self.body(lsn), part)
 
     # -- checkpoints
 
@@ -108,8 +105,8 @@ class Reading:
         """The values of a checkpoint, to compare with by their bytes."""
         states = {part: self._found(entry.lsn, part) for part in self.body(entry.lsn)["values"]}
         for found in states.values():
-            for place in self._each(found):
-                self._opened(place, found)
+            for _ in self._opened(found):
+                pass
         return states
 
     def _found(self, lsn: int, part: int | str) -> Found:
@@ -118,31 +115,38 @@ class Reading:
             return Found([address_of(form, lsn, part)], None)
         return Found(*resolve(lsn, part, self.form_of))
 
-    def _each(self, found: Found) -> Iterator[Place]:
-        """The places of its elements. Few of their records are in memory at once."""
-        kept = {*self._bodies}
+    def _opened(self, found: Found) -> Iterator[tuple[list[Place], list[Typed]]]:
+        """The bytes of its elements, those of a few records at a time, in order."""
         for lsns, places in found.by_records():
-            self._fetch(lsns)
-            yield from places
-            for lsn in lsns - kept:
-                del self._bodies[lsn]
+            records = self._thread.records(lsns - self._bodies.keys())
+            typed = [_NOTHING] * len(places)
+            body, of = _NO_BODY, 0
+            for at in sorted(range(len(places)), key=lambda at: places[at][0]):
+                lsn, part, item, _ = places[at]
+                if lsn != of:  # one body at a time, for the sake of the garbage collector
+                    body, of = self._bodies.get(lsn) or records.pop(lsn).body, lsn
+                form = form_in(body, part)
+                typed[at] = self._codec.opened(form[:2] if item < 0 else form["n"][item])
+            # The bytes of a message that got its id later are not those of the value.
+            found.digests += [
+                b"" if place[3] else digest_of(one)
+                for place, one in zip(places, typed, strict=True)
+            ]
+            yield places, typed
 
     def _value_of(self, found: Found) -> Any:
-        values = []
-        for place in self._each(found):
-            value = self._codec.loaded(self._opened(place, found))
-            values.append(_with_id(value, place[3]) if place[3] else value)
+        values: list[Any] = []
+        for places, typed in self._opened(found):
+            loaded = self._codec.loaded_all(typed)
+            values += [
+                _with_id(value, place[3]) if place[3] else value
+                for value, place in zip(loaded, places, strict=True)
+            ]
         return values[0] if found.levels is None else values
 
     def value(self, lsn: int, part: int | str) -> Any:
         """The value of a part of a record."""
         return self._value_of(self._found(lsn, part))
-
-    def _opened(self, place: Place, found: Found) -> tuple[str, bytes]:
-        typed = self._codec.opened(stored_at(place, self.form_of))
-        # The bytes of a message that got its id later are not those of the value.
-        found.digests.append(b"" if place[3] else digest_of(typed))
-        return typed
 
     # -- writes
 
@@ -189,6 +193,13 @@ class Reading:
                 write = StoredWrite(task, path, idx, channel, entry.lsn, part)
                 found[channel].writes.append(write)
         return here
+
+
+def form_in(body: dict[str, Any], part: int | str) -> Form:
+    """The encoded value of a part of this record."""
+    if isinstance(part, str):
+        return body["values"][part]
+    return (body["writes"] if "writes" in body else body["kept"])[part][2]
 
 
 def _with_id(value: Any, id: str) -> Any:

@@ -177,14 +177,14 @@ class _Rewriter:
             return encoder.whole(part, self._element(address_of(form, *place), reading))
         places, _ = resolve(*place, reading.form_of)
         elements = [self._element(Address(*one), reading) for one in places]
+        if not isinstance(base, ListState):
+            return encoder.list_of(part, elements, 0, None)
         kept = 0
-        if isinstance(base, ListState):
-            for element, before in zip(elements, base.elements, strict=False):
-                if element is not before:
-                    break
-                kept += 1
-            return encoder.list_of(part, elements, kept, base)
-        return encoder.list_of(part, elements, 0, None)
+        for element, before in zip(elements, base.elements(), strict=False):
+            if element is not before:
+                break
+            kept += 1
+        return encoder.list_of(part, elements[kept:], kept, base)
 
     def _element(self, address: Address, reading: Reading) -> Element:
         found = self._made.get(address)

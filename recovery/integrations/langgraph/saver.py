@@ -169,7 +169,7 @@ class EventLogSaver(BaseCheckpointSaver[str]):
             lsn = thread.append(log, WRITES, body)
             thread.index.add_writes(lsn, ns, id)
             for state in encoder.written(lsn):
-                recorded.add([state] if isinstance(state, Element) else state.elements)
+                recorded.add([state] if isinstance(state, Element) else state.fresh)
 
     def _states(self, thread: Thread, codec: Codec, ns: str, id: str) -> dict[str, State]:
         """The recorded values of a checkpoint, to compare with."""

@@ -145,19 +145,23 @@ class Thread:
         source = self.log or self._reader
         return source.path if source is not None else self._name
 
-    def bodies(self, lsns: set[int]) -> dict[int, dict[str, Any]]:
-        """The bodies of these records. Raises DamagedError when one is not sound."""
-        source = self.log or self._reader
-        assert source is not None
-        found = source.fetch(lsns)
-        for lsn in lsns:
-            if lsn not in found:
-                self._missing(source, lsn)
-        return {lsn: record.body for lsn, record in found.items()}
+    def records(self, lsns: set[int]) -> dict[int, Record]:
+        """These records. Raises DamagedError when one is not sound."""
+        if not lsns:
+            return {}
+        with self.lock:
+            source = self.log or self._reader
+            assert source is not None
+            found = source.fetch(lsns)
+            for lsn in lsns:
+                if lsn not in found:
+                    self._missing(source, lsn)
+            return found
 
     def body(self, lsn: int) -> dict[str, Any]:
         """The body of this record."""
-        return self.bodies({lsn})[lsn]
+        body: dict[str, Any] = self.records({lsn})[lsn].body
+        return body
 
     def _missing(self, source: WritableLog | ReadableLog, lsn: int) -> NoReturn:
         for record in source.records(lsn):  # raises at damage

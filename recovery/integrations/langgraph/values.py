@@ -24,7 +24,7 @@ Place = tuple[int, "int | str", int, str]
 FormOf = Callable[[int, "int | str"], Form]
 
 HOPS_MAX = 64  # lists that a list is read through
-RECORDS_MAX = 64  # in memory at once, of those that have the elements of a list
+RECORDS_MAX = 256  # in memory at once, of those that have the elements of a list
 SMALL = 32  # bytes: less than what a reference saves
 
 
@@ -39,19 +39,44 @@ class Level(NamedTuple):
 
 
 class ListState:
-    """A recorded list: its elements, and the lists that are its beginning, the shortest first."""
+    """A recorded list: its elements, and the lists that are its beginning, the shortest first.
 
-    __slots__ = ("elements", "held", "levels")
+    ``fresh``: the elements that the list before it has not, in order.
+    """
 
-    def __init__(
-        self, elements: list[Element], levels: list[Level], begins_with: ListState | None = None
-    ) -> None:
-        self.elements, self.levels = elements, levels
-        below = None if begins_with is None else begins_with.held
-        self.held: Elements = Elements(elements, below)
+    __slots__ = ("_held", "fresh", "length", "levels")
+
+    def __init__(self, held: Elements, fresh: list[Element], levels: list[Level]) -> None:
+        self._held, self.fresh, self.levels = held, fresh, levels
+        self.length = len(held.all)
+
+    def elements(self, start: int = 0, end: int | None = None) -> list[Element]:
+        """Its elements from one position to another."""
+        return self._held.all[start : self.length if end is None else end]
+
+    def unchanged(self, values: list[Any], start: int) -> int:
+        """See Elements."""
+        return self._held.unchanged(values, start, self.length)
+
+    def know(self) -> None:
+        """From now on the elements are known as the objects that they hold."""
+        self._held = Elements(self.elements())
+
+    def grown(self, fresh: list[Element], levels: list[Level]) -> ListState:
+        """The list with more elements, without a copy of those that it has."""
+        held = self._held
+        if len(held.all) > self.length:  # another list has grown from this one
+            held = Elements(self.elements())
+        held.extend(fresh)
+        return ListState(held, fresh, levels)
 
 
 State = Element | ListState
+
+
+def list_state(elements: list[Element], levels: list[Level]) -> ListState:
+    """A list that shares nothing with another."""
+    return ListState(Elements(elements), elements, levels)
 
 
 class Found:
@@ -71,7 +96,7 @@ class Found:
         """To compare with."""
         pairs = zip(self.places, self.digests, strict=True)
         elements = [Element(Address(*place), digest) for place, digest in pairs]
-        return elements[0] if self.levels is None else ListState(elements, self.levels)
+        return elements[0] if self.levels is None else list_state(elements, self.levels)
 
     def by_records(self) -> Iterator[tuple[set[int], list[Place]]]:
         """The places in order, those in so many records at a time."""
@@ -85,6 +110,19 @@ class Found:
         yield lsns, places
 
 
+class _Encoded(NamedTuple):
+    """A part of a record that is not written yet; ``level`` is None for a value that is no list.
+
+    ``elements``: all, or those that ``grown`` has not.
+    """
+
+    part: int | str
+    elements: list[Element]
+    grown: ListState | None
+    levels: list[Level]
+    level: Level | None
+
+
 class Encoder:
     """Encodes the values of one record, part by part.
 
@@ -93,17 +131,17 @@ class Encoder:
 
     def __init__(self, codec: Codec, base: dict[str, State], recorded: list[Recorded]) -> None:
         self._codec, self._base, self._recorded = codec, base, recorded
-        self._encoded: list[tuple[int | str, State, list[Element], Level | None]] = []
+        self._encoded: list[_Encoded] = []
 
     def encode(self, part: int | str, channel: str, value: Any) -> Form:
         """The value of a channel, as this part of the record has it."""
         base = self._base.get(channel)
         if type(value) is list and value:
             state = base if isinstance(base, ListState) else None
-            if state is not None and 2 * len(value) < len(state.elements):
+            if state is not None and 2 * len(value) < state.length:
                 state = None  # too little of it can be there
-            elements, kept = self._elements(value, state)
-            return self.list_of(part, elements, kept, state)
+            kept = 0 if state is None else self._kept(value, state)
+            return self.list_of(part, self._others(value, state, kept), kept, state)
         if isinstance(base, ListState):
             base = None
         return self.whole(part, self._element(value, base))
@@ -111,69 +149,82 @@ class Encoder:
     def whole(self, part: int | str, element: Element) -> Form:
         """A value that is not taken apart."""
         address, stored = element.address, element.stored
+        self._encoded.append(_Encoded(part, [element], None, [], None))
         if address is not None:
-            self._encoded.append((part, element, [], None))
             return list(address if address.id else address[:3])
         assert stored is not None
-        self._encoded.append((part, element, [element], None))
         return [*stored, element.new_id] if element.new_id else stored
 
     def list_of(
-        self, part: int | str, elements: list[Element], kept: int, base: ListState | None
+        self, part: int | str, others: list[Element], kept: int, base: ListState | None
     ) -> Form:
-        """A list, the first ``kept`` elements of which are those of ``base``."""
+        """A list: the first ``kept`` elements of ``base``, and then these."""
         form: dict[str, Any] = {}
         levels: list[Level] = []
         steps = hops = 0
-        if base is not None and kept == len(base.elements):
-            steps = base.levels[-1].steps + 1
-            levels = [level for level in base.levels if level.steps <= steps & (steps - 1)]
+        grown = base if base is not None and kept == base.length else None
+        if grown is not None:
+            steps = grown.levels[-1].steps + 1
+            levels = [level for level in grown.levels if level.steps <= steps & (steps - 1)]
             below = levels[-1]
             hops, form["b"] = below.hops + 1, [below.lsn, below.part]
-            pieces = [[0, below.length], *_pieces(elements[below.length :])]
-        elif base is not None and base.levels[-1].hops < HOPS_MAX:
-            below = base.levels[-1]
-            hops, form["b"] = below.hops + 1, [below.lsn, below.part]
-            pieces = _ranges(elements, base.elements)
+            pieces = [[0, below.length], *_pieces(grown.elements(below.length) + others)]
         else:
-            pieces = _pieces(elements)
+            elements = others if base is None else base.elements(0, kept) + others
+            if base is not None and base.levels[-1].hops < HOPS_MAX:
+                below = base.levels[-1]
+                hops, form["b"] = below.hops + 1, [below.lsn, below.part]
+                pieces = _ranges(elements, base.elements())
+            else:
+                pieces = _pieces(elements)
         form |= {"k": steps, "h": hops, "p": pieces}
-        fresh = [element for element in elements[kept:] if element.address is None]
+        fresh = [element.stored for element in others if element.address is None]
         if fresh:
-            form["n"] = [element.stored for element in fresh]
-        level = Level(steps, 0, part, len(elements), hops)
-        grown = base if base is not None and kept == len(base.elements) else None
-        self._encoded.append((part, ListState(elements, levels, grown), fresh, level))
+            form["n"] = fresh
+        length = kept + len(others)
+        made = others if grown is not None else elements
+        self._encoded.append(
+            _Encoded(part, made, grown, levels, Level(steps, 0, part, length, hops))
+        )
         return form
 
     def written(self, lsn: int) -> list[State]:
         """The states of the parts in order, once the record has this LSN."""
         states: list[State] = []
-        for part, state, fresh, level in self._encoded:
+        for part, elements, grown, levels, level in self._encoded:
+            fresh = [element for element in elements if element.address is None]
             for at, element in enumerate(fresh):
                 place = -1 if level is None else at
                 element.address = Address(lsn, part, place, element.new_id)
                 element.stored = None
-            if isinstance(state, ListState):
-                assert level is not None
-                state.levels.append(level._replace(lsn=lsn))
-            states.append(state)
+            if level is None:
+                states.append(elements[0])
+                continue
+            levels.append(level._replace(lsn=lsn))
+            if grown is None:
+                states.append(list_state(elements, levels))
+            else:
+                states.append(grown.grown(elements, levels))
         return states
 
-    def _elements(self, values: list[Any], base: ListState | None) -> tuple[list[Element], int]:
-        if base is None:
-            return [self._element(value, None) for value in values], 0
-        before = base.elements
-        end = min(len(values), len(before))
-        kept, known = base.held.unchanged(values, 0), True
+    def _kept(self, values: list[Any], base: ListState) -> int:
+        """How many elements of ``base`` the list begins with."""
+        end = min(len(values), base.length)
+        kept, known = base.unchanged(values, 0), True
+        before = [] if kept == end else base.elements()
         while kept < end and self._has_bytes(values[kept], before[kept]):
             known = before[kept].hold(values[kept]).structure is None and known
-            kept = base.held.unchanged(values, kept + 1)
-        if not known:  # from now on they are known as objects
-            base.held = Elements(before)
-        elements = before[:kept]
-        others = Recorded(before[kept:]) if kept < len(before) and kept < len(values) else None
-        return elements + [self._element(value, None, others) for value in values[kept:]], kept
+            kept = base.unchanged(values, kept + 1)
+        if not known:
+            base.know()
+        return kept
+
+    def _others(self, values: list[Any], base: ListState | None, kept: int) -> list[Element]:
+        """The elements of the values from there on."""
+        others = None
+        if base is not None and kept < min(base.length, len(values)):
+            others = Recorded(base.elements(kept))
+        return [self._element(value, None, others) for value in values[kept:]]
 
     def _has_bytes(self, value: Any, element: Element) -> bool:
         return bool(element.digest) and digest_of(self._codec.plain(value)) == element.digest

@@ -139,15 +139,20 @@ class Editing:
         self.last: Any = None
         self.scratch: dict[str, Any] = {"notes": []}
 
-    def new(self) -> Any:
+    def new(self, which: str) -> Any:
         self.count += 1
         id = self.rng.choice([None, f"id-{self.count}"])
         text = self.rng.choice(["", "short", "long " * 30]) + str(self.count)
+        messages = [
+            HumanMessage(text, id=id),
+            AIMessage(text, id=id, usage_metadata=None, additional_kwargs={"n": {"k": [1]}}),
+            ToolMessage(text, tool_call_id="c", id=id, artifact={1: "one"}),
+        ]
+        if which == "messages":
+            return self.rng.choice(messages)
         return self.rng.choice(
             [
-                HumanMessage(text, id=id),
-                AIMessage(text, id=id, usage_metadata=None, additional_kwargs={"n": {"k": [1]}}),
-                ToolMessage(text, tool_call_id="c", id=id, artifact={1: "one"}),
+                *messages,
                 {"text": text, "deep": [{"x": 1}]},
                 text,
                 self.count,
@@ -164,13 +169,13 @@ class Editing:
             now = list(getattr(self, which))
             match rng.randrange(9):
                 case 0 | 1 | 2 | 3:
-                    news = [self.new() for _ in range(rng.randrange(1, 4))]
+                    news = [self.new(which) for _ in range(rng.randrange(1, 4))]
                     now += news
                     writes.append((which, news if rng.random() < 0.7 else now))
                 case 4 if now:
                     del now[rng.randrange(len(now))]
                 case 5 if now:
-                    now[rng.randrange(len(now))] = self.new()
+                    now[rng.randrange(len(now))] = self.new(which)
                 case 6 if now:
                     self.change(rng.choice(now))
                 case 7:
@@ -179,7 +184,7 @@ class Editing:
                     now = now[-3:]
             setattr(self, which, now)
         if rng.random() < 0.3:
-            self.last = rng.choice([*self.messages, self.new()])
+            self.last = rng.choice([*self.messages, self.new("last")])
             writes.append(("last", self.last))
         if rng.random() < 0.3:
             self.scratch["notes"].append(self.count)
