@@ -127,11 +127,15 @@ class RemoteDirectory:
                 del self._segments[old]
                 self._partial.discard(old)
 
+    def end(self) -> tuple[int, int]:
+        """The last segment that is here, and its size."""
+        with self._lock:
+            last = max(self._segments, default=0)
+            return last, len(self._segments[last]) if last else 0
+
     def refresh(self) -> bool:
         """Load what is new; whether anything is."""
-        last = max(self._segments, default=0)
-        end = len(self._segments[last]) if last else 0
-        loaded = self._engine.load(self.head.name, (last, end))
+        loaded = self._engine.load(self.head.name, self.end())
         if loaded is None or loaded.head.key != self.head.key:
             return False
         return self.apply(loaded)

@@ -108,6 +108,7 @@ class RemoteLog(EventLog):
         self.appender = RemoteAppender(link, directory, loaded.head, encrypter, os.urandom)
         super().__init__(self.appender, reader, directory)  # type: ignore[arg-type] # as a file's
         self._link, self._label_of, self.group = link, label_of, link
+        self.on_close: Callable[[], None] | None = None
         report = open_report(tail, time.perf_counter() - began)
         self.report = replace(report, clean=not loaded.head.is_unclean, torn_size=0, torn_frames=0)
 
@@ -132,6 +133,11 @@ class RemoteLog(EventLog):
         first = self.appender.append(RECORDS, len(batch), payload, label)
         self.last_time_ns = stamp
         return list(range(first, first + len(batch)))
+
+    def _release(self) -> None:
+        super()._release()
+        if self.on_close is not None:
+            self.on_close()
 
     def commit_behind(self) -> None:
         """Have everything appended so far committed soon. Returns at once."""

@@ -54,10 +54,11 @@ class RemoteStore:
         """See ``RunStore.claim``."""
         head = self._claimed(check_run_id(run_id), takeover)
         try:
-            loaded = self.engine.load(run_id)
+            loaded = self.loaded_run(run_id)
             if loaded is None or loaded.head.epoch != head.epoch:
                 raise self._locked(loaded.head if loaded else head)
             log = RemoteLog(self._link, self.clock, loaded, self.encryption, _label)
+            log.on_close = lambda: self.closed_run(run_id)
         except BaseException:
             with suppress(Exception):
                 self._release(head)
@@ -78,6 +79,13 @@ class RemoteStore:
         if head.owner != ours:
             raise self._locked(head)
         return head
+
+    def loaded_run(self, run_id: str) -> Loaded | None:
+        """A run that this process has just claimed."""
+        return self.engine.load(run_id)
+
+    def closed_run(self, run_id: str) -> None:
+        """This process has let go of a run."""
 
     def _locked(self, head: Head) -> LogLockedError:
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(head.since_ns / 1e9))

@@ -18,6 +18,15 @@ from recovery.stores.postgres.schema import CREATE, VERSION
 
 T = TypeVar("T")
 
+_OPTIONS: dict[str, Any] = {
+    "autocommit": True,
+    "prepare_threshold": None,  # a pooler may give each statement to another server process
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "fallback_application_name": "agent-eventlog",
+}
 CONNECT_S = 5.0  # for a server that was never reached: more likely a wrong URL than an outage
 ANSWER_S = 30.0  # after which a statement that has no answer has an unknown outcome
 IDLE_MAX = 4  # connections kept open between statements
@@ -50,8 +59,9 @@ class _Connection(psycopg.Connection[Any]):
 
     answer_s = ANSWER_S
 
-    def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1) -> T:  # type: ignore[override]
-        return super().wait(_timed(gen, time.monotonic() + self.answer_s), interval)
+    def wait(self, gen: Generator[Any, Any, T], *more: Any, **options: Any) -> T:
+        until = time.monotonic() + self.answer_s
+        return super().wait(_timed(gen, until), *more, **options)
 
 
 def _timed(gen: Generator[Any, Any, T], until: float) -> Generator[Any, Any, T]:
@@ -112,18 +122,13 @@ class Connections:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
 
-    def open(self, url: str | None = None) -> _Connection:
+    def open_listener(self, url: str | None = None) -> psycopg.Connection[Any]:
+        """A connection of the caller's own that waits for notifications, for any time."""
+        return psycopg.connect(url or self.url, **_OPTIONS)
+
+    def open(self) -> _Connection:
         """A connection of the caller's own."""
-        connection = _Connection.connect(
-            url or self.url,
-            autocommit=True,
-            prepare_threshold=None,  # a pooler may give each statement to another server process
-            connect_timeout=int(CONNECT_S),
-            keepalives_idle=10,
-            keepalives_interval=5,
-            keepalives_count=3,
-            fallback_application_name="agent-eventlog",
-        )
+        connection = _Connection.connect(self.url, **_OPTIONS)
         if not self._is_checked:
             try:
                 self._check(connection)
@@ -191,10 +196,12 @@ class Connections:
         with connection.transaction():
             # Of this transaction: a pooler keeps a transaction on one server process.
             connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (self.schema,))
-            made = connection.execute(
-                "select to_regclass(%s) is not null", (f"{self.schema}.version",)
-            ).fetchone()
-            if made and made[0]:
+            # Not by to_regclass, which may answer from a cache that is older than the lock.
+            if connection.execute(
+                "select 1 from pg_class c join pg_namespace n on n.oid = c.relnamespace "
+                "where n.nspname = %s and c.relname = 'version'",
+                (self.schema,),
+            ).fetchone():
                 return  # by another process, just before
             connection.execute(f"create schema if not exists {self.schema}")
             connection.execute(CREATE.replace("{s}", self.schema).encode())

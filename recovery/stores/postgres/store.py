@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection
+import weakref
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from eventlog import LogError, LogOwner
 from eventlog.encryption import Encryption
 from eventlog.remote.engine import Loaded
-from eventlog.remote.log import ServerClock
+from eventlog.remote.log import RemoteReader, ServerClock
 from recovery.errors import TaskMismatchError
 from recovery.stores.postgres.connections import Connections
 from recovery.stores.postgres.engine import PostgresEngine
+from recovery.stores.postgres.watch import Watch
 from recovery.stores.protocol import INBOX, RunEntry, Submission, check_run_id
 from recovery.stores.remote_store import RemoteStore
 from recovery.values.pack import pack, unpack
@@ -83,6 +85,49 @@ class PostgresStore(RemoteStore):
         super().__init__(
             engine, clock, lease_s=lease_s, patience_s=patience_s, encryption=encryption
         )
+        self._watch = Watch(engine, poll_s, listen_url)
+        self._seen = 0  # of the changes that the watch has heard of
+        _stores.add(self)
+
+    def loaded_run(self, run_id: str) -> Loaded | None:
+        """The run and its inbox, in one statement; the inbox is watched from now on."""
+        name = f"{run_id}/{INBOX}"
+        self._watch.add(run_id)
+        found = self.engine.load_many({run_id: (0, 0), name: (0, 0)})
+        self._watch.put(run_id, found.get(name))
+        return found.get(run_id)
+
+    def closed_run(self, run_id: str) -> None:
+        """See RemoteStore."""
+        self._watch.remove(run_id)
+
+    def inbox(self, run_id: str) -> RemoteReader | None:
+        """See ``RunStore.inbox``. Asks no server for a run that this process has."""
+        watched = self._watch.get(check_run_id(run_id))
+        if watched is None:
+            return super().inbox(run_id)
+        if watched.directory is None:
+            return None
+        return RemoteReader(self.clock, watched.directory, self.encryption, watched=True)
+
+    def post(
+        self,
+        run_id: str,
+        kind: str,
+        body: Mapping[str, Any],
+        key: str = "",
+        time_ns: int | None = None,
+    ) -> int:
+        """See ``RunStore.post``."""
+        lsn = super().post(run_id, kind, body, key, time_ns)
+        self._watch.look([run_id])
+        return lsn
+
+    def wait(self, timeout_s: float) -> bool:
+        """See ``RunQueue.wait``."""
+        changed = self._watch.wait(timeout_s, self._seen)
+        self._seen = self._watch.changes
+        return changed
 
     def __repr__(self) -> str:
         return f"PostgresStore({self.address!r})"
@@ -183,6 +228,18 @@ class PostgresStore(RemoteStore):
         rows = self.engine.rows(statement, [*values, limit])
         found = [_entry(row) for row in rows]
         return [one for one in found if not states or one.state in states]
+
+
+_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for store in list(_stores):
+        store._watch.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _entry(row: Any) -> RunEntry:
