@@ -50,6 +50,10 @@ class RemoteStore:
         self.address, self.encryption = engine.address, encryption
         self._link = Link(engine, lease_s, patience_s)
 
+    def use(self, engine: Engine) -> None:
+        """For tests: use this engine, which may lose connections."""
+        self.engine = self._link.engine = engine
+
     def claim(self, run_id: str, takeover: bool = False) -> WritableLog:
         """See ``RunStore.claim``."""
         head = self._claimed(check_run_id(run_id), takeover)
@@ -169,7 +173,9 @@ class RemoteStore:
                 end, is_there = self.engine.resolve([batch]).get(batch.key, (0, False))
                 if is_there or end != batch.expected:
                     return is_there
-                return batch.key in self.engine.append([batch], 0)
+                if batch.key in self.engine.append([batch], 0):
+                    return True
+                # The first statement may have been executed only now: look again.
             except LostConnectionError as exc:
                 why = exc
         raise UnreachableError(self.address, POST_WAIT_S, why)

@@ -55,7 +55,7 @@ def free_port() -> int:
 
 
 class Server:
-    """One server in a directory of its own. ``url`` gives a new database each time."""
+    """One server in a directory of its own. ``url`` gives a new store each time."""
 
     def __init__(self, **settings: str) -> None:
         found = binaries()
@@ -66,7 +66,7 @@ class Server:
             shutil.chown(self.directory, self._user)
         self.port = free_port()
         self._settings = _SETTINGS | settings
-        self._databases = itertools.count(1)
+        self._schemas = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
         data = str(self.directory / "data")
         words = ["-D", data, "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"]
@@ -132,11 +132,8 @@ class Server:
         os.killpg(self._process.pid, signal.SIGCONT)
 
     def url(self) -> str:
-        """The URL of a new, empty database."""
-        name = f"t{next(self._databases)}_{os.getpid()}"
-        with psycopg.connect(self.root, autocommit=True) as connection:
-            connection.execute(f"create database {name}".encode())
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{name}"
+        """The URL of a new, empty store."""
+        return f"{self.root}?schema=t{next(self._schemas)}_{os.getpid()}"
 
     def remove(self) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+import weakref
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
@@ -87,6 +88,17 @@ class Connections:
         self._idle: list[_Connection] = []
         self._pid = os.getpid()
         self._is_checked = False
+        weakref.finalize(self, _close_all, self._idle, self._pid)
+
+    @classmethod
+    def to(cls, url: str, patience_s: float) -> Connections:
+        """Those of this process to this URL: its stores share them."""
+        key = (url, patience_s, os.getpid())
+        with _lock:
+            found = _of_process.get(key)
+            if found is None:
+                found = _of_process[key] = cls(url, patience_s)
+            return found
 
     def run(self, act: Callable[[psycopg.Cursor[Any]], T]) -> T:
         """Call ``act`` once, with a cursor. LostConnectionError if its outcome is unknown."""
@@ -138,14 +150,11 @@ class Connections:
             self._is_checked = True
         return connection
 
-    def close(self) -> None:
-        """Close the idle connections."""
-        self._close_idle()
-
     def _taken(self) -> _Connection:
         with self._lock:
             if self._pid != os.getpid():  # the parent's are still the parent's
                 self._idle, self._pid = [], os.getpid()
+                weakref.finalize(self, _close_all, self._idle, self._pid)
             if self._idle:
                 return self._idle.pop()
         try:
@@ -155,10 +164,8 @@ class Connections:
 
     def _close_idle(self) -> None:
         with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            with suppress(psycopg.Error):
-                connection.close()
+            if self._pid == os.getpid():
+                _close_all(self._idle, self._pid)
 
     # -- what a server must be
 
@@ -207,6 +214,17 @@ class Connections:
             connection.execute(CREATE.replace("{s}", self.schema).encode())
 
 
+_lock = threading.Lock()
+_of_process: weakref.WeakValueDictionary[tuple[str, float, int], Connections]
+_of_process = weakref.WeakValueDictionary()
+
+
+def _close_all(idle: list[_Connection], pid: int) -> None:
+    while idle and pid == os.getpid():
+        with suppress(psycopg.Error):
+            idle.pop().close()
+
+
 def is_final(exc: BaseException) -> bool:
     """Whether another attempt to connect would fail in the same way."""
     cause = exc.__cause__
@@ -217,7 +235,3 @@ def is_final(exc: BaseException) -> bool:
 def _text(exc: BaseException) -> str:
     """The error in a line. The driver's messages name hosts and users, and no passwords."""
     return " ".join(str(exc).split()) or type(exc).__name__
-
-
-def columns(names: Sequence[str]) -> str:
-    return ", ".join(names)

@@ -81,7 +81,7 @@ class PostgresStore(RemoteStore):
         encryption: Encryption | None = None,
     ) -> None:
         clock = ServerClock()
-        engine = PostgresEngine(Connections(url, patience_s), clock)
+        engine = PostgresEngine(Connections.to(url, patience_s), clock)
         super().__init__(
             engine, clock, lease_s=lease_s, patience_s=patience_s, encryption=encryption
         )
