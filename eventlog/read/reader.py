@@ -233,6 +233,9 @@ class LogReader:
 
     def tail(self) -> Tail:
         """Verify the last segment and say where the log ends."""
+        return retried(self._tail)
+
+    def _tail(self) -> Tail:
         mark, infos = self.listing.segments_from(1 << 63)
         number = infos[-1].number if infos else 0
         damaged = [info.damage for info in reversed(infos) if info.damage is not None]

@@ -129,12 +129,13 @@ class Stress:
         assert not missing, f"fetch: {missing} of {wanted}"
 
     def ask_ends(self, log: Reading, rng: random.Random) -> None:
-        floor = self.floor
+        written, floor = self.written, self.floor
         if isinstance(log, EventLog):
             assert log.durable_lsn <= log.last_lsn
         else:
             oldest = log.oldest_lsn
             assert log.durable_lsn() >= oldest - 1
+            assert log.tail().next_lsn > written
             owner = log.owner()
             assert owner is not None
             assert owner.alive
@@ -496,7 +497,8 @@ def runs_with_retention(backend: SmallSegments, runs: int) -> int:
         finally:
             over.set()
             watcher.join()
-        assert errors == []
+        if errors:
+            raise errors[0]
         reader = backend.read(run_id)
         assert reader is not None
         with reader:
