@@ -44,4 +44,7 @@ def encryption_from(key_file: str | None, *, reading: bool) -> Encryption | None
         raise KeyFileError(f"no key in {where}: {reason}") from None
     lines = [line.split() for line in text.splitlines()]
     ids = [words[0] for words in lines if len(words) == 2 and words[0][:1] != "#"]
-    return Encryption(keys, ids[-1] if ids else "1", accept_clear=reading)
+    try:
+        return Encryption(keys, ids[-1] if ids else "1", accept_clear=reading)
+    except ImportError as exc:  # it names the extra
+        raise KeyFileError(str(exc)) from None

@@ -18,7 +18,7 @@ import typer
 from recovery import CheckpointStore, RecoveryError
 from recovery.agent.stop_signals import ImportedRunError, imported_module
 from recovery.cli.key_options import encryption_from
-from recovery.cli.terminal import their_own
+from recovery.cli.terminal import NotThereError, their_own
 from recovery.inspect.status import status
 from recovery.reports import RunStatus
 from recovery.stores.file import FileStore, default_directory
@@ -143,7 +143,7 @@ def open_store(
     """
     store = file_store(where, key_file, reading=reading)
     if not Path(store.root).is_dir():
-        raise RecoveryError(
+        raise NotThereError(
             f"{store.root}: there is no such directory, so there are no runs. Name the store: "
             "--store PATH, or set $EVENTLOG_HOME."
         )
@@ -152,8 +152,12 @@ def open_store(
 
 def file_store(where: str | None, key_file: str | None, *, reading: bool = False) -> FileStore:
     """The store, also if it does not exist yet."""
-    path = _path(where) if where is not None else default_directory()
-    return FileStore(path, encryption=encryption_from(key_file, reading=reading))
+    return FileStore(store_path(where), encryption=encryption_from(key_file, reading=reading))
+
+
+def store_path(where: str | None) -> str:
+    """The directory of the store at a path or URL, by default of the default one."""
+    return _path(where) if where is not None else default_directory()
 
 
 def store_of(
@@ -174,7 +178,7 @@ def check_there(store: CheckpointStore, run: str) -> None:
     close = list(dict.fromkeys([*get_close_matches(run, ids, 3), *close]))[:3]
     like = f"Is it {' or '.join(close)}?" if close else "recovery runs lists those that are."
     where = store.backend.address or "this store"
-    raise RecoveryError(f"there is no run {run!r} in {where}. {like}")
+    raise NotThereError(f"there is no run {run!r} in {where}. {like}")
 
 
 def known(store: CheckpointStore, run: str) -> RunStatus:

@@ -9,14 +9,25 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from typing import Any
 
 import typer
 
 from eventlog import LogError, LogLockedError
+from eventlog.errors import EncryptedLogError
 from recovery import RecoveryError
 from recovery.cli.console import Terminal
-from recovery.cli.exit_codes import CLOSED_PIPE, FOUND, INTERRUPTED, USAGE
+from recovery.cli.exit_codes import (
+    CLOSED_PIPE,
+    FOUND,
+    IN_USE,
+    INTERRUPTED,
+    IO_ERROR,
+    NO_INPUT,
+    NO_KEY,
+    USAGE,
+)
 from recovery.cli.key_options import KeyFileError
 from recovery.cli.streams import discard, folded, where_of
 from recovery.cli.who import holder
@@ -25,10 +36,13 @@ from recovery.text import printable, printable_lines, quoted
 PIPE_WIDTH = 160
 
 
+program = ContextVar("program", default="recovery")  # whose errors are reported
+
+
 @contextmanager
-def ends_politely() -> Iterator[None]:
+def ends_politely(of_log: int = FOUND, wrong_usage: type[Exception] = ValueError) -> Iterator[None]:
     """Ends without a traceback for a closed pipe, for Ctrl-C (also SIGTERM and SIGHUP), and for
-    errors that a user can handle."""
+    errors that a user can handle. ``of_log``: the exit code for an error of a log or a run."""
     with ExitStack() as stack:
         for signum in (signal.SIGTERM, signal.SIGHUP):
             with suppress(ValueError):  # only the main thread may
@@ -39,18 +53,31 @@ def ends_politely() -> Iterator[None]:
         except BrokenPipeError:
             discard()
             raise typer.Exit(CLOSED_PIPE) from None
-        except (KeyFileError, ValueError) as exc:
+        except wrong_usage as exc:
             raise complain(str(exc), USAGE) from None
+        except (KeyFileError, EncryptedLogError) as exc:
+            raise complain(str(exc), NO_KEY) from None
         except LogLockedError as exc:
             stuck = "one that is known to be stuck: take the run with recovery resume --takeover."
-            raise complain(f"{holder(exc)}; {stuck}", FOUND) from None
+            raise complain(f"{holder(exc)}; {stuck}", IN_USE) from None
         except (RecoveryError, LogError) as exc:
-            raise complain(str(exc), FOUND) from None
+            raise complain(str(exc), code_of(exc, of_log)) from None
         except OSError as exc:
-            raise complain(because(exc), FOUND) from None
+            raise complain(because(exc), code_of(exc)) from None
         except (KeyboardInterrupt, typer.Abort):  # the latter during a question
             progress().print("interrupted", style="bold")
             raise typer.Exit(INTERRUPTED) from None
+
+
+class NotThereError(RecoveryError):
+    """The store or the run that the user named does not exist."""
+
+
+def code_of(exc: Exception, of_log: int = FOUND) -> int:
+    """The exit code for an error."""
+    if isinstance(exc, NotThereError | FileNotFoundError):
+        return NO_INPUT
+    return IO_ERROR if isinstance(exc, OSError) else of_log
 
 
 def because(exc: OSError) -> str:
@@ -65,8 +92,13 @@ def _interrupt(*_: object) -> None:
 
 def complain(text: str, code: int) -> typer.Exit:
     """Report an error on standard error; returns the exception that exits with ``code``."""
-    typer.echo(folded(f"recovery: {printable_lines(text)}", sys.stderr), err=True)
+    note(text)
     return typer.Exit(code)
+
+
+def note(text: str) -> None:
+    """Print a remark about the result, or an error, on standard error."""
+    typer.echo(folded(f"{program.get()}: {printable_lines(text)}", sys.stderr), err=True)
 
 
 def their_own(exc: BaseException, what: str) -> typer.Exit:

@@ -4,14 +4,15 @@ the run alone, so that a new command is tested from the beginning."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from logdump.all_commands import COMMANDS
+import logdump.app
 
+import recovery.cli.app
 from tests.cli.harness import RUNS
 
 LOGS = tuple(sorted(path.name for path in RUNS.iterdir())) if RUNS.exists() else ()
 MISSING = "nowhere"
+APPS = (logdump.app.app, recovery.cli.app.app)
 
 
 @dataclass(frozen=True)
@@ -106,10 +107,10 @@ HOW: dict[str, How] = {
     ),
     "logdump stats": How(
         variants={
-            "{run} --json --steps": ("finished", "damaged_frame", "encrypted", "sleeping"),
+            "{run} --json --by step": ("finished", "damaged_frame", "encrypted", "sleeping"),
             "{run} --by tool": ("finished", "damaged_payload"),
             "{run} --by kind": ("finished", "encrypted"),
-            "{run} --steps": ("finished", "missing_segment"),
+            "{run} --by step": ("finished", "missing_segment"),
             "{run} --slowest 2 --redact *": ("finished",),
         },
     ),
@@ -131,7 +132,7 @@ HOW: dict[str, How] = {
     ),
     "recovery rm": How(
         "--store . {run} --dry-run",
-        missing=1,
+        missing=66,
         variants={
             "--store . {run} --force --children --dry-run": LOGS,
         },
@@ -157,7 +158,7 @@ HOW: dict[str, How] = {
     ),
     "recovery show": How(
         "--store . {run}",
-        missing=1,
+        missing=66,
         variants={
             "--store . {run} --json": ("parked", "sleeping", "parent", "forked", "encrypted"),
             "--store . {run} --redact send_mail --redact query": ("parked", "sleeping"),
@@ -166,13 +167,13 @@ HOW: dict[str, How] = {
     ),
     "recovery checkpoints": How(
         "--store . {run}",
-        missing=1,
+        missing=66,
         variants={"--store . {run} --json": ("finished", "damaged_snapshot", "sleeping")},
     ),
     "recovery resume": How(elsewhere=True),  # tests/cli/test_resume.py
     "recovery resolve": How(
         "--store . {run} 58 --retry",
-        missing=1,
+        missing=66,
         writes=True,
         variants={
             "--store . {run} call_6 --outcome [250,true]": ("crashed_in_doubt", "parked"),
@@ -181,25 +182,25 @@ HOW: dict[str, How] = {
             "--store . {run} charge#38 --retry": ("failed", "cancelled", "finished"),
         },
     ),
-    "recovery retry": How("--store . {run}", missing=1, writes=True),
+    "recovery retry": How("--store . {run}", missing=66, writes=True),
     "recovery approve": How(
         "--store . {run} 38 --yes",
-        missing=1,
+        missing=66,
         writes=True,
         variants={"--store . {run} 38": ("waiting",)},
     ),
     "recovery deny": How(
         "--store . {run} charge#38 --why no --redact charge",
-        missing=1,
+        missing=66,
         writes=True,
         runs=("waiting", "parked", "damaged_frame"),
     ),
-    "recovery signal": How('--store . {run} answer {"n":1}', missing=1, writes=True),
-    "recovery cancel": How("--store . {run} --yes --why enough", missing=1, writes=True),
-    "recovery accept": How("--store . {run} --yes", missing=1, writes=True),
+    "recovery signal": How('--store . {run} answer {"n":1}', missing=66, writes=True),
+    "recovery cancel": How("--store . {run} --yes --why enough", missing=66, writes=True),
+    "recovery accept": How("--store . {run} --yes", missing=66, writes=True),
     "recovery fork": How(
         "--store . {run} new_one --at 4",
-        missing=1,
+        missing=66,
         writes=True,
         variants={
             "--store . {run} finished": ("parked", "finished"),
@@ -210,34 +211,18 @@ HOW: dict[str, How] = {
     ),
     "recovery undo": How(
         "--store . {run} --dry-run",
-        missing=1,
+        missing=66,
         variants={"--store . {run} --dry-run --json": ("finished", "waiting")},
     ),
 }
 
 
 def registered() -> list[str]:
-    """All commands of both tools, with the names of the families that they are in."""
-    found = [f"logdump {command.name}" for command in COMMANDS]
-    try:
-        import typer.main
-
-        from recovery.cli.app import app
-    except ModuleNotFoundError:  # without the extra
-        return found
-
-    def walk(name: str, command: Any) -> None:
-        inside = getattr(command, "commands", None)
-        if inside is None:
-            found.append(name)
-        for part, one in (inside or {}).items():
-            walk(f"{name} {part}", one)
-
-    walk("recovery", typer.main.get_command(app))
-    return found
+    """All commands of both tools."""
+    return [f"{app.info.name} {one.name}" for app in APPS for one in app.registered_commands]
 
 
 def how(command: str) -> How:
     """How to call it."""
-    default = How("--store . {run}", missing=1) if command.startswith("recovery") else How()
+    default = How("--store . {run}", missing=66) if command.startswith("recovery") else How()
     return HOW.get(command, default)

@@ -31,11 +31,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 from unicodedata import east_asian_width
 from unittest import mock
 
-import logdump.__main__
+import logdump
+import typer.main
 
 import recovery.cli
 
@@ -46,19 +47,14 @@ NOW = 1_777_885_200.0 + 2 * 3600  # two hours after the golden runs began
 DIFF_LINES_MAX = 60
 PATIENCE_S = 60.0  # for a process that hangs
 MAINS: dict[str, Callable[[list[str]], int]] = {
-    "logdump": logdump.__main__.main,
+    "logdump": logdump.main,
     "recovery": recovery.cli.main,
 }
 
 # To make the parser of all commands takes most of the time of one.
-try:
-    import typer.main
-except ModuleNotFoundError:  # without the extra, logdump alone can be tested
-    one_parser: Callable[[], Any] = contextlib.nullcontext
-else:
-    one_parser = functools.partial(
-        mock.patch, "typer.main.get_command", functools.cache(typer.main.get_command)
-    )
+one_parser = functools.partial(
+    mock.patch, "typer.main.get_command", functools.cache(typer.main.get_command)
+)
 
 # Colours and the like, which the commands send themselves; no other escape sequence ever.
 SGR = re.compile(r"\x1b\[[0-9;]*m")

@@ -8,7 +8,6 @@ a time. As in a process of its own, the interpreter ends the command, and flushe
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -19,18 +18,15 @@ import termios
 import time
 from typing import Any
 
-import logdump.__main__
+import logdump
+import typer.main
 
 import recovery.cli
+from tests.cli.commands import APPS
 
-with contextlib.suppress(ModuleNotFoundError):  # without the extra, logdump alone can be tested
-    import typer.main
-
-    import recovery.cli.app
-
-    # Once for all of them: it takes most of the time of a command.
-    parser = typer.main.get_command(recovery.cli.app.app)
-    typer.main.get_command = lambda typer_instance: parser
+# Once for all of them: it takes most of the time of a command.
+PARSERS = {app.info.name: typer.main.get_command(app) for app in APPS}
+typer.main.get_command = lambda typer_instance: PARSERS[typer_instance.info.name]
 
 
 Request = dict[str, Any]
@@ -80,5 +76,5 @@ if __name__ == "__main__":
     if asked is not None:
         become(*asked)
         request, _ = asked
-        main = logdump.__main__.main if request["tool"] == "logdump" else recovery.cli.main
+        main = logdump.main if request["tool"] == "logdump" else recovery.cli.main
         sys.exit(main(request["args"]))

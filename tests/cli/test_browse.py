@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import html
 import io
@@ -44,8 +43,8 @@ def browse(
     keys: Path | None = None,
 ) -> None:
     """Run the browser on these runs of a store, with somebody at the keyboard."""
-    args = argparse.Namespace(redact=redact, key_file=str(keys) if keys else None)
-    context = Context(args, io.StringIO())
+    options = {"path": str(store), "redact": redact, "key_file": str(keys) if keys else None}
+    context = Context(options, io.StringIO())
 
     async def run() -> None:
         app = Browser(list(names), lambda name: context.read(str(store / name)), context.redaction)
@@ -389,7 +388,7 @@ def test_without_a_terminal_and_without_textual(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "logdump.browse.app", None)
     options: dict[str, Any] = {"path": str(RUNS), "redact": None, "key_file": None}
     with pytest.raises(UsageError, match=r"pip install 'agent-eventlog\[browse\]'"):
-        browse_module.COMMAND.run(Context(argparse.Namespace(**options), Screen()))
+        browse_module._run(Context(options, Screen()))
 
 
 def test_a_store_without_runs_is_said(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_run_that_is_not_there_is_said_in_a_line(command: str, store: Path) ->
 def test_wrong_options_are_said_without_a_traceback(command: str, store: Path) -> None:
     _, tool, args = args_of(command, "finished")
     done = call(tool, *args, "--no-such-option", cwd=store)
-    assert done.code == {"logdump": 64, "recovery": 2}[tool], done
+    assert done.code == 64, done
     assert "no-such-option" in done.err and "Traceback" not in done.err and done.out == ""
 
 
@@ -218,5 +218,5 @@ def test_what_differs_by_machine_is_replaced(store: Path) -> None:
 def test_a_traceback_would_be_noticed(processes: Processes) -> None:
     """What the processes print and how they end does come back."""
     done = processes.on_terminal("logdump", "dump")
-    assert done.code == 64 and "required" in done.shown
+    assert done.code == 64 and "missing argument" in done.shown
     assert isinstance(done, Done)

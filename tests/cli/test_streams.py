@@ -38,7 +38,7 @@ def run(command: str, redirections: str, **more: str) -> subprocess.CompletedPro
         ("logdump --help", 0),
         ("recovery show finished", 0),
         ("recovery runs", 0),
-        ("recovery show nowhere", 1),
+        ("recovery show nowhere", 66),
     ],
 )
 def test_a_command_with_closed_streams_does_what_it_would(command: str, code: int) -> None:
@@ -71,7 +71,7 @@ def test_no_file_that_is_opened_becomes_a_standard_stream() -> None:
 
 def test_who_asks_without_standard_input_is_told_so() -> None:
     done = run("recovery cancel parked", "<&-")
-    assert done.returncode == 2, done
+    assert done.returncode == 64, done
     assert "There is no terminal to ask at" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -82,9 +82,9 @@ def test_who_asks_without_standard_input_is_told_so() -> None:
         ("logdump dump finished", 74, ""),
         ("logdump finished", 74, ""),
         ("logdump export finished", 74, "1"),
-        ("recovery runs", 1, ""),
-        ("recovery --help", 1, ""),
-        ("recovery show finished --json", 1, "1"),
+        ("recovery runs", 74, ""),
+        ("recovery --help", 74, ""),
+        ("recovery show finished --json", 74, "1"),
     ],
 )
 def test_output_that_cannot_be_written_is_not_blamed_on_the_log(
@@ -102,7 +102,7 @@ def test_ctrl_c_while_a_command_is_being_loaded_ends_it_quietly(tool: str) -> No
         "import sys, signal\n"
         "class Meets:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name in ('logdump.__main__', 'recovery.cli.app'):\n"
+        "        if name in ('logdump.app', 'recovery.cli.app'):\n"
         "            signal.raise_signal(signal.SIGINT)\n"
         "sys.meta_path.insert(0, Meets())\n"
         f"from {ENTRIES[tool]} import main\n"

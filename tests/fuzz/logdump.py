@@ -7,12 +7,12 @@ import json
 from contextlib import redirect_stderr, redirect_stdout
 from unittest import mock
 
-import logdump.__main__ as command
-from logdump.exit_codes import IO_ERROR, NO_INPUT, USAGE
+import logdump as command
 
 from eventlog import EventLog, LogReader
 from eventlog.errors import UnsupportedFormatError
 from eventlog.read import verify as library
+from recovery.cli.exit_codes import IO_ERROR, NO_INPUT, USAGE
 from tests.fuzz._choices import Choices
 from tests.fuzz._logs import Log, drawn
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from logdump.__main__ import main
+from logdump import main
 
 from eventlog import EventLog, Packed
 from eventlog.dump import from_json
@@ -267,7 +267,7 @@ def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
 
 def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     program = (
-        "import resource, sys; from logdump.__main__ import main; code = main(sys.argv[1:]); "
+        "import resource, sys; from logdump import main; code = main(sys.argv[1:]); "
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr); sys.exit(code)"
     )
     peaks = []

@@ -397,7 +397,7 @@ def test_memory_does_not_grow_with_the_log(
         def isatty(self) -> bool:
             return False
 
-    from logdump.__main__ import main
+    from logdump import main
 
     nothing = Nothing()
     monkeypatch.setattr(sys, "stdout", nothing)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format
-from logdump.__main__ import main
+from logdump import main
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from eventlog import EventLog, Packed, Record

@@ -73,7 +73,7 @@ TYPES = {"recovery.values.type_variables": "typing_extensions"}
 # What an extra brings, for the modules that belong to that extra.
 EXTRAS = {
     "recovery.cli": {"typer", "rich"},
-    "logdump": {"rich", "shtab"},
+    "logdump": {"rich", "typer"},
     "logdump.browse.app": {"textual"},
     "recovery.testing.processes.counting_proxy": {"h11"},
     "eventlog.crypto.xaes": {"cryptography"},

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import Any
 
 from eventlog.dump import utc
 from eventlog.read.verify import Finding
@@ -57,14 +56,6 @@ _COLOURS = {
     "messages": DIM,
     "value": DIM,
 }
-
-
-def wants_colour(choice: str, out: TextIO) -> bool:
-    """Whether to colour the output on ``out``; ``choice``: "auto", "always" or "never"."""
-    if choice != "auto":
-        return choice == "always"
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
-    return out.isatty() and not plain
 
 
 class Columns:

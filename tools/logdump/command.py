@@ -1,53 +1,51 @@
-"""Defines a command and its context: options, output, keys, clock."""
+"""Defines the context of a command: its options, output, keys and clock."""
 
 from __future__ import annotations
 
-import argparse
 import shutil
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from types import SimpleNamespace
+from typing import Annotated, Any, TextIO
+
+import typer
 
 from eventlog import EventLog, LogReader
 from eventlog.encryption import Encryption
 from eventlog.files.posix import OSFiles
+from recovery.cli.console import Terminal
 from recovery.cli.key_options import encryption_from
+from recovery.cli.store_options import store_path
 from recovery.cli.streams import folded
 from recovery.values.render import Redaction
 
-if TYPE_CHECKING:
-    from rich.console import Console
+LogPath = Annotated[
+    str,
+    typer.Argument(metavar="PATH", help="The directory of a log, or the id of a run in the store."),
+]
 
 
 class UsageError(Exception):
     """The command cannot do what the user asked for; the message says what to do instead."""
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command: its name, help in a line, full help, options and function.
-
-    ``run`` returns the exit code. ``paths``: the name of its logs in the help.
-    """
-
-    name: str
-    line: str
-    text: str
-    more: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[Context], int]
-    paths: tuple[str, ...] = ("path",)
-
-
 class Context:
-    """The context of a command: its options, output, keys and clock."""
+    """The context of a command. ``args``: its options."""
 
-    def __init__(self, args: argparse.Namespace, out: TextIO) -> None:
-        self.args, self.out = args, out
-        self.redaction = Redaction(args.redact or ())
+    def __init__(self, options: dict[str, Any], out: TextIO | None = None) -> None:
+        self.args, self.out = SimpleNamespace(**options), out or sys.stdout
+        self.redaction = Redaction(getattr(self.args, "redact", None) or ())
+        self.args.path = self.found(self.args.path)
+
+    def found(self, path: str) -> str:
+        """The directory of the log that was named by its path, or by its id in the store."""
+        store = getattr(self.args, "store", None)
+        if store is None and ("/" in path or Path(path).exists()):
+            return path
+        below = Path(store_path(store), path)
+        return str(below) if store is not None or below.exists() else path
 
     def read(self, path: str | None = None) -> LogReader:
         """A reader of the log in directory ``path`` (as named on the command line)."""
@@ -82,18 +80,8 @@ class Context:
         self.print(folded(line, self.out))
 
     @cached_property
-    def console(self) -> Console:
-        """The same output for Rich, which knows terminals, widths and NO_COLOR.
-
-        UsageError where Rich is not installed.
-        """
-        try:
-            from recovery.cli.console import Terminal  # noqa: PLC0415 - an extra
-        except ImportError:
-            raise UsageError(
-                f"{self.args.command} needs rich, which is not installed: "
-                "pip install 'agent-eventlog[cli]' (dump and verify do without)"
-            ) from None
+    def console(self) -> Terminal:
+        """The same output for Rich, which knows terminals, widths and NO_COLOR."""
         return Terminal(file=self.out, width=self.width, highlight=False, markup=False, emoji=False)
 
     def now(self) -> float:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from types import SimpleNamespace
 
 from eventlog.format.frame import LSN_MAX
 from logdump.command import UsageError
@@ -33,7 +33,7 @@ class Wanted:
     in_doubt: Collection[int] = ()  # calls in doubt
 
     @classmethod
-    def of(cls, args: argparse.Namespace, now: float) -> Wanted:
+    def of(cls, args: SimpleNamespace, now: float) -> Wanted:
         """The selection of these options; UsageError when one makes no sense."""
         times = None
         if args.since is not None or args.until is not None:

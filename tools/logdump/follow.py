@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import select
-import sys
 import time
 from collections.abc import Iterator
 from typing import TextIO
@@ -15,7 +14,7 @@ from eventlog.read.reader import Position
 from eventlog.read.verify import BAD_SNAPSHOT, DAMAGED, Finding
 from logdump.command import Context
 from logdump.rows import Narrator, Row
-from recovery.text import printable
+from recovery.cli.terminal import note
 
 # How often to read: often while there are new records, and four times a second otherwise.
 _POLL_MIN_S, _POLL_MAX_S = 0.02, 0.25
@@ -59,7 +58,7 @@ def opened(context: Context, pause: Pause, announced: bool) -> LogReader:
                 return reader
         except FileNotFoundError:
             if not announced:
-                _say(f"{context.args.path} is not there yet; waiting for it")
+                note(f"{context.args.path} is not there yet; waiting for it")
             announced = True
         except UnsupportedFormatError:
             strange += 1  # it may be in creation, or in removal
@@ -98,7 +97,7 @@ def arrivals(
             pause.wait()
         else:
             raise
-    _say(f"{context.args.path} was removed; waiting for it to be there again")
+    note(f"{context.args.path} was removed; waiting for it to be there again")
 
 
 def _finding(damage: Damage) -> Finding:
@@ -110,7 +109,3 @@ def _finding(damage: Damage) -> Finding:
     return Finding(
         bit, damage.segment, damage.offset, damage.size, first, last, f"{damage.what}: {lost}"
     )
-
-
-def _say(text: str) -> None:
-    print(f"logdump: {printable(text)}", file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import Any
 from eventlog import LogReader
 from eventlog.format.json_values import json_text
 from eventlog.read.verify import Finding
-from logdump.columns import Columns, value_text, wants_colour
+from logdump.columns import Columns, value_text
 from logdump.command import Context
 from logdump.commands.raw import Raw
 from logdump.rows import Row
@@ -65,13 +65,13 @@ class Lines:
     def __init__(self, context: Context, reader: LogReader, is_run: bool | None) -> None:
         self._context, self._args, self._out = context, context.args, context.out
         self._reader, self._is_run = reader, is_run
-        self._raw = Raw(reader, self._args.bytes, bool(self._args.redact))
-        self._colour = wants_colour(self._args.color, self._out)
+        self._raw = Raw(reader, self._args.bytes_shown, bool(self._args.redact))
+        self._colour = context.console.color_system is not None and not context.console.no_color
         self._columns: Columns | None = None
         self._values = Values(context.redaction, self._args.full)
         self._frame = (0, 0)  # segment and offset that --raw has shown last
         self.has_said = False  # whether anything was printed
-        if is_run is not None and not self._args.json:
+        if is_run is not None and not self._args.as_json:
             self._begin(is_run)
 
     def text(self, row: Row) -> str:
@@ -83,7 +83,7 @@ class Lines:
         self.has_said = True
         if isinstance(item, Row):
             self._show_row(item)
-        elif self._args.json:
+        elif self._args.as_json:
             self._print(as_line(item.as_json()))
         else:
             columns = self._columns or Columns(self._context.width, True, self._colour)
@@ -103,7 +103,7 @@ class Lines:
         return self._columns
 
     def _show_row(self, row: Row) -> None:
-        if self._args.json:
+        if self._args.as_json:
             self._print(self._json(row))
             return
         columns = self._columns or self._begin(row.event is not None)

@@ -34,7 +34,6 @@ process has continues when it is resumed; a live one by itself.
 exit codes:
   0    recorded, durably
   1    refused: the call does not await approval (any more); or you said no
-  2    wrong usage, or no terminal to ask at and no --yes
 
 \b
 examples:

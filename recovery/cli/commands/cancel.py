@@ -32,8 +32,7 @@ short. Nothing is undone: for that, recovery undo.
 \b
 exit codes:
   0    ended, or (a live one) asked to end
-  1    refused: no such run, or it has ended; or you said no
-  2    wrong usage, or no terminal to ask at and no --yes
+  1    refused: it has ended; or you said no
 
 \b
 examples:
@@ -50,8 +49,7 @@ for one divergence. A call in doubt has to be resolved first.
 \b
 exit codes:
   0    recorded, durably
-  1    refused: no such run, it has ended or not diverged; or you said no
-  2    wrong usage, or no terminal to ask at and no --yes
+  1    refused: it has ended or not diverged; or you said no
 
 \b
 examples:

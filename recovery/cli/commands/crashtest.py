@@ -30,8 +30,6 @@ MORE = """\b
 exit codes:
   0    nothing ran twice, nothing was lost, the outcome was the same
   1    something was found
-  2    wrong usage, or no run without a kill to compare with
-  130  interrupted
 
 \b
 examples:

@@ -28,7 +28,6 @@ call, or of its outcome, is at the call.
 exit codes:
   0    replayed, or left with q
   1    refused; or the agent does something else than the record
-  2    wrong usage
 
 \b
 examples:

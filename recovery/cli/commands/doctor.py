@@ -24,7 +24,6 @@ it, and removes it again. Runs are only read.
 exit codes:
   0    no problem (there may be warnings)
   1    a problem was found
-  2    wrong usage
 
 \b
 examples:

@@ -23,8 +23,7 @@ The file is for recovery.testing.replay, which does not compare its arguments.
 \b
 exit codes:
   0    written
-  1    refused: no such run, or its beginning was removed
-  2    wrong usage
+  1    refused: its beginning was removed
 
 \b
 examples:

@@ -46,8 +46,7 @@ With --task, --state or --messages it continues with these from there.
 \b
 exit codes:
   0    made, durably
-  1    refused: no such run or step, or NEW_ID exists
-  2    wrong usage
+  1    refused: no such step, or NEW_ID exists
 
 \b
 examples:

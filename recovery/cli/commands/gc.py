@@ -38,7 +38,6 @@ run that begins under its id executes everything again.
 \b
 exit codes:
   0    done (also when there was nothing to delete)
-  2    wrong usage, or no terminal to ask at and no --yes
 
 \b
 examples:

@@ -44,7 +44,6 @@ RunHandle.resolve.
 exit codes:
   0    recorded, durably
   1    refused: nothing was written
-  2    wrong usage
 
 \b
 examples:

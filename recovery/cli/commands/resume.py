@@ -70,7 +70,6 @@ exit codes:
   0    finished: its result is printed, its report on standard error
   1    it failed, or is parked: why, and what to do, on standard error; of
        several, one did
-  2    wrong usage
   130  stopped by Ctrl-C; it can be resumed
 
 \b

@@ -35,7 +35,6 @@ instead: recovery resolve RUN CALL --outcome JSON.
 exit codes:
   0    recorded; with --agent: finished, its result is printed
   1    refused, or the run is parked again
-  2    wrong usage
 
 \b
 examples:

@@ -11,7 +11,7 @@ import typer
 from eventlog import LogError
 from recovery import RecoveryError
 from recovery.cli.exit_codes import FOUND
-from recovery.cli.store_options import KeyFile, RunId, StoreOption, Yes, open_store
+from recovery.cli.store_options import KeyFile, RunId, StoreOption, Yes, store_of
 from recovery.cli.terminal import complain, confirm, ends_politely, say
 from recovery.ops.remove import remove
 from recovery.reports import RemovedRun
@@ -27,7 +27,6 @@ everything again.
 exit codes:
   0    deleted, or would be (--dry-run)
   1    refused: nothing was deleted
-  2    wrong usage, or no terminal to ask at and no --yes
 
 \b
 examples:
@@ -56,7 +55,7 @@ def command(
 ) -> None:
     """Delete a run for good. Says what goes, and asks."""
     with ends_politely():
-        runs = open_store(store, key_file, reading=True)
+        runs = store_of(run, store, key_file, reading=True)
         try:
             would = remove(runs, run, force=force, children=children, dry_run=True)
             say("\n".join(_lines(would, time.time())))

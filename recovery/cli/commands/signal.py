@@ -31,8 +31,7 @@ sent once.
 \b
 exit codes:
   0    sent, durably
-  1    refused: no such run, or it has ended
-  2    wrong usage
+  1    refused: it has ended
 
 \b
 examples:

@@ -26,7 +26,6 @@ newest checkpoint on; no lock is taken and no run is changed.
 exit codes:
   0    no run needs a person; or without --check
   1    with --check: a run needs a person, or the disk is full
-  2    wrong usage
 
 \b
 examples:

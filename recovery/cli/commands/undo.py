@@ -42,7 +42,6 @@ or a call in doubt that was resolved, run the same command again to continue.
 exit codes:
   0    undone (or would be: --dry-run)
   1    refused, or not wholly undone: standard error says what is left
-  2    wrong usage, or no terminal to ask at and no --yes
 
 \b
 examples:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-from logdump.__main__ import main as logdump
+from logdump import main as logdump
 
 from eventlog import EventLog
 from eventlog.dump import verify

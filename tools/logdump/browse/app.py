@@ -18,7 +18,7 @@ from textual.worker import Worker, get_current_worker
 
 from eventlog import LogReader
 from logdump.browse.log import ERRORS, KEYS, PAGE, Item, Line, Log
-from logdump.exit_codes import INTERRUPTED
+from recovery.cli.exit_codes import INTERRUPTED
 from recovery.cli.status_view import STYLES
 from recovery.inspect.status import status_of
 from recovery.text import cut, printable

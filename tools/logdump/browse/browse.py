@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 from logdump.browse.log import KEYS
-from logdump.command import Command, Context, UsageError
+from logdump.command import Context, LogPath, UsageError
 from logdump.verify.verify import has_segments
+from recovery.cli.store_options import KeyFile, Redact, StoreOption
 from recovery.stores.file import FileStore
 
-TEXT = """\
-Look around in a run, or in all runs of a store (PATH is the directory of the
-runs): runs on the left, records in the middle, the value on the right, or
-below where the terminal is narrow. Needs a terminal, and Textual:
-pip install 'agent-eventlog[browse]'.
-
-Reads what is shown and no more, so a log may be of any size. Takes no lock and
-changes nothing; the run may be live, dead or damaged."""
-
-
-MORE = f"""\
+MORE = f"""\b
 keys:
 {KEYS}
 
 exit code: 0; 130 after Ctrl-C
 
+\b
 examples:
   logdump browse ~/.eventlog
   logdump browse --redact '*token*' ~/.eventlog/run_001"""
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    """The command has no options of its own."""
+def command(
+    path: LogPath,
+    redact: Redact = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+) -> int:
+    """Look around on the whole terminal.
+
+    In a run, or in all runs of a store (PATH is the directory of the runs): runs on the left,
+    records in the middle, the value on the right, or below where the terminal is narrow. Needs a
+    terminal, and Textual: pip install 'agent-eventlog[browse]'.
+
+    Reads what is shown and no more, so a log may be of any size. Takes no lock and changes
+    nothing; the run may be live, dead or damaged.
+    """
+    return _run(Context(locals()))
 
 
 def _run(context: Context) -> int:
@@ -57,6 +62,3 @@ def _run(context: Context) -> int:
     app = Browser(names, lambda name: context.read(str(path / name)), context.redaction)
     app.run(mouse=False)  # so that text can be copied from the terminal
     return app.return_code or 0
-
-
-COMMAND = Command("browse", "look around on the whole terminal", TEXT, MORE, _arguments, _run)

@@ -28,16 +28,16 @@ Test = Callable[[Item], bool]
 ERRORS = (LogError, RecoveryError, OSError, ValueError)
 
 KEYS = """\
-arrows, j k, PageUp PageDown   from record to record
-g  G  :                        the first record, the last one, one by its LSN
-n  p                           the next or previous problem: damage, a failure,
-                               a failed attempt, a call in doubt
-/                              search forward in kinds, tools and values
-f                              follow a live run
-Enter                          from a run to its records, and to the value
-Tab  Shift+Tab                 from pane to pane
-Escape                         stop searching; back to the records
-?  q                           these keys; quit"""
+arrows, j k, PageUp PageDown from record to record
+g  G  :                      the first record, the last one, one by its LSN
+n  p                         the next or previous problem: damage, a failure,
+                             a failed attempt, a call in doubt
+/                            search forward in kinds, tools and values
+f                            follow a live run
+Enter                        from a run to its records, and to the value
+Tab  Shift+Tab               from pane to pane
+Escape                       stop searching; back to the records
+?  q                         these keys; quit"""
 
 
 @dataclass(frozen=True, slots=True)

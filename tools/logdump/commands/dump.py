@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import deque
 from collections.abc import Iterable
+from typing import Annotated
+
+import typer
 
 from eventlog import LogReader
 from eventlog.dump import TORN
 from eventlog.read.verify import Finding
-from logdump.command import Command, Context, UsageError
+from logdump.command import Context, LogPath, UsageError
 from logdump.commands.raw import Raw
 from logdump.filter import Wanted
 from logdump.follow import Pause, arrivals, opened
 from logdump.lines import Lines
 from logdump.rows import Narrator, Row, rows
+from recovery.cli.store_options import KeyFile, Redact, StoreOption
+from recovery.cli.terminal import note
 from recovery.inspect.status import status_of
 from recovery.text import count
 
 OFFSET_MAX = 1 << 62  # what the system takes
 
-TEXT = """\
-Print every record, one per line: LSN, time, step, kind, tool, size of the
-value in bytes, how long the call took, the value cut short. The LSN of a call
-follows its tool. Damage is shown in its position, whatever is selected.
-Control characters are shown escaped. A narrow terminal has fewer columns; a
-log that is no run has none for step and tool.
-
-A record must match all options that select records; --kind and --tool may be
-given several times, with * and ? as in file names."""
-
-MORE = """\
+MORE = """\b
 --lsn and --tail find their position with the log's index; other options read
 all records between.
 
+\b
 --json prints one object per line, with nothing cut (docs/format.md):
   a record: "type" ("record" or "snapshot"), "segment", "offset", "lsn",
     "kind", "time", "time_ns", "size", "body"; of a run, where it is known,
@@ -46,18 +40,19 @@ What JSON cannot hold is tagged:
   {"$map": [[key, value], ...]}  {"$ext": [type, "<base64>"]}
   {"$msgpack": "<base64>"}
 
-An encrypted record, without its key, has "encrypted": the id of the key, and
-no "body"; "kind" and "time" are null and "size" is that of its frame.
+An encrypted record, without its key, has "encrypted": the id of the key, and no "body"; "kind"
+and "time" are null and "size" is that of its frame.
 
---follow waits for a log that does not exist yet, continues across segments,
-writers and the removal of the log, and ends with Ctrl-C or a closed pipe.
-Without it, the last records of a running agent may be missing, and a record
-that is being written may be shown as a torn tail.
+--follow waits for a log that does not exist yet, continues across segments, writers and the
+removal of the log, and ends with Ctrl-C or a closed pipe. Without it, the last records of a
+running agent may be missing, and a record that is being written may be shown as a torn tail.
 
+\b
 exit code: 0; with damage, the bits of verify for it (a torn tail is none)
 
+\b
 examples:
-  logdump dump ~/.eventlog/run_001 | less
+  logdump dump ~/.eventlog/run_001
   logdump dump --errors ~/.eventlog/run_001
   logdump dump --tail 20 --follow ~/.eventlog/run_001
   logdump dump --tool 'send_*' --step 3..7 --full ~/.eventlog/run_001
@@ -69,46 +64,83 @@ BYTES = 256  # shown of a payload
 _STRETCH = 1000  # records that --tail reads first
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--full", action="store_true", help="whole values, over several lines")
-    how.add_argument("--raw", action="store_true", help="bytes, and the fields of frames")
-    how.add_argument("--json", action="store_true", help="one JSON object per line")
-    parser.add_argument("--lsn", metavar="A..B", help="these records: 88, 80..90, 80.. or ..90")
-    parser.add_argument("--step", metavar="A..B", help="of these steps, in the same way")
-    parser.add_argument("--kind", metavar="K", action="append", help="of this kind: outcome, run_*")
-    parser.add_argument("--tool", metavar="T", action="append", help="of calls of this tool")
-    parser.add_argument("--since", metavar="TIME", help="RFC 3339, yesterday, '10 min', 2h")
-    parser.add_argument("--until", metavar="TIME", help="the same")
-    parser.add_argument("--grep", metavar="REGEX", help="whose value, as shown here, has this")
-    parser.add_argument(
-        "--errors", action="store_true", help="what failed or was abandoned, calls in doubt, damage"
-    )
-    parser.add_argument("--tail", metavar="N", type=_number, help="the last N of all these")
-    parser.add_argument("-f", "--follow", action="store_true", help="and what comes, as it comes")
-    parser.add_argument("--headers", action="store_true", help="with --raw: of segments as well")
-    parser.add_argument(
-        "--bytes",
-        metavar="N",
-        type=_number,
-        default=BYTES,
-        help=f"with --raw: of each payload ({BYTES})",
-    )
-    parser.add_argument("--at", metavar="SEGMENT:OFFSET", help="the bytes there, as by --raw")
-    parser.add_argument(
-        "--color", choices=("auto", "always", "never"), default="auto", help="(auto: on terminals)"
-    )
+Full = Annotated[bool, typer.Option("--full", help="Whole values, over several lines.")]
+ShowBytes = Annotated[bool, typer.Option("--raw", help="Bytes, and the fields of frames.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+Lsn = Annotated[
+    str | None, typer.Option(metavar="A..B", help="These records: 88, 80..90, 80.. or ..90.")
+]
+Step = Annotated[str | None, typer.Option(metavar="A..B", help="Of these steps, likewise.")]
+Kind = Annotated[
+    list[str] | None, typer.Option(metavar="K", help="Of this kind: outcome, run_*. Repeatable.")
+]
+Tool = Annotated[
+    list[str] | None, typer.Option(metavar="T", help="Of calls of this tool. Repeatable.")
+]
+Since = Annotated[
+    str | None, typer.Option(metavar="TIME", help="RFC 3339, yesterday, '10 min', 2h.")
+]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="The same.")]
+Grep = Annotated[
+    str | None, typer.Option(metavar="REGEX", help="Whose value, as shown here, has this.")
+]
+Errors = Annotated[
+    bool,
+    typer.Option("--errors", help="What failed or was abandoned, calls in doubt, damage."),
+]
+Tail = Annotated[
+    int | None, typer.Option(metavar="N", min=1, max=10**11, help="The last N of all these.")
+]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="And what comes, as it comes.")]
+Headers = Annotated[bool, typer.Option("--headers", help="With --raw: of segments as well.")]
+Bytes = Annotated[
+    int, typer.Option("--bytes", metavar="N", min=1, help="With --raw: of each payload.")
+]
+At = Annotated[
+    str | None, typer.Option(metavar="SEGMENT:OFFSET", help="The bytes there, as by --raw.")
+]
 
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 0 < len(text) < 12 or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
-    return int(text)
+def command(
+    path: LogPath,
+    full: Full = False,
+    raw: ShowBytes = False,
+    as_json: JsonLines = False,
+    lsn: Lsn = None,
+    step: Step = None,
+    kind: Kind = None,
+    tool: Tool = None,
+    since: Since = None,
+    until: Until = None,
+    grep: Grep = None,
+    errors: Errors = False,
+    tail: Tail = None,
+    follow: Follow = False,
+    headers: Headers = False,
+    bytes_shown: Bytes = BYTES,
+    at: At = None,
+    redact: Redact = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+) -> int:
+    """Print records, one per line.
+
+    LSN, time, step, kind, tool, size of the value in bytes, how long the call took, the value cut
+    short. The LSN of a call follows its tool. Damage is shown in its position, whatever is
+    selected. Control characters are shown escaped. A narrow terminal has fewer columns; a log
+    that is no run has none for step and tool.
+
+    A record must match all options that select records; --kind and --tool take * and ? as in file
+    names.
+    """
+    return _run(Context(locals()))
 
 
 def _run(context: Context) -> int:
     args = context.args
     wanted = Wanted.of(args, context.now())
+    if args.full + args.raw + args.as_json > 1:
+        raise UsageError("--full, --raw and --json are three forms: give one of them")
     if args.headers and not args.raw:
         raise UsageError("--headers shows bytes, and goes with --raw")
     if args.at is not None:
@@ -124,7 +156,7 @@ def _run(context: Context) -> int:
         if not lines.has_said:
             end = reader.tail().next_lsn - 1
             there = f"the log ends at LSN {end}" if end else "the log has no records"
-            print(f"logdump: no record to show: {there}", file=sys.stderr)
+            note(f"no record to show: {there}")
     return bits
 
 
@@ -154,10 +186,7 @@ def _show(items: Iterable[Row | Finding], wanted: Wanted, lines: Lines) -> int:
             unseen += item.record is None
     if unseen:
         lines.has_said = True
-        print(
-            f"logdump: {count(unseen, 'record')} not looked into: encrypted, and there is no key",
-            file=sys.stderr,
-        )
+        note(f"{count(unseen, 'record')} not looked into: encrypted, and there is no key")
     return bits
 
 
@@ -197,10 +226,7 @@ def _at(context: Context) -> int:
     with context.read() as reader:
         if number not in reader.listing.numbers():
             raise UsageError(f"--at {context.args.at}: there is no segment {number}")
-        raw = Raw(reader, context.args.bytes, bool(context.args.redact))
+        raw = Raw(reader, context.args.bytes_shown, bool(context.args.redact))
         for line in raw.at(number, offset):
             context.print(line)
     return 0
-
-
-COMMAND = Command("dump", "print records", TEXT, MORE, _arguments, _run)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator
 from functools import reduce
 from operator import or_
@@ -12,18 +10,13 @@ from eventlog import LogReader
 from eventlog.dump import TORN
 from eventlog.errors import UnsupportedFormatError
 from eventlog.transfer import export
-from logdump.command import Command, Context, UsageError
+from logdump.command import Context, LogPath
 from logdump.show import problems
+from recovery.cli.store_options import KeyFile, StoreOption
+from recovery.cli.terminal import note
 from recovery.stores.protocol import INBOX
 
-TEXT = """\
-Write the log as lines of JSON, from which `logdump import` makes it again.
-What others have sent to the run (its inbox) is in it too.
-
-Nothing is lost: values, times, numbers, batches and snapshots come back as
-the same bytes. Where segments begin, and who wrote them, is not in it."""
-
-MORE = """\
+MORE = """\b
 Each line is an object; its "type" is one of:
   export     the first line: format and version
   log        the next lines are of the log "name" ("": the run's own, "inbox")
@@ -34,28 +27,28 @@ Each line is an object; its "type" is one of:
   end        how many records, and SHA-256 of all lines before
 In bodies, what JSON cannot hold is tagged as by `logdump dump --json`.
 
-An encrypted log needs its key, and its export is not encrypted. A torn tail
-was never acknowledged, and is left out. Problems are reported on standard
-error.
+An encrypted log needs its key, and its export is not encrypted. A torn tail was never
+acknowledged, and is left out. Problems are reported on standard error.
 
+\b
 exit code: 0; with damage, the bits of verify for it (a torn tail is none)
 
+\b
 examples:
   logdump export ~/.eventlog/run_001 > run_001.jsonl
   logdump export ~/.eventlog/run_001 | zstd > run_001.jsonl.zst
   logdump export ~/.eventlog/run_001 | jq 'select(.kind == "outcome").body'"""
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    pass
+def command(path: LogPath, store: StoreOption = None, key_file: KeyFile = None) -> int:
+    """Write a log as lines of JSON, to be kept or moved; `logdump import` makes it again.
 
-
-def _run(context: Context) -> int:
-    if context.args.redact:
-        raise UsageError(
-            "an export is a copy from which a run resumes, so nothing can be hidden in it. To show "
-            "a log to others: logdump dump --json --redact"
-        )
+    What others have sent to the run (its inbox) is in it too. Nothing is lost: values, times,
+    numbers, batches and snapshots come back as the same bytes. Where segments begin, and who
+    wrote them, is not in it. Nothing can be hidden in it, because a run resumes from it: to show
+    a log to others, use `logdump dump --json --redact` or `recovery export`.
+    """
+    context = Context(locals())
     found: list[int] = []  # bits of the problems
     with context.read() as reader:
         encrypted = bool(reader.listing.first_encrypted())
@@ -66,7 +59,7 @@ def _run(context: Context) -> int:
     if wrong:
         words.append(problems(wrong))
     if words:
-        print(f"logdump: {'; '.join(words)}", file=sys.stderr)
+        note("; ".join(words))
     return reduce(or_, wrong, 0)
 
 
@@ -77,8 +70,3 @@ def _inside(context: Context) -> Iterator[tuple[str, LogReader]]:
         return
     with reader:
         yield INBOX, reader
-
-
-COMMAND = Command(
-    "export", "write a log as lines of JSON, to be kept or moved", TEXT, MORE, _arguments, _run
-)

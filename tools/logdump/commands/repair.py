@@ -2,60 +2,71 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
+from typing import Annotated
+
+import typer
 
 from eventlog import LogLockedError, LogReader
 from eventlog.dump import Json
 from eventlog.repair import RepairPlan, plan, repair
-from logdump.command import Command, Context
+from logdump.command import Context, LogPath
 from logdump.show import as_line, finding_line
 from logdump.verify.consequences import HOPELESS
 from logdump.verify.verify import meaning_of, run_in
+from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, Who, Why
 from recovery.cli.who import who_or_login
 from recovery.text import count, printable, size
 
-TEXT = """\
-Say what a repair of a damaged log would do, and with --apply do it.
-
-Sound records stay as they are. Each lost record is replaced by a placeholder
-that says so. Then the log can be read without a gap, and its run can be
-resumed: calls that may have been lost are in doubt, never taken for not made.
-First the whole directory is copied to PATH.~1~ beside it."""
-
 MORE = """\
-Without --apply nothing is changed. Use it on logs of dead agents only: the end
-of a live log may look damaged. With --apply the command holds the log as its
-writer does; it refuses while an agent runs the log. It asks no questions. If
-it is interrupted, run it again: it continues. Files of another log, files that
-are no log, and newer versions are refused: move them away first.
+Without --apply nothing is changed. Use it on logs of dead agents only: the end of a live
+log may look damaged. With --apply the command holds the log as its writer does; it refuses while
+an agent runs the log. It asks no questions. If it is interrupted, run it again: it continues.
+Files of another log, files that are no log, and newer versions are refused: move them away first.
 
-The inbox of a run is a log of its own: repair PATH/inbox.
+The inbox of a run is a log of its own: repair PATH/inbox. To undo a repair, put the copy back;
+the command says how.
 
-To undo a repair, put the copy back; the command says how.
-
+\b
 --json prints one object: "type" ("repair"), "path", "needed", "applied",
 "findings" (as of verify, with "consequence" and "calls"), "segments" (those
 that are rewritten: "segment", "missing", "kept", "lost"), "lost" (pairs of
 LSNs), "unfinished" (the same, of a repair that was interrupted), "kept",
 "torn_size", "backup", "undo".
 
+\b
 exit code: 0 sound, or repaired; without --apply the bits of verify for the
-damage; 32 cannot be repaired; 73 an agent has the log; 77 the key is needed;
-66 no such directory; 74 read or write error
+damage; 32 cannot be repaired
 
+\b
 examples:
   logdump repair ~/.eventlog/run_001
   logdump repair --apply --why 'bad disk' ~/.eventlog/run_001
   logdump repair --apply --key-file keys.txt ~/.eventlog/run_001"""
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--apply", action="store_true", help="do it; else it is only said")
-    parser.add_argument("--who", metavar="NAME", help="who did it, for the log (default: the user)")
-    parser.add_argument("--why", metavar="TEXT", default="", help="why, for the log")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+Apply = Annotated[bool, typer.Option("--apply", help="Do it; else it is only said.")]
+
+
+def command(
+    path: LogPath,
+    apply: Apply = False,
+    who: Who = None,
+    why: Why = "",
+    redact: Redact = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> int:
+    """Mark what is lost, so that a run can resume; makes a backup.
+
+    Without --apply it only says what a repair would do. Sound records stay as they are. Each lost
+    record is replaced by a placeholder that says so. Then the log can be read without a gap, and
+    its run can be resumed: calls that may have been lost are in doubt, never taken for not made.
+    First the whole directory is copied to PATH.~1~ beside it.
+    """
+    return _run(Context(locals()))
 
 
 def _run(context: Context) -> int:
@@ -72,7 +83,7 @@ def _run(context: Context) -> int:
         found = repair(
             args.path, who=who_or_login(args.who), why=args.why, encryption=context.encryption
         )
-    show = _show_json if args.json else _show
+    show = _show_json if args.as_json else _show
     show(context, found, meanings)
     if found.lsn or not found.needed:
         return 0
@@ -188,13 +199,3 @@ def _undo(done: RepairPlan) -> str:
     path = os.path.realpath(done.path)
     aside, words = shlex.quote(f"{path}.~repaired~"), shlex.quote(path)
     return f"mv {words} {aside} && mv {shlex.quote(done.backup)} {words}"
-
-
-COMMAND = Command(
-    "repair",
-    "mark what is lost, so that a run can resume; makes a backup",
-    TEXT,
-    MORE,
-    _arguments,
-    _run,
-)

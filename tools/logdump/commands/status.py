@@ -2,57 +2,62 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from eventlog import LogReader
-from logdump.command import Command, Context
+from logdump.command import Context, LogPath
 from logdump.show import as_line
 from logdump.verify.verify import has_segments
+from recovery.cli.next_steps import Commands
+from recovery.cli.status_view import as_json_object, grid, rows
+from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
 from recovery.inspect.status import status_of
 from recovery.stores.protocol import INBOX
 from recovery.text import count, size
 
-TEXT = """\
-Show the state of a run on one screen: the process that has it, the last
-record, calls in doubt and what recovery will do with each, what it has used,
-and whether the end of its log is sound, torn or damaged.
-
-This is what "logdump PATH" does."""
-
-MORE = """\
-Reads from the newest checkpoint on; "logdump verify" checks the whole log.
-
+MORE = """\b
 exit code: 0; 2 when damage was found in what was read
 
+\b
 examples:
-  logdump ~/.eventlog/run_001
+  logdump run_001
   logdump status --json ~/.eventlog/run_001 | jq .open_calls
   logdump status --redact '*' ~/.eventlog/run_001"""
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+def command(
+    path: LogPath,
+    redact: Redact = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show the state of a run on one screen.
+
+    The process that has it, the last record, calls in doubt and what recovery will do with each,
+    what it has used, and whether the end of its log is sound, torn or damaged. This is what
+    "logdump PATH" does. It reads from the newest checkpoint on; "logdump verify" checks the
+    whole log.
+    """
+    return _run(Context(locals()))
 
 
 def _run(context: Context) -> int:
-    console = context.console
-    from recovery.cli.next_steps import Commands  # noqa: PLC0415
-    from recovery.cli.status_view import as_json_object, grid, rows  # noqa: PLC0415 - needs an extra
-
     path = Path(context.args.path)
     with context.read() as reader:
         found = status_of(reader, path.resolve().name, lambda run: _inbox(context, path))
     sizes = [file.stat().st_size for file in path.glob("*.seg")]
     todo = Commands(found.run_id, str(path.parent), str(path)).next(found)
-    if context.args.json:
+    if context.args.as_json:
         report = as_json_object(found, context.redaction)
         on_disk = {"segments": len(sizes), "on_disk": sum(sizes), "next": todo}
         context.print(as_line(report | on_disk))
     else:
         log = "log", f"{size(sum(sizes))} in {count(len(sizes), 'segment')}", ""
         commands = [("" if i else "next", text, "bold") for i, text in enumerate(todo)]
-        console.print(grid([*rows(found, context.now(), context.redaction), log, *commands]))
+        context.console.print(
+            grid([*rows(found, context.now(), context.redaction), log, *commands])
+        )
     return 2 if found.damage else 0
 
 
@@ -60,6 +65,3 @@ def _inbox(context: Context, path: Path) -> LogReader | None:
     """The inbox of the run of this log; None without a run, or when no message was sent."""
     inbox = path / INBOX
     return context.read_below(str(inbox)) if has_segments(inbox) else None
-
-
-COMMAND = Command("status", "the state of a run, on one screen", TEXT, MORE, _arguments, _run)

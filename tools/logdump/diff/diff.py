@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from logdump.command import Command, Context, UsageError
+import typer
+
+from logdump.command import Context, LogPath, UsageError
+from logdump.diff.screen import Screen
 from logdump.show import as_line
 from recovery import RecoveryError
+from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
 from recovery.history.first_record import started_of
 from recovery.inspect.compare import ComparedRun, compared, outline_both
 from recovery.inspect.differences import Ended, FoundDifference, RunComparison, Side, rendered
@@ -24,27 +27,22 @@ from recovery.stores.protocol import check_run_id
 from recovery.values.diff import ABSENT
 from recovery.values.render import HIDDEN, Redaction, Term
 
-TEXT = """\
-Show what two runs did differently: the first divergence first, then the
-others. Of a fork alone: what it did differently than its origin.
-
-Calls are matched by what they are, so the order of concurrent ones is no
-difference, nor are times. Arguments, outcomes, messages and states are
-compared value by value; arguments that were recorded by digest, by digest."""
-
 MORE = """\
-"-" is what the first run has, "+" what the second one has; in texts, what
-differs is between [- -] and {+ +}. LSNs are those of the first and of the
-second log. What a fork began with is compared as the state and messages of
-that step. Memory grows with the number of calls, not with their values.
+"-" is what the first run has, "+" what the second one has; in texts, what differs is between
+[- -] and {+ +}. LSNs are those of the first and of the second log. What a fork began with is
+compared as the state and messages of that step. Memory grows with the number of calls, not with
+their values.
 
+\b
 --json prints a line each: "runs", every "difference" ("step", "what", "call",
 "path", "a", "b", "lsn_a", "lsn_b"; "a" or "b" is not there where that run has
 nothing), "summary" ("differences", "alike": calls that both made alike).
 
-exit code: 0 alike, 1 different; 2 is added when damage was found, which cannot
-be compared (a torn tail is none); 64 and above: it could not compare
+\b
+exit code: 0 alike, 1 different; 2 is added when damage was found, which
+cannot be compared (a torn tail is none); 64 and above: it could not compare
 
+\b
 examples:
   logdump diff ~/.eventlog/run_001 ~/.eventlog/run_002
   logdump diff ~/.eventlog/run_001_fork
@@ -57,19 +55,35 @@ PATHS_MAX = 30  # differing paths shown of two values
 _NAMES = re.compile(r"[^.\[\]]+")
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "other", metavar="OTHER", nargs="?", help="the other one; without it, PATH is a fork"
-    )
-    parser.add_argument(
-        "--all", action="store_true", help=f"all differences, not the first {SHOWN} alone"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+Other = Annotated[
+    str | None,
+    typer.Argument(metavar="[OTHER]", help="The other one; without it, PATH is a fork."),
+]
+All = Annotated[bool, typer.Option("--all", help=f"All differences, not the first {SHOWN} alone.")]
+
+
+def command(
+    path: LogPath,
+    other: Other = None,
+    every: All = False,
+    redact: Redact = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show what two runs did differently.
+
+    The first divergence comes first, then the others. Of a fork alone: what it did differently
+    than its origin.
+
+    Calls are matched by what they are, so the order of concurrent ones is no difference, nor are
+    times. Arguments, outcomes, messages and states are compared value by value; arguments that
+    were recorded by digest, by digest.
+    """
+    return _run(Context(locals()))
 
 
 def _run(context: Context) -> int:
-    if not context.args.json:
-        _ = context.console  # reports now, not after all is read, that it cannot draw
     paths = _paths(context)
     with ExitStack() as stack:
         readers = [stack.enter_context(context.read(path)) for path in paths]
@@ -78,7 +92,9 @@ def _run(context: Context) -> int:
         )
         for run in (comparing.a, comparing.b):
             _check(run)
-        count = _print_json(context, comparing) if context.args.json else _draw(context, comparing)
+        count = (
+            _print_json(context, comparing) if context.args.as_json else _draw(context, comparing)
+        )
         damage = comparing.a.damage or comparing.b.damage
     return (DIFFERENT if count else 0) | (DAMAGE if damage else 0)
 
@@ -86,7 +102,7 @@ def _run(context: Context) -> int:
 def _paths(context: Context) -> list[str]:
     args = context.args
     if args.other is not None:
-        return [args.path, args.other]
+        return [args.path, context.found(args.other)]
     with context.read() as reader:
         origin = ForkedFrom.of(started_of(reader, decode_shallow))
     if origin is None:
@@ -106,12 +122,10 @@ def _check(run: RunOutline) -> None:
 
 
 def _draw(context: Context, comparing: RunComparison) -> int:
-    from logdump.diff.screen import Screen  # noqa: PLC0415 - needs an extra
-
     screen = Screen(context.console, comparing)
     found = (hidden(one, context.redaction) for one in comparing.found())
     screen.head()
-    for one in found if context.args.all else islice(found, SHOWN):
+    for one in found if context.args.every else islice(found, SHOWN):
         screen.show(one)
     left = sum(1 for _ in found)
     screen.end(left)
@@ -189,6 +203,3 @@ def _hidden(side: Side | None, redaction: Redaction, hide: bool) -> Side | None:
     if isinstance(side.value, Ended) and type(value) is dict:
         value = Ended(value)
     return replace(side, value=value)
-
-
-COMMAND = Command("diff", "what two runs did differently", TEXT, MORE, _arguments, _run)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator
 from functools import reduce
 from importlib.metadata import version
 from operator import or_
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import typer
 
 from eventlog import LogError, LogReader, Snapshot
 from eventlog.dump import TORN
 from eventlog.errors import EncryptedLogError
 from eventlog.read.verify import EncryptedFrame, Finding, Totals, examine
 from eventlog.repair import LOST
-from logdump.command import Command, Context
+from logdump.command import Context, LogPath
 from logdump.otlp.json_output import request, span_line
 from logdump.show import problems
 from recovery import RecoveryError
+from recovery.cli.store_options import KeyFile, Redact, StoreOption
+from recovery.cli.terminal import note
 from recovery.history.first_record import started_of
 from recovery.inspect.genai_names import PROVIDER_UNKNOWN
 from recovery.inspect.run_trace import run_span, trace_of
@@ -31,28 +34,24 @@ from recovery.journal.events import CallIntended, RunStarted
 from recovery.journal.forked_from import ForkedFrom
 from recovery.stores.protocol import check_run_id
 
-TEXT = """\
-Print the run as a trace: spans of OpenTelemetry by its conventions for
-generative AI, one for the run ("invoke_agent"), one for each step, and one for
-each call: "chat" for calls of models, "execute_tool" for all others. Nothing
-is sent anywhere.
-
-Each line is a request of OTLP/JSON: a file of them is what the collector's
-otlpjsonfile receiver reads, and a line is what it takes at /v1/traces."""
-
 MORE = """\
-Ids follow from the run, so exporting it again, or after it has resumed, gives
-the same ones; calls that a recovery served from the log are no spans. A run
-that another one started is in that one's trace, inside the call that started
-it; a fork links to the run it was forked from, and has only its own spans.
+Each line is a request of OTLP/JSON: a file of them is what the collector's otlpjsonfile receiver
+reads, and a line is what it takes at /v1/traces.
 
-A call is of a model when it recorded tokens, or as --chat says. Arguments,
-results and the task are exported only with --content, which --redact limits.
-A call in doubt has no status, and "agent_eventlog.call.state".
+Ids follow from the run, so exporting it again, or after it has resumed, gives the same ones; calls
+that a recovery served from the log are no spans. A run that another one started is in that one's
+trace, inside the call that started it; a fork links to the run it was forked from, and has only
+its own spans.
 
-exit code: 0; with damage, the bits of verify for it (a torn tail is none); the
-run's span has "agent_eventlog.lost_records" then
+A call is of a model when it recorded tokens, or as --chat says. Arguments, results and the task
+are exported only with --content, which --redact limits. A call in doubt has no status, and
+"agent_eventlog.call.state".
 
+\b
+exit code: 0; with damage, the bits of verify for it (a torn tail is none);
+the run's span has "agent_eventlog.lost_records" then
+
+\b
 examples:
   logdump otlp --service trips ~/.eventlog/run_001 > run_001.otlp.jsonl
   logdump otlp --chat 'ask_*' --provider anthropic ~/.eventlog/run_001
@@ -65,26 +64,45 @@ examples:
 LINE_SPANS, LINE_SIZE = 100, 256 << 10
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "--chat",
+Chat = Annotated[
+    list[str] | None,
+    typer.Option(
         metavar="TOOL",
-        action="append",
-        default=[],
-        help="tools that call a model, beside those that recorded tokens; a pattern",
-    )
-    add(
-        "--without",
+        help="Tools that call a model, beside those that recorded tokens; a pattern. Repeatable.",
+    ),
+]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
         metavar="TOOL",
-        action="append",
-        default=[],
-        help="tools without a span, for another library makes theirs; a pattern",
-    )
-    add("--content", action="store_true", help="with arguments, results and the task")
-    add("--agent", metavar="NAME", default="", help="the agent's name (gen_ai.agent.name)")
-    add("--provider", metavar="NAME", default=PROVIDER_UNKNOWN, help="gen_ai.provider.name")
-    add("--service", metavar="NAME", default="agent-eventlog", help="service.name")
+        help="Tools without a span, for another library makes theirs; a pattern. Repeatable.",
+    ),
+]
+Content = Annotated[bool, typer.Option("--content", help="With arguments, results and the task.")]
+Agent = Annotated[str, typer.Option(metavar="NAME", help="The agent's name (gen_ai.agent.name).")]
+Provider = Annotated[str, typer.Option(metavar="NAME", help="For gen_ai.provider.name.")]
+Service = Annotated[str, typer.Option(metavar="NAME", help="For service.name.")]
+
+
+def command(
+    path: LogPath,
+    chat: Chat = None,
+    without: Without = None,
+    content: Content = False,
+    agent: Agent = "",
+    provider: Provider = PROVIDER_UNKNOWN,
+    service: Service = "agent-eventlog",
+    redact: Redact = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+) -> int:
+    """Print a run as spans of OpenTelemetry.
+
+    A trace by its conventions for generative AI: a span for the run ("invoke_agent"), one for each
+    step, and one for each call: "chat" for calls of models, "execute_tool" for all others. Nothing
+    is sent anywhere.
+    """
+    return _run(Context(locals()))
 
 
 def _run(context: Context) -> int:
@@ -100,7 +118,7 @@ def _run(context: Context) -> int:
             context.print(run.request(batch))
     wrong = [bit for bit in run.found if bit & ~TORN]
     if wrong:
-        print(f"logdump: {problems(wrong)}", file=sys.stderr)
+        note(problems(wrong))
     return reduce(or_, wrong, 0)
 
 
@@ -185,15 +203,12 @@ class _Run:
             return None
 
 
-def _options(args: argparse.Namespace) -> SpanOptions:
+def _options(args: SimpleNamespace) -> SpanOptions:
     return SpanOptions(
-        chat=args.chat,
-        without=args.without,
+        chat=args.chat or (),
+        without=args.without or (),
         content=args.content,
         agent=args.agent,
         provider=args.provider,
         redact=args.redact or (),
     )
-
-
-COMMAND = Command("otlp", "print a run as spans of OpenTelemetry", TEXT, MORE, _arguments, _run)

@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from eventlog import LogReader, Record
 from eventlog.dump import TORN, Totals
 from eventlog.read.verify import DecodedFrame, EncryptedFrame, examine
-from logdump.command import Command, Context
+from logdump.command import Context, LogPath, UsageError
 from logdump.show import as_line, finding_line
 from logdump.stats.frames import Frames
 from logdump.stats.json_output import step_object, totals_object
 from logdump.stats.log_statistics import LogStatistics, StepTotals
+from logdump.stats.screen import Screen
+from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
 from recovery.text import size
 
-TEXT = """\
-Show what a log is made of and what its run has used: bytes, records, calls,
-time per tool, tokens and cost, checkpoints, growth per step, the slowest
-calls, and what recoveries had to replay.
-
-A median over more than 4,096 calls is taken from some of them, at regular
-intervals, and shown with a "~"."""
-
 MORE = """\
-"open" are calls without an outcome: in flight, in doubt or abandoned. The time
-of an attempt counts when the process that began it has ended it; waits, for
-approval too, are no time in tools. "replayed" and "served" are the records
-and the outcomes after the checkpoints that recoveries began with: a recorded
-outcome is not paid for again, if the code makes its call again.
+"open" are calls without an outcome: in flight, in doubt or abandoned. The time of an attempt
+counts when the process that began it has ended it; waits, for approval too, are no time in tools.
+"replayed" and "served" are the records and the outcomes after the checkpoints that recoveries
+began with: a recorded outcome is not paid for again, if the code makes its call again.
 
-Damage is reported, and not counted. Of an encrypted log, without its key,
-frames and bytes are counted. Reads the whole log, in constant memory.
+A median over more than 4,096 calls is taken from some of them, at regular intervals, and shown
+with a "~". Damage is reported, and not counted. Of an encrypted log, without its key, frames and
+bytes are counted. Reads the whole log, in constant memory.
 
+\b
 --json prints one object of "type" "stats": "log", "kinds", "damage", and of a
 run "run", "time", "recoveries", "checkpoints", "growth", "tools", "slowest".
-With --steps a "step" in a line for each step comes before it. Sizes are bytes
-of bodies, durations seconds.
+With --by step a "step" in a line for each step comes before it. Sizes are
+bytes of bodies, durations seconds.
 
+\b
 exit code: 0; with damage, the bits of verify for it (a torn tail is none)
 
+\b
 examples:
   logdump stats ~/.eventlog/run_001
   logdump stats --slowest 30 ~/.eventlog/run_001
-  logdump stats --steps ~/.eventlog/run_001 | sort -k 7 -n | tail
+  logdump stats --by step ~/.eventlog/run_001 | sort -k 7 -n | tail
   logdump stats --json ~/.eventlog/run_001 | jq '.tools[] | {name, cost}'"""
 
 SLOWEST = 5
@@ -56,44 +55,43 @@ HEADING = (
 )
 
 
-def _number(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 10_000:
-        raise ValueError(text)
-    return number
+By = Annotated[
+    str | None,
+    typer.Option(metavar="tool|step|kind", help="One of the tables alone, all of it."),
+]
+Slowest = Annotated[
+    int, typer.Option(metavar="N", min=0, max=10_000, help="How many of the slowest calls.")
+]
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.add_argument(
-        "--steps",
-        action="store_const",
-        const="step",
-        dest="by",
-        help="a line for each step; the same as --by step",
-    )
-    parser.add_argument(
-        "--by", choices=("tool", "step", "kind"), help="one of the tables alone, all of it"
-    )
-    parser.add_argument(
-        "--slowest",
-        type=_number,
-        default=SLOWEST,
-        metavar="N",
-        help=f"how many of the slowest calls, by default {SLOWEST}",
-    )
+def command(
+    path: LogPath,
+    by: By = None,
+    slowest: Slowest = SLOWEST,
+    redact: Redact = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show what a log is made of and what its run has used.
+
+    Bytes, records, calls, time per tool, tokens and cost, checkpoints, growth per step, the
+    slowest calls, and what recoveries had to replay.
+    """
+    return _run(Context(locals()))
 
 
 def _run(context: Context) -> int:
     args = context.args
+    if args.by not in (None, "tool", "step", "kind"):
+        raise UsageError(f"--by {args.by}: tool, step or kind")
+    args = context.args
     totals, frames = Totals(), Frames()
     steps = args.by == "step"
-    if not args.json and not steps:
-        _ = context.console  # reports now, not after all is read, that it cannot draw
     on_step = functools.partial(_print_step, context) if steps else lambda step: None
     statistics = LogStatistics(args.slowest, on_step)
     with context.read() as reader:
-        if steps and not args.json:
+        if steps and not args.as_json:
             context.print(HEADING)
         for record in _records(reader, totals, frames):
             statistics.observe(record)
@@ -129,7 +127,7 @@ def _measure(path: Path, totals: Totals, frames: Frames) -> None:
 
 
 def _print_step(context: Context, step: StepTotals) -> None:
-    if context.args.json:
+    if context.args.as_json:
         context.print(as_line(step_object(step)))
         return
     used = step.used
@@ -147,15 +145,10 @@ def _clock(time_ns: int) -> str:
 
 
 def _show(context: Context, reader: LogReader, statistics: LogStatistics, frames: Frames) -> None:
-    if context.args.json:
+    if context.args.as_json:
         context.print(as_line(totals_object(statistics, frames)))
     elif context.args.by == "step":
         for finding in frames.shown:
             context.print_prose(f"not counted: {finding_line(finding)}")
     else:
-        from logdump.stats.screen import Screen  # noqa: PLC0415 - needs an extra
-
         Screen(context, reader, statistics, frames).show(context.args.by)
-
-
-COMMAND = Command("stats", "what a log is made of and has used", TEXT, MORE, _arguments, _run)

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkstemp
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
+
+import typer
 
 from eventlog import LogReader
-from logdump.command import Command, Context, UsageError
+from logdump.command import Context, LogPath, UsageError
 from logdump.timeline.model import Timeline
 from logdump.timeline.page import page
 from logdump.timeline.texts import Texts
+from recovery.cli.store_options import KeyFile, Redact, StoreOption
 from recovery.inspect.follow import restore_tally
 from recovery.inspect.run_event import EventReader
 from recovery.inspect.status import status_of
 from recovery.replay.progress import ProgressTally
 from recovery.text import count, printable
 
-TEXT = """\
-Write a run as one HTML file that needs nothing else: no server, no network, no
-other file. It shows steps, calls and how they overlap, where processes died and
-others resumed, calls in doubt, retries, waits, checkpoints, damage, and the
-conversation; click on anything for its arguments, result and history."""
-
 MORE = """\
-In the page: / searches, n and p go to the next and previous match, the arrow
-keys from call to call, + and - zoom, 0 shows all, Escape closes. A link with
-#lsn=88 at its end opens the page at that record.
+In the page: / searches, n and p go to the next and previous match, the arrow keys from call to
+call, + and - zoom, 0 shows all, Escape closes. A link with #lsn=88 at its end opens the page at
+that record.
 
-Values are cut at --value-bytes characters, and the page says how much is
-missing; 'logdump dump --full --lsn 88' shows all of it. The file holds what the
-run recorded: --redact hides what others must not see, '--redact *' all values.
+Values are cut at --value-bytes characters, and the page says how much is missing; 'logdump dump
+--full --lsn 88' shows all of it. The file holds what the run recorded: --redact hides what others
+must not see, '--redact *' all values. Of a longer run the page has the last 20,000 records.
 
-Of a longer run the page has the last 20,000 records (--last N for others).
-
+\b
 examples:
   logdump timeline ~/.eventlog/run_001 -o run_001.html
   logdump timeline --redact '*token*' ~/.eventlog/run_001 > run_001.html"""
@@ -45,31 +40,34 @@ examples:
 VALUE_SIZE, LAST = 2048, 20_000
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="where to write it (default: stdout)"
-    )
-    parser.add_argument(
-        "--value-bytes",
-        metavar="N",
-        type=_number,
-        default=VALUE_SIZE,
-        help=f"how much of each value to show, in characters (default {VALUE_SIZE:,})",
-    )
-    parser.add_argument(
-        "--last",
-        metavar="N",
-        type=_number,
-        default=LAST,
-        help=f"only the newest N records; 0 for all (default {LAST:,})",
-    )
+Output = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Where to write it; else standard output."),
+]
+ValueBytes = Annotated[
+    int, typer.Option(metavar="N", min=0, help="How many characters of each value to show.")
+]
+Last = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Only the newest N records; 0 for all.")
+]
 
 
-def _number(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
+def command(
+    path: LogPath,
+    output: Output = None,
+    value_bytes: ValueBytes = VALUE_SIZE,
+    last: Last = LAST,
+    redact: Redact = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+) -> int:
+    """Write a run as one HTML file, to look at and to send.
+
+    It needs nothing else: no server, no network, no other file. It shows steps, calls and how they
+    overlap, where processes died and others resumed, calls in doubt, retries, waits, checkpoints,
+    damage, and the conversation; click on anything for its arguments, result and history.
+    """
+    return _run(Context(locals()))
 
 
 def _run(context: Context) -> int:
@@ -133,6 +131,3 @@ def _private(path: str) -> Iterator[TextIO]:
     except OSError as exc:
         exc.filename, exc.filename2 = path, None
         raise
-
-
-COMMAND = Command("timeline", "a run as one HTML file", TEXT, MORE, _arguments, _run)

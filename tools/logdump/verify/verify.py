@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -11,11 +10,12 @@ from pathlib import Path
 from eventlog import LogError, LogReader
 from eventlog.dump import BAD_SNAPSHOT, DAMAGED, GAP, NOT_A_LOG, Finding, Json, Totals, verify
 from eventlog.errors import EncryptedLogError
-from logdump.command import Command, Context, UsageError
-from logdump.exit_codes import IO_ERROR, NO_KEY
+from logdump.command import Context, LogPath, UsageError
 from logdump.show import as_line, finding_line, place_line, summary_line
 from logdump.verify.consequences import Consequences, InboxConsequences, Refusal, is_run
 from recovery import RecoveryError
+from recovery.cli.exit_codes import IO_ERROR, NO_KEY
+from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
 from recovery.inspect.open_call import OpenCall
 from recovery.inspect.status import RunStatus, status_of
 from recovery.stores.protocol import INBOX, RUN_ID
@@ -26,13 +26,7 @@ SEGMENT = "[0-9]" * 8 + ".seg"
 
 Meaning = Consequences | InboxConsequences | Refusal | None
 
-TEXT = """\
-Check every segment, frame, footer, snapshot and value of a run, of one segment
-(PATH is a file), or of all runs of a store (PATH is the directory of the
-runs), and of what others have sent to the runs. Say for each problem where it
-is and what it means for recovery, and which calls have no outcome."""
-
-MORE = """\
+MORE = """\b
 The exit code adds up what was found:
    0  sound
    1  torn tail: never acknowledged; the next opening cuts it off; harmless
@@ -45,25 +39,27 @@ The exit code adds up what was found:
       (64 wrong usage, 66 no such file or directory, 74 read error, 77 wrong
       key); of a store, the runs that can be read are checked all the same
 
+\b
 --json prints one object per line:
   a problem: "type" ("damage", "torn_tail" or "note"), "log" (its directory),
-    "bit" (as above, 0 for a note), "segment" and "file", "offset" (up to there
-    the segment is sound), "size" (bytes that are damaged), "next_frame" (where
-    the next sound frame is, null if there is none in that file), "bytes_after"
-    (how many bytes follow), "first_lsn" and "last_lsn" (the records lost;
-    none when last < first), "text", "consequence", "calls" (recorded ones that
-    become in doubt)
+    "bit" (as above, 0 for a note), "segment" and "file", "offset" (up to
+    there the segment is sound), "size" (bytes that are damaged), "next_frame"
+    (the next sound one, null if that file has none), "bytes_after" (how many
+    bytes follow), "first_lsn" and "last_lsn" (the records lost; none when
+    last < first), "text", "consequence", "calls" (recorded ones that become
+    in doubt)
   a call without an outcome: "type" ("open_call"), "log", "lsn", "name",
     "tool", "call_id", "step", "state", "then"
   at the end of each log: "type" ("totals"), "log", "exit_code" and counts
   at the end of a store: "type" ("store"), "runs", "exit_code"
 
-Without the key of an encrypted log everything is checked but the content of
-the records. With it, that too, and that they were written with it.
+Without the key of an encrypted log everything is checked but the content of the records. With it,
+that too, and that they were written with it.
 
-On the log of a running agent, a record that is being written may be reported
-as a torn tail; records written after the start of verify are not checked.
+On the log of a running agent, a record that is being written may be reported as a torn tail;
+records written after the start of verify are not checked.
 
+\b
 examples:
   logdump verify ~/.eventlog/run_001
   logdump verify ~/.eventlog
@@ -71,8 +67,21 @@ examples:
   logdump verify --json ~/.eventlog/run_001 | jq 'select(.bit > 1)'"""
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON object per line")
+def command(
+    path: LogPath,
+    redact: Redact = None,
+    store: StoreOption = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check everything, and say what is wrong.
+
+    Check every segment, frame, footer, snapshot and value of a run, of one segment (PATH is a
+    file), or of all runs of a store (PATH is the directory of the runs), and of what others have
+    sent to the runs. Say for each problem where it is and what it means for recovery, and which
+    calls have no outcome.
+    """
+    return _run(Context(locals()))
 
 
 def _run(context: Context) -> int:
@@ -104,7 +113,7 @@ def _run_and_inbox(context: Context, path: str, *, named: bool = False) -> int:
     try:
         return _Checked(context, path, named=named).check(before=before).exit_code
     except (LogError, NotADirectoryError) as exc:
-        if context.args.json and not isinstance(exc, EncryptedLogError):
+        if context.args.as_json and not isinstance(exc, EncryptedLogError):
             foreign = Finding(NOT_A_LOG, 0, 0, 0, 1, 0, str(exc))
             context.print(as_line({**foreign.as_json(), "log": path}))
         raise
@@ -128,7 +137,7 @@ def _store(context: Context, runs: list[Path]) -> int:
             _unread(context, run, exc.strerror or str(exc))
         bits, wrong = bits | code, wrong + (code > 0)
     bits = failed or bits
-    if context.args.json:
+    if context.args.as_json:
         context.print(as_line({"type": "store", "runs": len(runs), "exit_code": bits}))
     else:
         found = f"problems in {wrong} of them" if wrong else "sound"
@@ -137,7 +146,7 @@ def _store(context: Context, runs: list[Path]) -> int:
 
 
 def _unread(context: Context, run: Path, why: str) -> None:
-    if not context.args.json:
+    if not context.args.as_json:
         context.print_prose(f"{printable(str(run))}: could not be checked: {printable(why)}")
 
 
@@ -167,7 +176,7 @@ class _Checked:
     """Checks one log, and prints its findings."""
 
     def __init__(self, context: Context, path: str, *, named: bool = False) -> None:
-        self.context, self.path, self.as_json = context, path, context.args.json
+        self.context, self.path, self.as_json = context, path, context.args.as_json
         self.prefix = f"{printable(path)}: " if named else ""
 
     def check(self, segment: int = 0, before: int = 0) -> Totals:
@@ -274,6 +283,3 @@ class _Findings:
 
     def __iter__(self) -> Iterator[Finding]:
         return self._checking
-
-
-COMMAND = Command("verify", "check everything, and say what is wrong", TEXT, MORE, _arguments, _run)

@@ -24,7 +24,7 @@ from typing import Any
 import msgpack
 import pytest
 import xxhash
-from logdump.__main__ import main
+from logdump import main
 
 from eventlog import EventLog, LogError
 from eventlog.dump import to_json
@@ -672,7 +672,7 @@ SCRIPT = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 from eventlog import EventLog
-from logdump.__main__ import main
+from logdump import main
 with EventLog.read(sys.argv[1]) as reader:
     assert [r.lsn for r in reader.records(on_damage=lambda damage: None)] == [1]
     list(reader.snapshots())

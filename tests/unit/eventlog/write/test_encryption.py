@@ -459,7 +459,7 @@ def test_a_log_in_clear_does_not_need_the_extra(tmp_path) -> None:
         "import recovery, logdump.__main__\n"
         "from eventlog import EventLog\n"
         "with EventLog.open(sys.argv[1]) as log: log.append('a', 1)\n"
-        "print(logdump.__main__.main(['verify', sys.argv[1]]))\n"
+        "print(logdump.main(['verify', sys.argv[1]]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path / "log"], capture_output=True, text=True, check=True

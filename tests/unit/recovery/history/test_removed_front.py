@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logdump.__main__ import main
+from logdump import main
 
 from eventlog import EventLog
 from recovery import CheckpointStore, RecoverableAgent, tool

@@ -1,0 +1,114 @@
+"""Parses a command line, for ``recovery`` and ``logdump`` alike."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from recovery.cli.exit_codes import USAGE
+from recovery.cli.terminal import because, code_of, complain, program
+
+SWITCHES = ("--version", "--no-color", "--no-pager")  # of the program
+SHARED = ("--store", "--key-file")  # of its commands
+
+EXIT_CODES = """\b
+exit codes of all commands:
+  0    done, and nothing was found
+  1    refused, failed or parked; or something was found
+  64   wrong usage, or no terminal to ask at and no --yes
+  66   no such store, run, log or file
+  73   a process has the run
+  74   a file or standard output cannot be read or written
+  77   the key is missing or wrong
+  130  interrupted
+  141  the reader of the output has gone
+"""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("agent-eventlog"))
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", help="The version.", callback=_print_version, is_eager=True),
+]
+NoColor = Annotated[bool, typer.Option("--no-color", help="No colours; the same as $NO_COLOR.")]
+NoPager = Annotated[
+    bool, typer.Option("--no-pager", help="No pager ($PAGER, else less) for long output.")
+]
+
+
+def parser(name: str, text: str, more: str) -> typer.Typer:
+    """A program without commands yet; ``text`` and ``more`` are before and after their list."""
+
+    def switches(
+        _version: Version = False, no_color: NoColor = False, no_pager: NoPager = False
+    ) -> None:
+        if no_color:
+            os.environ["NO_COLOR"] = "1"
+        if no_pager:
+            os.environ["PAGER"] = ""
+
+    app = typer.Typer(
+        name=name,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,  # a traceback of this library is a bug, and looks like one
+        rich_markup_mode=None,  # help keeps its line breaks, in a pipe too
+    )
+    app.callback(help=text, epilog=f"{EXIT_CODES}\n{more}")(switches)
+    return app
+
+
+def arranged(argv: Sequence[str], meant: Callable[[list[str]], list[str]]) -> list[str]:
+    """The words in the order of the parser: options of the program may come after the command, and
+    --store and --key-file before it. ``meant`` gets the command and its words, and may change
+    them."""
+    end = list(argv).index("--") if "--" in argv else len(argv)
+    switches = [word for word in argv[:end] if word in SWITCHES]
+    words = [word for word in argv[:end] if word not in SWITCHES] + list(argv[end:])
+    front: list[str] = []
+    while words and words[0].partition("=")[0] in SHARED:
+        size = 1 if "=" in words[0] else 2
+        front, words = front + words[:size], words[size:]
+    words = meant(words)
+    return [*switches, *words[:1], *front, *words[1:]]
+
+
+def run(app: typer.Typer, argv: Sequence[str]) -> int:
+    """Run a command; returns its exit code. Wrong usage is reported in one line."""
+    for name in ("eventlog", "recovery"):  # their warnings are shown by the commands, or raised
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # letters that the terminal lacks
+    program.set(str(app.info.name))
+    try:
+        code = app(list(argv), prog_name=program.get(), standalone_mode=False)
+    except OSError as exc:  # of the help; commands handle their own
+        return complain(because(exc), code_of(exc)).exit_code
+    except Exception as exc:
+        said = getattr(exc, "format_message", None)  # of typer, or of click below older ones
+        if said is None:
+            raise
+        return _misused(exc, str(said()), is_help=not argv)
+    return code if isinstance(code, int) else 0
+
+
+def _misused(exc: Exception, text: str, *, is_help: bool) -> int:
+    if is_help:  # no command was given
+        typer.echo(text, err=True)
+        return USAGE
+    context = getattr(exc, "ctx", None)
+    path = context.command_path if context is not None else program.get()
+    if text[1:2].islower():
+        text = text[0].lower() + text[1:]
+    return complain(f"{text.rstrip('.')}. `{path} --help` shows examples", USAGE).exit_code
