@@ -111,4 +111,5 @@ def _misused(exc: Exception, text: str, *, is_help: bool) -> int:
     path = context.command_path if context is not None else program.get()
     if text[1:2].islower():
         text = text[0].lower() + text[1:]
-    return complain(f"{text.rstrip('.')}. `{path} --help` shows examples", USAGE).exit_code
+    end = "" if text[-1:] in ".?" else "."
+    return complain(f"{text}{end} `{path} --help` shows examples", USAGE).exit_code

@@ -65,7 +65,6 @@ def ends_politely(of_log: int = FOUND, wrong_usage: type[Exception] = ValueError
         except OSError as exc:
             raise complain(because(exc), code_of(exc)) from None
         except (KeyboardInterrupt, typer.Abort):  # the latter during a question
-            progress().print("interrupted", style="bold")
             raise typer.Exit(INTERRUPTED) from None
 
 

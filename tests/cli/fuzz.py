@@ -34,7 +34,7 @@ from tests.cli.harness import RUNS, Done, call, raw
 MEMORY = 1 << 30  # bytes that a command may take beyond what the process has; the runs have 20 KB
 CPU_S_EACH = 20  # of a command: a hundred times what they take, so that only a hang gets there
 OUTPUT_MAX = 4 << 20
-CODES = {"logdump": {*range(64), 64, 66, 74, 77}, "recovery": {0, 1, 2}}
+CODES = {"logdump": {*range(64), 64, 66, 74, 77}, "recovery": {0, 1, 64, 66, 74, 77}}
 EXTRA = [("logdump timeline", "{run} -o page.html")]  # the golden outputs have no place for it
 
 Rng = random.Random

@@ -161,7 +161,7 @@ def test_an_error_of_the_agent_stops_at_its_line(project: Path) -> None:
 
 
 def test_what_is_refused(project: Path) -> None:
-    assert debug(project, "shop", "", "--at", "soon")[0] == 2
+    assert debug(project, "shop", "", "--at", "soon")[0] == 64
     assert "has no record 999" in debug(project, "shop", "", "--at", "lsn:999")[1]
     code, out = debug(project, "shop", "", "--at", "9")
     assert code == 1

@@ -126,7 +126,7 @@ def test_a_name_that_is_several_is_refused(store: Path) -> None:
 def test_wrong_usage_writes_nothing(store: Path, args: list[str], says: str) -> None:
     before = status(CheckpointStore(store), "parked").last_lsn
     done = recovery(store, "resolve", "parked", "58", *args)
-    assert (done.code, done.out) == (2, "") and says in done.err, done.err
+    assert (done.code, done.out) == (64, "") and says in done.err, done.err
     assert status(CheckpointStore(store), "parked").last_lsn == before
 
 
@@ -137,7 +137,7 @@ def test_a_value_comes_from_a_file_and_who_is_the_login(store: Path) -> None:
     (found,) = [one for one in recorded(store, "parked") if isinstance(one, CallResolved)]
     assert (found.value, found.who) == ({"receipt": "R-17"}, "eve")
     missing = recovery(store, "resolve", "parked", "58", "--outcome", "@no.json")
-    assert missing.code == 1 and "no.json: No such file" in missing.err
+    assert missing.code == 66 and "no.json: No such file" in missing.err
 
 
 def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_a_user_without_a_name_has_a_number(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_run_that_is_held_names_its_owner(store: Path) -> None:
     with CheckpointStore(store).claim("parked"):
         done = recovery(store, "resolve", "parked", "58", "--retry")
-    assert done.code == 1 and "is held by process" in done.err and "takeover=True" not in done.err
+    assert done.code == 73 and "is held by process" in done.err and "takeover=True" not in done.err
 
 
 # -- decisions that wait in the inbox
@@ -194,7 +194,7 @@ def test_an_inbox_of_nonsense_is_passed_over(store: Path) -> None:
 
 def test_without_a_terminal_nothing_is_done_unless_told_so(store: Path) -> None:
     done = recovery(store, "cancel", "waiting")
-    assert done.code == 2 and "--yes" in done.err
+    assert done.code == 64 and "--yes" in done.err
     assert state(store, "waiting") == "waiting"
     assert recovery(store, "cancel", "waiting", "--yes").code == 0
     assert state(store, "waiting") == "cancelled"
@@ -271,7 +271,7 @@ def test_a_signal_is_sent_once_under_its_key(
         ("signal", "answer", value)
     ]
     other = recovery(store, "signal", "waiting", "answer", "7", "--key", "order-4711")
-    assert other.code == 2 and "was sent something else under 'order-4711'" in other.err
+    assert other.code == 64 and "was sent something else under 'order-4711'" in other.err
 
 
 # -- which store, which runs
@@ -328,7 +328,7 @@ def test_runs_are_chosen_by_their_last_record(store: Path) -> None:
     assert chosen == {run_id for run_id, at in last.items() if at >= int(middle * 1e6) / 1e6}
     none = recovery(store, "runs", "--since", "2100-01-01")
     assert none.out == f"no such runs ({len(last)} runs in the store)\n"
-    assert recovery(store, "runs", "--since", "soon").code == 2
+    assert recovery(store, "runs", "--since", "soon").code == 64
 
 
 def _lines(store: Path, *words: str) -> list[str]:
@@ -348,8 +348,8 @@ def test_a_run_is_undone_by_the_tools_of_a_module(store: Path) -> None:
     listed = recovery(store, "undo", "finished", "--dry-run")
     assert listed.out == 'to undo: hold_seat#31("OS51", "23A"), by release_seat\n'
     refused = recovery(store, "undo", "finished", "--tools", "tests.data.trip")
-    assert refused.code == 2 and state(store, "finished") == "finished"
-    assert recovery(store, "undo", "finished", "--tools", "json", "--yes").code == 2
+    assert refused.code == 64 and state(store, "finished") == "finished"
+    assert recovery(store, "undo", "finished", "--tools", "json", "--yes").code == 64
     done = recovery(store, "undo", "finished", "--tools", "tests.data.trip", "--yes", "--json")
     assert json.loads(done.out) == [
         {"call": 31, "tool": "hold_seat", "call_id": "call_3", "result": "released 23A"}
@@ -399,7 +399,7 @@ def test_a_fork_is_made_with_what_is_to_be_otherwise(store: Path) -> None:
         (["--task", "1"], "--at STEP is needed"),
     ):
         refused = recovery(store, "fork", "finished", "newer", *args)
-        assert refused.code == 2 and says in refused.err
+        assert refused.code == 64 and says in refused.err
     assert "newer" not in CheckpointStore(store).backend.run_ids()
 
 

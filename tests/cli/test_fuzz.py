@@ -136,7 +136,7 @@ def test_forged_records_hold_their_checksums(tmp_path: Path) -> None:
     "done",
     [
         Done(("logdump", "dump"), 1 << 7),
-        Done(("recovery", "show"), 64),
+        Done(("recovery", "show"), 63),
         Done(("logdump", "dump"), 0, "\x1b[2J"),
         Done(("logdump", "dump"), 0, "", "Traceback"),
         Done(("logdump", "dump"), 0, "x" * (5 << 20)),

@@ -291,7 +291,7 @@ def test_show_of_a_diverged_run_has_the_difference_and_the_ways_out(tmp_path: Pa
     next_ = json.loads(recovery(tmp_path, "show", "order", "--json").out)["next"]
     assert [one.split()[1] for one in next_] == ["signal", "resume", "accept", "fork", "cancel"]
     asked = recovery(tmp_path, "accept", "order")
-    assert asked.code == 2 and "--yes" in asked.err
+    assert asked.code == 64 and "--yes" in asked.err
     accept = next_[2].partition("   #")[0].replace("TEXT", "cheaper")
     assert call(*accept.split(), "--yes", cwd=tmp_path).code == 0
     again = recovery(tmp_path, "accept", "order", "--yes")
@@ -472,7 +472,7 @@ def test_all_unfinished_runs_are_tried_whatever_becomes_of_the_others(shop: Path
     only = resumed(shop, "--all-unfinished", "--match", "wait")
     assert "1 run resumed, 0 finished" in only.err
     for words in (["to-wait", "--due"], [], ["--due", "--all-unfinished"]):
-        assert resumed(shop, *words).code == 2
+        assert resumed(shop, *words).code == 64
 
 
 def test_a_filter_that_matches_nothing_says_so(shop: Path) -> None:
@@ -513,7 +513,7 @@ def test_the_store_may_come_first_and_a_run_may_be_a_path(shop: Path) -> None:
     sent = call("recovery", "signal", "runs/to-wait", "delivered", cwd=shop)
     assert sent.code == 0 and f"--store {shop}/runs" in sent.out
     elsewhere = call("recovery", "show", "none/to-wait", "--store", "runs", cwd=shop)
-    assert elsewhere.code == 2  # no log there: it is an impossible id
+    assert elsewhere.code == 64  # no log there: it is an impossible id
 
 
 def test_every_deciding_command_takes_yes(shop: Path) -> None:

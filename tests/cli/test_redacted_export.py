@@ -147,5 +147,5 @@ def test_everything_may_be_hidden(exported: Path, tmp_path: Path) -> None:
 
 def test_without_redact_it_says_what_to_use(tmp_path: Path) -> None:
     done = call("recovery", "export", "r", "--store", "runs", cwd=tmp_path)
-    assert done.code == 2
+    assert done.code == 64
     assert "logdump export" in done.err

@@ -44,7 +44,7 @@ def test_rm_asks_on_a_terminal(store: Path, processes: Processes) -> None:
 
 def test_rm_with_nobody_to_ask_needs_yes(store: Path) -> None:
     done = call(*RM, "finished", cwd=store)
-    assert done.code == 2 and "say --yes" in done.err and left(store) == ALL
+    assert done.code == 64 and "say --yes" in done.err and left(store) == ALL
     done = call(*RM, "finished", "--yes", cwd=store)
     assert (done.code, done.err) == (0, "") and left(store) == ALL - {"finished"}
     assert done.out.startswith("finished: finished ") and "\ndeleted 1 run, " in done.out
@@ -93,7 +93,7 @@ def test_gc_asks_on_a_terminal(store: Path, processes: Processes) -> None:
 
 
 def test_gc_with_nobody_to_ask_needs_yes_and_then_does_what_it_said(store: Path) -> None:
-    assert call(*GC, "--keep", "0", cwd=store).code == 2
+    assert call(*GC, "--keep", "0", cwd=store).code == 64
     assert left(store) == ALL
     said = call(*GC, "--keep", "0", "--dry-run", "--json", cwd=store)
     would = [json.loads(line) for line in said.out.splitlines()]
@@ -141,5 +141,5 @@ def test_gc_alone_finishes_what_was_interrupted(store: Path) -> None:
 )
 def test_gc_refuses_what_makes_no_sense(words: tuple[str, ...], store: Path) -> None:
     done = call(*GC, *words, "--yes", cwd=store)
-    assert done.code == 2 and done.out == "" and "Traceback" not in done.err
+    assert done.code == 64 and done.out == "" and "Traceback" not in done.err
     assert left(store) == ALL

@@ -248,9 +248,9 @@ def test_what_is_not_there_is_said_in_a_line(place: Place) -> None:
     assert done.code == 1 and "there is no module no_such" in done.err
     assert place.resume("NOTHING").err.startswith(f"recovery: {place.module}:NOTHING is neither")
     done = call("recovery", "resume", "run", "--agent", "rm -rf", cwd=place.path)
-    assert (done.code, done.err) == (2, "recovery: 'rm -rf' is not MODULE:NAME\n")
+    assert (done.code, done.err) == (64, "recovery: 'rm -rf' is not MODULE:NAME\n")
     done = place.resume("agent", run="rum")
-    assert done.code == 1 and "there is no run 'rum'" in done.err and "Is it run?" in done.err
+    assert done.code == 66 and "there is no run 'rum'" in done.err and "Is it run?" in done.err
     assert place.store.backend.run_ids() == ["run"] and place.looked() == ""
 
 
@@ -327,7 +327,7 @@ def test_a_store_that_cannot_be_written_is_not_blamed_on_the_agent(
     assert done.code == 1 and done.err.startswith(f"{lock}. That was the store, not the agent")
     assert "Traceback" not in done.err and "next: recovery resume run" in done.err
     other = place.recovery("cancel", "run", "--yes")
-    assert (other.code, other.err) == (1, f"{lock.replace('LOCK', 'inbox/LOCK')}\n")
+    assert (other.code, other.err) == (74, f"{lock.replace('LOCK', 'inbox/LOCK')}\n")
     monkeypatch.undo()
     for agent, named in (("reads", " '/no/such/file'"), ("fills", "")):
         done = place.resume(agent, "--store", "runs")
@@ -383,10 +383,10 @@ def test_a_run_that_a_process_has_is_left_alone(place: Place) -> None:
     place.begin()
     with pytest.raises(FencedError), place.store.claim("run"):
         done = place.resume("agent")
-        assert done.code == 1 and f"is held by process {os.getpid()}" in done.err
+        assert done.code == 73 and f"is held by process {os.getpid()}" in done.err
         assert "takeover=True" not in done.err and "--takeover" in done.err
         asked = place.resume("agent", "--takeover")
-        assert asked.code == 2 and "no terminal to ask at" in asked.err
+        assert asked.code == 64 and "no terminal to ask at" in asked.err
         assert place.looked() == ""
         assert place.resume("agent", "--takeover", "--yes").code == 0
     assert place.looked() == "otters\n"

@@ -817,7 +817,7 @@ def test_an_approval_is_shown_whole_and_asked_for(tmp_path: Path) -> None:
     words = f"recovery approve {RUN} {asked.idempotency_key[:16]} --store ."
     assert shown_whole(shown.out) and words in shown.out
     without = call(*words.split(), cwd=tmp_path)  # in a pipe, with nobody to ask
-    assert without.code == 2 and "say --yes" in without.err and shown_whole(without.out)
+    assert without.code == 64 and "say --yes" in without.err and shown_whole(without.out)
     with Processes(tmp_path) as processes:
         done = processes.on_terminal(*words.split(), keys=b"n\n")
         assert done.code == 1 and shown_whole(done.shown) and "Approve exactly this" in done.shown
