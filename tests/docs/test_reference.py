@@ -19,6 +19,12 @@ def test_each_public_module_is_on_a_page() -> None:
     assert set(PUBLIC) <= set(SHOWN)
 
 
+def test_each_name_of_the_package_is_on_its_page() -> None:
+    page = (ROOT / "docs/api/recovery.md").read_text()
+    shown = re.findall(r"^(?:::: recovery\.|        - )(\w+)$", page, re.M)
+    assert {*shown, *PUBLIC["recovery.errors"].__all__} >= {*PUBLIC["recovery"].__all__}
+
+
 def test_options_are_spelled_out_and_internal_methods_are_not_there() -> None:
     extensions = griffe.load_extensions(str(ROOT / "tools/reference.py"))
     package = griffe.load("recovery", search_paths=[ROOT], extensions=extensions)
