@@ -103,25 +103,25 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
         after_crash: What to do when a crash leaves it unknown whether a call took effect. "park" is
             the default: the run stops until the call is resolved. "retry": the call is safe to
             repeat. "report": the agent receives an OutcomeUnknown.
-        reconcile: Asks the outside world instead: a function, sync or async, from the Call to a
-            Resolution. If it raises or answers unknown, the run parks.
+        reconcile: Asks the outside world instead (none): a function, sync or async, from the Call
+            to a Resolution. If it raises or answers unknown, the run parks.
         raises: Exceptions that the agent sees as themselves (none). Builtin ones, and those whose
             module is loaded, need not be named; others become a ToolError.
         name: The tool's name in the log (the function's). Keep it when you rename the function.
-        call_id: For one call: the model's id for it, as ``run.call(..., call_id=...)`` takes it,
-            for a tool that is called directly: ``await tool(call_id="toolu_1")(send)(text)``.
+        call_id: For one call: the model's id for it (none), as ``run.call(..., call_id=...)`` takes
+            it, for a tool that is called directly: ``await tool(call_id="toolu_1")(send)(text)``.
         retry: For calls that raise: a Retry, or the number of attempts (one attempt).
         timeout_s: How long an attempt may take (no limit). Then an async function is cancelled; a
             plain one goes unwatched in its thread.
         on_timeout: The state of a call that was timed out, or cancelled by the agent. "in_doubt" is
             the default of side effects, "fail" that of calls that are safe to repeat.
-        undo: The function, sync or async, a tool or not, that undoes a call. It gets the Call and
-            its outcome, see ``Run.undo``. The arguments of such calls are recorded whole.
-        redact: Names of parameters whose values are kept out of the log. A Redacted replaces each,
-            in what is recorded, shown, and handed to ``reconcile`` and ``undo``. Texts of 4
-            characters or more in them are removed from recorded exceptions. The tool's result is
-            recorded unchanged.
-        identity: What identifies calls of the tool, instead of all arguments: names of parameters,
+        undo: The function, sync or async, a tool or not, that undoes a call (none). It gets the
+            Call and its outcome, see ``Run.undo``. The arguments of such calls are recorded whole.
+        redact: Names of parameters whose values are kept out of the log (none), such as passwords.
+            A Redacted replaces each, in what is recorded, shown, and handed to ``reconcile`` and
+            ``undo``. Texts of 4 characters or more in them are removed from recorded exceptions.
+            The tool's result is recorded unchanged.
+        identity: What identifies calls of the tool (all arguments): names of parameters,
             or of their parts (``["url", "request.body"]``, ``["self.account"]`` of a method). Or a
             function of the arguments (of a method, of the object first) to a value that can be
             recorded. It says all: captured variables do not count. The other arguments are recorded
@@ -129,8 +129,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOp
             its arguments besides.
         usage: A function from the tool's result to the Usage of the call, for budgets and progress.
             Replies of the shapes of OpenAI and Anthropic are known without it.
-        combine: Of a tool that streams: makes the recorded value from the list of chunks.
-        split: Makes chunks from such a value, for replay.
+        combine: Of a tool that streams: makes the recorded value from the list of chunks (text and
+            bytes are joined, others make a list).
+        split: Makes chunks from such a value, for replay (a text is one, a list gives its items).
         needs_approval: Whether a call begins only after it was approved (``RunHandle.approve``),
             with exactly its arguments (False). Or a function that decides, from the Call (its
             ``lsn`` is 0, because nothing is recorded yet).
