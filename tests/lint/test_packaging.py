@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -11,6 +12,7 @@ import venv
 import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -115,6 +117,24 @@ def test_a_python_without_file_locks_is_told_where_it_runs(tmp_path: Path) -> No
         check=False,
     )
     assert "runs on Linux and macOS" in done.stderr.splitlines()[-1]
+
+
+def test_the_links_of_the_readme_are_absolute_on_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    def metadata() -> dict[str, Any]:
+        found = json.loads(run(sys.executable, "-m", "hatchling", "metadata", cwd=ROOT))
+        assert isinstance(found, dict)
+        return found
+
+    local = metadata()
+    assert local["readme"]["text"] == (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "urls" not in local
+    monkeypatch.setenv("PROJECT_URL", "https://example.org/a/b/")
+    released = metadata()
+    files = f"https://example.org/a/b/blob/v{released['version']}"
+    assert released["urls"]["Changelog"] == f"{files}/CHANGELOG.md"
+    links = re.findall(r"\]\(([^)]*)\)", released["readme"]["text"])
+    assert len(links) > 40 and f"{files}/docs/calls.md#stopping" in links
+    assert [link for link in links if not link.startswith("https://")] == []
 
 
 def test_the_source_distribution_has_the_tests_without_the_fuzz_corpus(tmp_path: Path) -> None:
