@@ -25,6 +25,11 @@ PAGES = [
     *("checkpoints", "code-and-record", "deploy", "encryption", "monitoring", "moving"),
     *("schedules", "start", "values", "wrong-result"),
 ]
+RUN_ELSEWHERE = {  # by a test of their own, with what the programs need
+    *("agent-framework", "call-journal", "claude-agent", "crashtest", "format", "google-adk"),
+    *("graphs", "hive", "langgraph", "langgraph-tools", "openai-agents", "opentelemetry"),
+    *("other-frameworks", "providers", "pydantic-ai", "removing-runs", "testing-agents"),
+}
 BLOCK = re.compile(
     r'```python(?: title="(?P<title>[^"]*)")?\n(?P<code>.*?)```(?:\n\n?```text\n(?P<out>.*?)```)?',
     re.S,
@@ -61,6 +66,11 @@ def test_the_programs_of_a_page_run(page: str, tmp_path: Path) -> None:
         if found["out"] is not None:
             line = text.count("\n", 0, found.start()) + 1
             assert out == found["out"], f"{page}.md, line {line}"
+
+
+def test_a_block_that_no_test_runs_says_that_it_is_a_fragment() -> None:
+    pages = {page.stem for page in DOCS.glob("*.md") if "```python\n" in page.read_text("utf-8")}
+    assert pages - {*PAGES} == RUN_ELSEWHERE
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.stem)
