@@ -58,10 +58,18 @@ class ExecutionResult:
 class GraphExecutor:
     """Executes graphs: each visit of a node is a recorded call, so that none is made twice.
 
-    ``runtime``: an object with hooks, each optional: ``start_run``, ``end_run``,
-    ``report_problem``, ``set_node``, ``decide``, ``record_outcome``. The executor calls them for
-    what this process executes, never for what is served from the log. ``checkpoint_manager``: keeps
-    the runs; without one nothing is stored, and runs end with the executor.
+    ``runtime``: an object with hooks, each optional. The executor calls them for what this process
+    executes, never for what is served from the log, and logs their errors:
+
+    - ``start_run(goal_id=, goal_description=, input_data=)``
+    - ``end_run(success=, narrative=, output_data=)``
+    - ``report_problem(severity=, description=)``
+    - ``set_node(node_id)``
+    - ``decide(intent=, options=, chosen=, reasoning=)``: which node comes next; returns an id
+    - ``record_outcome(decision_id=, success=, result=, summary=)``: what the node wrote
+
+    ``checkpoint_manager``: keeps the runs; without one nothing is stored, and runs end with the
+    executor.
 
     ``options``: those of a RecoverableAgent, by name: ``max_recoveries``, ``after_crash``,
     ``stop_on``, ``max_children``, ``on_event``, ``budget``, ``checkpoint_every_bytes``,
