@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from recovery.agent_code.agent_name import agent_name
 from recovery.agent_code.code_digest import digest_of
 from recovery.engine.journal_writer import record
 from recovery.history.signed_resolutions import kinds_signed
@@ -47,6 +48,7 @@ def begin(
             rules=rules,
             code=code,
             signed=kinds_signed(store.approvers),
+            agent=agent_name(agent_fn) if agent_fn is not None else None,
         )
         history.prologue.append(record(log, history, history.started))
         if is_guarded:

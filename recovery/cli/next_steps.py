@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from shlex import quote
 
@@ -15,6 +16,15 @@ _KIND = {"retry": "resolve"}  # commands whose messages have another kind
 # What a program opens again, by the kind of the run.
 _OPENED_BY = {"conversation": "RecordedLoop", "journal": "CallJournal"}
 
+UNKNOWN_AGENT = "MODULE:NAME"
+_IMPORTABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
+
+
+def agent_of(named: str | None) -> str:
+    """The agent for a command, as the record of a run has it. It is text: a person decides whether
+    to type the command."""
+    return named if named and _IMPORTABLE.fullmatch(named) else UNKNOWN_AGENT
+
 
 class Commands:
     """The commands about one run, ready to type except for words in capitals.
@@ -26,7 +36,7 @@ class Commands:
         self, run: str, store: str | None, path: str = "", key_file: str | None = None
     ) -> None:
         self.run, self._path = run, path
-        self.agent = "MODULE:NAME"
+        self.agent = UNKNOWN_AGENT
         self.signed: Sequence[str] = ()  # as in RunStatus
         self._key = f" --key-file {quote(key_file)}" if key_file is not None else ""
         self._where = (f" --store {quote(store)}" if store is not None else "") + self._key
@@ -73,6 +83,8 @@ class Commands:
         """The next commands, the most important one first."""
         todo: list[str] = []
         self.signed = one.signed
+        if self.agent == UNKNOWN_AGENT and one.parent is None:
+            self.agent = agent_of(one.agent)
         sent = [message for message in one.unread if message.wanted]
         match one.state:
             case "finished" | "cancelled" | "undone" | "empty" | "saved":

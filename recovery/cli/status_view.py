@@ -59,6 +59,8 @@ def rows(one: RunStatus, now: float, redaction: Redaction) -> Iterator[Row]:
     if one.kind != "agent":
         yield "kind", KINDS[one.kind], ""
     yield "owner", _owner(one), ""
+    if one.agent:
+        yield "agent", one.agent, ""
     if one.packed_task is not None:
         yield "task", short(redaction.shown(readable(one.packed_task), "task"), VALUE_MAX), ""
     if one.traceback and not redaction.hides_any:
@@ -250,6 +252,7 @@ def as_json_object(one: RunStatus, redaction: Redaction) -> dict[str, Any]:
     return {
         "run_id": one.run_id,
         "kind": one.kind,
+        "agent": one.agent,
         "state": one.state,
         "why": redaction.text(one.why, "why"),
         "step": one.progress.step,

@@ -107,7 +107,9 @@ class RunStatus:
     agent's call that one of them is of becomes in doubt when the run is resumed. ``crashes``: how
     many processes in a row have died without getting further than the one before. ``diverged``:
     whether its code stopped it by a DivergenceError when it was last run, which is not accepted.
-    ``traceback``: of the error that a failed run ended by.
+    ``traceback``: of the error that a failed run ended by. ``agent``: the function of the agent
+    that began it, as ``module:name`` where it can be imported; "" if the record does not say. It
+    is for people: import nothing by it.
     """
 
     run_id: str
@@ -141,6 +143,7 @@ class RunStatus:
     crashes: int = 0
     diverged: bool = False
     traceback: str = ""
+    agent: str = ""
     packed_task: Packed | None = field(default=None, repr=False)
 
     @property
@@ -308,6 +311,7 @@ def _status_of(
         unclaimed_outcomes=_unclaimed(read.replay),
         crashes=crashes_in_a_row((event for *_, event in read.run.tail), is_dead=not alive),
         traceback=read.ended.traceback if isinstance(read.ended, RunFailed) else "",
+        agent=(read.started.agent or "") if read.started else "",
         diverged=has_diverged(event for *_, event in read.run.tail),
         **known,
     )

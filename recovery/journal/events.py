@@ -23,7 +23,8 @@ class RunStarted:
     it was forked from (see ForkedFrom); empty if it was not. ``salt``: for digests of redacted
     arguments, in place of ``uid``; a fork has the salt of its origin. ``rules``: the contract that
     it was begun under (see Rules); None for the first. ``signed``: what counts only with a
-    signature (as in Approvers, and "decision"); None for nothing.
+    signature (as in Approvers, and "decision"); None for nothing. ``agent``: the function of the
+    agent that began it (see agent_name), for people: nothing is imported by it; None if unknown.
     """
 
     kind: ClassVar = "run_started"
@@ -36,6 +37,7 @@ class RunStarted:
     rules: Any = None
     code: str | None = None
     signed: list[str] | None = None
+    agent: str | None = None
 
 
 @light_dataclass

@@ -222,6 +222,7 @@ class _Fork:
             salt,
             rules,
             signed=source.signed if source else None,
+            agent=source.agent if source else None,
         )
         draft.records[0] = replace(draft.records[0], kind=started.kind, packed=encode(started)[1])
         return link, draft

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recovery.cli.call_argument import meant
-from recovery.cli.commands.show import commands_for
+from recovery.cli.commands.show import resume_command
 from recovery.cli.status_view import arguments
 from recovery.cli.store_options import (
     CallName,
@@ -100,4 +100,4 @@ def _decide(
         shown = call if found is None else found.name
         say(f"{shown} of run {run}: asks -> {'denied' if is_asked is None else 'approved'}")
         if one.state != "running":
-            hint([commands_for(runs, run, *where).resume()])
+            hint([resume_command(runs, run, *where)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recovery import RecoveryError
-from recovery.cli.commands.show import commands_for
+from recovery.cli.commands.show import resume_command
 from recovery.cli.history_view import children_known
 from recovery.cli.store_options import (
     KeyFile,
@@ -107,4 +107,4 @@ def accepted(
         confirm(f"Let run {run} diverge from its record, once?", yes)
         accept(runs, run, who=who_or_login(who), why=why)
         say(f"run {run}: it may diverge once")
-        hint([commands_for(runs, run, store, key_file).resume()])
+        hint([resume_command(runs, run, store, key_file)])

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery import RecoveryError
-from recovery.cli.commands.show import commands_for
+from recovery.cli.commands.show import resume_command
 from recovery.cli.exit_codes import FOUND
 from recovery.cli.status_view import when
 from recovery.cli.store_options import (
@@ -123,7 +123,7 @@ def command(
                 f"run {run} has made these side effects since, and {new_id} would make them again "
                 f"if it does the same: {', '.join(names[:NAMES_MAX])}{more}"
             )
-        hint([commands_for(runs, new_id, store, key_file).resume()])
+        hint([resume_command(runs, new_id, store, key_file)])
 
 
 def checkpoints(

@@ -17,8 +17,8 @@ import typer
 
 from eventlog import LogError, LogLockedError
 from recovery import CheckpointStore, InDoubtError, RecoverableAgent, RecoveryError, RunResult
-from recovery.cli.commands.show import commands_for
-from recovery.cli.exit_codes import FOUND, INTERRUPTED, OK
+from recovery.cli.commands.show import commands_for, resume_command
+from recovery.cli.exit_codes import FOUND, INTERRUPTED, OK, USAGE
 from recovery.cli.next_steps import Commands
 from recovery.cli.store_options import (
     AsJson,
@@ -31,6 +31,7 @@ from recovery.cli.store_options import (
     known,
     named,
     open_store,
+    store_of,
 )
 from recovery.cli.streams import where_of
 from recovery.cli.terminal import (
@@ -47,7 +48,7 @@ from recovery.declare.spec import ToolSpec
 from recovery.errors import CHOICES, DivergenceError, StoppedError
 from recovery.inspect.status import OPEN, status
 from recovery.reports import RecoveryReport, RunStatus
-from recovery.text import count, printable_lines
+from recovery.text import count, printable, printable_lines
 from recovery.values.pack import pack
 from recovery.values.render import Redaction, readable, short
 
@@ -81,7 +82,8 @@ examples:
 """
 
 Agent = Annotated[
-    str, typer.Option("--agent", metavar="MODULE:NAME", help="The agent.", show_default=False)
+    str | None,
+    typer.Option("--agent", metavar="MODULE:NAME", help="The agent.", show_default=False),
 ]
 OneRun = Annotated[
     str | None,
@@ -110,7 +112,7 @@ Verbose = Annotated[
 
 
 def command(
-    agent: Agent,
+    agent: Agent = None,
     run: OneRun = None,
     due: Due = False,
     all_unfinished: AllUnfinished = False,
@@ -127,6 +129,8 @@ def command(
     with ends_politely(), _logged(logging.INFO if verbose else logging.WARNING):
         if (run is not None) + due + all_unfinished != 1:
             raise ValueError("say RUN, or --due, or --all-unfinished")
+        if agent is None:
+            raise _no_agent(run, store, key_file)
         found = agent_of(agent, store, key_file)
 
         def resume(one: str) -> None:
@@ -145,6 +149,19 @@ def command(
         if takeover:
             _ask(one, yes)
         resume(run)
+
+
+def _no_agent(run: str | None, store: str | None, key_file: str | None) -> typer.Exit:
+    """What the record says is shown, and not imported: a log must not choose what is executed."""
+    if run is None:
+        return complain("say --agent MODULE:NAME", USAGE)
+    runs = store_of(run, store, key_file, reading=True)
+    found = known(runs, run)
+    by = printable(found.agent) or "an agent without a name"
+    text = f"say --agent MODULE:NAME. Run {run} was begun by {by}. Nothing was executed."
+    ended = complain(text, USAGE)
+    hint([resume_command(runs, run, store, key_file)], err=True)
+    return ended
 
 
 def _resume_all(runs: list[RunStatus], resume: Callable[[str], None]) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import typer
 
-from recovery import CheckpointStore
+from eventlog import LogError
+from recovery import CheckpointStore, RecoveryError
 from recovery.cli import history_view
 from recovery.cli.doctor_checks import low_space
 from recovery.cli.history_view import read_story
-from recovery.cli.next_steps import Commands
+from recovery.cli.next_steps import Commands, agent_of
 from recovery.cli.status_view import as_json_object, grid, rows
 from recovery.cli.store_options import AsJson, KeyFile, Redact, RunId, StoreOption, store_of
 from recovery.cli.terminal import ends_politely, output, say, show_json
+from recovery.history.find_run import reader_of
+from recovery.history.first_record import started_of
 from recovery.inspect.status import status
+from recovery.journal.encoding import decode_shallow
 from recovery.stores.file import FileStore
 from recovery.text import printable
 from recovery.values.render import Redaction
@@ -67,3 +72,14 @@ def commands_for(
     if where is None and address and address != FileStore().root:  # the agent's own store
         where = address
     return Commands(run, where, f"{address}/{run}" if address else "", key_file)
+
+
+def resume_command(
+    store: CheckpointStore, run: str, where: str | None, key_file: str | None
+) -> str:
+    """The command that resumes a run, with the agent that its record names."""
+    commands = commands_for(store, run, where, key_file)
+    with suppress(LogError, RecoveryError, ValueError), reader_of(store, run) as reader:
+        started = started_of(reader, decode_shallow)
+        commands.agent = agent_of(started.agent if started and not started.parent else None)
+    return commands.resume()

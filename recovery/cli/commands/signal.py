@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from recovery.cli.commands.show import commands_for
+from recovery.cli.commands.show import resume_command
 from recovery.cli.store_options import (
     KeyFile,
     RunId,
@@ -67,4 +67,4 @@ def command(
         signal(runs, run, name, given, who=who_or_login(who), key=key, sign=signer(sign))
         say(f"run {run}: sent {name!r}")
         if one.state != "running":
-            hint([commands_for(runs, run, store, key_file).resume()])
+            hint([resume_command(runs, run, store, key_file)])

@@ -9,6 +9,7 @@ import typer
 from recovery.cli.commands.show import commands_for
 from recovery.cli.doctor_checks import low_space
 from recovery.cli.exit_codes import FOUND, OK
+from recovery.cli.next_steps import agent_of
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, open_store
 from recovery.cli.terminal import ends_politely, hint, say, show_json
 from recovery.inspect.listing import listed
@@ -54,6 +55,7 @@ def command(
         redaction = Redaction(redact or ())
         needs: list[tuple[RunStatus, str]] = []
         due: list[str] = []
+        agents: set[str] = set()  # of the runs that are due
         total = 0
         for one in listed(there):
             total += 1
@@ -61,9 +63,10 @@ def command(
                 needs.append((one, redaction.text(why, "why")))
             if one.due:
                 due.append(one.run_id)
+                agents.add(one.agent)
         low = low_space(there)
         if as_json:
-            persons = [{"run_id": one.run_id, "why": why} for one, why in needs]
+            persons = [{"run_id": o.run_id, "agent": o.agent, "why": why} for o, why in needs]
             show_json({"runs": total, "need_a_person": persons, "due": due, "disk": low})
         else:
             for one, why in needs:
@@ -79,6 +82,8 @@ def command(
                 for one, _ in needs[:SHOWN_MAX]
             ]
             if due:
-                todo.append(commands_for(there, "", store, key_file).resume_due())
+                commands = commands_for(there, "", store, key_file)
+                commands.agent = agent_of(agents.pop() if len(agents) == 1 else "")
+                todo.append(commands.resume_due())
             hint(todo)
         raise typer.Exit(FOUND if check and (needs or low) else OK)
