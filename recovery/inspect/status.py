@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, assert_never, get_args
 
-from eventlog import Damage, LogError, LogOwner, Packed, ReadableLog
+from eventlog import Damage, LogError, LogOwner, Packed, ReadableLog, Record
 from eventlog.errors import EncryptedLogError
 from recovery.errors import RecoveryError
 from recovery.history.find_run import Store, approvers_of, backend_of, reader_of
@@ -78,9 +78,9 @@ class RunStatus:
     or an approval), "parked" (for the reason in ``why``), "finished", "failed", "cancelled",
     "undone", "empty" (it has no records), "damaged" (records that a recovery needs are lost, so it
     refuses), "unreadable" (nothing is known: no log, or encrypted, or all of it is lost). "saved":
-    a program has saved checkpoints itself, by ``CheckpointStore.save`` or
-    ``CheckpointManager.save_checkpoint``; it loads one to resume, and the log does not say whether
-    the program has ended.
+    a program has saved checkpoints itself, by ``CheckpointStore.save``,
+    ``CheckpointManager.save_checkpoint`` or a checkpointer of its framework. It loads one to
+    resume, and the log does not say whether the program has ended.
 
     ``why`` explains the state in a line, if there is more to say. ``kind``: what resumes the run:
     "agent" (its agent), "conversation" and "journal" (the program that records it opens it again,
@@ -272,6 +272,8 @@ def _status_of(
     }
     try:
         read = _read(reader, run_id, approvers)
+        if read.is_empty and tail.next_lsn > 1:
+            read.foreign = reader.fetch({tail.next_lsn - 1}).get(tail.next_lsn - 1)
     except (EncryptedLogError, RecoveryError, ValueError) as exc:
         return StatusRead(RunStatus(run_id, "unreadable", str(exc), **known))
     read.damage = list(dict.fromkeys((*tail.damaged, *read.damage)))
@@ -291,7 +293,7 @@ def _status_of(
         read.recoveries,
         calls,
         started=read.started_ns / 1e9,
-        last=read.last_ns / 1e9,
+        last=(read.foreign.time_ns if read.foreign else read.last_ns) / 1e9,
         last_event=last_event,
         wake_at=parked.wake_at if state == "waiting" and parked is not None else None,
         checkpoint=read.checkpoint,
@@ -343,6 +345,11 @@ class _Read:
     started_ns: int
     last_ns: int
     last_entry: Entry | None
+    foreign: Record | None = None  # the newest record of a log that has none of a run
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.started or self.last_entry or self.checkpoint or self.damage or self.lost)
 
 
 def _unread(
@@ -408,9 +415,17 @@ def _read(reader: ReadableLog, run_id: str, approvers: Approvers | None) -> _Rea
 
 def _kind(read: _Read) -> Kind:
     if read.started is None:
-        return "checkpoints" if read.checkpoint else "agent"
+        return "checkpoints" if read.checkpoint or read.foreign else "agent"
     task = read.started.task
     return _KINDS.get(task, "agent") if type(task) is Packed else "agent"
+
+
+def _state_of_no_agent(read: _Read) -> tuple[State, str]:
+    if found := [*read.lost, *read.damage]:
+        return "unreadable", str(found[0])
+    if read.foreign is not None:
+        return "saved", f"records of kind {read.foreign.kind!r}, and none of a run"
+    return ("saved", f"the newest of step {read.step}") if read.checkpoint else ("empty", "")
 
 
 def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State, str]:
@@ -423,10 +438,7 @@ def _state(read: _Read, calls: tuple[OpenCall, ...], alive: bool) -> tuple[State
     if read.ended is not None:
         return "interrupted", "its undo was not finished"
     if read.started is None:
-        found = [*read.lost, *read.damage]
-        if found:
-            return "unreadable", str(found[0])
-        return ("saved", f"the newest of step {read.step}") if read.checkpoint else ("empty", "")
+        return _state_of_no_agent(read)
     if read.lost:
         return "damaged", f"{read.lost[0]}. A recovery refuses; see `logdump repair`"
     if read.parked is None or read.tally.status != "parked":

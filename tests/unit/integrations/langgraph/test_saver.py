@@ -28,6 +28,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 
 from eventlog import EventLog
+from recovery import CheckpointStore
 from recovery.integrations import versions as shared_versions
 from recovery.integrations.langgraph import EventLogSaver
 from recovery.integrations.langgraph.index import EVERY, Index
@@ -693,6 +694,25 @@ def test_the_log_shows_what_happened(saver: EventLogSaver, tmp_path: Path) -> No
         kinds = [record.kind for record in reader.records()]
     assert kinds[0] == "langgraph.thread"
     assert {*kinds} == {"langgraph.thread", "langgraph.writes", "langgraph.checkpoint"}
+
+
+def test_commands_know_that_a_thread_is_no_run_and_remove_old_ones(
+    saver: EventLogSaver, tmp_path: Path
+) -> None:
+    store = CheckpointStore(tmp_path / "threads")
+    for turns in (2, 80):  # of these, the second has a snapshot
+        run(saver, turns)
+        saver.close()
+        (thread,) = store.runs()
+        assert (thread.state, thread.kind) == ("saved", "checkpoints")
+        assert "langgraph.checkpoint" in thread.why
+        assert time.time() - thread.last < 600
+        assert store.gc(keep=0, states=["finished", "failed"]) == []
+        assert store.gc(older_than_s=600, states=["saved"]) == []
+        assert values(saver)["turn"] == turns
+        (removed,) = store.gc(older_than_s=0, states=["saved"])
+        assert removed.run_id == log_name("t")
+        assert saver.get_tuple(CONFIG) is None
 
 
 def test_what_is_returned_is_nobody_elses(saver: EventLogSaver) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import operator
 import random
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -30,6 +28,7 @@ from langgraph.types import Command, interrupt
 
 from eventlog import LogLockedError
 from recovery import CheckpointStore, InDoubtError, RecoveryError, Resolution
+from recovery.integrations.langgraph import EventLogSaver, abegin_or_resume, begin_or_resume
 from recovery.integrations.langgraph.tools import RecordedTools, run_id_of
 from tests.support import outside
 from tests.support.kill_sweep import RUNS, sweep
@@ -42,41 +41,6 @@ effects: Counter[Any] = Counter()
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     effects.clear()
-
-
-class FileSaver(InMemorySaver):
-    """A checkpointer whose process may die: all that it has is in one file."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path, self.mutex = path, threading.Lock()
-        if path.exists():
-            storage, writes, blobs = ast.literal_eval(path.read_text())
-            for thread, spaces in storage.items():
-                self.storage[thread].update(spaces)
-            self.writes.update(writes)
-            self.blobs.update(blobs)
-
-    def _save(self) -> None:
-        storage = {
-            thread: {space: dict(held) for space, held in of.items()}
-            for thread, of in self.storage.items()
-        }
-        writes = {key: dict(held) for key, held in self.writes.items()}
-        new = self.path.with_suffix(".new")
-        new.write_text(repr((storage, writes, dict(self.blobs))))
-        new.replace(self.path)
-
-    def put(self, *args: Any, **kwargs: Any) -> Any:
-        with self.mutex:
-            found = super().put(*args, **kwargs)
-            self._save()
-            return found
-
-    def put_writes(self, *args: Any, **kwargs: Any) -> None:
-        with self.mutex:
-            super().put_writes(*args, **kwargs)
-            self._save()
 
 
 class Model(OfflineModel):
@@ -165,21 +129,17 @@ def transcript(messages: list[Any]) -> list[Any]:
     return found
 
 
-def resumed(graph: Any, config: Any, inputs: Any) -> Any:
-    return None if graph.get_state(config).created_at else inputs
-
-
 def an_agent(place: Path) -> Any:
     recorded = RecordedTools(place / RUNS, {"chart": {"reconcile": the_chart}})
-    agent = create_agent(
-        Model(turns=[TURNS[0], TURNS[2]]),
-        [send, chart],
-        middleware=[recorded],
-        checkpointer=FileSaver(place / "saved"),
-    )
-    with recorded.thread(agent, "thread 1") as config:
-        inputs = resumed(agent, config, {"messages": [HumanMessage("go")]})
-        state = agent.invoke(inputs, config, durability="sync")
+    with EventLogSaver(place / RUNS) as saver:
+        agent = create_agent(
+            Model(turns=[TURNS[0], TURNS[2]]),
+            [send, chart],
+            middleware=[recorded],
+            checkpointer=saver,
+        )
+        with recorded.thread(agent, "thread 1") as config:
+            state = begin_or_resume(agent, {"messages": [HumanMessage("go")]}, config)
     return transcript(state["messages"])
 
 
@@ -212,12 +172,12 @@ def a_graph(place: Path) -> Any:
         ["tools", "__end__"],
     )
     builder.add_edge("tools", "model")
-    graph = builder.compile(checkpointer=FileSaver(place / "saved"))
 
     async def main() -> Any:
-        async with recorded.thread(graph, "1") as config:
-            inputs = resumed(graph, config, {"messages": [HumanMessage("go")]})
-            return await graph.ainvoke(inputs, config, durability="sync")
+        async with EventLogSaver(place / RUNS) as saver:
+            graph = builder.compile(checkpointer=saver)
+            async with recorded.thread(graph, "1") as config:
+                return await abegin_or_resume(graph, {"messages": [HumanMessage("go")]}, config)
 
     return transcript(asyncio.run(main())["messages"])
 
@@ -233,17 +193,17 @@ def a_workflow(place: Path) -> Any:
     def put(what: str, times: int = 1) -> int:
         return outside.did(f"store {what} {times}", times)
 
-    @entrypoint(checkpointer=FileSaver(place / "saved"))
+    saver = EventLogSaver(place / RUNS)
+
+    @entrypoint(checkpointer=saver)
     def workflow(names: list[str]) -> Any:
         fetched = [fetch(name) for name in names]  # at once
         found = [one.result() for one in fetched]
         stored = [put(str(one), times=n).result() for n, one in enumerate(found)]
         return [found, stored, fetch("a").result()]
 
-    with recorded.thread(workflow, "1") as config:
-        return workflow.invoke(
-            resumed(workflow, config, ["a", "b", "a"]), config, durability="sync"
-        )
+    with saver, recorded.thread(workflow, "1") as config:
+        return begin_or_resume(workflow, ["a", "b", "a"], config)
 
 
 @pytest.mark.parametrize("program", [an_agent, a_graph, a_workflow])
