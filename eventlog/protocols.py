@@ -166,13 +166,14 @@ class WritableLog(LogRecords, Protocol):
         """The store's clock: ns since 1970. Stamps records; decides deadlines and leases."""
 
     def append(self, kind: str, body: Any, *, time_ns: int | None = None) -> int:
-        """Append one record; returns its LSN.
+        """Append one record; returns its LSN. Arguments as of ``EventLog.append``.
 
         In files it survives the death of the process from here on; elsewhere from ``commit`` on.
         """
 
     def append_batch(self, items: Iterable[tuple[str, Any]]) -> list[int]:
-        """Append records as one atomic batch: after a crash all of them are there, or none."""
+        """Append ``items``, of kind and body, as one atomic batch: after a crash all of them are
+        there, or none."""
 
     def append_snapshot(self, state: Any) -> int:
         """Append a snapshot of ``state``; its LSN."""

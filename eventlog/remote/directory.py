@@ -14,7 +14,7 @@ from eventlog.files.lock import LOCK_NAME
 from eventlog.format.durable_mark import DurableMark, encode_mark
 from eventlog.format.frame import HEADER_SIZE
 from eventlog.format.names import MARK_NAME, segment_name, segment_number
-from eventlog.remote.engine import Engine, Head, Loaded, Piece
+from eventlog.remote.engine import Engine, Head, Loaded, Piece, url_of
 
 
 class RemoteFile:
@@ -75,7 +75,7 @@ class RemoteDirectory:
     """
 
     def __init__(self, engine: Engine, loaded: Loaded) -> None:
-        self.path = f"{engine.address}/{loaded.head.name}"
+        self.path = url_of(engine.address, loaded.head.name)
         self._engine, self._lock = engine, threading.Lock()
         self.head: Head = loaded.head
         self._segments: dict[int, bytearray] = {}

@@ -100,6 +100,12 @@ class Batch:
     wakes: str = ""
 
 
+def url_of(address: str, name: str) -> str:
+    """The URL of a log in the store at ``address``."""
+    base, mark, query = address.partition("?")
+    return f"{base}/{name}{mark}{query}"
+
+
 class LostConnectionError(Exception):
     """The server did not answer: it may have executed the statement, or may still do so."""
 

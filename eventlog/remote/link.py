@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from eventlog.errors import LostRecordsError, UnreachableError
 from eventlog.protocols import WritableLog
 from eventlog.remote.appender import RemoteAppender
-from eventlog.remote.engine import Batch, Engine, Head, LostConnectionError
+from eventlog.remote.engine import Batch, Engine, Head, LostConnectionError, url_of
 
 DELAY_S = 0.01  # what no caller waits for is sent within this time, with all that comes until then
 IDLE_S = 2.0  # after which a thread without open logs ends
@@ -250,9 +250,8 @@ class Link:
             elif end == batch.expected:
                 missing[one] = batch
             elif 0 < end < batch.expected:
-                one.refuse(
-                    LostRecordsError(f"{self.engine.address}/{one.name}", end, batch.expected)
-                )
+                path = url_of(self.engine.address, one.name)
+                one.refuse(LostRecordsError(path, end, batch.expected))
             else:
                 one.refuse(one.fenced(self._head_of(one)))
         return missing

@@ -9,6 +9,7 @@ from pathlib import Path
 from recovery.cli.commands import (
     approve,
     cancel,
+    copy,
     crashtest,
     debug,
     doctor,
@@ -52,6 +53,7 @@ app.command("fork", epilog=fork.FORK_MORE)(fork.command)
 app.command("checkpoints", epilog=fork.CHECKPOINTS_MORE)(fork.checkpoints)
 app.command("accept", epilog=cancel.ACCEPT_MORE)(cancel.accepted)
 app.command("export", epilog=export.MORE)(export.command)
+app.command("copy", epilog=copy.MORE)(copy.command)
 app.command("debug", epilog=debug.MORE)(debug.command)
 app.command("undo", epilog=undo.MORE)(undo.command)
 app.command("rm", epilog=rm.MORE)(rm.command)

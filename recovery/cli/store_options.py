@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import site
 import sys
@@ -11,7 +12,6 @@ from getpass import getpass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any
-from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -19,6 +19,7 @@ from recovery import CheckpointStore, RecoveryError
 from recovery.agent.stop_signals import ImportedRunError, imported_module
 from recovery.cli.key_options import encryption_from
 from recovery.cli.terminal import NotThereError, their_own
+from recovery.history.store_url import is_url, store_at
 from recovery.inspect.status import status
 from recovery.reports import RunStatus
 from recovery.stores.file import FileStore, default_directory
@@ -29,8 +30,8 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="PATH|URL",
-        help="Where the runs are: a directory, or file:///PATH. By default $EVENTLOG_HOME, else "
-        "~/.eventlog.",
+        help="Where the runs are: a directory, or postgresql://HOST/DATABASE. By default "
+        "$EVENTLOG_HOME, else ~/.eventlog.",
         show_default=False,
     ),
 ]
@@ -141,6 +142,12 @@ def open_store(
 
     ``reading``: see encryption_from. Raises RecoveryError, KeyFileError.
     """
+    if (url := url_in(where)) is not None:
+        encryption = encryption_from(key_file, reading=reading)
+        try:
+            return CheckpointStore(store_at(url, encryption=encryption))
+        except (ValueError, ImportError) as exc:
+            raise RecoveryError(str(exc)) from None
     store = file_store(where, key_file, reading=reading)
     if not Path(store.root).is_dir():
         raise NotThereError(
@@ -148,6 +155,12 @@ def open_store(
             "--store PATH, or set $EVENTLOG_HOME."
         )
     return CheckpointStore(store)
+
+
+def url_in(where: str | None) -> str | None:
+    """The URL of a store on a server, given or in $EVENTLOG_HOME; None for a directory."""
+    where = where or os.environ.get("EVENTLOG_HOME") or ""
+    return where if is_url(where) and not where.startswith("file:") else None
 
 
 def file_store(where: str | None, key_file: str | None, *, reading: bool = False) -> FileStore:
@@ -191,14 +204,15 @@ def known(store: CheckpointStore, run: str) -> RunStatus:
 
 
 def _path(where: str) -> str:
-    parts = urlsplit(where)
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost") or not parts.path:
-            raise RecoveryError(f"{where}: use file:///PATH (with three slashes)")
-        return unquote(parts.path)
-    if "://" in where:
-        raise RecoveryError(f"{where}: stores of kind {parts.scheme}:// are not known; use a path")
-    return where
+    if not is_url(where):
+        return where
+    try:
+        store = store_at(where)
+    except (ValueError, ImportError) as exc:
+        raise RecoveryError(str(exc)) from None
+    if not isinstance(store, FileStore):
+        raise RecoveryError(f"{store.address}: this command is about directories")
+    return store.root
 
 
 def imported(modules: list[str] | None) -> None:

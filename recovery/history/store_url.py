@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
+from eventlog import ReadableLog
 from eventlog.encryption import Encryption
+from eventlog.remote.engine import url_of
 from recovery.stores.file import FileStore
 
 if TYPE_CHECKING:
@@ -18,6 +22,42 @@ POSTGRES = ("postgresql", "postgres")
 def is_url(where: str) -> bool:
     """Whether it is a URL, and no path."""
     return "://" in where
+
+
+def split_run(url: str) -> tuple[str, str]:
+    """The URL of the store, and what it names there: a run, ``RUN/inbox``, or "".
+
+    In ``postgresql://HOST/DATABASE/RUN`` the store is ``postgresql://HOST/DATABASE``.
+    """
+    parts = urlsplit(url)
+    database, _, name = parts.path.strip("/").partition("/")
+    return urlunsplit(parts._replace(path=f"/{database}")), name
+
+
+def without_password(url: str) -> str:
+    """The URL, to be shown."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    query = [one for one in parts.query.split("&") if not one.startswith(("password=", "sslpass"))]
+    shown = parts._replace(netloc=user.partition(":")[0] + at + host, query="&".join(query))
+    return urlunsplit(shown)
+
+
+def log_at(url: str, name: str, encryption: Encryption | None) -> ReadableLog:
+    """A reader of a log in the store at a URL: that of run ``name``, or of ``RUN/inbox``.
+
+    FileNotFoundError if there is none.
+    """
+    store = store_at(url, encryption=encryption)
+    if not name:
+        raise ValueError(f"{store.address} is a store: add the run, as in {store.address}/RUN")
+    run_id, _, inbox = name.partition("/")
+    reader = store.inbox(run_id) if inbox else store.read(run_id)
+    if reader is None:
+        raise FileNotFoundError(
+            errno.ENOENT, os.strerror(errno.ENOENT), url_of(store.address, name)
+        )
+    return reader
 
 
 def store_at(

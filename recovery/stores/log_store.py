@@ -10,11 +10,21 @@ from typing import Any
 from eventlog import EventLog, LogLockedError, LogReader, RefusedValueError
 from eventlog.encryption import Encryption
 from eventlog.errors import UnsupportedFormatError
-from eventlog.files.api import Files
+from eventlog.files.api import Files, write_all
+from eventlog.files.lock import Owner, claim
+from eventlog.format.durable_mark import DurableMark, encode_mark
+from eventlog.format.names import MARK_NAME, segment_name
 from eventlog.write.log import Durability
 from recovery.errors import RecoveryError
 from recovery.journal.inbox_messages import RUN_LSN
-from recovery.stores.protocol import INBOX, RUN_ID, check_run_id, packed_message, posted_lsn
+from recovery.stores.protocol import (
+    INBOX,
+    RUN_ID,
+    LogBytes,
+    check_run_id,
+    packed_message,
+    posted_lsn,
+)
 from recovery.values.pack import pack, pack_map
 
 # Senders claim the inbox one after the other, each for as long as a flush takes.
@@ -126,6 +136,42 @@ class LogStore:
         from eventlog.remove import purge_removed  # noqa: PLC0415 - as above
 
         return purge_removed(self.root, files=self.files)
+
+    def adopt(self, run_id: str, logs: Mapping[str, LogBytes]) -> None:
+        """Make run ``run_id`` of these ``logs``: see AdoptsLogs."""
+        # Under the name of a removal that was interrupted, so that `sweep` deletes what a crash
+        # leaves of it. The lock keeps a sweep away until then.
+        path = self._path(run_id)
+        draft = f"{self.root}/.{run_id}.removed-{self.files.random_bytes(4).hex()}"
+        held = [
+            self._write(f"{draft}/{name}" if name else draft, one) for name, one in logs.items()
+        ]
+        try:
+            self.files.move(draft, path)
+        except OSError as exc:
+            self.files.delete(draft)
+            raise RecoveryError(
+                f"run {run_id!r} could not be made at {path}: {exc.strerror}. Nothing was copied."
+            ) from exc
+        finally:
+            for owner in held:
+                owner.close()
+
+    def _write(self, path: str, log: LogBytes) -> Owner:
+        """Write a log durably, with its mark; the owner that keeps others away."""
+        directory = self.files.make_directory(path)
+        owner = claim(self.files, directory, log.epoch, takeover=False)
+        mark = DurableMark(log.next_lsn - 1, log.snapshot)
+        contents = {segment_name(number): data for number, data in log.segments.items()}
+        contents[MARK_NAME] = encode_mark(log.log_id, owner.epoch, mark)
+        for name, data in contents.items():
+            file = directory.open(name, write=True, create=True)
+            write_all(file, data, 0)
+            file.sync()
+            file.close()
+        directory.sync()
+        directory.close()
+        return owner
 
     def unswept(self) -> list[str]:
         """The runs (by id) that an interrupted removal has left partly."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from eventlog import LogOwner, Packed, ReadableLog, Record, WritableLog
 from eventlog.encryption import Encryption
 from recovery.journal.inbox_messages import KEY, is_same_message
+from recovery.journal.run_label import RunLabel
 from recovery.values.pack import pack
 
 # Becomes the name of a directory, on case-insensitive file systems too: no separators, no dots at
@@ -110,10 +111,37 @@ class KeepsRemains(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class LogBytes:
+    """A log as the bytes of its segments, by number, and where it ends."""
+
+    log_id: bytes
+    epoch: int
+    next_lsn: int
+    oldest_lsn: int
+    snapshot: int
+    snapshot_segment: int
+    segments: dict[int, bytes]
+    label: RunLabel
+
+
+@runtime_checkable
+class AdoptsLogs(Protocol):
+    """A store that takes the logs of a run as they are in another store."""
+
+    def adopt(self, run_id: str, logs: Mapping[str, LogBytes]) -> None:
+        """Make run ``run_id`` of these ``logs``, by name: "" is the run's own, INBOX its inbox.
+
+        All of it is there when this returns, and none of it after a crash before that. Raises
+        RecoveryError if there is a run of this id.
+        """
+
+
+@dataclass(frozen=True, slots=True)
 class Submission:
     """A run that a process is asked to begin.
 
-    ``task``: as of ``run_with_recovery``. ``agent``: the name of the agent that executes it.
+    ``run_id``: of the run. ``task``: as of ``run_with_recovery``. ``agent``: the name of its
+    agent.
     ``not_before_ns``: no process begins it before then (ns since 1970, by the store's clock; 0:
     now). ``priority``: a higher one goes first. ``limit_key``: workers bound how many runs of one
     key are executed at once ("": no bound).
@@ -129,7 +157,8 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """A run as a store lists it, without opening its log.
+    """A run as a store lists it, without opening its log. ``run_id``, ``agent``, ``priority`` and
+    ``limit_key``: as of Submission. ``last_lsn`` and ``size``: its records and bytes.
 
     ``state``: "submitted" (no process has begun it), "running" (a process has it), "interrupted"
     (none has it, and it can be resumed), "in doubt", "waiting", "finished", "failed", "cancelled",
@@ -157,14 +186,14 @@ class RunQueue(Protocol):
     """
 
     def submit(self, submission: Submission) -> bool:
-        """Have a run begun by a worker. Durable when this returns.
+        """Have a run begun by a worker: ``submission``. Durable when this returns.
 
         False, and nothing is changed, if the run exists or was submitted before with the same
         task. Raises TaskMismatchError if it was submitted with another one, or as another agent's.
         """
 
     def submission(self, run_id: str) -> Submission | None:
-        """What the run was submitted as; None if it was not."""
+        """What run ``run_id`` was submitted as; None if it was not."""
 
     def find(
         self,
@@ -175,7 +204,8 @@ class RunQueue(Protocol):
         after: str = "",
         limit: int = 1000,
     ) -> list[RunEntry]:
-        """Runs in these states (all), at most ``limit``, in the order of their ids after ``after``.
+        """Runs in these ``states`` (all), at most ``limit``, in the order of their ids after
+        ``after``.
 
         ``due``: only runs that make progress if they are resumed now, the most urgent first:
         submitted ones whose time has come, runs whose owner is gone, waits that are over, and runs
@@ -183,7 +213,7 @@ class RunQueue(Protocol):
         """
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until runs may have become due, at most so long; whether something has changed.
+        """Wait at most ``timeout_s`` until runs may have become due; whether anything changed.
 
         Blocks without asking the store again and again; may return early.
         """

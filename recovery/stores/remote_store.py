@@ -17,7 +17,7 @@ from eventlog.errors import UnreachableError
 from eventlog.format.record import encode_payload
 from eventlog.remote.appender import RemoteAppender
 from eventlog.remote.directory import RemoteDirectory
-from eventlog.remote.engine import Engine, Head, Label, Loaded, LostConnectionError, Owner
+from eventlog.remote.engine import Engine, Head, Label, Loaded, LostConnectionError, Owner, url_of
 from eventlog.remote.link import Link
 from eventlog.remote.log import RemoteLog, RemoteReader, ServerClock, append_in_turn
 from recovery.errors import RecoveryError
@@ -93,7 +93,9 @@ class RemoteStore:
 
     def _locked(self, head: Head) -> LogLockedError:
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(head.since_ns / 1e9))
-        return LogLockedError(f"{self.address}/{head.name}", head.owner.pid, head.owner.host, since)
+        return LogLockedError(
+            url_of(self.address, head.name), head.owner.pid, head.owner.host, since
+        )
 
     def _release(self, head: Head) -> None:
         """Let go of a log that could not be opened."""

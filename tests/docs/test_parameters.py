@@ -21,7 +21,14 @@ GIVEN = {
     *("Call", "OutcomeUnknown", "Redacted", "ModelData", "Memory", "NodeContext", "CrashReport"),
     *("Finding", "RestoredCheckpoint", "Damage", "OpenReport", "LogOwner", "Record", "Snapshot"),
     *("RepairPlan", "Span", "SpanSource", "ExecutionResult", "StepOutcome", "Statement"),
-    *("RecordedConversation", "RecordedThread", "hive.RecordedTools", "Resolution", "Node"),
+    *(
+        "RunEntry",
+        "RecordedConversation",
+        "RecordedThread",
+        "hive.RecordedTools",
+        "Resolution",
+        "Node",
+    ),
 }
 # Methods that a framework calls, by the parameters that the framework defines.
 BY_FRAMEWORKS = re.compile(

@@ -103,6 +103,6 @@ def _with_command(words: list[str]) -> list[str]:
     if words and words[0] not in names and not words[0].startswith("-"):
         # Of several words the first is a command, even an unknown one.
         plain = [word for word in words if not word.startswith("-")]
-        if len(plain) == 1 or Path(words[0]).exists():
+        if len(plain) == 1 or Path(words[0]).exists() or "://" in words[0]:
             return [DEFAULT, *words]
     return words

@@ -15,15 +15,19 @@ import typer
 from eventlog import EventLog, LogReader
 from eventlog.encryption import Encryption
 from eventlog.files.posix import OSFiles
+from logdump.places import inside, name_of
 from recovery.cli.console import Terminal
 from recovery.cli.key_options import encryption_from
-from recovery.cli.store_options import store_path
+from recovery.cli.store_options import store_path, url_in
 from recovery.cli.streams import folded
+from recovery.history.store_url import is_url, log_at, split_run, without_password
 from recovery.values.render import Redaction
 
 LogPath = Annotated[
     str,
-    typer.Argument(metavar="PATH", help="The directory of a log, or the id of a run in the store."),
+    typer.Argument(
+        metavar="PATH", help="The directory or URL of a log, or the id of a run in the store."
+    ),
 ]
 
 
@@ -36,23 +40,46 @@ class Context:
 
     def __init__(self, options: dict[str, Any], out: TextIO | None = None) -> None:
         self.args, self.out = SimpleNamespace(**options), out or sys.stdout
+        # URLs are shown without their passwords: here are those of stores with them.
+        self._stores: dict[str, str] = {}
         self.redaction = Redaction(getattr(self.args, "redact", None) or ())
         self.args.path = self.found(self.args.path)
 
     def found(self, path: str) -> str:
-        """The directory of the log that was named by its path, or by its id in the store."""
+        """The directory or URL of the log that was named by it, or by its id in the store."""
         store = getattr(self.args, "store", None)
+        if not is_url(path) and (url := url_in(store)) is not None and not Path(path).exists():
+            path = inside(url, path)
+        if is_url(path):
+            shown = without_password(path)
+            self._stores[split_run(shown)[0]] = split_run(path)[0]
+            return shown
         if store is None and ("/" in path or Path(path).exists()):
             return path
         below = Path(store_path(store), path)
         return str(below) if store is not None or below.exists() else path
 
     def read(self, path: str | None = None) -> LogReader:
-        """A reader of the log in directory ``path`` (as named on the command line)."""
+        """A reader of the log in directory ``path`` (as named on the command line), or at a URL."""
+        path = path or self.args.path
+        if is_url(path):
+            where, name = split_run(path)
+            try:
+                reader = log_at(self.store_url(where), name, self.encryption)
+            except ValueError as exc:
+                raise UsageError(str(exc)) from None
+            assert isinstance(reader, LogReader)
+            return reader
         return EventLog.read(path or self.args.path, encryption=self.encryption)
+
+    def store_url(self, shown: str) -> str:
+        """The URL of a store as the user gave it, with its password."""
+        return self._stores.get(shown, shown)
 
     def read_below(self, path: str) -> LogReader:
         """A reader of a log in a directory below the named one, where no link is followed."""
+        if is_url(path):
+            return self.read(path)
         files = OSFiles(beneath=self.args.path)
         return EventLog.read(path, files=files, encryption=self.encryption)
 
@@ -64,7 +91,7 @@ class Context:
     @property
     def run_id(self) -> str:
         """The run of this log, by the name of its directory."""
-        return Path(self.args.path).resolve().name
+        return name_of(self.args.path)
 
     @property
     def width(self) -> int:

@@ -8,6 +8,7 @@ from contextlib import suppress
 import typer
 
 from eventlog import LogError
+from eventlog.remote.engine import url_of
 from recovery import CheckpointStore, RecoveryError
 from recovery.cli import history_view
 from recovery.cli.doctor_checks import low_space
@@ -18,6 +19,7 @@ from recovery.cli.store_options import AsJson, KeyFile, Redact, RunId, StoreOpti
 from recovery.cli.terminal import ends_politely, output, say, show_json
 from recovery.history.find_run import reader_of
 from recovery.history.first_record import started_of
+from recovery.history.store_url import is_url
 from recovery.inspect.status import status
 from recovery.journal.encoding import decode_shallow
 from recovery.stores.file import FileStore
@@ -69,9 +71,11 @@ def commands_for(
 ) -> Commands:
     """The commands about a run in a store, which was given as ``where``."""
     address = store.backend.address
-    if where is None and address and address != FileStore().root:  # the agent's own store
+    # The agent's own store; or that of a URL, which may have a password in it.
+    if address and (where is None or is_url(where)) and address != FileStore().root:
         where = address
-    return Commands(run, where, f"{address}/{run}" if address else "", key_file)
+    path = address and (url_of(address, run) if is_url(address) else f"{address}/{run}")
+    return Commands(run, where, path, key_file)
 
 
 def resume_command(

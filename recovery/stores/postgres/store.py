@@ -8,15 +8,18 @@ import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import psycopg
+
 from eventlog import LogError, LogOwner
 from eventlog.encryption import Encryption
-from eventlog.remote.engine import Loaded
+from eventlog.errors import UnreachableError
+from eventlog.remote.engine import Loaded, LostConnectionError, url_of
 from eventlog.remote.log import RemoteReader, ServerClock
-from recovery.errors import TaskMismatchError
+from recovery.errors import RecoveryError, TaskMismatchError
 from recovery.stores.postgres.connections import Connections
 from recovery.stores.postgres.engine import PostgresEngine
 from recovery.stores.postgres.watch import Watch
-from recovery.stores.protocol import INBOX, RunEntry, Submission, check_run_id
+from recovery.stores.protocol import INBOX, LogBytes, RunEntry, Submission, check_run_id
 from recovery.stores.remote_store import RemoteStore
 from recovery.values.pack import pack, unpack
 
@@ -46,6 +49,20 @@ _DUE = """
         or (l.state = 'running' and l.lease_until <= now()))
 order by l.priority desc, l.due_at nulls first limit %s
 """
+
+
+_ADOPT = """
+insert into {s}.logs (name, log_id, epoch, next_lsn, oldest_lsn, snapshot, first, tail, number,
+    ends, size, state, due_at)
+values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+    case when %s > 0 then to_timestamp(%s) when %s = 'running' then now() end)
+on conflict (name) do nothing returning id
+"""
+PIECE_SIZE = 1 << 20
+
+
+class _TakenError(Exception):
+    pass
 
 
 class PostgresStore(RemoteStore):
@@ -152,7 +169,7 @@ class PostgresStore(RemoteStore):
     def remove(self, run_id: str, at: int | None = None) -> None:
         """See ``RunStore.remove``."""
         ((found,),) = self.engine.rows("select {s}.remove(%s, %s)", (check_run_id(run_id), at))
-        path = f"{self.address}/{run_id}"
+        path = url_of(self.address, run_id)
         if found == "missing":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if found == "held":
@@ -164,6 +181,37 @@ class PostgresStore(RemoteStore):
                 f"{path} does not end at LSN {at} any more: another process has used it since it "
                 "was read. Nothing was removed. Look at it again."
             )
+
+    def adopt(self, run_id: str, logs: Mapping[str, LogBytes]) -> None:
+        """See ``AdoptsLogs.adopt``. In one transaction."""
+        check_run_id(run_id)
+        sql = self.engine.sql
+
+        def act(cursor: psycopg.Cursor[Any]) -> bool:
+            with cursor.connection.transaction():
+                for name, log in logs.items():
+                    cursor.execute(
+                        sql(_ADOPT), _adopted(f"{run_id}/{name}" if name else run_id, log)
+                    )
+                    row = cursor.fetchone()
+                    if row is None:
+                        raise _TakenError
+                    for number, data in log.segments.items():
+                        for at in range(0, len(data), PIECE_SIZE):
+                            cursor.execute(
+                                sql("insert into {s}.pieces values (%s, %s, %s, %b)"),
+                                (row[0], number, at, data[at : at + PIECE_SIZE]),
+                            )
+            return True
+
+        try:
+            self.engine.connections.run(act)
+        except _TakenError:
+            raise RecoveryError(
+                f"{self.address} has a run {run_id!r} already. Nothing was copied."
+            ) from None
+        except LostConnectionError as exc:
+            raise UnreachableError(self.address, 0, exc) from exc
 
     # -- RunQueue
 
@@ -240,6 +288,29 @@ def _begin_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_in_child)
+
+
+def _adopted(name: str, log: LogBytes) -> tuple[Any, ...]:
+    numbers = sorted(log.segments)
+    last = numbers[-1] if numbers else 0
+    wake_at = float(log.label.wake_at or 0)
+    return (
+        name,
+        log.log_id,
+        0 if "/" in name else log.epoch,  # an inbox has no owner
+        log.next_lsn,
+        log.oldest_lsn,
+        log.snapshot,
+        numbers[0] if numbers else 1,
+        log.snapshot_segment,
+        last,
+        len(log.segments.get(last, b"")),
+        sum(map(len, log.segments.values())),
+        log.label.state,
+        wake_at,
+        wake_at,
+        log.label.state,
+    )
 
 
 def _entry(row: Any) -> RunEntry:

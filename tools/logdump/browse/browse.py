@@ -7,8 +7,10 @@ from pathlib import Path
 
 from logdump.browse.log import KEYS
 from logdump.command import Context, LogPath, UsageError
+from logdump.places import inside
 from logdump.verify.verify import has_segments
 from recovery.cli.store_options import KeyFile, Redact, StoreOption
+from recovery.history.store_url import is_url, split_run, store_at
 from recovery.stores.file import FileStore
 
 MORE = f"""\b
@@ -42,14 +44,20 @@ def command(
 
 
 def _run(context: Context) -> int:
-    path = Path(context.args.path).resolve()
-    if path.is_dir() and not has_segments(path):
-        names = FileStore(path).run_ids()
-        if not names:
-            raise UsageError(f"{path}: there are no runs in it")
+    where = context.args.path
+    if is_url(where):
+        store, run = split_run(where)
+        names = [run] if run else store_at(context.store_url(store)).run_ids()
+    elif Path(where).is_dir() and not has_segments(Path(where)):
+        store = str(Path(where).resolve())
+        names = FileStore(where).run_ids()
     else:
-        context.read().close()  # errors are reported before the screen is taken
-        path, names = path.parent, [path.name]
+        path = Path(where).resolve()
+        store, names = str(path.parent), [path.name]
+    if not names:
+        raise UsageError(f"{where}: there are no runs in it")
+    if len(names) == 1:
+        context.read(inside(store, names[0])).close()  # errors before the screen is taken
     if not (sys.stdin.isatty() and context.out.isatty()):
         raise UsageError("browse needs a terminal; `logdump dump` prints records anywhere")
     try:
@@ -59,6 +67,6 @@ def _run(context: Context) -> int:
             "browse needs textual, which is not installed: pip install 'agent-eventlog[browse]' "
             "(dump and verify do without)"
         ) from None
-    app = Browser(names, lambda name: context.read(str(path / name)), context.redaction)
+    app = Browser(names, lambda name: context.read(inside(store, name)), context.redaction)
     app.run(mouse=False)  # so that text can be copied from the terminal
     return app.return_code or 0

@@ -11,6 +11,7 @@ from eventlog.dump import TORN
 from eventlog.errors import UnsupportedFormatError
 from eventlog.transfer import export
 from logdump.command import Context, LogPath
+from logdump.places import inside
 from logdump.show import problems
 from recovery.cli.store_options import KeyFile, StoreOption
 from recovery.cli.terminal import note
@@ -65,7 +66,7 @@ def command(path: LogPath, store: StoreOption = None, key_file: KeyFile = None) 
 
 def _inside(context: Context) -> Iterator[tuple[str, LogReader]]:
     try:
-        reader = context.read_below(f"{context.args.path}/{INBOX}")
+        reader = context.read_below(inside(context.args.path, INBOX))
     except (FileNotFoundError, UnsupportedFormatError):  # no message was sent, or the first is now
         return
     with reader:

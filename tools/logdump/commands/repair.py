@@ -11,12 +11,13 @@ import typer
 from eventlog import LogLockedError, LogReader
 from eventlog.dump import Json
 from eventlog.repair import RepairPlan, plan, repair
-from logdump.command import Context, LogPath
+from logdump.command import Context, LogPath, UsageError
 from logdump.show import as_line, finding_line
 from logdump.verify.consequences import HOPELESS
 from logdump.verify.verify import meaning_of, run_in
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption, Who, Why
 from recovery.cli.who import who_or_login
+from recovery.history.store_url import is_url
 from recovery.text import count, printable, size
 
 MORE = """\
@@ -79,6 +80,11 @@ def _run(context: Context) -> int:
         found = plan(reader)
         if found.needed:
             meanings = _meanings(context, reader, found)
+    if args.apply and found.needed and is_url(args.path):
+        raise UsageError(
+            "a log on a server is repaired as files: recovery copy RUN --to DIRECTORY, then "
+            "logdump repair there, then recovery copy it back under another id"
+        )
     if args.apply and found.needed:
         found = repair(
             args.path, who=who_or_login(args.who), why=args.why, encryption=context.encryption

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from eventlog import LogReader
 from logdump.command import Context, LogPath
+from logdump.places import inside, may_have_inbox, name_of, segment_sizes
 from logdump.show import as_line
-from logdump.verify.verify import has_segments
 from recovery.cli.next_steps import Commands
 from recovery.cli.status_view import as_json_object, grid, rows
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
+from recovery.history.store_url import is_url, split_run
 from recovery.inspect.status import status_of
 from recovery.stores.protocol import INBOX
 from recovery.text import count, size
@@ -43,11 +45,12 @@ def command(
 
 
 def _run(context: Context) -> int:
-    path = Path(context.args.path)
+    path = context.args.path
     with context.read() as reader:
-        found = status_of(reader, path.resolve().name, lambda run: _inbox(context, path))
-    sizes = [file.stat().st_size for file in path.glob("*.seg")]
-    todo = Commands(found.run_id, str(path.parent), str(path)).next(found)
+        found = status_of(reader, name_of(path), lambda run: _inbox(context, path))
+        sizes = segment_sizes(reader)
+    store = split_run(path)[0] if is_url(path) else str(Path(path).parent)
+    todo = Commands(found.run_id, store, path).next(found)
     if context.args.as_json:
         report = as_json_object(found, context.redaction)
         on_disk = {"segments": len(sizes), "on_disk": sum(sizes), "next": todo}
@@ -61,7 +64,8 @@ def _run(context: Context) -> int:
     return 2 if found.damage else 0
 
 
-def _inbox(context: Context, path: Path) -> LogReader | None:
+def _inbox(context: Context, path: str) -> LogReader | None:
     """The inbox of the run of this log; None without a run, or when no message was sent."""
-    inbox = path / INBOX
-    return context.read_below(str(inbox)) if has_segments(inbox) else None
+    with suppress(FileNotFoundError):
+        return context.read_below(inside(path, INBOX)) if may_have_inbox(path) else None
+    return None

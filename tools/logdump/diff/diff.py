@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from logdump.command import Context, LogPath, UsageError
 from logdump.diff.screen import Screen
+from logdump.places import beside
 from logdump.show import as_line
 from recovery import RecoveryError
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
@@ -107,13 +107,11 @@ def _paths(context: Context) -> list[str]:
         origin = ForkedFrom.of(started_of(reader, decode_shallow))
     if origin is None:
         raise UsageError(f"{args.path} is no fork: name the run to compare it with")
-    path = Path(args.path)
-    parent = path.resolve().parent if path.name in ("", "..") else path.parent
     try:
         check_run_id(origin.run_id)  # it comes from a log, and becomes part of a path
     except ValueError as exc:
         raise RecoveryError(f"{args.path}: the run it was forked from: {exc}") from None
-    return [str(parent / origin.run_id), args.path]
+    return [beside(args.path, origin.run_id), args.path]
 
 
 def _check(run: RunOutline) -> None:

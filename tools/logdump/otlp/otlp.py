@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import reduce
 from importlib.metadata import version
 from operator import or_
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -19,6 +18,7 @@ from eventlog.read.verify import EncryptedFrame, Finding, Totals, examine
 from eventlog.repair import LOST
 from logdump.command import Context, LogPath
 from logdump.otlp.json_output import request, span_line
+from logdump.places import beside, name_of
 from logdump.show import problems
 from recovery import RecoveryError
 from recovery.cli.store_options import KeyFile, Redact, StoreOption
@@ -126,12 +126,12 @@ class _Run:
     """Exports a run. ``found``: bits of the problems of its log."""
 
     def __init__(self, context: Context, reader: LogReader) -> None:
-        self._context, self._reader, self._path = context, reader, Path(context.args.path)
+        self._context, self._reader, self._path = context, reader, str(context.args.path)
         self.found: list[int] = []
         self._started = started = started_of(reader)
         log_id = reader.listing.log_id() or b""
         self._uid = started.uid if started is not None else f"log {log_id.hex()}"
-        self._run_id = started.run_id if started is not None else self._path.resolve().name
+        self._run_id = started.run_id if started is not None else name_of(self._path)
         self.trace = trace_of(self._uid, started, self._sibling)
 
     def request(self, spans: list[str]) -> str:
@@ -197,7 +197,7 @@ class _Run:
     def _sibling(self, run_id: str) -> RunStarted | None:
         """The first record of another run of the same store; None when it cannot be read."""
         try:
-            with self._context.read(str(self._path.resolve().parent / check_run_id(run_id))) as log:
+            with self._context.read(beside(self._path, check_run_id(run_id))) as log:
                 return started_of(log)
         except (LogError, OSError, ValueError, RecoveryError):
             return None

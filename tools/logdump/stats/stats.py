@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +12,7 @@ from eventlog import LogReader, Record
 from eventlog.dump import TORN, Totals
 from eventlog.read.verify import DecodedFrame, EncryptedFrame, examine
 from logdump.command import Context, LogPath, UsageError
+from logdump.places import segment_sizes
 from logdump.show import as_line, finding_line
 from logdump.stats.frames import Frames
 from logdump.stats.json_output import step_object, totals_object
@@ -96,7 +96,7 @@ def _run(context: Context) -> int:
         for record in _records(reader, totals, frames):
             statistics.observe(record)
         statistics.finish()
-        _measure(Path(args.path), totals, frames)
+        _measure(reader, totals, frames)
         _show(context, reader, statistics, frames)
     return frames.bits
 
@@ -120,10 +120,10 @@ def _records(reader: LogReader, totals: Totals, frames: Frames) -> Iterator[Reco
             frames.shown += [item] if len(frames.shown) < DAMAGE_MAX else []
 
 
-def _measure(path: Path, totals: Totals, frames: Frames) -> None:
+def _measure(reader: LogReader, totals: Totals, frames: Frames) -> None:
     frames.segments = totals.segments
     frames.first_lsn, frames.last_lsn = totals.first_lsn, totals.last_lsn
-    frames.on_disk = sum(file.stat().st_size for file in path.glob("*.seg"))
+    frames.on_disk = sum(segment_sizes(reader))
 
 
 def _print_step(context: Context, step: StepTotals) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -11,11 +12,13 @@ from eventlog import LogError, LogReader
 from eventlog.dump import BAD_SNAPSHOT, DAMAGED, GAP, NOT_A_LOG, Finding, Json, Totals, verify
 from eventlog.errors import EncryptedLogError
 from logdump.command import Context, LogPath, UsageError
+from logdump.places import inside, may_have_inbox, name_of
 from logdump.show import as_line, finding_line, place_line, summary_line
 from logdump.verify.consequences import Consequences, InboxConsequences, Refusal, is_run
 from recovery import RecoveryError
 from recovery.cli.exit_codes import IO_ERROR, NO_KEY
 from recovery.cli.store_options import AsJson, KeyFile, Redact, StoreOption
+from recovery.history.store_url import is_url, split_run, store_at
 from recovery.inspect.open_call import OpenCall
 from recovery.inspect.status import RunStatus, status_of
 from recovery.stores.protocol import INBOX, RUN_ID
@@ -85,13 +88,23 @@ def command(
 
 
 def _run(context: Context) -> int:
+    if is_url(context.args.path):
+        return _at_url(context, context.args.path)
     path = Path(context.args.path)
     if path.is_file():
         if not path.match(SEGMENT):
             raise UsageError(f"{path} is a file, and no segment: those are called 00000001.seg")
         return _Checked(context, str(path.parent)).check(int(path.stem)).exit_code
     runs = [] if has_segments(path) or not path.is_dir() else list(_runs(path))
-    return _store(context, runs) if runs else _run_and_inbox(context, str(path))
+    return _store(context, list(map(str, runs))) if runs else _run_and_inbox(context, str(path))
+
+
+def _at_url(context: Context, url: str) -> int:
+    where, run = split_run(url)
+    if run:
+        return _run_and_inbox(context, url)
+    runs = store_at(context.store_url(where), encryption=context.encryption).run_ids()
+    return _store(context, [inside(where, run_id) for run_id in runs])
 
 
 def has_segments(path: Path) -> bool:
@@ -108,8 +121,9 @@ def _runs(path: Path) -> Iterator[Path]:
 
 def _run_and_inbox(context: Context, path: str, *, named: bool = False) -> int:
     before = 0
-    if has_segments(Path(path, INBOX)):
-        before = _Checked(context, f"{path}/{INBOX}", named=True).check().exit_code
+    if may_have_inbox(path):
+        with suppress(FileNotFoundError):  # no message was sent
+            before = _Checked(context, inside(path, INBOX), named=True).check().exit_code
     try:
         return _Checked(context, path, named=named).check(before=before).exit_code
     except (LogError, NotADirectoryError) as exc:
@@ -119,13 +133,13 @@ def _run_and_inbox(context: Context, path: str, *, named: bool = False) -> int:
         raise
 
 
-def _store(context: Context, runs: list[Path]) -> int:
+def _store(context: Context, runs: list[str]) -> int:
     """Check all runs of a store, one after the other, also after errors."""
     bits = failed = wrong = 0
     for run in runs:
         code = 0
         try:
-            code = _run_and_inbox(context, str(run), named=True)
+            code = _run_and_inbox(context, run, named=True)
         except EncryptedLogError as exc:
             failed = failed or NO_KEY
             _unread(context, run, str(exc))
@@ -145,15 +159,15 @@ def _store(context: Context, runs: list[Path]) -> int:
     return bits
 
 
-def _unread(context: Context, run: Path, why: str) -> None:
+def _unread(context: Context, run: str, why: str) -> None:
     if not context.args.as_json:
-        context.print_prose(f"{printable(str(run))}: could not be checked: {printable(why)}")
+        context.print_prose(f"{printable(run)}: could not be checked: {printable(why)}")
 
 
 def run_in(reader: LogReader, path: str) -> RunStatus | None:
     """The status of the run whose log is at ``path``; None for another log, or when it cannot be
     read. Its problems are reported anyway."""
-    name = Path(path).resolve().name
+    name = name_of(path)
     # Some kinds of messages in an inbox are also kinds of events.
     if name == INBOX or not is_run(reader):
         return None

@@ -1,0 +1,89 @@
+"""``recovery copy``: copy runs to another store, byte for byte."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from eventlog import LogError
+from recovery.cli.exit_codes import FOUND
+from recovery.cli.store_options import AsJson, KeyFile, complete_runs, open_store
+from recovery.cli.terminal import complain, ends_politely, say, show_json
+from recovery.errors import RecoveryError
+from recovery.history.checkpoint_store_base import CheckpointStoreBase
+from recovery.ops.copy_run import copy_run
+from recovery.text import count, size
+
+MORE = """\b
+The frames are copied as they are, so checksums, encryption and idempotency
+keys stay. Each run is held meanwhile: a live one is refused. The copy is
+compared with the original.
+
+\b
+Both copies can be resumed: then side effects after the last common record
+happen twice. So with --move, or remove the original: recovery rm.
+
+\b
+exit codes:
+  0    copied
+  1    a run could not be copied; the others were
+
+\b
+examples:
+  recovery copy run_001 --to postgresql://db.example/agents
+  recovery copy run_001 run_002 --from postgresql://db.example/agents --to /tmp/runs
+  recovery copy --all --move --from ~/.eventlog --to postgresql://db.example/agents
+"""
+
+Runs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[RUN]...", help="The ids of runs.", autocompletion=complete_runs),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="PATH|URL",
+        help="Where the runs are. By default $EVENTLOG_HOME, else ~/.eventlog.",
+        show_default=False,
+    ),
+]
+To = Annotated[str, typer.Option("--to", metavar="PATH|URL", help="Where they are copied to.")]
+All = Annotated[bool, typer.Option("--all", help="All runs of the store.")]
+Move = Annotated[bool, typer.Option("--move", help="Remove each original after its copy.")]
+
+
+def command(
+    to: To,
+    run: Runs = None,
+    where: From = None,
+    every: All = False,
+    move: Move = False,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy runs to another store, byte for byte."""
+    with ends_politely():
+        source = open_store(where, key_file, reading=True).backend
+        target = CheckpointStoreBase(to).backend
+        if bool(run) == every:
+            raise ValueError("name the runs to copy, or say --all")
+        if source.address and source.address == target.address:
+            raise ValueError(f"--from and --to are the same store: {source.address}")
+        failed, copied, total = 0, 0, 0
+        for run_id in run or source.run_ids():
+            try:
+                done = copy_run(source, target, run_id)
+                if move:
+                    source.remove(run_id)
+            except (LogError, RecoveryError, OSError) as exc:
+                failed += 1
+                complain(f"{run_id}: {exc}", FOUND)
+                continue
+            copied, total = copied + 1, total + done
+            if as_json:
+                show_json({"run_id": run_id, "size": done, "moved": move})
+        if not as_json:
+            say(f"{'moved' if move else 'copied'} {count(copied, 'run')}, {size(total)}")
+        raise typer.Exit(FOUND if failed else 0)

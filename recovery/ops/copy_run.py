@@ -1,0 +1,80 @@
+"""Copies runs between stores, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eventlog import LogLockedError, LogReader
+from eventlog.read.segment_files import read_segment
+from recovery.errors import RecoveryError
+from recovery.journal.run_label import RunLabel, label_of
+from recovery.stores.protocol import INBOX, AdoptsLogs, LogBytes, RunStore
+
+
+def copy_run(source: RunStore, target: RunStore, run_id: str) -> int:
+    """Copy a run and its inbox, with all segments as they are; returns the number of bytes.
+
+    The run must not be live: it is held while it is copied. The copy is compared with the original.
+    A crash in between leaves no run in the target. ``source`` keeps its run. Raises RecoveryError
+    if ``source`` lacks the run or ``target`` has one of its id; LogLockedError for a live run.
+    """
+    if not isinstance(target, AdoptsLogs):
+        raise RecoveryError(f"{target.address or target!r} takes no copies of runs")
+    found = source.read(run_id)
+    if found is None:
+        raise RecoveryError(f"there is no run {run_id!r} in {source.address}")
+    found.close()
+    if (there := target.read(run_id)) is not None:
+        there.close()
+        raise RecoveryError(
+            f"{target.address or 'the store'} has a run {run_id!r} already. Nothing was copied."
+        )
+    with source.claim(run_id):
+        pass  # a torn tail, if there is one, is cut off
+    logs = dict(_logs(source, run_id))
+    target.adopt(run_id, logs)
+    if dict(_logs(target, run_id)) != logs:
+        raise RecoveryError(
+            f"the copy of run {run_id!r} in {target.address} differs from the original: the run "
+            "was resumed meanwhile, or what was read there is not what was written. Remove the "
+            f"copy, and copy again: recovery rm {run_id} --store {target.address}"
+        )
+    return sum(len(data) for log in logs.values() for data in log.segments.values())
+
+
+def _logs(store: RunStore, run_id: str) -> Iterator[tuple[str, LogBytes]]:
+    for name, reader in (("", store.read(run_id)), (INBOX, store.inbox(run_id))):
+        if reader is None:
+            continue
+        with reader:
+            if not isinstance(reader, LogReader):
+                raise RecoveryError(f"{store.address} does not keep its logs as frames")
+            owner = reader.owner()
+            if owner is not None and owner.alive:
+                raise LogLockedError(reader.path, owner.pid, owner.host, owner.since)
+            yield name, _bytes_of(reader, name)
+
+
+def _bytes_of(reader: LogReader, name: str) -> LogBytes:
+    tail = reader.tail()
+    directory, numbers = reader._directory, reader.listing.numbers()
+    headers = [header for number in numbers if (header := reader.listing.header(number))]
+    label = None
+    if not name:
+        for record in reader.records(on_damage=lambda damage: None):
+            label = label_of(record.kind, record.packed) or label
+    return LogBytes(
+        log_id=reader.listing.log_id() or bytes(16),
+        epoch=max((header.epoch for header in headers), default=1),
+        next_lsn=tail.next_lsn,
+        oldest_lsn=reader.oldest_lsn,
+        snapshot=tail.snapshot,
+        snapshot_segment=_segment_of(reader, tail.snapshot, numbers),
+        segments={number: read_segment(directory, number) for number in numbers},
+        label=label or RunLabel(""),
+    )
+
+
+def _segment_of(reader: LogReader, lsn: int, numbers: list[int]) -> int:
+    found = reader.listing.segments_with({lsn})[1] if lsn else []
+    return found[0].number if found else (numbers[0] if numbers else 0)
